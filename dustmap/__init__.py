@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dustmap.functionals import LineIntegrals, PointValues
     from dustmap.grid import Grid
-    from dustmap.inference.full_batch import FullBatch, Noise, infer
+    from dustmap.inference.full_batch import FullBatch, infer
     from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
     from dustmap.models.gaussian import TorusGaussian
     from dustmap.models.lognormal import LogNormal
     from dustmap.nested_grids import NestedGrids
+    from dustmap.noise import Normal, StudentT
     from dustmap.posterior import Posterior
     from pipelines.api import (
         Beam,
@@ -49,10 +50,11 @@ __all__ = [
     "Matern32",
     "Matern52",
     "NestedGrids",
-    "Noise",
+    "Normal",
     "PointValues",
     "Posterior",
     "SquaredExponential",
+    "StudentT",
     "TorusGaussian",
     "fill",
     "fit",
@@ -73,10 +75,11 @@ _HOMES = {
     "Matern32": "dustmap.kernels",
     "Matern52": "dustmap.kernels",
     "NestedGrids": "dustmap.nested_grids",
-    "Noise": "dustmap.inference.full_batch",
+    "Normal": "dustmap.noise",
     "PointValues": "dustmap.functionals",
     "Posterior": "dustmap.posterior",
     "SquaredExponential": "dustmap.kernels",
+    "StudentT": "dustmap.noise",
     "TorusGaussian": "dustmap.models.gaussian",
     "infer": "dustmap.inference.full_batch",
 }

@@ -1,4 +1,4 @@
-"""Inducing points at the centres of clusters of the inputs."""
+"""Subsets of the inputs: centres of clusters, and groups of near neighbours."""
 
 from __future__ import annotations
 
@@ -62,3 +62,36 @@ def kmeans_points(
         warnings.filterwarnings("ignore", message="One of the clusters is empty")
         centres, _ = kmeans2(data, first.numpy(), iter=_ROUNDS, minit="matrix")
     return torch.as_tensor(centres)
+
+
+def clustered_subset(
+    positions: Float[Tensor, "n d"],
+    size: int,
+    neighbours: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return the numbers of ``size`` observations in groups of near neighbours.
+
+    A uniform subset of a large catalogue has no close pairs and says nothing about
+    short lengthscales; groups around random members carry every separation. Groups
+    hold at most ``size`` members; if they overlap, random rows fill the subset up.
+    """
+    n = len(positions)
+    if n <= size:
+        return torch.arange(n)
+    neighbours = min(neighbours, size)
+    seeds = torch.randperm(n, generator=generator)[: size // neighbours]
+    # A few at a time: all distances at once are gigabytes for millions of rows.
+    near = [
+        torch.cdist(positions[few], positions).topk(neighbours, largest=False).indices
+        for few in seeds.split(4)
+    ]
+    chosen = torch.unique(torch.cat(near))
+    missing = size - len(chosen)
+    if missing > 0:
+        rest = torch.ones(n, dtype=torch.bool)
+        rest[chosen] = False
+        others = torch.nonzero(rest)[:, 0]
+        extra = others[torch.randperm(len(others), generator=generator)[:missing]]
+        chosen = torch.cat([chosen, extra]).sort().values
+    return chosen

@@ -12,6 +12,10 @@ from torch import Tensor
 
 from dustmap.linalg.operator import inner
 
+# Steps between two looks at the residuals, eight on other devices: each look makes the
+# host wait. Between looks a column that is done stays in the batch, unchanged.
+_LOOKS = {"cpu": 1}
+
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 # The product of some of the columns, where each has a matrix of its own.
 ProductOf = Callable[[Int[Tensor, " k"]], Product]
@@ -70,25 +74,18 @@ class ConjugateGradients:
     restarts
         How often the recursion is restarted from the true residual when that has
         drifted from the recursive one. ``None``: never, and the recursive residual is
-        the one told, which saves a product.
-    check_every
-        Steps between two looks at the residuals. Each look makes the host wait for the
-        device; between looks a column that is done stays in the batch, unchanged.
-        ``None`` looks at every step on the CPU and at every eighth elsewhere.
+        the one returned, which saves a product.
     """
 
     rtol: float = 1e-6
     max_steps: int = 1000
     restarts: int | None = 3
-    check_every: int | None = None
 
     def __post_init__(self) -> None:
         if not self.rtol > 0:
             raise ValueError(f"rtol must be positive, got {self.rtol}")
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, got {self.max_steps}")
-        if self.check_every is not None and self.check_every < 1:
-            raise ValueError(f"check_every must be at least 1, got {self.check_every}")
 
     def solve(
         self,
@@ -152,7 +149,7 @@ class ConjugateGradients:
 
         It updates ``x``, ``residual`` and ``steps``.
         """
-        every = self.check_every or (1 if x.device.type == "cpu" else 8)
+        every = _LOOKS.get(x.device.type, 8)
         y, r, count = x[active], residual[active], steps[active]
         product, z = system.on(active), system.precondition(r)
         p, rz = z.clone(), inner(r, z)

@@ -1,12 +1,12 @@
 r"""``K^{±1/2} b`` from products alone: contour integral quadrature (CIQ).
 
-``K^{-1/2} b ≈ Σ_q w_q (K + t_q I)⁻¹ b`` with the quadrature of
-:mod:`dustmap.linalg.root_quadrature` and all shifts solved in one Krylov space
-(Pleiss, Jankowiak, Eriksson, Damle & Gardner 2020, arXiv:2006.11267). Departures, each
-because roots that were wrong went unnoticed without it: the tolerance is that of the
-*root*, from which quadrature and solver take theirs; Krylov bases are kept orthogonal;
-bounds of the spectrum are checked against all Ritz values of the solve; and every root
-comes with a bound of its error from true residuals.
+``K^{-1/2} b ≈ Σ_q w_q (K + t_q I)⁻¹ b`` with the quadrature below and all shifts
+solved in one Krylov space (Pleiss, Jankowiak, Eriksson, Damle & Gardner 2020,
+arXiv:2006.11267). Departures, each because roots that were wrong went unnoticed
+without it: the tolerance is that of the *root*, from which quadrature and solver take
+theirs; Krylov bases are kept orthogonal; bounds of the spectrum are checked against all
+Ritz values of the solve; and every root comes with a bound of its error from true
+residuals.
 
 With r_q the true residuals, ``e = y − K^{-1/2} b`` has
 
@@ -18,26 +18,33 @@ With r_q the true residuals, ``e = y − K^{-1/2} b`` has
 
 Derivatives: ``dy = Σ_q w_q (K + t_q)⁻¹ (db − dK x_q)``, the forward answers x_q and one
 more multi-shift solve for the incoming gradient.
+
+The quadrature (`RootQuadrature`): ``λ^{-1/2} = (2/π) ∫_0^∞ ds / (λ + s²)``, and with
+the substitution ``s = √m · sn(v)/cn(v)`` of modulus ``k'² = 1 − m/M`` the trapezoidal
+rule converges as ``exp(−2π² Q / (log(M/m) + 3))`` for λ between m and M (Hale, Higham &
+Trefethen 2008, SIAM J. Numer. Anal. 46, 2505, method 3; their complex arguments by
+Jacobi's imaginary transformation).
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import ellipj, ellipkm1
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dustmap.linalg.cg import Solution
-from dustmap.linalg.lanczos import Product
+from dustmap.linalg.lanczos import Product, SpectralBounds, spectral_bounds
 from dustmap.linalg.minres import Goal, MultiShiftMinres, ShiftedSolution
 from dustmap.linalg.operator import ratio
-from dustmap.linalg.root_quadrature import RootQuadrature
-from dustmap.linalg.spectral_bounds import SpectralBounds, spectral_bounds
 
 # The share of the tolerance that the quadrature may take.
 _QUADRATURE = 0.25
@@ -45,6 +52,85 @@ _QUADRATURE = 0.25
 _POINTS = 15
 # How often a solve is repeated with bounds that its own Ritz values gave.
 _REPEATS = 3
+# Lanczos steps that the spectrum's bounds are sought by; of large batches up to five
+# times as many, for which only four rows pay.
+_BOUND_STEPS = 20
+# Quadrature points that are always enough for tolerances that float64 can tell.
+_MOST = 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootQuadrature:
+    """``λ^{-1/2} ≈ Σ_q weights_q / (λ + shifts_q)`` for ``lower ≤ λ ≤ upper``.
+
+    ``error`` is the largest relative error on the interval, as evaluated there.
+    """
+
+    shifts: Float[Tensor, " q"]
+    weights: Float[Tensor, " q"]
+    error: float
+
+    @classmethod
+    def build(cls, lower: float, upper: float, points: int) -> RootQuadrature:
+        """Build the rule with this number of points.
+
+        Raises
+        ------
+        ValueError
+            If the interval is not positive.
+        """
+        if not 0 < lower <= upper < math.inf:
+            raise ValueError(
+                "a root takes eigenvalues with 0 < lower <= upper, got lower "
+                f"{lower} and upper {upper}"
+            )
+        shifts, weights = _rule(lower, upper, points)
+        grid = np.geomspace(lower, upper, 40 * points)
+        values = (weights / (grid[:, None] + shifts)).sum(axis=1)
+        return cls(
+            shifts=torch.from_numpy(shifts),
+            weights=torch.from_numpy(weights),
+            error=float(np.abs(1 - np.sqrt(grid) * values).max()),
+        )
+
+    @classmethod
+    def within(
+        cls, lower: float, upper: float, rtol: float, *, least: int = 1
+    ) -> RootQuadrature:
+        """Build the shortest rule of ``least`` points or more with error ≤ ``rtol``.
+
+        Raises
+        ------
+        ValueError
+            If none is accurate enough in float64.
+        """
+        for points in range(least, _MOST + 1):
+            rule = cls.build(lower, upper, points)
+            if rule.error <= rtol:
+                return rule
+        raise ValueError(
+            f"no quadrature of up to {_MOST} points has a relative error of "
+            f"{rtol:.1e} between {lower:.3g} and {upper:.3g} (reached "
+            f"{rule.error:.1e}): ask for a looser tolerance or add a nugget"
+        )
+
+
+def _rule(lower: float, upper: float, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return shifts and weights; the second half follow by ``s ↦ √(m M) / s``."""
+    ratio = lower / upper
+    period = float(ellipkm1(ratio))
+    half = (points + 1) // 2
+    middles = (np.arange(half) + 0.5) * period / points
+    # Near v = K' the functions cancel; the reflection of the other half is exact.
+    sn, cn, dn, _ = ellipj(middles, 1 - ratio)
+    s = math.sqrt(lower) * sn / cn
+    slope = math.sqrt(lower) * dn / cn**2
+    rest = points - half
+    mirrored = math.sqrt(lower * upper) / s[:rest]
+    slopes = math.sqrt(lower * upper) / s[:rest] ** 2 * slope[:rest]
+    s = np.concatenate([s, mirrored[::-1]])
+    slope = np.concatenate([slope, slopes[::-1]])
+    return s**2, 2 * period / (math.pi * points) * slope
 
 
 class RootWarning(UserWarning):
@@ -97,23 +183,10 @@ class CIQ:
     Parameters
     ----------
     solver
-        Its ``rtol`` is the relative error asked of the *root*; ``max_steps`` is J.
-    bound_steps
-        Lanczos steps that the spectrum's bounds are sought by; of large batches up to
-        five times as many, for which only four rows pay.
-
-    Raises
-    ------
-    ValueError
-        If there is no step to seek bounds by.
+        Its ``rtol`` is the relative error of the *root*; ``max_steps`` is J.
     """
 
     solver: MultiShiftMinres = field(default_factory=MultiShiftMinres)
-    bound_steps: int = 20
-
-    def __post_init__(self) -> None:
-        if self.bound_steps < 1:
-            raise ValueError(f"bound_steps must be at least 1, got {self.bound_steps}")
 
     def inverse_root(
         self,
@@ -162,7 +235,7 @@ class CIQ:
         positive: bool,
     ) -> RootSolution:
         fixed = rhs.detach()
-        steps = min(max(self.bound_steps, 2 * len(rhs)), 5 * self.bound_steps)
+        steps = min(max(_BOUND_STEPS, 2 * len(rhs)), 5 * _BOUND_STEPS)
         bounds = spectral_bounds(product, fixed, steps, floor=floor)
         for repeats in range(1 + _REPEATS):  # noqa: B007
             ends = (bounds.lower, bounds.upper)
@@ -226,7 +299,7 @@ class CIQ:
                 faults.append(
                     f"its gradient sees eigenvalues from {ends[0]:.1e} to "
                     f"{ends[1]:.1e}, the root was taken for {bounds.lower:.1e} to "
-                    f"{bounds.upper:.1e}: give a floor or more bound_steps"
+                    f"{bounds.upper:.1e}: give a floor"
                 )
             if not bool(solved.converged.all()):
                 faults.append(solved.message)

@@ -71,14 +71,13 @@ class NystromPreconditioner:
         *,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        block: int | None = None,
         subspace: Int[Tensor, " k"] | None = None,
     ) -> NystromPreconditioner:
         """Sketch ``H``, given by its product on rows, with ``rank`` vectors.
 
-        They are multiplied by ``block`` at a time: 16, or fewer if they are long.
+        They are multiplied 16 at a time, or fewer if they are long.
         """
-        block = block or max(1, min(16, _TOGETHER // size))
+        block = max(1, min(16, _TOGETHER // size))
         if subspace is not None:
             whole, size = size, len(subspace)
             product = _on_subspace(product, subspace, whole)

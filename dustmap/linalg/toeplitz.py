@@ -5,6 +5,14 @@ Toeplitz. It is a block of a circulant matrix on a larger periodic grid, filled 
 the true covariance at the shortest wrapped lags (HIP-GP, eq. 16–19). ``R Rᵀ = K``
 holds for the rows ``R`` of ``C^{1/2}`` only if every eigenvalue of C is non-negative,
 so the padding grows, the relatively thinnest axis first, until that is so.
+
+A solve ``x = K⁻¹ v`` depends on the right-hand side and on ``c``, the covariance at the
+box's non-negative lags. With ``g`` the gradient in x and ``a = K⁻¹ g``,
+
+``∂/∂v = a``,  ``∂/∂c = −∂(aᵀ K x)/∂c``   (HIP-GP, eq. S13–S15, in D dimensions),
+
+without autograd through the solver. The paper's S16 evaluates the last derivative in
+one dimension; here it is the folded cross-correlation of `toeplitz_gradient`.
 """
 
 from __future__ import annotations
@@ -12,16 +20,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from dustmap.grid import Grid, Torus, smooth_size
+from dustmap.linalg.cg import Solution
 from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.operator import LinearOperator
 
 Covariance = Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n"]]
+Solve = Callable[[Float[Tensor, "b m"]], Solution]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,3 +263,49 @@ def toeplitz_gradient(
         tail = forward.narrow(axis, 1, n - 1) + backward
         g = torch.cat([forward.narrow(axis, 0, 1), tail], dim=axis)
     return g
+
+
+class _ToeplitzSolve(torch.autograd.Function):
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, column: Tensor, rhs: Tensor, value: Tensor, solve: Solve
+    ) -> Tensor:
+        ctx.solve = solve
+        ctx.save_for_backward(column, value)
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        column, value = ctx.saved_tensors
+        adjoint = ctx.solve(gradient).value
+        by_column = None
+        if ctx.needs_input_grad[0]:
+            by_column = -toeplitz_gradient(adjoint, value, tuple(column.shape))
+        return by_column, adjoint, None, None
+
+
+def toeplitz_solve(
+    column: Float[Tensor, "*n"], rhs: Float[Tensor, "b m"], solve: Solve
+) -> tuple[Float[Tensor, "b m"], Solution]:
+    """``K⁻¹ v`` for a batch of rows, differentiable in ``column`` and ``rhs``.
+
+    Parameters
+    ----------
+    column
+        k at the box's non-negative lags; its shape is that of the box.
+    rhs
+        The right-hand sides v.
+    solve
+        Solves with the very K that ``column`` describes. Called once forward and once
+        backward; derivatives are as exact as its tolerance.
+
+    Returns
+    -------
+    The answer with its derivative, and the forward solve's status.
+    """
+    solution = solve(rhs.detach())
+    value = _ToeplitzSolve.apply(column, rhs, solution.value, solve)
+    return value, solution  # pyright: ignore[reportReturnType]

@@ -16,9 +16,10 @@ whose whitening makes ``k_n`` by itself, ``k_n`` is kept and ``v_n = k_nn − |k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -32,14 +33,18 @@ from dustmap.covariance import (
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals, PointValues
 from dustmap.kernels import Kernel
+from dustmap.linalg.cg import Solution
+from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
-from dustmap.models.row_operator import RowwiseFeatures
-from dustmap.models.row_report import RowReport
 from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
 
 # Values of one chunk of embedded rows (float64: 8 bytes each, times a few temporaries).
 _BLOCK = 2**22
+# Bytes of rows ``k_un`` that the operator keeps.
+_CROSS = 2**30
+# Most observations whose residuals are drawn jointly, in O(N³).
+_DENSE = 4096
 
 
 class FeatureRows(NamedTuple):
@@ -49,11 +54,77 @@ class FeatureRows(NamedTuple):
     variance: Float[Tensor, " b"]
 
 
-class SolvedRows(NamedTuple):
+class KeptRows(NamedTuple):
     """``a_n = K⁻¹ k_un`` on an embedding, else ``k_n``, and ``v_n`` of a batch."""
 
     values: Float[Tensor, "b m"]
     variance: Float[Tensor, " b"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowReport:
+    """How all solves so far ended.
+
+    ``rows`` counts right-hand sides, of rows and of products with Φ. ``residual`` is
+    the worst true relative residual of a solve and ``iterations`` the most it took;
+    ``unconverged`` counts those that stopped short of the tolerance (on purpose with
+    early stopping). ``below_zero`` counts rows whose ``v_n`` came out
+    negative by rounding and was set to zero; ``lowest`` is the worst of them relative
+    to ``k_nn``.
+    ``modes_below_zero`` counts eigenvalues of a joint residual covariance likewise.
+    """
+
+    rows: int = 0
+    unconverged: int = 0
+    residual: float = 0.0
+    iterations: int = 0
+    below_zero: int = 0
+    lowest: float = 0.0
+    modes_below_zero: int = 0
+
+    def with_solution(self, solution: Solution) -> RowReport:
+        """The report with one more batch of solves."""
+        if not len(solution.residual):
+            return self
+        return self.joined(
+            RowReport(
+                rows=len(solution.residual),
+                unconverged=int((~solution.converged).sum()),
+                residual=float(solution.residual.max()),
+                iterations=int(solution.iterations.max()),
+            )
+        )
+
+    def joined(self, other: RowReport) -> RowReport:
+        """This report and another one on other rows."""
+        return RowReport(
+            rows=self.rows + other.rows,
+            unconverged=self.unconverged + other.unconverged,
+            residual=max(self.residual, other.residual),
+            iterations=max(self.iterations, other.iterations),
+            below_zero=self.below_zero + other.below_zero,
+            lowest=min(self.lowest, other.lowest),
+            modes_below_zero=self.modes_below_zero + other.modes_below_zero,
+        )
+
+    def of_all(self, group: Group) -> RowReport:
+        """The reports of all ranks, joined: the same on each."""
+        own = torch.tensor([astuple(self)], dtype=torch.float64)
+        kinds = [type(value) for value in astuple(self)]
+        total = RowReport()
+        for numbers in group.gather(own, [1] * group.size, dim=0).tolist():
+            pairs = zip(kinds, numbers, strict=True)
+            total = total.joined(RowReport(*(kind(value) for kind, value in pairs)))
+        return total
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} solves in at most {self.iterations} iterations, "
+            f"{self.unconverged} short of the tolerance (worst residual "
+            f"{self.residual:.1e}); {self.below_zero} conditional variances below zero "
+            f"by rounding (lowest {self.lowest:.1e} of the prior variance), "
+            f"{self.modes_below_zero} modes of residual covariances likewise"
+        )
 
 
 def cross_covariance(
@@ -63,6 +134,58 @@ def cross_covariance(
     if isinstance(functionals, PointValues):
         return point_covariance(kernel, functionals.points.to(points), points)
     return inducing_covariance(kernel, functionals, points)
+
+
+class RowwiseFeatures(LinearOperator):
+    """``Φ`` by one solve per vector: ``Φ ε = K_nu K⁻¹ R ε``, ``Φᵀ y = Rᵀ K⁻¹ K_un y``.
+
+    With kept rows, ``Φ ε = A R ε`` without any solve. Otherwise the rows ``k_un`` are
+    evaluated chunk by chunk, or once if they fit into a gibibyte; the model's report
+    counts the solves.
+    """
+
+    def __init__(self, model: RowwiseGaussian) -> None:
+        self.shape = (len(model.functionals), model.latent_size)
+        self.dtype = model.dtype
+        self.device = model.device
+        self._model = model
+        self._cross: list[Tensor] = []
+
+    def matvec(self, x: Tensor) -> Tensor:
+        model = self._model
+        if model.kept is not None:
+            values = model.whitening.colour(x) if model.embedded else x
+            return values @ model.kept.values.mT
+        solved = self._solve(model.whitening.colour(x))
+        return torch.cat([solved @ part.mT for part in self._chunks()], dim=-1)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        model = self._model
+        if model.kept is not None:
+            return model.features_of(y @ model.kept.values)
+        total = y.new_zeros(*y.shape[:-1], model.inducing_size)
+        start = 0
+        for part in self._chunks():
+            total = total + y[..., start : start + len(part)] @ part
+            start += len(part)
+        return model.whitening.colour_transpose(self._solve(total))
+
+    def _solve(self, values: Tensor) -> Tensor:
+        flat = values.reshape(-1, values.shape[-1])
+        solution = self._model.whitening.solve(flat)
+        self._model.report = self._model.report.with_solution(solution)
+        return solution.value.reshape(values.shape)
+
+    def _chunks(self) -> Iterable[Tensor]:
+        """``k_un`` of some rows after others."""
+        model = self._model
+        if model.kept_bytes > _CROSS:
+            chunks = model.functionals.chunks(model.chunk)
+            return (model.cross(part) for _, part in chunks)
+        if not self._cross:
+            chunks = model.functionals.chunks(model.chunk)
+            self._cross = [model.cross(part) for _, part in chunks]
+        return self._cross
 
 
 class RowwiseGaussian(ForwardModel):
@@ -81,8 +204,6 @@ class RowwiseGaussian(ForwardModel):
         The mean function.
     tolerance
         ``v_n ≥ −tolerance · k_nn`` counts as rounding; anything lower is an error.
-    dense_limit
-        Largest N for which residuals may be drawn (``O(N³)``).
     group
         Processes that solve the rows of a batch a share each and gather them; every one
         makes this model, and calls it, together with the others.
@@ -97,7 +218,6 @@ class RowwiseGaussian(ForwardModel):
         *,
         mean: Mean | None = None,
         tolerance: float = 1e-6,
-        dense_limit: int = 4096,
         group: Group | None = None,
     ) -> None:
         points = whitening.points
@@ -110,7 +230,6 @@ class RowwiseGaussian(ForwardModel):
         self.whitening = whitening
         self.mean = ConstantMean() if mean is None else mean
         self.tolerance = tolerance
-        self.dense_limit = dense_limit
         self.latent_size = whitening.size
         self.inducing_size = len(points)
         self.dtype = torch.float64
@@ -118,7 +237,7 @@ class RowwiseGaussian(ForwardModel):
         self.chunk = max(1, _BLOCK // whitening.size)
         self.report = RowReport()
         self.embedded = isinstance(whitening, ToeplitzWhitening)
-        self.kept: SolvedRows | None = None
+        self.kept: KeptRows | None = None
         self._functionals = functionals
         self.operator = RowwiseFeatures(self)
 
@@ -156,28 +275,50 @@ class RowwiseGaussian(ForwardModel):
         ValueError
             If a ``v_n`` is negative beyond rounding.
         """
-        values, variance = self.solved_rows(index)
+        values, variance = self._rows_to_keep(index)
         return FeatureRows(self.features_of(values), variance)
+
+    def rows_under(self, whitening: Whitening, index: Int[Tensor, " b"]) -> FeatureRows:
+        """The same of another whitening, differentiable in what it depends on."""
+        return FeatureRows(*self._solved(index, whitening, dual=False))
 
     def features_of(self, values: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
         """``k_n`` from what is kept of rows."""
         return self.whitening.colour_transpose(values) if self.embedded else values
 
-    def solved_rows(self, index: Int[Tensor, " b"]) -> SolvedRows:
-        """What is kept of some observations, from where it is kept or solved anew."""
-        if self.kept is not None:
-            return SolvedRows(self.kept.values[index], self.kept.variance[index])
-        if self.embedded:
-            return self.dual_rows(index)
-        return SolvedRows(
-            *self.shared_out(lambda own: self.free_rows(self.whitening, own), index)
+    def _rows_to_keep(
+        self, index: Int[Tensor, " b"], *, dual: bool | None = None
+    ) -> KeptRows:
+        """``v_n`` with ``a_n`` or ``k_n``, by default the one kept; solved if not."""
+        dual = self.embedded if dual is None else dual
+        if self.kept is not None and dual == self.embedded:
+            return KeptRows(self.kept.values[index], self.kept.variance[index])
+        return KeptRows(
+            *self.shared_out(
+                lambda own: self._solved(own, self.whitening, dual=dual), index
+            )
         )
 
-    def dual_rows(self, index: Int[Tensor, " b"]) -> SolvedRows:
-        """``K⁻¹ k_un`` and ``v_n`` of some observations on any whitening."""
-        if self.embedded and self.kept is not None:
-            return self.solved_rows(index)
-        return SolvedRows(*self.shared_out(self._dual, index))
+    def _solved(
+        self, index: Int[Tensor, " b"], whitening: Whitening, *, dual: bool
+    ) -> tuple[Tensor, Tensor]:
+        """``a_n`` or ``k_n`` of some observations, and ``v_n``."""
+        if not len(index):
+            # A rank's share of a batch smaller than the group.
+            none = whitening.points.new_zeros(0, self.inducing_size)
+            return none, none[:, 0]
+        part = self._functionals.select(index)
+        cross = cross_covariance(whitening.kernel, part, whitening.points)
+        if dual:
+            solution = whitening.solve(cross)
+            values = solution.value
+            coloured = whitening.covariance.matvec(values)
+            explained = (values * (2 * cross - coloured)).sum(dim=-1)
+        else:
+            values, explained, solution = whitening.features(cross)
+        self.report = self.report.with_solution(solution)
+        total = functional_variance(whitening.kernel, part, device=self.device)
+        return values, self.checked_variance(total, explained)
 
     def shared_out(
         self,
@@ -197,36 +338,6 @@ class RowwiseGaussian(ForwardModel):
         self.report = before.joined(self.report.of_all(self.group))
         return tuple(self.group.gather(part, counts, dim=0) for part in parts)
 
-    def free_rows(self, whitening: Whitening, index: Int[Tensor, " b"]) -> FeatureRows:
-        """Rows of free points, differentiable in what the whitening depends on."""
-        if not len(index):
-            return FeatureRows(*self._nothing)
-        part = self._functionals.select(index)
-        cross = cross_covariance(whitening.kernel, part, whitening.points)
-        features, solution = whitening.features(cross)
-        self.report = self.report.with_solution(solution)
-        total = functional_variance(whitening.kernel, part, device=self.device)
-        explained = (features**2).sum(dim=-1)
-        return FeatureRows(features, self.checked_variance(total, explained))
-
-    def _dual(self, index: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
-        if not len(index):
-            return self._nothing
-        part = self._functionals.select(index)
-        cross = self.cross(part)
-        solution = self.whitening.solve(cross)
-        self.report = self.report.with_solution(solution)
-        coloured = self.whitening.covariance.matvec(solution.value)
-        explained = (solution.value * (2 * cross - coloured)).sum(dim=-1)
-        total = functional_variance(self.whitening.kernel, part, device=self.device)
-        return solution.value, self.checked_variance(total, explained)
-
-    @property
-    def _nothing(self) -> tuple[Tensor, Tensor]:
-        """A rank's share of a batch smaller than the group."""
-        none = self.whitening.points.new_zeros(0, self.inducing_size)
-        return none, none[:, 0]
-
     def checked_variance(
         self, total: Float[Tensor, " b"], explained: Float[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
@@ -235,7 +346,6 @@ class RowwiseGaussian(ForwardModel):
         exact = variance.detach()
         scale = total.detach()
         relative = torch.where(scale > 0, exact / torch.where(scale > 0, scale, 1), 0)
-        self.report = self.report.with_variances(relative)
         wrong = relative < -self.tolerance
         if bool(wrong.any()):
             raise ValueError(
@@ -245,6 +355,10 @@ class RowwiseGaussian(ForwardModel):
                 "points is singular to working precision. Add a nugget, use a coarser "
                 "grid, a shorter lengthscale or a rougher kernel"
             )
+        below = relative[relative < 0]
+        if len(below):
+            found = RowReport(below_zero=len(below), lowest=float(below.min()))
+            self.report = self.report.joined(found)
         # The zero replaces rounding only: the derivative stays that of the formula.
         return variance + (exact.clamp(min=0) - exact)
 
@@ -255,12 +369,13 @@ class RowwiseGaussian(ForwardModel):
         """
         if self.kept is not None:
             return
-        parts = [SolvedRows(*self._nothing)]
+        none = self.whitening.points.new_zeros(0, self.inducing_size)
+        parts = [KeptRows(none, none[:, 0])]
         for index in self.batches():
-            parts.append(self.solved_rows(index))
+            parts.append(self._rows_to_keep(index))
             if on_rows is not None:
                 on_rows(int(index[-1]) + 1)
-        self.kept = SolvedRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        self.kept = KeptRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def batches(self) -> Iterator[Int[Tensor, " b"]]:
         """The numbers of all observations, in runs that bound the memory."""
@@ -274,7 +389,7 @@ class RowwiseGaussian(ForwardModel):
 
     @cached_property
     def _variance(self) -> Float[Tensor, " n"]:
-        parts = [self.solved_rows(index).variance for index in self.batches()]
+        parts = [self._rows_to_keep(index).variance for index in self.batches()]
         return torch.cat(parts)
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
@@ -290,22 +405,18 @@ class RowwiseGaussian(ForwardModel):
 
         Equal to ``K_nn − Φ Φᵀ`` for exact solves, and positive for early stopped ones.
         """
-        count = len(self._functionals)
-        if count > self.dense_limit:
+        seen, whitening = self._functionals, self.whitening
+        if len(seen) > _DENSE:
             raise ValueError(
-                f"joint residuals of {count} observations need a dense covariance, "
-                f"limited to {self.dense_limit}: ask for fewer at a time, take the "
-                "variances alone, or use the full-batch torus model"
+                f"joint residuals of {len(seen)} observations need a dense covariance, "
+                f"limited to {_DENSE}: ask for fewer at a time, take the variances "
+                "alone, or use the full-batch torus model"
             )
-        dual = torch.cat([self.dual_rows(index).values for index in self.batches()])
-        cross = dual @ self.cross(self._functionals).mT
-        seen = self._functionals
-        prior = functional_covariance(
-            self.whitening.kernel, seen, seen, device=self.device
-        )
-        return (
-            prior - cross - cross.mT + self.whitening.covariance.matvec(dual) @ dual.mT
-        )
+        parts = [self._rows_to_keep(index, dual=True) for index in self.batches()]
+        dual = torch.cat([part.values for part in parts])
+        cross = dual @ self.cross(seen).mT
+        prior = functional_covariance(whitening.kernel, seen, seen, device=self.device)
+        return prior - cross - cross.mT + whitening.covariance.matvec(dual) @ dual.mT
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
@@ -330,35 +441,26 @@ class RowwiseGaussian(ForwardModel):
         return (white.to(self.device) * values.clamp(min=0).sqrt()) @ vectors.mT
 
     def at(self, functionals: Functionals) -> RowwiseGaussian:
-        return self._copy(self.whitening, functionals, self.mean)
-
-    def with_kernel(self, kernel: Kernel) -> RowwiseGaussian:
-        """The same data and ε under another kernel (embedding or points kept)."""
-        return self.on(self.whitening.with_kernel(kernel))
+        return self._copy(functionals=functionals)
 
     def on(self, whitening: Whitening) -> RowwiseGaussian:
         """The same data on another whitening; the report continues to count."""
-        copy = self._copy(whitening, self._functionals, self.mean)
-        known = {
-            n: v for n, v in vars(self).items() if n in ("offset", "nodes_per_row")
-        }
-        vars(copy).update(known, report=self.report)
+        copy = self._copy(whitening=whitening)
+        copy.report = self.report
         return copy
 
     def about(self, mean: Mean) -> RowwiseGaussian:
         """The same data and features around another mean function."""
-        copy = self._copy(self.whitening, self._functionals, mean)
+        copy = self._copy(mean=mean)
         copy.kept, copy.report = self.kept, self.report
         return copy
 
-    def _copy(
-        self, whitening: Whitening, functionals: Functionals, mean: Mean
-    ) -> RowwiseGaussian:
-        return RowwiseGaussian(
-            whitening,
-            functionals,
-            mean=mean,
-            tolerance=self.tolerance,
-            dense_limit=self.dense_limit,
-            group=self.group,
-        )
+    def _copy(self, **changes: Any) -> RowwiseGaussian:
+        own = {
+            "whitening": self.whitening,
+            "functionals": self._functionals,
+            "mean": self.mean,
+            "tolerance": self.tolerance,
+            "group": self.group,
+        }
+        return RowwiseGaussian(**(own | changes))

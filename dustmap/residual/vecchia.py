@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.sparse import SparseMatrix
+from dustmap.noise import NoiseModel
 from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import JITTER, Kriging, krige_rays, walk
 from dustmap.residual.neighbours import nearest_earlier
@@ -30,7 +30,7 @@ from dustmap.residual.neighbours import nearest_earlier
 _COUNT = 30
 
 
-class VecchiaPrecision:
+class Vecchia(NoiseModel):
     """``Σ⁻¹ = LᵀL`` of rows; products are in the precision of the vectors.
 
     Parameters
@@ -54,7 +54,7 @@ class VecchiaPrecision:
         std: Float[Tensor, " n"],
         variance: Float[Tensor, " n"],
     ) -> None:
-        self.variance = variance
+        self._variance = variance
         self._order, self._neighbours = order, neighbours
         self._weights, self._std = weights, std
 
@@ -65,7 +65,7 @@ class VecchiaPrecision:
         rows: Int[Tensor, " n"],
         generator: torch.Generator,
         count: int = _COUNT,
-    ) -> VecchiaPrecision:
+    ) -> Vecchia:
         """Make that of some rows of a field, in a random order.
 
         Raises
@@ -101,29 +101,28 @@ class VecchiaPrecision:
         std = (left + JITTER * prior + noise).sqrt()
         return cls(order, neighbours, weights, std, variance)
 
+    @property
+    def variance(self) -> Float[Tensor, " n"]:
+        return self._variance
+
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-        """``L x``, in the precision's order."""
+        """Return ``L x``, in the precision's order."""
         return self._root_for(x).matvec(x)
 
     def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-        """``Σ⁻¹ x``."""
         root = self._root_for(x)
         return root.rmatvec(root.matvec(x))
 
     def coloured(self, white: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """``L⁻¹ z``, of covariance Σ for standard normals (float64, on the CPU)."""
+        """Return ``L⁻¹ z``, of covariance Σ for standard normals (float64, CPU)."""
         drawn = (self._std * white.to(torch.float64).cpu()).numpy()[None]
         walk(drawn, 0, self._neighbours.numpy(), self._weights.numpy(), drawn.copy())
         values = torch.empty_like(self._std)
         values[self._order] = torch.from_numpy(drawn[0])
         return values
 
-    def gram(self, features: LinearOperator, x: Tensor) -> Tensor:
-        """``Φᵀ Σ⁻¹ Φ x``."""
-        return features.rmatvec(self.weighed(features.matvec(x)))
-
     def _root_for(self, x: Tensor) -> SparseMatrix:
-        """L in the precision and on the device of these vectors, kept there."""
+        """Return L in the precision and on the device of these vectors, kept there."""
         place = x.dtype, x.device
         if place not in self._roots:
             root = SparseMatrix(self._root(), dtype=x.dtype, device=x.device)
@@ -135,7 +134,7 @@ class VecchiaPrecision:
         return {}
 
     def _root(self) -> scipy.sparse.csr_matrix:
-        """L as a matrix of the rows in their own order."""
+        """Return L as a matrix of the rows in their own order."""
         (n, k), std = self._weights.shape, self._std.numpy()[:, None]
         values = np.hstack([-self._weights.numpy() / std, 1 / std])
         own = np.arange(n)[:, None]

@@ -11,11 +11,11 @@ Roots of one covariance differ by a rotation, which no posterior can tell:
 The last three share :class:`Whitening`.
 """
 
-from dustmap.whitening.base import GridWhitening, Whitening
-from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
+from dustmap.whitening.base import Whitening
+from dustmap.whitening.cholesky import CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
-from dustmap.whitening.modes import Modes
+from dustmap.whitening.modes import GridWhitening, Modes
 from dustmap.whitening.nested import (
     LevelWhitening,
     nested_tori,
@@ -25,7 +25,6 @@ from dustmap.whitening.toeplitz import ToeplitzWhitening
 from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
 
 __all__ = [
-    "CholeskyReport",
     "CholeskyWhitening",
     "CiqWhitening",
     "GridWhitening",

@@ -13,6 +13,7 @@ nothing else.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -20,7 +21,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.grid import Torus
+from dustmap.kernels import Kernel
 from dustmap.linalg.circulant import inverse_transform
+from dustmap.tori import Tori
 
 
 class TorusModes:
@@ -137,3 +140,60 @@ class Modes:
             found.append(before + part.longest(fraction))
             before += part.size
         return torch.cat(found).to(self._device)
+
+
+class GridWhitening(ABC):
+    """Fourier modes ε of white noise to a field on the points of tori, without a solve.
+
+    ``field = A ε``; :attr:`modes` says how ε lies.
+
+    Parameters
+    ----------
+    kernel
+        The covariance of the field.
+    tori
+        Where the field lives.
+    noise
+        Where the white noise lives.
+    refinement
+        How many times finer the field is than these tori.
+    dtype, device
+        Of the products; spectra are computed in float64.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        tori: Tori,
+        noise: Sequence[Torus],
+        *,
+        refinement: int = 1,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        self.kernel = kernel
+        self.tori = tori
+        self.refinement = refinement
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.modes = Modes(noise, dtype, self.device)
+
+    @property
+    def size(self) -> int:
+        """P, the length of ε."""
+        return self.modes.size
+
+    @property
+    def fine_size(self) -> int:
+        """Length of the field: all points of the tori, refined."""
+        return self.tori.size * self.refinement**self.tori.grids.dimension
+
+    @abstractmethod
+    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
+        """``A ε``."""
+
+    @abstractmethod
+    def colour_transpose(
+        self, field: Float[Tensor, "*batch f"]
+    ) -> Float[Tensor, "*batch p"]:
+        """``Aᵀ g``."""

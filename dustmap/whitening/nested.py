@@ -35,7 +35,7 @@ from dustmap.kernels import Radial
 from dustmap.tori import Tori
 from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
-from dustmap.whitening.modes import Modes, TorusModes
+from dustmap.whitening.modes import GridWhitening, TorusModes
 from dustmap.whitening.torus import padded_torus
 
 # The shortest smooth scale of a level's own band, in its cells. For Matérn-1/2 with
@@ -136,7 +136,7 @@ def transformed_points(tori: Tori, kernel: Radial) -> int:
     return hidden + 2 * sum(sizes) - sizes[-1]
 
 
-class LevelWhitening:
+class LevelWhitening(GridWhitening):
     """Modes ε of white noise on all tori, hidden ones first, to the field.
 
     Parameters
@@ -154,8 +154,6 @@ class LevelWhitening:
         If the kernel has no bands, or a torus leaves too little room beside its box.
     """
 
-    refinement = 1
-
     def __init__(
         self,
         kernel: Radial,
@@ -164,17 +162,20 @@ class LevelWhitening:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.kernel = kernel
-        self.tori = tori
-        self.dtype = dtype
-        self.device = torch.device(device)
         coarser = hidden_tori(tori[0], kernel)
         self.hidden = len(coarser)
         self._tori = (*coarser, *tori)
-        self.modes = Modes(self._tori, dtype, self.device)
-        self._parts = [self._level(number) for number in range(len(self._tori))]
+        super().__init__(kernel, tori, self._tori, dtype=dtype, device=device)
+        scale = kernel.lengthscale.detach().expand(tori.grids.dimension).tolist()
+        # ``t_l``, in lengthscales squared.
+        self._cuts = [
+            (_CUT * max(h / s for h, s in zip(torus.grid.spacing, scale, strict=True)))
+            ** 2
+            for torus in self._tori
+        ]
+        self._parts = [self._level(kernel, n) for n in range(len(self._tori))]
 
-    def _level(self, number: int) -> _Level:
+    def _level(self, kernel: Radial, number: int) -> _Level:
         torus = self._tori[number]
         room = 2 * splines.MARGIN
         if len(self._tori) > 1 and any(
@@ -184,15 +185,15 @@ class LevelWhitening:
                 f"a torus of {torus.shape} leaves no room for splines beside the box "
                 f"of {torus.grid.shape}: it takes {room} points along every axis"
             )
-        longest = self._cut(number - 1) if number else math.inf
+        longest = self._cuts[number - 1] if number else math.inf
         own = folded = None
         window, finer = (), ()
         modes = self.modes.parts[number]
         if number >= self.hidden:
-            spectrum = band_spectrum(self.kernel, torus, 0.0, longest)
+            spectrum = band_spectrum(kernel, torus, 0.0, longest)
             folded = self._root(spectrum.sqrt(), modes)
         if number + 1 < len(self._tori):
-            band = band_spectrum(self.kernel, torus, self._cut(number), longest)
+            band = band_spectrum(kernel, torus, self._cuts[number], longest)
             own = self._root(band.sqrt() / _symbol(torus.shape), modes)
             inner = self._tori[number + 1].grid
             finer = inner.shape
@@ -214,23 +215,6 @@ class LevelWhitening:
     def _root(self, root: Tensor, modes: TorusModes) -> Tensor:
         """A root of a spectrum for modes with the factors √2."""
         return (root.to(self.device) / modes.pairs.sqrt()).to(self.dtype)
-
-    def _cut(self, number: int) -> float:
-        """``t_l``, in lengthscales squared."""
-        spacing = self._tori[number].grid.spacing
-        scale = self.kernel.lengthscale.detach().expand(len(spacing)).tolist()
-        cells = [h / s for h, s in zip(spacing, scale, strict=True)]
-        return (_CUT * max(cells)) ** 2
-
-    @property
-    def size(self) -> int:
-        """P, the length of ε."""
-        return self.modes.size
-
-    @property
-    def fine_size(self) -> int:
-        """Length of the field."""
-        return self.tori.size
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``A ε``: the field on the tori; of no meaning in their paddings.

@@ -1,12 +1,18 @@
 r"""HIP-GP's whitening on a box, through a positive circulant embedding.
 
 ``R`` are the box's rows of ``C^{1/2}`` and ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) takes a PCG
-solve.
+solve. Features are differentiated as a whole: autograd for the kernel and the square
+root of the spectrum, the analytic derivative of :mod:`dustmap.linalg.toeplitz`
+for the solve. (HIP-GP's S13–S16 cover the solve alone; without the derivative of R the
+gradient is wrong.)
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -15,27 +21,28 @@ from torch import Tensor
 from dustmap.grid import Grid
 from dustmap.kernels import Kernel
 from dustmap.linalg.cg import ConjugateGradients, Solution
+from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.preconditioners import CirculantPreconditioner
 from dustmap.linalg.toeplitz import (
     CirculantEmbedding,
     EmbeddingLimits,
     ToeplitzOperator,
     extend,
+    first_column,
     restrict,
+    toeplitz_solve,
 )
+from dustmap.whitening.base import Whitening
 
 
-class ToeplitzWhitening:
-    r"""HIP-GP's whitening: ``u = R ε`` with ``R = [first block row of C^{1/2}]``.
+@dataclass(eq=False, kw_only=True)
+class ToeplitzWhitening(Whitening):
+    r"""HIP-GP's whitening of a grid: ``u = R ε``, ``R = [first block row of C^{1/2}]``.
 
     Parameters
     ----------
-    kernel, grid
-        The prior covariance of the inducing points.
     lengthscales
         Correlation length per axis: decides which axis of the embedding grows.
-    nugget
-        Added to ``k(0)`` of the inducing values.
     limits
         Of the embedding.
     solver
@@ -46,67 +53,60 @@ class ToeplitzWhitening:
         Of the products (float64); the embedding is made on the CPU.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        grid: Grid,
-        *,
-        lengthscales: Sequence[float],
-        nugget: float = 0.0,
-        limits: EmbeddingLimits | None = None,
-        solver: ConjugateGradients | None = None,
-        shape: tuple[int, ...] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.device = torch.device(device)
-        self.kernel = kernel
-        self.grid = grid
-        self.nugget = nugget
-        self.lengthscales = tuple(lengthscales)
-        self.limits = limits
+    lengthscales: Sequence[float]
+    limits: EmbeddingLimits | None = None
+    solver: ConjugateGradients = field(default_factory=ConjugateGradients)
+    shape: tuple[int, ...] | None = None
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
         self.embedding = CirculantEmbedding(
-            kernel,
-            grid,
-            lengthscales=lengthscales,
-            nugget=nugget,
-            limits=limits,
-            shape=shape,
+            self.kernel,
+            self.grid,
+            lengthscales=self.lengthscales,
+            nugget=self.nugget,
+            limits=self.limits,
+            shape=self.shape,
         )
         self.report = self.embedding.report
         positive = self.embedding.circulant.power(1.0)
-        positive = positive.to(torch.float64, self.device)
+        positive = positive.to(torch.float64, torch.device(self.device))
         self.root = positive.power(0.5)
-        self.covariance = ToeplitzOperator(positive, grid)
-        self.preconditioner = CirculantPreconditioner(positive, grid.shape)
-        self.solver = ConjugateGradients() if solver is None else solver
+        self.covariance = ToeplitzOperator(positive, self.grid)
+        self.preconditioner = CirculantPreconditioner(positive, self.grid.shape)
 
     @property
-    def size(self) -> int:
-        """Length of ε: the embedding's points."""
-        return self.embedding.torus.size
+    def grid(self) -> Grid:
+        """The box."""
+        if not isinstance(self.at, Grid):
+            raise ValueError(
+                "a circulant embedding needs a grid, got free points: use the Cholesky "
+                "or CIQ whitening"
+            )
+        return self.at
+
+    @cached_property
+    def points(self) -> Float[Tensor, "m d"]:
+        """The inducing points, those of the box."""
+        return self.grid.points().to(self.device)
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
         """The shape of ε on its grid: the embedding's."""
         return self.embedding.torus.shape
 
-    @property
-    def points(self) -> Float[Tensor, "m d"]:
-        """The inducing points, those of the box."""
-        return self.grid.points().to(self.device)
-
     def with_kernel(self, kernel: Kernel) -> ToeplitzWhitening:
         """The same ε (embedding shape, nugget, solver) under another kernel."""
-        return ToeplitzWhitening(
-            kernel,
-            self.grid,
-            lengthscales=self.lengthscales,
-            nugget=self.nugget,
-            limits=self.limits,
-            solver=self.solver,
-            shape=self.embedding.torus.shape,
-            device=self.device,
-        )
+        return replace(self, kernel=kernel, shape=self.latent_shape)
+
+    def with_gradients(self, kernel: Kernel) -> ToeplitzWhitening:
+        """The same whitening with features differentiable in an equal kernel.
+
+        The shape of the embedding, and so the meaning of ε, is held fixed.
+        """
+        other = copy.copy(self)
+        other.kernel = kernel
+        return other
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
         """``u = R ε``."""
@@ -126,7 +126,36 @@ class ToeplitzWhitening:
 
     def features(
         self, cross: Float[Tensor, "b m"]
-    ) -> tuple[Float[Tensor, "b p"], Solution]:
-        """``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) of a batch of rows, and the solve's status."""
-        solution = self.solve(cross)
-        return self.colour_transpose(solution.value), solution
+    ) -> tuple[Float[Tensor, "b p"], Float[Tensor, " b"], Solution]:
+        """``k_n = Rᵀ a_n`` (eq. 20) with ``a_n = K⁻¹ k_un``, and the solve's status.
+
+        Explained is ``2 a_nᵀ k_un − |k_n|²``: less if a solve stops early, never more.
+        Cost: one solve for each row, and another one for derivatives.
+        """
+        parameters = self.kernel.parameters().values()
+        if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
+            column, root = self._differentiable_spectra()
+            dual, solution = toeplitz_solve(column, cross, self.solve)
+        else:
+            root, solution = self.root, self.solve(cross)
+            dual = solution.value
+        features = root.matvec(extend(dual, self.grid.shape, root))
+        explained = 2 * (dual * cross).sum(dim=-1) - (features**2).sum(dim=-1)
+        return features, explained, solution
+
+    def _differentiable_spectra(self) -> tuple[Float[Tensor, "*n"], Circulant]:
+        """The column of K at the box's lags, and ``C^{1/2}``, as functions of θ.
+
+        Modes that the embedding drops are dropped here: they have no square root.
+        """
+        torus = self.embedding.torus
+        column = first_column(self.kernel, torus, self.nugget, self.device)
+        spectrum = torch.fft.rfftn(column).real
+        values = self.embedding.circulant.spectrum
+        kept = (values > DROP * values.max()).to(spectrum.device)
+        positive = torch.where(kept, spectrum, torch.zeros_like(spectrum))
+        block = tuple(slice(0, n) for n in self.grid.shape)
+        column = torch.fft.irfftn(positive, s=torus.shape)[block]
+        safe = torch.where(kept, spectrum, torch.ones_like(spectrum))
+        roots = torch.where(kept, safe.sqrt(), torch.zeros_like(spectrum))
+        return column, Circulant(roots, torus.shape)

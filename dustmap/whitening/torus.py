@@ -16,7 +16,7 @@ from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
 from dustmap.linalg.circulant import Circulant
 from dustmap.tori import Tori
-from dustmap.whitening.modes import Modes
+from dustmap.whitening.modes import GridWhitening
 
 # Lags at which a kernel is evaluated together, with some dozen numbers for each.
 _LAGS = 2**18
@@ -47,7 +47,7 @@ class TorusReport:
     wrap_error: float
 
 
-class TorusWhitening:
+class TorusWhitening(GridWhitening):
     r"""Modes ε of white noise ξ on a torus to the field's mean on a finer one.
 
     ``A ε = E[f_fine | u = C^{1/2} ξ] = F_f⁻¹[ D_f ⊙ tile_r( D_c^{-1/2} ⊙ F_c ξ ) ]``
@@ -82,12 +82,15 @@ class TorusWhitening:
     ) -> None:
         if refinement < 1:
             raise ValueError(f"refinement must be at least 1, got {refinement}")
-        self.kernel = kernel
+        super().__init__(
+            kernel,
+            Tori(tori=(torus,)),
+            (torus,),
+            refinement=refinement,
+            dtype=dtype,
+            device=device,
+        )
         self.torus = torus
-        self.tori = Tori(tori=(torus,))
-        self.refinement = refinement
-        self.dtype = dtype
-        self.device = torch.device(device)
         self.image_tolerance = image_tolerance or _image_tolerance(dtype)
         self.periodic = kernel.periodised(torus.periods, self.image_tolerance)
         self._refined: dict[int, TorusWhitening] = {}
@@ -105,7 +108,6 @@ class TorusWhitening:
             dropped_fine_modes=fine.dropped_modes(),
             wrap_error=_wrap_gap(kernel, torus.grid, column) / float(at_zero),
         )
-        self.modes = Modes((torus,), dtype, self.device)
         # Roots for modes with the factors √2: from them, and to them.
         root = coarse.power(0.5).to(dtype, self.device).spectrum
         factor = self.modes.parts[0].pairs.sqrt().to(dtype)
@@ -122,16 +124,6 @@ class TorusWhitening:
         return _even_column(
             self.periodic, axes, tuple(n * refinement for n in self.torus.shape)
         )
-
-    @property
-    def size(self) -> int:
-        """P, the length of ε."""
-        return self.modes.size
-
-    @property
-    def fine_size(self) -> int:
-        """Length of the field."""
-        return math.prod(self.fine_shape)
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``A ε``: the conditional mean of the field on the fine torus."""

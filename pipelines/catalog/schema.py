@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,10 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.tables import read_table, write_table
 
 if TYPE_CHECKING:
+    import torch
+
     from dustmap.distributed.group import Group
+    from pipelines.config import FitConfig
 
 CANONICAL_UNITS = {
     "l": "deg",
@@ -26,6 +29,30 @@ CANONICAL_UNITS = {
     "mean_distance_error": "pc",
 }
 _COLUMNS = ("source_id", *CANONICAL_UNITS)
+# Stars on which a residual is learnt: no fewer, enough for a good one, and no more.
+FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Rows of a catalogue: to fit, to learn the residual on, and to test the map."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+    @property
+    def known(self) -> np.ndarray:
+        """All rows that are not held out: first ``train``, then ``validation``."""
+        return np.concatenate([self.train, self.validation])
+
+    def within(self, inside: np.ndarray) -> Split:
+        """Return the rows at which a mask of all stars is true, in the same order."""
+        return Split(
+            train=self.train[inside[self.train]],
+            validation=self.validation[inside[self.validation]],
+            test=self.test[inside[self.test]],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +153,55 @@ class Stars:
             for name, column in self.columns().items()
         }
         return Stars.of(columns, self.units, self.meta)
+
+    def split(self, config: FitConfig, generator: torch.Generator) -> Split:
+        """Hold out ``data.holdout`` of the stars at random, and some for the residual.
+
+        Small catalogues give a larger part to the residual, or none if too few remain.
+        """
+        import torch  # which the processes of an ingestion need not load
+
+        count, part = len(self), config.data.validation
+        if part is None:
+            part = max(0.05, min(0.15, _ENOUGH_VALIDATION / max(count, 1)))
+        validation = min(round(part * count), _MOST_VALIDATION)
+        if not config.shares_noise or validation < FEWEST_VALIDATION:
+            validation = 0
+        held = round(config.data.holdout * count)
+        order = torch.randperm(count, generator=generator).numpy()
+        return Split(
+            train=np.sort(order[held + validation :]),
+            validation=np.sort(order[held : held + validation]),
+            test=np.sort(order[:held]),
+        )
+
+    def exactly_placed(self) -> Stars:
+        """Return the same stars without errors of their distances."""
+        return replace(self, distance_error=None, mean_distance_error=None)
+
+    @property
+    def placing_error(self) -> np.ndarray:
+        """Standard deviation of the stars' places along their rays [pc], ``(N,)``.
+
+        That of the mean distance of merged stars; zero without distance errors.
+        """
+        merged = self.mean_distance_error
+        error = self.distance_error if merged is None else merged
+        return np.zeros(len(self)) if error is None else np.nan_to_num(error, nan=0.0)
+
+    def variance(
+        self, density: float | np.ndarray = 0.0, common_noise: float = 0.0
+    ) -> np.ndarray:
+        r"""Return the variance of each star's extinction [mag²], shape ``(N,)``.
+
+        .. math:: \sigma_A^2 + \tau^2 + (\rho\, \sigma_d)^2
+
+        with the ``density`` :math:`\rho` at the star [mag/pc], the error
+        :math:`\sigma_d` of its place [pc] and the ``common_noise`` :math:`\tau` [mag].
+        """
+        assert self.extinction_error is not None
+        own = self.extinction_error**2 + common_noise**2
+        return own + (density * self.placing_error) ** 2
 
     def positions(self) -> np.ndarray:
         """Heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.

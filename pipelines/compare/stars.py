@@ -28,7 +28,6 @@ from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.figures import held_out as drawing
 from pipelines.figures.panels import panels
 from pipelines.maps.sky import last_star
-from pipelines.run.assessment import observation_noise
 from pipelines.run.baseline import NAME, in_words, predict_baseline
 from pipelines.run.folder import Run
 from pipelines.run.held_out import FILE, HeldOut, read_held_out
@@ -60,9 +59,8 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     unseen, counts = _not_fitted(run, stars)
     predicted = predict_columns(run.plan, run.posterior, unseen)
     inside = predicted.pop("inside")
-    usable = inside & (
-        observation_noise(unseen, run.plan, predicted["density_mean"]) > 0
-    )
+    variance = unseen.variance(predicted["density_mean"], run.plan.common_noise)
+    usable = inside & (variance > 0)
     counts["outside the box"] = int((~inside).sum())
     counts["without any error"] = int((inside & ~usable).sum())
     columns = {name: column[usable] for name, column in predicted.items()}

@@ -172,11 +172,10 @@ class InferenceConfig(Settings):
     group share out the stars"""
     seed: Seed = 0
     """seed of every random draw"""
-    search: bool = True
-    """search coarsely for hyperparameters that are auto"""
     learn: bool = True
-    """learn hyperparameters that are auto from 4,000 stars, after the search: by a
-    likelihood given neighbouring stars, corrected by simulations"""
+    """learn hyperparameters that are auto from up to 4,000 stars (and no fewer than 40)
+    by a likelihood given neighbouring stars, corrected by simulations; moments of the
+    extinctions stand for them otherwise"""
     anisotropic: bool = False
     """learn one lengthscale per axis"""
 
@@ -310,6 +309,14 @@ class FitConfig(Settings):
         if self.box.levels is not None or by_hand:
             return self.box.levels or 1
         return 1 if any(self._conflicts_with_levels()) else None
+
+    @property
+    def shares_noise(self) -> bool:
+        """Neighbouring stars' noise is correlated, if enough stars can teach it."""
+        full_batch = self.inference.engine == "full-batch"
+        lognormal = self.density == "lognormal"
+        samples = self.inference.samples > 0
+        return self.model.residual and lognormal and full_batch and samples
 
     @property
     def density(self) -> DensityKind:

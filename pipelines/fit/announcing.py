@@ -15,8 +15,9 @@ from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
 from pipelines.model import cost
-from pipelines.model.plan import Plan, memory_limit, work_of
-from pipelines.planning.spacing import round_spacing
+from pipelines.model.cost import memory_limit, work_of
+from pipelines.model.plan import Plan
+from pipelines.planning.grids import round_spacing
 
 # Distances [pc] at which the resolution of nested grids is printed.
 _SHOWN_AT = (50.0, 200.0, 1000.0)
@@ -35,7 +36,7 @@ def announce(state: FitState, at: Context) -> None:
         say(line)
     if not plan.is_full_batch:
         return
-    config, distances = at.config, at.sample.train.distance
+    config, distances = at.config, at.fitted.distance
     work = work_of(plan.grids, plan.build_kernel(), distances, config, std=plan.std)
     work = work.shared_out(at.group.size, at.group.here)
     parts = cost.memory(work)

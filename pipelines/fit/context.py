@@ -22,11 +22,11 @@ from pipelines.base.errors import InputError, Stopped
 from pipelines.base.geometry import Box
 from pipelines.base.progress import Progress, say
 from pipelines.base.timing import StageClock
+from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
-from pipelines.model.observations import Data
 from pipelines.model.problem import OnStep, Place, place_of
-from pipelines.planning.selection import Sample, data_of, inside_box, read_sample
+from pipelines.planning.selection import inside_box, usable_stars
 from pipelines.saving.identity import Identity, command_of
 from pipelines.saving.state_file import SavedState, newest_state, write_state
 from pipelines.saving.stopping import StopFlag
@@ -64,8 +64,11 @@ class Context:
         the fit was resumed.
     resumed
         The inference that an earlier process left under way.
-    sample, data
-        The stars, as a table and as tensors; once there is a plan, those in its box.
+    stars, split, counts
+        The usable stars, the rows for each purpose, and counts by reason; once there is
+        a plan, rows of stars in its box.
+    fitted
+        The stars to fit, exactly placed unless ``model.distance_errors``.
     """
 
     source: Path
@@ -85,8 +88,10 @@ class Context:
     history: list[dict[str, Any]] = field(default_factory=list)
     resumed: State | None = None
     now: Callable[[], float] = time.monotonic
-    sample: Sample = field(init=False)
-    data: Data = field(init=False)
+    stars: Stars = field(init=False)
+    split: Split = field(init=False)
+    counts: dict[str, int] = field(init=False)
+    fitted: Stars = field(init=False)
     stage: str = field(default="", init=False)
     _since: float = field(default=0.0, init=False)
     _steps: int = field(default=0, init=False)
@@ -98,8 +103,15 @@ class Context:
 
     def keep_inside(self, box: Box) -> None:
         """Leave out the stars that are not in a box."""
-        self.sample = inside_box(self.sample, box, self.source)
-        self.data = data_of(self.sample.train, self.config)
+        self.split, counts = inside_box(self.stars, self.split, box)
+        self.counts |= counts
+        self.select_fitted()
+
+    def select_fitted(self) -> None:
+        """Select the stars to fit from the rows of the split."""
+        train = self.stars.select(self.split.train)
+        errors = self.config.model.distance_errors
+        self.fitted = train if errors else train.exactly_placed()
 
     @property
     def seconds_left(self) -> float:
@@ -337,7 +349,9 @@ def opened(
             # A resumed fit makes the draws of its beginning again, to hold out the
             # same stars.
             generator = place["generator"]
-            at.sample = read_sample(source, config, generator, group)
+            at.stars, at.counts = usable_stars(source, config, group)
+            at.split = at.stars.split(config, generator)
+            at.select_fitted()
             state = FitState(generator=generator.get_state())
             if found is not None:
                 state = FitState.restore(found, place["device"])

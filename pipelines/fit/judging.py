@@ -35,24 +35,25 @@ def judge(state: FitState, at: Context) -> FitState:
     Learn what neighbours share beyond the samples, which is part of the predictions.
     """
     assert state.result is not None
-    result, config, sample = state.result, at.config, at.sample
-    support = tuple(sight_line_lengths(result.plan, sample.train, at.group))
+    result, config = state.result, at.config
+    test = at.stars.select(at.split.test)
+    support = tuple(sight_line_lengths(result.plan, at.fitted, at.group))
     judged = Judgement(support=support)
     if not at.group.first:
         return replace(state, judgement=judged)
     posterior = posterior_of(result, config)
-    residual, told = last_residual(posterior, state, sample, config)
+    residual, told = last_residual(posterior, state, at)
     columns: dict[str, np.ndarray] = {}
-    if len(sample.test):
+    if len(test):
         say("predicting the held-out stars")
         posterior = replace(posterior, residual=residual)
-        columns = predict_columns(result.plan, posterior, sample.test)
+        columns = predict_columns(result.plan, posterior, test)
         beside, said = _baseline(at)
         columns, told = columns | beside, (*told, *said)
     judged = replace(
         judged,
         columns={name: torch.from_numpy(column) for name, column in columns.items()},
-        score=held_out_score(columns, sample.test, result.plan),
+        score=held_out_score(columns, test, result.plan),
         messages=(*result.messages, *told, crossed(support[0])),
         residual=None if residual is None else residual_bytes(residual),
     )
@@ -70,7 +71,8 @@ def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     say("predicting them from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)
     try:
-        found = predict_baseline(at.sample.known, at.sample.test, generator)
+        known, test = (at.stars.select(r) for r in (at.split.known, at.split.test))
+        found = predict_baseline(known, test, generator)
     except FloatingPointError as error:
         return {}, (f"no baseline: {error}",)
     return ({}, (NO_BASELINE,)) if found is None else (found.columns(), ())

@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 
 from dustmap.checkpoint import State
 from dustmap.inference.scales.band_power import BandPower
-from dustmap.residual.vecchia import VecchiaPrecision
+from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.config import FitConfig
 from pipelines.fit.announcing import announce
 from pipelines.fit.context import Context
 from pipelines.fit.judging import seconds_to_judge
-from pipelines.fit.prior import chooser
+from pipelines.fit.prior import replanned
 from pipelines.fit.shared_noise import correlation_of, is_wanted
 from pipelines.fit.state import FitState
 from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
-from pipelines.planning.revision import revised_plan
+from pipelines.planning.prior import revised_prior
 
 # Part of the time left before a first map that the rest of the fit needs.
 _AFTER_FIRST = 0.7
@@ -40,9 +40,9 @@ def first_map(state: FitState, at: Context) -> FitState:
     are few it has samples.
     """
     announce(state, at)
-    if not is_wanted(at.sample, at.config):
+    if not is_wanted(at):
         return state
-    few = len(at.sample.train) <= _FEW_STARS
+    few = len(at.fitted) <= _FEW_STARS
     samples = min(_FIRST_SAMPLES, at.config.inference.samples) if few else 0
     while True:
         plan, _ = state.planned
@@ -51,17 +51,16 @@ def first_map(state: FitState, at: Context) -> FitState:
         if result.facts["out_of_time"]:
             say("note: the first map ended early, as budget.minutes calls for")
         bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
-        found = revised_plan(plan, bands, state.learning, at.config, chooser(state, at))
+        found = revised_prior(plan, bands, state.learning, at.config)
         if found is None:
             # Neighbours may share what this map left to a common noise.
             return replace(state, result=replace(result, plan=plan))
-        plan, learning = found
+        scales, learning = found
         say(
             "the first map calls for other scales (its log evidence gains "
             f"{learning['revisions'][-1]['gain']:.0f} nats); another follows:"
         )
-        revised = replace(state, plan=plan, learning=learning)
-        state = at.save(revised, ended=False)
+        state = at.save(replanned(state, at, scales, learning), ended=False)
         announce(state, at)
 
 
@@ -82,7 +81,7 @@ def map_and_samples(state: FitState, at: Context) -> FitState:
     The facts of the first map and of learning stay among those of the result.
     """
     plan, _ = state.planned
-    correlation = correlation_of(state, at.sample, at.config)
+    correlation = correlation_of(state, at)
     result = _infer(state, at, plan, at.config, correlation=correlation)
     facts = {} if state.result is None else state.result.facts
     learning = {} if state.learning is None else {"learning": state.learning}
@@ -96,7 +95,7 @@ def _infer(
     plan: Plan,
     config: FitConfig,
     *,
-    correlation: VecchiaPrecision | None = None,
+    correlation: Vecchia | None = None,
     rough: bool = False,
 ) -> Inference:
     """Run the engine within its part of the budget, from where it was left.
@@ -119,7 +118,7 @@ def _infer(
     tolerances = {}
     if plan.is_full_batch and not plan.is_lognormal:
         tolerances["samples"] = config.inference.sample_tolerance
-        if not plan.outliers and at.data.distance_error is None:
+        if not plan.outliers and at.fitted.distance_error is None:
             # One linear solve, with a noise that is known.
             tolerances["mean"] = config.inference.tolerance
     with at.steps(tolerances) as on_step:
@@ -130,7 +129,7 @@ def _infer(
 
         problem = Problem(
             plan=plan,
-            data=at.data,
+            stars=at.fitted,
             config=config,
             place=at.place,
             on_step=named,

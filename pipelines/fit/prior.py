@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from dustmap.inference.scales.prior_scales import PriorScales
 from pipelines.base.geometry import Box
 from pipelines.fit.announcing import refuse_too_large
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
-from pipelines.planning.learning import ChooseGrid, learn_plan
-from pipelines.planning.planner import grid_chooser, make_plan
-from pipelines.planning.selection import planning_view
+from pipelines.model import cost
+from pipelines.planning import prior
+from pipelines.planning.planner import make_plan
+from pipelines.planning.selection import choose_box
 
 
 def plan(state: FitState, at: Context) -> FitState:
     """Choose box, grid and a first prior, and keep the stars in the box."""
-    config, group = at.config, at.group
+    config = at.config
 
     def make() -> FitState:
-        view = planning_view(at.sample.train, config)
-        shared = {"ranks": group.size, "here": group.here}
-        made, work, speed = make_plan(view, config, **at.place, **shared)
+        box, notes = choose_box(at.fitted.positions(), config, at.source)
+        stars = at.fitted.select(box.contains(at.fitted.positions()))
+        scales, more = prior.start_scales(stars, config)
+        speed = cost.measure(at.place["dtype"], at.place["device"])
+        shared = {"ranks": at.group.size, "here": at.group.here}
+        place = scales, box, stars.distance, config, speed
+        made = make_plan(*place, **shared, notes=[*notes, *more])
         if made.is_full_batch:
-            refuse_too_large(made, work, config)
+            kernel, distances = made.build_kernel(), stars.distance
+            work = cost.work_of(made.grids, kernel, distances, config, std=made.std)
+            refuse_too_large(made, work.shared_out(**shared), config)
         box = Box(lower=made.grid.lower, upper=made.grid.upper)
         return replace(state, plan=made, speed=speed, box=box)
 
@@ -37,30 +46,32 @@ def learn_prior(state: FitState, at: Context) -> FitState:
     made, _ = state.planned
 
     def make() -> FitState:
+        generator = at.place["generator"]
         with at.steps(alone=True) as on_step:
-            found = learn_plan(
-                made,
-                at.data,
-                at.config,
-                generator=at.place["generator"],
-                on_step=on_step,
-                choose_grid=chooser(state, at),
+            found = prior.learn_prior(
+                made.scales, at.fitted, at.config, generator=generator, on_step=on_step
             )
-        if found is None:
-            return state
-        return replace(state, plan=found.plan, learning=found.facts)
+        return state if found is None else replanned(state, at, *found)
 
     return at.by_first(make)
 
 
-def chooser(state: FitState, at: Context) -> ChooseGrid | None:
-    """Return the function that chooses another grid for other scales."""
+def replanned(
+    state: FitState, at: Context, scales: PriorScales, learning: dict[str, Any]
+) -> FitState:
+    """Plan for learnt scales over the same box."""
     made, speed = state.planned
-    return grid_chooser(
-        made,
-        at.sample.train.distance,
+    notes = made.notes
+    if not learning["converged"]:
+        notes = (*notes, prior.NOT_SETTLED)
+    revised = make_plan(
+        scales,
+        Box(lower=made.grid.lower, upper=made.grid.upper),
+        at.fitted.distance,
         at.config,
         speed,
         ranks=at.group.size,
         here=at.group.here,
+        notes=notes,
     )
+    return replace(state, plan=revised, learning=learning)

@@ -11,11 +11,9 @@ import torch
 from dustmap.distributed.group import Group
 from pipelines.base.calibration import coverage, z_scores
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import Box
 from pipelines.base.timing import StageClock
 from pipelines.config import FitConfig
-from pipelines.model.plan import choose_box
-from pipelines.planning.selection import read_sample
+from pipelines.planning.selection import choose_box, usable_stars
 from pipelines.run.baseline import (
     FEWEST,
     NAME,
@@ -78,11 +76,11 @@ def quick(
     check_output(path, overwrite=overwrite)
     clock = StageClock()
     generator = torch.Generator().manual_seed(config.inference.seed)
-    sample = read_sample(source, config, generator, Group())
-    # The stars in the box that a fit would choose.
-    lower, upper, _ = choose_box(sample.train.positions(), config)
-    sample = sample.within(Box(lower=tuple(lower), upper=tuple(upper)))
-    known, test = sample.known, sample.test
+    stars, counts = usable_stars(source, config, Group())
+    split = stars.split(config, generator)
+    box, _ = choose_box(stars.select(split.train).positions(), config, source)
+    split = split.within(box.contains(stars.positions()))
+    known, test = stars.select(split.known), stars.select(split.test)
     clock.lap("read")
     found = None if not len(test) else predict_baseline(known, test, generator)
     if found is None:
@@ -99,7 +97,7 @@ def quick(
     at68, at95 = (each.held for each in coverage(z, (0.68, 0.95)))
     report = QuickReport(
         path=path,
-        counts={**sample.counts, "used": len(known), "held out": len(test)},
+        counts={**counts, "used": len(known), "held out": len(test)},
         scatter=float(observed.std()),
         **baseline_score(found, observed),
         coverage_68=at68,

@@ -14,14 +14,13 @@ import torch
 
 from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
-from dustmap.residual.vecchia import VecchiaPrecision
+from dustmap.residual.vecchia import Vecchia
 from pipelines.base.progress import say
+from pipelines.catalog.schema import FEWEST_VALIDATION
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
-from pipelines.model.plan import shares_noise
 from pipelines.model.problem import Inference
-from pipelines.planning.selection import FEWEST_VALIDATION, Sample
 from pipelines.run.folder import posterior_model
 from pipelines.run.residual import (
     NO_RESIDUAL,
@@ -36,9 +35,9 @@ from pipelines.run.residual import (
 _LEAST_GAIN = 5.0
 
 
-def is_wanted(sample: Sample, config: FitConfig) -> bool:
+def is_wanted(at: Context) -> bool:
     """Return whether noise is to be correlated, and enough stars can teach it."""
-    return shares_noise(config) and len(sample.validation) >= FEWEST_VALIDATION
+    return at.config.shares_noise and len(at.split.validation) >= FEWEST_VALIDATION
 
 
 def learn_residual(state: FitState, at: Context) -> FitState:
@@ -53,9 +52,9 @@ def learn_residual(state: FitState, at: Context) -> FitState:
 
     def learnt() -> bytes:
         posterior, generator = posterior_of(result, at.config), _generator(at.config)
-        stars = at.sample.train, at.sample.validation
+        known = at.stars.select(at.split.known), len(at.split.validation)
         try:
-            field = fit_residual(posterior, result.plan, *stars, generator)
+            field = fit_residual(posterior, result.plan, *known, generator)
         except FloatingPointError:
             return b""
         return b"" if field.gain < _LEAST_GAIN else residual_bytes(field)
@@ -63,32 +62,33 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     return replace(state, residual=at.group.from_first(learnt))
 
 
-def correlation_of(
-    state: FitState, sample: Sample, config: FitConfig
-) -> VecchiaPrecision | None:
+def correlation_of(state: FitState, at: Context) -> Vecchia | None:
     """Return the precision of the stars' noise; ``None`` if it is independent."""
     if not state.residual:
         return None
-    rows = torch.arange(len(sample.train))
-    return VecchiaPrecision.of(residual_from(state.residual), rows, _generator(config))
+    rows, generator = torch.arange(len(at.fitted)), _generator(at.config)
+    return Vecchia.of(residual_from(state.residual), rows, generator)
 
 
 def last_residual(
-    posterior: Posterior, state: FitState, sample: Sample, config: FitConfig
+    posterior: Posterior, state: FitState, at: Context
 ) -> tuple[ResidualField | None, tuple[str, ...]]:
     """Return what stars share beyond the samples, and a line about it.
 
     Its covariance has the form that was chosen on the first map, unless the noise is
     independent.
     """
+    config = at.config
     if state.residual is None:
         expected = config.model.residual and config.density == "lognormal"
         return None, (NO_RESIDUAL,) if expected else ()
     assert state.result is not None
-    stars, plan = (sample.train, sample.validation), state.result.plan
+    stars = at.stars.select(at.split.known), len(at.split.validation)
     known = residual_from(state.residual) if state.residual else None
     try:
-        field = fit_residual(posterior, plan, *stars, _generator(config), known=known)
+        field = fit_residual(
+            posterior, state.result.plan, *stars, _generator(config), known=known
+        )
     except FloatingPointError as error:
         return None, (f"model.residual: none: {error}",)
     line = residual_in_words(field)

@@ -102,7 +102,11 @@ def write(state: FitState, at: Context) -> FitState:
     OSError
         If it cannot be written; what the fit saved before stays.
     """
-    result, judged, train = state.result, state.judgement, at.sample.train
+    result, judged, train = (
+        state.result,
+        state.judgement,
+        at.stars.select(at.split.train),
+    )
     assert result is not None
     assert judged is not None
     if not at.group.first:
@@ -110,7 +114,7 @@ def write(state: FitState, at: Context) -> FitState:
     told = verdict(result.converged, judged.score)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     summary = {
-        "counts": at.sample.counts,
+        "counts": at.counts,
         "held_out": judged.score,
         "seconds": at.clock.seconds,
         "peak_memory_bytes": peak * 1024.0,
@@ -155,6 +159,7 @@ def write(state: FitState, at: Context) -> FitState:
         write_metrics(folder / "metrics.jsonl", at.metrics.data)
         if judged.columns:
             columns = {name: x.numpy() for name, x in judged.columns.items()}
-            write_held_out(folder / HELD_OUT, at.sample.test, result.plan, columns)
+            test = at.stars.select(at.split.test)
+            write_held_out(folder / HELD_OUT, test, result.plan, columns)
         write_manifest(folder)
     return state

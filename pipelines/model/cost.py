@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
@@ -12,8 +12,12 @@ import psutil
 import scipy.sparse
 import torch
 
+from dustmap.grid import Grid
+from dustmap.kernels import Radial
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.models.lognormal import LEADING
+from dustmap.whitening import nested_tori, transformed_points
+from pipelines.config import FitConfig
 
 # Entries of W per cell that a ray crosses, with linear weights and half-cell steps:
 # measured 5.6 to 5.8 on isotropic stars. Cubic weights touch about 4 times as many.
@@ -47,9 +51,13 @@ _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
 # For how long each speed is measured [s].
 _TESTED = 0.1
 # What takes about as long for any catalogue [s], on two idle cores: the scales from
-# 4,000 stars, what neighbours share, held-out stars, and predictions of them without a
+# 4,000 stars, what neighbours share, held-out stars, and kriging of them without a
 # map. Measured for 6,000 and 57,000 stars: 6 and 9, 4 and 7, 4 and 6, 5 and 9.
-_BESIDE = {"scales": 7.5, "residual": 6.5, "tests": 5.0, "baselines": 8.0}
+_BESIDE = {"scales": 7.5, "residual": 6.5, "tests": 5.0, "baselines": 6.0}
+# Vectors of a log-normal fit's preconditioner, and how many for every star per point.
+_FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
+# Fraction of a CUDA device's memory for a fit: the rest is torch's and cuFFT's.
+_OF_DEVICE = 0.8
 # What the precision of noise that neighbours share holds of a star [bytes]: 31 entries,
 # with the weights and the neighbours that they are made of.
 _PRECISION = 31 * 12.0 + 30 * 16.0
@@ -268,3 +276,83 @@ def available_memory(*, on_cuda: bool = False) -> float:
     if on_cuda:
         return float(torch.cuda.get_device_properties().total_memory)
     return float(psutil.virtual_memory().total)
+
+
+def memory_limit(config: FitConfig) -> float:
+    """Bytes a fit may use: half of the machine's, or most of a CUDA device's."""
+    if config.budget.memory_gib is not None:
+        return config.budget.memory_gib * 2**30
+    if uses_cuda(config):
+        return available_memory(on_cuda=True) * _OF_DEVICE
+    return available_memory() / 2
+
+
+def uses_cuda(config: FitConfig) -> bool:
+    """Whether a fit computes on CUDA: where it may, and torch sees a device."""
+    return config.inference.device != "cpu" and torch.cuda.is_available()
+
+
+def preconditioner_rank(config: FitConfig, stars: int, points: int) -> int:
+    """That asked for, or what pays; 0 for none.
+
+    Where stars are few per point of the torus solves are short and the products with a
+    preconditioner cost most: 4,000 stars and 600,000 points took 98 s with 100 vectors
+    and 60 s with 15, 46,000 stars and 300,000 points 44 s and 58 s.
+    """
+    inference = config.inference
+    if inference.preconditioner == "none":
+        return 0
+    if inference.preconditioner_rank is not None:
+        return inference.preconditioner_rank
+    if config.density != "lognormal":
+        return _MOST_VECTORS
+    return min(
+        max(round(_PER_UNKNOWN * stars / points), _FEWEST_VECTORS), _MOST_VECTORS
+    )
+
+
+def work_of(
+    grids: Sequence[Grid],
+    kernel: Radial,
+    distances: np.ndarray,
+    config: FitConfig,
+    *,
+    std: float = 1.0,
+) -> Work:
+    """The size of the full-batch fit on these nested grids."""
+    tori = nested_tori(grids, kernel, config.model.wrap_tolerance)
+    points = tori.size
+    refinement = config.model.refinement
+    return Work(
+        torus_points=points,
+        transformed=transformed_points(tori, kernel),
+        stars=len(distances),
+        ray_cells=_ray_cells(grids, distances),
+        refinement=refinement,
+        residual_refinement=residual_refinement(refinement),
+        samples=config.inference.samples,
+        rank=preconditioner_rank(config, len(distances), points),
+        itemsize=8 if config.inference.dtype == "float64" else 4,
+        interpolation=config.model.interpolation,
+        tolerance=config.inference.tolerance,
+        lognormal=config.density == "lognormal",
+        correlated=config.shares_noise,
+        std=std,
+        teams=config.inference.teams,
+        on_cuda=uses_cuda(config),
+    )
+
+
+def _ray_cells(grids: Sequence[Grid], distances: np.ndarray) -> float:
+    """Cells that a sight line crosses, on average: of every level within its box."""
+    bounds = [math.inf, *(grid.reach for grid in grids[1:]), 0.0]
+    total = 0.0
+    for grid, outer, inner in zip(grids, bounds[:-1], bounds[1:], strict=True):
+        within = np.minimum(distances, outer) - np.minimum(distances, inner)
+        total += float(within.mean()) / float(np.mean(grid.spacing))
+    return total
+
+
+def residual_refinement(refinement: int) -> int:
+    """On which refinement the sub-grid residual is drawn."""
+    return 2 if refinement == 1 else refinement

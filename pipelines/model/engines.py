@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
+from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
 from dustmap.inference.scales.band_power import band_powers, spectral_slope
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
@@ -16,6 +16,7 @@ from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.whitening import TorusWhitening
 from pipelines.config import FitConfig
+from pipelines.model.cost import preconditioner_rank
 from pipelines.model.forward import build_model
 from pipelines.model.observations import (
     learns_common,
@@ -23,7 +24,7 @@ from pipelines.model.observations import (
     noise_of,
     sight_lines,
 )
-from pipelines.model.plan import Plan, preconditioner_rank
+from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
 from pipelines.model.svi import run_svi
 
@@ -50,28 +51,26 @@ def run_engine(problem: Problem) -> Inference:
 
 
 def _run_full_batch(problem: Problem) -> Inference:
-    plan, data, config = problem.plan, problem.data, problem.config
-    lines = sight_lines(plan, data)
+    plan, stars, config = problem.plan, problem.stars, problem.config
+    lines = sight_lines(plan, stars)
     model = build_model(plan, lines, **problem.place, group=problem.group)
-    correlation = problem.correlation
-    if correlation is None:
+    noise = problem.correlation
+    if noise is None:
         noise = noise_of(
             plan,
-            data,
+            stars,
             learn_common=learns_common(plan, config),
             learn_share=plan.subgrid_noise and learns_share(plan, config),
         )
-    else:
-        noise = Noise(variance=correlation.variance, correlation=correlation)
-    settings = full_batch_settings(config, len(data.extinction), model.latent_size)
+    settings = full_batch_settings(config, len(stars), model.latent_size)
     result = infer(
         model,
-        data.extinction,
+        torch.as_tensor(stars.extinction),
         noise,
         settings=replace(
             settings,
             refine=not problem.rough,
-            probes=_probes(plan, len(lines)) if correlation is None else 0,
+            probes=_probes(plan, len(lines)) if problem.correlation is None else 0,
         ),
         generator=problem.place["generator"],
         start=problem.start,

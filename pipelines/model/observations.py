@@ -1,8 +1,7 @@
-"""What the stars tell: their sight lines, and what they are uncertain by."""
+"""The stars' sight lines, and the noise of their extinctions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,41 +19,11 @@ from dustmap.functionals import (
     StepsOutwards,
 )
 from dustmap.grid import Grid
-from dustmap.inference.full_batch.noise import Noise
+from dustmap.noise import Normal, StudentT
 from pipelines.base.geometry import Box
+from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import Plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """What the stars tell: ray ends [pc], extinction, variance [mag²], σ_d [pc].
-
-    Of merged stars ``distance_error`` is how far their distances are apart, and
-    ``mean_distance_error`` how far the mean of these may be off
-    (`pipelines.catalog.merging`).
-    """
-
-    ends: Tensor
-    extinction: Tensor
-    variance: Tensor
-    distance_error: Tensor | None = None
-    mean_distance_error: Tensor | None = None
-
-    @property
-    def placing_error(self) -> Tensor | None:
-        """How far from their true places stars may be [pc]: noise of the extinction."""
-        merged = self.mean_distance_error
-        return self.distance_error if merged is None else merged
-
-    def select(self, rows: Tensor) -> Data:
-        """Some of the stars."""
-        columns = {item.name: getattr(self, item.name) for item in fields(self)}
-        kept: dict[str, Any] = {
-            name: None if column is None else column[rows]
-            for name, column in columns.items()
-        }
-        return Data(**kept)
 
 
 def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
@@ -88,15 +57,19 @@ def _step(plan: Plan) -> float:
 
 
 def sight_lines(
-    plan: Plan, data: Data
+    plan: Plan, stars: Stars
 ) -> LineIntegrals | DistanceMarginalizedIntegrals:
-    """The stars' line integrals, averaged over their distances where these err."""
-    plain = rays(plan, data.ends)
-    if data.distance_error is None:
+    """Return the stars' line integrals, averaged over uncertain distances.
+
+    Those of merged stars are averaged over the spread of their distances.
+    """
+    ends = torch.as_tensor(stars.positions())
+    plain = rays(plan, ends)
+    if stars.distance_error is None:
         return plain
-    return DistanceMarginalizedIntegrals(
-        data.ends, data.distance_error, exit_distances(plan.grid, data.ends), plain.rule
-    )
+    spread = torch.as_tensor(np.nan_to_num(stars.distance_error, nan=0.0))
+    reach = exit_distances(plan.grid, ends)
+    return DistanceMarginalizedIntegrals(ends, spread, reach, plain.rule)
 
 
 def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
@@ -122,39 +95,41 @@ def learns_share(plan: Plan, config: FitConfig) -> bool:
 
 
 def noise_of(
-    plan: Plan, data: Data, *, learn_common: bool = False, learn_share: bool = False
-) -> Noise:
-    """What the stars' extinctions are uncertain by."""
-    degrees = neighbours = blur = scale = None
-    if plan.outliers:
-        degrees = 4.0 if plan.degrees is None else plan.degrees
-        neighbours = near_stars(data.ends)
-    if data.distance_error is not None:
-        blur, scale = _distance_blur(plan, data, data.distance_error)
-    return Noise(
-        variance=data.variance + plan.common_noise**2,
-        blur=blur,
-        blur_scale=scale,
-        degrees=degrees,
+    plan: Plan, stars: Stars, *, learn_common: bool = False, learn_share: bool = False
+) -> Normal:
+    """Return the independent noise of the stars' extinctions.
+
+    An error of a distance blurs it by an integral through the star from d − σ_d to
+    d + σ_d, scaled to the error of the star's place.
+    """
+    ends = torch.as_tensor(stars.positions())
+    blur = scale = None
+    if stars.distance_error is not None:
+        error = torch.as_tensor(np.nan_to_num(stars.distance_error, nan=0.0))
+        distance = torch.linalg.vector_norm(ends, dim=1)
+        outer = torch.minimum(distance + error, exit_distances(plan.grid, ends))
+        inner = (distance - error).clamp(min=0.0)
+        along = ends / distance.clamp(min=1e-12)[:, None]
+        blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
+        per_length = torch.as_tensor(stars.placing_error) / (outer - inner).clamp(
+            min=1e-12
+        )
+        scale = torch.where(outer > inner, per_length, 0.0)
+    given: dict[str, Any] = {
+        "stated": torch.as_tensor(stars.variance(0.0, plan.common_noise)),
+        "blur": blur,
+        "blur_scale": scale,
+        "learn_common": learn_common,
+        "learn_share": learn_share,
+    }
+    if not plan.outliers:
+        return Normal(**given)
+    return StudentT(
+        **given,
+        degrees=4.0 if plan.degrees is None else plan.degrees,
         learn_degrees=plan.degrees is None,
-        learn_common=learn_common,
-        learn_share=learn_share,
-        neighbours=neighbours,
+        neighbours=near_stars(ends),
     )
-
-
-def _distance_blur(
-    plan: Plan, data: Data, error: Tensor
-) -> tuple[LineIntegrals, Tensor]:
-    """Integrals through the stars from d − σ_d to d + σ_d, and their factors."""
-    distance = torch.linalg.vector_norm(data.ends, dim=1)
-    outer = torch.minimum(distance + error, exit_distances(plan.grid, data.ends))
-    inner = (distance - error).clamp(min=0.0)
-    along = data.ends / distance.clamp(min=1e-12)[:, None]
-    blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
-    assert data.placing_error is not None
-    length = (outer - inner).clamp(min=1e-12)
-    return blur, torch.where(outer > inner, data.placing_error / length, 0.0)
 
 
 def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:

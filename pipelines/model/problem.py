@@ -13,11 +13,12 @@ from torch import Tensor
 from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
 from dustmap.inference.full_batch import SecondsLeft, unlimited
-from dustmap.residual.vecchia import VecchiaPrecision
+from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
+from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
-from pipelines.model.observations import Data
-from pipelines.model.plan import Plan, uses_cuda
+from pipelines.model.cost import uses_cuda
+from pipelines.model.plan import Plan
 
 # Called with stage, step and relative residual (or bound).
 OnStep = Callable[[str, int, float], None]
@@ -70,14 +71,14 @@ class Problem:
     """
 
     plan: Plan
-    data: Data
+    stars: Stars
     config: FitConfig
     place: Place
     on_step: OnStep
     checkpointer: Checkpointer | None = None
     group: Group = field(default_factory=Group)
     teams: Group = field(default_factory=Group)
-    correlation: VecchiaPrecision | None = None
+    correlation: Vecchia | None = None
     start: Tensor | None = None
     rough: bool = False
     time_left: SecondsLeft = unlimited

@@ -31,15 +31,18 @@ def run_svi(problem: Problem) -> Inference:
     try:
         whitening = toeplitz_whitening(problem.plan, problem.place["device"])
         plan = replace(problem.plan, torus_shape=tuple(whitening.report.shape))
+        stars, mean = problem.stars, plan.mean.build()
+        ends = torch.as_tensor(stars.positions())
         model = RowwiseGaussian(
-            whitening,
-            rays(plan, problem.data.ends),
-            mean=plan.mean.build(),
-            group=problem.group,
+            whitening, rays(plan, ends), mean=mean, group=problem.group
         )
-        variance = _variance(problem)
+        density = mean(ends).numpy()
+        variance = torch.as_tensor(stars.variance(density, plan.common_noise))
         observed = Observations.of(
-            model, problem.data.extinction, variance, subgrid_noise=plan.subgrid_noise
+            model,
+            torch.as_tensor(stars.extinction),
+            variance,
+            subgrid_noise=plan.subgrid_noise,
         )
         result = _fitted(model, observed, problem)
     except ValueError as error:
@@ -59,16 +62,6 @@ def run_svi(problem: Problem) -> Inference:
             "bound": result.bound,
         },
     )
-
-
-def _variance(problem: Problem) -> Tensor:
-    """The stars' variances, with what errors of their distances add."""
-    plan, data = problem.plan, problem.data
-    variance = data.variance + plan.common_noise**2
-    if data.placing_error is not None:
-        density = plan.mean.build()(data.ends)
-        variance = variance + (density * data.placing_error) ** 2
-    return variance
 
 
 def _fitted(

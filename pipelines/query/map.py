@@ -108,6 +108,29 @@ class Crossing(NamedTuple):
     upper: u.Quantity
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The posterior of extinctions [mag] or densities [mag/pc] at coordinates.
+
+    Values are NaN outside the map and where a distance is missing.
+
+    Parameters
+    ----------
+    mean, std
+        Quantities of the coordinates' shape; ``std`` is ``None`` if the map holds none.
+    quantiles
+        ``p2_5``, ``p16``, ``p50``, ``p84`` and ``p97_5`` by name, normal where the map
+        holds mean and std alone; empty if it holds no std.
+    flags
+        Structured array of that shape: see `FLAGS`.
+    """
+
+    mean: u.Quantity
+    std: u.Quantity | None
+    quantiles: dict[str, u.Quantity]
+    flags: np.ndarray
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DustMap:
     """A map that answers at coordinates.
@@ -155,12 +178,12 @@ class DustMap:
         return self.draws is not None
 
     @cached_property
-    def density(self) -> Cube:
+    def cube(self) -> Cube:
         """The density on the map's own grid, whole.
 
-        ``density.arrays["mean"]``, ``"std"``, ``"p50"`` and others have shape
-        ``(z, y, x)``, in ``density.unit``; ``density.x`` to ``density.z`` [pc] are the
-        cells' centres, ``density.finer`` the nested grids. Of a run it is computed.
+        ``cube.arrays["mean"]``, ``"std"``, ``"p50"`` and others have shape
+        ``(z, y, x)``, in ``cube.unit``; ``cube.x`` to ``cube.z`` [pc] are the cells'
+        centres, ``cube.finer`` the nested grids. Of a run it is computed.
 
         Raises
         ------
@@ -294,19 +317,32 @@ class DustMap:
             return answer
         return answer, self._flags(places, reached, values, bool(integrated))
 
-    def summary(
-        self, coords: SkyCoord, *, integrated: bool | None = None, total: bool = False
-    ) -> tuple[dict[str, u.Quantity], np.ndarray]:
-        """Return ``mean``, ``std`` and ``p2_5`` to ``p97_5`` by name, and the flags.
+    def extinction(self, coords: SkyCoord, *, total: bool = False) -> Answer:
+        """Return the posterior of the extinction from the observer to coordinates.
 
-        As `query` with each of these modes, in one reading.
+        As `query` with each of the modes that the map holds, in one reading; its
+        arguments and errors.
         """
-        kinds_of("mean", integrated=integrated, pct=None, total=total)
-        places, reached = _reached(self.answers, coords, bool(integrated), total)
+        return self._answer(coords, integrated=True, total=total)
+
+    def density(self, coords: SkyCoord) -> Answer:
+        """Return the posterior of the extinction density at coordinates.
+
+        As `query` with each of the modes that the map holds, in one reading; its
+        arguments and errors. `cube` is the density on the map's own grid.
+        """
+        return self._answer(coords, integrated=False, total=False)
+
+    def _answer(self, coords: SkyCoord, *, integrated: bool, total: bool) -> Answer:
+        places, reached = _reached(self.answers, coords, integrated, total)
         ask = self.answers.extinction if integrated else self.answers.density
-        found = ask(reached, KINDS)
-        parts = {n: _quantity(places, found[n], bool(integrated)) for n in KINDS}
-        return parts, self._flags(places, reached, found["mean"], bool(integrated))
+        has_std = "std" in self.answers.kinds(integrated=integrated)
+        kinds = KINDS if has_std else ("mean",)
+        found = ask(reached, kinds)
+        flags = self._flags(places, reached, found["mean"], integrated)
+        parts = {name: _quantity(places, found[name], integrated) for name in kinds}
+        mean, std = parts.pop("mean"), parts.pop("std", None)
+        return Answer(mean=mean, std=std, quantiles=parts, flags=flags)
 
     def beam(
         self,

@@ -244,8 +244,14 @@ def _quantity(
     dust: DustMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
 ) -> tuple[Columns, np.ndarray]:
     if wanted.mode is None:
-        parts, flags = dust.summary(coords, integrated=integrated, total=wanted.total)
-        return {name: part.value for name, part in parts.items()}, flags
+        whole = (
+            dust.extinction(coords, total=wanted.total)
+            if integrated
+            else dust.density(coords)
+        )
+        parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
+        known = {n: part.value for n, part in parts.items() if part is not None}
+        return known, whole.flags
     answer, flags = dust.query(
         coords,
         integrated=integrated,

@@ -13,7 +13,7 @@ from torch import Tensor
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
-from dustmap.inference.scales.search import clustered_subset
+from dustmap.gp.inducing import clustered_subset
 from dustmap.kernels import KERNELS, Radial
 from dustmap.likelihoods import Likelihood
 from pipelines.regress.fitted import FittedField, field_of

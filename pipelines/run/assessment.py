@@ -14,21 +14,9 @@ from dustmap.tori import Tori
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
-from pipelines.planning.selection import placing_errors
 
 # Of the cells, below which a map counts as mostly prior.
 _FEW = 0.1
-
-
-def observation_noise(stars: Stars, plan: Plan, density: np.ndarray) -> np.ndarray:
-    """Standard error of each star's extinction [mag], shape ``(N,)``.
-
-    That of the catalogue, the common noise, and what the error of the distance makes
-    of the ``density`` [mag/pc] at the star.
-    """
-    assert stars.extinction_error is not None
-    noise = np.hypot(stars.extinction_error, plan.common_noise)
-    return np.hypot(noise, density * placing_errors(stars))
 
 
 def sight_line_lengths(

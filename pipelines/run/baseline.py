@@ -11,7 +11,6 @@ from dustmap.residual.covariance import Rays
 from dustmap.residual.learning import learn_grid_free
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
-from pipelines.planning.selection import placing_errors
 
 # Least number of stars to learn the covariance from.
 FEWEST = 100
@@ -62,14 +61,13 @@ def predict_baseline(
     if len(train) < FEWEST:
         return None
     assert train.extinction is not None
-    assert train.extinction_error is not None
     observed = _rays(train, train.extinction / train.distance)
     places = _rays(targets, np.ones(len(targets)))
     count = min(_HELD, int(_SHARE * len(train)))
     kriging = learn_grid_free(
         observed,
-        torch.tensor(train.extinction_error) ** 2,
-        torch.tensor(placing_errors(train)),
+        torch.as_tensor(train.variance()),
+        torch.as_tensor(train.placing_error),
         torch.randperm(len(train), generator=generator)[:count],
     )
     mean, variance = kriging.predict(places)
@@ -81,10 +79,7 @@ def kriging_noise(stars: Stars, found: Baseline) -> np.ndarray:
 
     The kriged mean density makes noise of an error of the distance.
     """
-    assert stars.extinction_error is not None
-    return np.hypot(
-        stars.extinction_error, found.kriging / stars.distance * placing_errors(stars)
-    )
+    return np.sqrt(stars.variance(found.kriging / stars.distance))
 
 
 def baseline_score(

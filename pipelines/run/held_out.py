@@ -11,7 +11,6 @@ from pipelines.base.calibration import coverage, predictive_z
 from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
-from pipelines.run.assessment import observation_noise
 from pipelines.run.baseline import Baseline, baseline_score
 from pipelines.run.predict import write_predictions
 
@@ -104,8 +103,8 @@ def _observed(
     """The columns of the observation; ``noise`` is its whole standard error."""
     assert stars.extinction is not None
     assert stars.extinction_error is not None
-    noise = observation_noise(stars, plan, predictions["density_mean"])
-    columns = (stars.extinction, stars.extinction_error, noise)
+    variance = stars.variance(predictions["density_mean"], plan.common_noise)
+    columns = (stars.extinction, stars.extinction_error, np.sqrt(variance))
     return dict(zip(_OBSERVED, columns, strict=True))
 
 

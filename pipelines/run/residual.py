@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
@@ -17,11 +16,9 @@ from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.learning import learn_residual, relearn_residual
 from pipelines.base.errors import InputError
-from pipelines.catalog.schema import Stars
+from pipelines.catalog.schema import FEWEST_VALIDATION, Stars
 from pipelines.model.observations import outward_rays
 from pipelines.model.plan import Plan
-from pipelines.planning.selection import FEWEST_VALIDATION, placing_errors
-from pipelines.run.assessment import observation_noise
 
 FILE = "residual.safetensors"
 _ROWS = 131_072
@@ -39,43 +36,41 @@ _CONSTANTS = ("nugget", "outliers", "stretch", "tails")
 def fit_residual(
     posterior: Posterior,
     plan: Plan,
-    train: Stars,
-    validation: Stars,
+    stars: Stars,
+    validation: int,
     generator: torch.Generator,
     *,
     known: ResidualField | None = None,
 ) -> ResidualField:
-    """What the map misses of the stars' extinctions, as a field between them.
+    """Learn what the map misses of the stars' extinctions, as a field between them.
 
-    ``validation`` are stars that the map has not seen: the covariance is learnt on
-    them, and then they are neighbours like the fitted ones. The generator puts them in
-    a random order: catalogues are ordered on the sky. The form of the covariance and
-    the outliers are those of a ``known`` residual of the same stars. Without samples
-    the residuals are those of the posterior's mean.
+    The map has not seen the last stars, ``validation`` in number: the covariance is
+    learnt on them, and then they are neighbours like the fitted ones. The generator
+    puts them in a random order: catalogues are ordered on the sky. The form of the
+    covariance and the outliers are those of a ``known`` residual of the same stars.
+    Without samples the residuals are those of the posterior's mean.
 
     Raises
     ------
     FloatingPointError
         If no covariance is positive definite.
     """
-    stars = [train, validation]
-    ends = torch.cat([torch.as_tensor(part.positions()) for part in stars])
+    ends = torch.as_tensor(stars.positions())
     values = _samples_at(posterior, plan, ends)
     extinctions, density = values.unbind(1)
-    observed = torch.cat([torch.as_tensor(part.extinction) for part in stars])
+    observed = torch.as_tensor(stars.extinction)
     at = density.square().mean(dim=0).sqrt()
     # As large as the extinctions.
     del values, density
-    bare = [observation_noise(part, plan, np.zeros(len(part))) for part in stars]
-    noise = torch.as_tensor(np.concatenate(bare)) ** 2
-    errors = torch.as_tensor(np.concatenate([placing_errors(part) for part in stars]))
+    noise = torch.as_tensor(stars.variance(0.0, plan.common_noise))
+    errors = torch.as_tensor(stars.placing_error)
     mean = extinctions.mean(dim=0)
     least = least_density(mean, ends.norm(dim=1))
     given = (
         rays_to(ends, mean, least),
         observed - extinctions,
         noise,
-        len(train) + torch.randperm(len(validation), generator=generator),
+        len(stars) - validation + torch.randperm(validation, generator=generator),
     )
     placing, cube = (at * errors) ** 2, _mean_cube(posterior, plan, least)
     if known is None:

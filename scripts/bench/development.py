@@ -39,7 +39,6 @@ from pipelines.base.measurement import table
 from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars
 from pipelines.model.plan import Plan
-from pipelines.run.assessment import observation_noise
 from pipelines.run.baseline import predict_baseline
 from pipelines.run.folder import read_run
 
@@ -191,7 +190,7 @@ def against_observed(columns: dict[str, np.ndarray], test: Stars, plan: Plan) ->
     assert test.extinction is not None
     if np.isnan(columns["extinction_std"]).all():
         return {}
-    noise = observation_noise(test, plan, columns["density_mean"])
+    noise = np.sqrt(test.variance(columns["density_mean"], plan.common_noise))
     said = {name: columns[f"extinction_{name}"] for name in KINDS}
     z = predictive_z(test.extinction, noise, said, positive=plan.is_lognormal)
     at68, at95 = z_coverage(z, (0.68, 0.95))

@@ -28,9 +28,8 @@ from dustmap.functionals import (
     StepsOutwards,
 )
 from dustmap.grid import Grid, Torus
-from dustmap.inference.full_batch import FullBatch, Noise, infer
+from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.full_batch.gauss_newton import Precision
-from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.inference.svi import (
     HipSettings,
     SvgpResult,
@@ -41,7 +40,7 @@ from dustmap.inference.svi import (
 from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.settings import Family
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
-from dustmap.likelihoods import StudentT
+from dustmap.likelihoods import StudentT as StudentNoise
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -50,6 +49,7 @@ from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.noise import Normal, StudentT
 from dustmap.projection import Interpolation, projection
 from dustmap.testing import check_linear_operator
 from dustmap.whitening import (
@@ -190,7 +190,7 @@ def toeplitz_whitening(device: torch.device, dtype: torch.dtype) -> float:
 
     here, there = make(CPU), make(device)
     cross = torch.randn(4, len(here.points), generator=rng(1), dtype=torch.float64)
-    found, status = there.features(cross.to(device))
+    found, _, status = there.features(cross.to(device))
     if not bool(status.converged.all()):
         raise AssertionError(status.message)
     compare.add("Rᵀ K⁻¹ k", found, here.features(cross)[0])
@@ -284,7 +284,7 @@ def solvers(device: torch.device, dtype: torch.dtype) -> float:
         model = log_normal(place, dtype)
         eps = torch.zeros(model.latent_size, dtype=dtype, device=place)
         noise = torch.full((len(model.functionals),), 1e-3, dtype=dtype, device=place)
-        precision = Precision(model.linearise(eps).operator, Independent(noise))
+        precision = Precision(model.linearise(eps).operator, Normal(stated=noise))
         nystrom = NystromPreconditioner.build(
             precision.data_term,
             precision.shape[0],
@@ -422,7 +422,7 @@ def _fitted_points(device: torch.device) -> dict[str, Tensor]:
         seen,
         torch.randn(len(seen), generator=rng(6), dtype=torch.float64),
         CholeskyWhitening(kernel, stars(8, seed=4).to(device), nugget=1e-4),
-        StudentT(scale=0.3),
+        StudentNoise(scale=0.3),
         generator=rng(9),
         settings=SvgpSettings(
             batch_size=12,
@@ -447,14 +447,14 @@ def _findings(result: SvgpResult) -> dict[str, Tensor]:
     }
 
 
-def observed(model: ForwardModel) -> tuple[Tensor, Noise]:
+def observed(model: ForwardModel) -> tuple[Tensor, Normal]:
     """Noisy data of a known field, and what a noise may consist of."""
     eps = torch.randn(model.latent_size, generator=rng(4), dtype=torch.float64)
     clean = model.apply(eps.to(dtype=model.dtype, device=model.device))
     white = torch.randn(len(clean), generator=rng(6), dtype=torch.float64)
     ends, count = stars(), len(clean)
-    noise = Noise(
-        variance=torch.full((count,), 0.05**2, dtype=torch.float64),
+    noise = StudentT(
+        stated=torch.full((count,), 0.05**2, dtype=torch.float64),
         degrees=4.0,
         learn_common=True,
         blur=LineIntegrals(1.02 * ends, FixedStep(step=0.5), start=0.98 * ends),
@@ -473,7 +473,7 @@ def _inferred(model: ForwardModel, learns: bool):
         newton_tolerance=1e-5 if model.dtype == torch.float64 else 1e-4,
     )
     if not learns:
-        noise = Noise(variance=noise.variance)
+        noise = Normal(stated=noise.stated)
     return infer(model, y, noise, settings=settings, generator=rng(9))
 
 

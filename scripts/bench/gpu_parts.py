@@ -16,13 +16,13 @@ from torch import Tensor
 from dustmap.functionals import FixedStep, LineIntegrals, StepsOutwards
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.inference.full_batch.gauss_newton import Precision
-from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.kernels import Matern12
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.torus import TorusTangent
+from dustmap.noise import Normal
 from dustmap.projection import nodes, projection
 from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori
 
@@ -138,7 +138,7 @@ def _nested_products(part: Part, A: LevelWhitening, ends: Tensor) -> Row:
     eps = torch.randn(8, model.latent_size, **place)
     noise = torch.full((len(ends),), 1e-3, device=part.device)
     tangent = model.linearise(0.1 * eps[0]).operator
-    precision = Precision(tangent, Independent(noise))
+    precision = Precision(tangent, Normal(stated=noise))
     one = seconds(lambda: precision.matvec(eps[:1]), part.device)
     eight = seconds(lambda: precision.matvec(eps), part.device)
     peak = peak_memory(part.device)
@@ -268,7 +268,7 @@ def _iteration(
     W: LinearOperator,
     noise: Tensor,
 ) -> Row:
-    precision = Precision(tangent, Independent(noise))
+    precision = Precision(tangent, Normal(stated=noise))
     nystrom = NystromPreconditioner.build(
         precision.data_term,
         torus.size,

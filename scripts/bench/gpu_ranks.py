@@ -17,9 +17,9 @@ from gpu_table import Row, Table, seconds
 from dustmap.distributed.group import Group
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.inference.full_batch.gauss_newton import Precision
-from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.kernels import Matern12
 from dustmap.models.gaussian import TorusGaussian
+from dustmap.noise import Normal
 from dustmap.whitening import TorusWhitening
 
 POINTS, STARS = 10**6, 10**6
@@ -76,7 +76,7 @@ def _product(group: Group, device: torch.device) -> Row:
         group=group,
     )
     noise = torch.full((len(unit),), 1e-3, device=device)
-    precision = Precision(model.operator, Independent(noise))
+    precision = Precision(model.operator, Normal(stated=noise))
     x = torch.ones(1, torus.size, device=device)
     # As many times on every rank: a collective waits for all.
     times = sorted(

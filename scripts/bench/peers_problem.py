@@ -21,7 +21,7 @@ from dustmap.functionals import FixedStep, Functionals, LineIntegrals, PointValu
 from dustmap.grid import Grid, Torus, smooth_size
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, SimulateConfig, load_config
-from pipelines.planning.planner import Catalogue, choose_prior
+from pipelines.planning.prior import learn_prior, start_scales
 from pipelines.simulate import simulate
 
 HALF = (2000.0, 2000.0, 1000.0)
@@ -124,12 +124,13 @@ def make_problem(
         **_sparse("points", torus, PointValues(torch.as_tensor(test))),
     }
     facts: dict[str, Any] = {"projection_cpu_seconds": (now() - started).cpu}
-    catalogue = _catalogue(mock.train)
     if prior:
         started = now()
-        arrays |= searched_prior(catalogue, train, test, rule)
+        arrays |= learnt_prior(mock.train, test, rule)
         facts["search_cpu_seconds"] = (now() - started).cpu
-    path_length = float(catalogue.distances.sum())
+    extinction, sigma = mock.train.extinction, mock.train.extinction_error
+    assert extinction is not None
+    assert sigma is not None
     np.savez(
         folder / PROBLEM,
         **arrays,
@@ -138,23 +139,13 @@ def make_problem(
         lower=lower,
         upper=-lower,
         heights=np.abs(lower[2] + np.arange(size[2]) * grid.spacing[2]),
-        mean_density=catalogue.extinction.sum() / path_length,
-        extinction=catalogue.extinction,
-        sigma=catalogue.noise,
+        mean_density=extinction.sum() / mock.train.distance.sum(),
+        extinction=extinction,
+        sigma=sigma,
         ends=train,
         test_ends=test,
     )
     return facts | {"torus": list(size)}
-
-
-def _catalogue(stars: Stars) -> Catalogue:
-    assert stars.extinction is not None
-    assert stars.extinction_error is not None
-    return Catalogue(
-        positions=stars.positions(),
-        extinction=stars.extinction,
-        noise=stars.extinction_error,
-    )
 
 
 def _sparse(name: str, torus: Torus, functionals: Functionals) -> dict[str, Any]:
@@ -186,8 +177,8 @@ def interpolation(torus: Torus, functionals: Functionals) -> scipy.sparse.csr_ma
     return scipy.sparse.csr_matrix(scipy.sparse.vstack(pieces, format="csr"))
 
 
-def searched_prior(
-    catalogue: Catalogue, train: np.ndarray, test: np.ndarray, rule: FixedStep
+def learnt_prior(
+    stars: Stars, test: np.ndarray, rule: FixedStep
 ) -> dict[str, np.ndarray]:
     """What `dustmap` finds for a Gaussian density, and what the stars see of the mean.
 
@@ -195,12 +186,18 @@ def searched_prior(
     noise [mag].
     """
     config = load_config(FitConfig, overrides=["model.density=gaussian"])
-    chosen = choose_prior(catalogue, config, torch.Generator().manual_seed(0))
-    mean = chosen.mean.build()
-    ends = [torch.as_tensor(x) for x in (train, test)]
+    generator = torch.Generator().manual_seed(0)
+    chosen, _ = start_scales(stars, config)
+    learnt = learn_prior(
+        chosen, stars, config, generator=generator, on_step=lambda *_: None
+    )
+    if learnt is not None:
+        chosen, _ = learnt
+    mean = chosen.mean
+    ends = [torch.as_tensor(x) for x in (stars.positions(), test)]
     return {
         "gaussian_prior": np.array(
-            [chosen.lengthscale[0], chosen.std, chosen.common_noise]
+            [chosen.lengthscale[0], chosen.std, chosen.common_noise**0.5]
         ),
         "mean_train": mean.observed(LineIntegrals(ends[0], rule)).numpy(),
         "mean_test": mean.observed(LineIntegrals(ends[1], rule)).numpy(),

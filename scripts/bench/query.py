@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from astropy import units as u
 from query_tasks import TASKS
 from query_truth import places_in, scores
 from report import Report, parser
@@ -120,10 +121,12 @@ def against_run(run: Path, store: Path, count: int, seed: int) -> dict[str, np.n
     stars, coords = places_in(fitted.box, count, seed)
     predicted = predict_columns(fitted.plan, fitted.posterior, stars)
     columns = {"distance": stars.distance}
-    for what, integrated in (("extinction", True), ("density", False)):
-        parts, _ = open_map(store).summary(coords, integrated=integrated)
+    dust = open_map(store)
+    answers = {"extinction": dust.extinction(coords), "density": dust.density(coords)}
+    for what, answer in answers.items():
+        parts = {"mean": answer.mean, "std": answer.std, **answer.quantiles}
         for kind, part in parts.items():
-            columns[f"store_{what}_{kind}"] = part.value
+            columns[f"store_{what}_{kind}"] = u.Quantity(part).value
             columns[f"run_{what}_{kind}"] = predicted[f"{what}_{kind}"]
     return columns
 

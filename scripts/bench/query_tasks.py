@@ -23,9 +23,9 @@ from pipelines.query import DustMap, open_map
 TASKS: dict[str, Callable[[DustMap, SkyCoord], object]] = {
     "extinction": lambda m, c: m.query(c, integrated=True),
     "extinction, flags": lambda m, c: m.query(c, integrated=True, return_flags=True),
-    "extinction, all five": lambda m, c: m.summary(c, integrated=True),
+    "extinction, all five": lambda m, c: m.extinction(c),
     "density": lambda m, c: m.query(c, integrated=False),
-    "density, all five": lambda m, c: m.summary(c, integrated=False),
+    "density, all five": lambda m, c: m.density(c),
     "distance of 0.5 mag": lambda m, c: m.distance_at(c, 0.5),
 }
 

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from ananke_data import Observed, Sample, read_sample, split
 from dense_covariance import symmetric_covariance
+from dense_evidence import best_scales
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.gp.inducing import clustered_subset
 from dustmap.grid import Grid
-from dustmap.inference.scales.search import Fixed, clustered_subset, search
 from dustmap.kernels import Matern32
 from pipelines.config import SimulateConfig
 from pipelines.config.simulation import ErrorConfig, TruthConfig
@@ -164,12 +165,11 @@ def choose_kernel(sky: Sky, count: int, nodes: int) -> Matern32:
     rows = clustered_subset(sky.positions, count, 8, generator)
     rays = LineIntegrals(sky.positions[rows], GaussLegendre(count=nodes))
     longest = min(2 * sky.reach[0], 1.2)
-    scale, _, best, _ = search(
+    best = best_scales(
         lambda s: symmetric_covariance(Matern32(lengthscale=s), rays).numpy(),
         [float(s) for s in np.geomspace(0.05 * longest, 0.5 * longest, 7)],
-        [None],
         sky.seen.values[rows],
         sky.seen.sigma[rows] ** 2,
-        Fixed(common_noise=0.0),
+        common_noise=0.0,
     )
-    return Matern32(lengthscale=scale, variance=best.variance)
+    return Matern32(lengthscale=best.lengthscale, variance=best.variance)

@@ -27,7 +27,7 @@ from dustmap.grid import Grid
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.svi import HipSettings, fit_svi
 from dustmap.inference.svi.bound import Observations, predict
-from dustmap.kernels import Kernel, Matern32
+from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.gaussian import TorusGaussian
@@ -68,30 +68,13 @@ class Prediction:
     common: float = 0.0
 
 
-class GridCholesky(CholeskyWhitening):
-    """Cholesky whitening of a grid, whose parameters lie as its points do.
-
-    Blocks are then of neighbouring points, as the paper has them for SVGP.
-    """
-
-    def __init__(self, kernel: Kernel, grid: Grid) -> None:
-        super().__init__(kernel, grid.points(), max_jitter=_JITTER)
-        self.grid = grid
-
-    @property
-    def latent_shape(self) -> tuple[int, ...]:
-        """The grid's."""
-        return self.grid.shape
-
-    def with_kernel(self, kernel: Kernel) -> GridCholesky:
-        return GridCholesky(kernel, self.grid)
-
-
 def _whitening(
     engine: str, kernel: Matern32, grid: Grid, solver: ConjugateGradients
 ) -> Whitening:
     if engine == SVGP:
-        return GridCholesky(kernel, grid)
+        # Parameters lie as the grid's points do: blocks are then of neighbouring
+        # points, as the paper has them for SVGP.
+        return CholeskyWhitening(kernel, grid, max_jitter=_JITTER)
     scales = kernel.lengthscale.expand(grid.dimension).tolist()
     limits = EmbeddingLimits(
         max_points=max(_FEWEST, _PER_POINT * grid.size), clip=True, max_error=_CLIPPED

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from dense_covariance import symmetric_covariance
+from dense_evidence import best_scales
 from jaxtyping import Float
 from paper_report import Row, root_mean_square
 from road3d_data import Split
@@ -15,10 +16,9 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.fitting import LBFGS, maximise
-from dustmap.gp.inducing import kmeans_points
+from dustmap.gp.inducing import clustered_subset, kmeans_points
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.scales.search import Fixed, clustered_subset, search
 from dustmap.inference.svi import SvgpSettings, fit_svgp
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
 from dustmap.likelihoods import Gaussian
@@ -74,20 +74,18 @@ def choose_scales(split: Split, count: int, seed: int) -> Scales:
     lengthscales = [extent * float(s) for s in np.geomspace(0.003, 0.3, 9)]
     found = {}
     for name, family in FAMILIES.items():
-        scale, _, best, _ = search(
+        found[name] = best_scales(
             lambda s, family=family: symmetric_covariance(
                 family(lengthscale=s), at
             ).numpy(),
             lengthscales,
-            [None],
             values,
             np.zeros(len(values)),
-            Fixed(),
         )
-        found[name] = scale, best
-    name = max(found, key=lambda n: found[n][1].log_evidence)
-    scale, best = found[name]
-    kernel = FAMILIES[name](lengthscale=scale, variance=best.variance)
+
+    name = max(found, key=lambda n: found[n].log_evidence)
+    best = found[name]
+    kernel = FAMILIES[name](lengthscale=best.lengthscale, variance=best.variance)
     return Scales(kernel=kernel, noise=best.common_noise**2)
 
 

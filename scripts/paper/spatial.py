@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from ananke_data import default_folder
 from dense_covariance import symmetric_covariance
+from dense_evidence import best_scales
 from paper_report import (
     NOT_RUN,
     Comparison,
@@ -51,7 +52,7 @@ from spatial_engines import (
 )
 
 from dustmap.functionals import PointValues
-from dustmap.inference.scales.search import Fixed, clustered_subset, search
+from dustmap.gp.inducing import clustered_subset
 from dustmap.kernels import Matern52
 from pipelines.base.progress import say
 
@@ -168,15 +169,13 @@ def choose_model(data: Spatial, count: int, seed: int) -> Model:
     rows = clustered_subset(data.train, count, 8, generator)
     points = PointValues(data.train[rows])
     scales = [float(data.extent * s) for s in np.geomspace(0.0067, 0.2, 12)]
-    scale, _, best, _ = search(
+    best = best_scales(
         lambda s: symmetric_covariance(Matern52(lengthscale=s), points).numpy(),
         scales,
-        [None],
         data.values[rows].numpy(),
         np.zeros(len(rows)),
-        Fixed(),
     )
-    kernel = Matern52(lengthscale=scale, variance=best.variance)
+    kernel = Matern52(lengthscale=best.lengthscale, variance=best.variance)
     return Model(kernel=kernel, noise=best.common_noise**2)
 
 

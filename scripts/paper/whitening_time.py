@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -102,7 +102,7 @@ class Prepared(NamedTuple):
 
     kernel: Kernel
     points: Float[Tensor, "m d"]
-    features: Callable[[Tensor], tuple[Tensor, Solution | None]]
+    features: Callable[[Tensor], tuple[Tensor, Any, Solution | None]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -179,7 +179,9 @@ def prepare(name: str, kernel: Radial, grid: Grid) -> Prepared:
         ).points()
         # k_n = C^{-1/2} k_cn: one product in Fourier space.
         return Prepared(
-            whitening.periodic, points, lambda cross: (inverse_root.matvec(cross), None)
+            whitening.periodic,
+            points,
+            lambda cross: (inverse_root.matvec(cross), None, None),
         )
     if name == CHOLESKY:
         whitening = CholeskyWhitening(kernel, grid.points(), max_jitter=_JITTER)
@@ -216,7 +218,7 @@ def whiten_rows(
                 method.kernel, PointValues(at[start:stop]), method.points
             )
             started = time.process_time()
-            _, solution = method.features(cross)
+            _, _, solution = method.features(cross)
             timed.seconds += time.process_time() - started
             if name == PCG and solution is not None:
                 most = int(solution.iterations.max())

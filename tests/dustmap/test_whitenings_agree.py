@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,6 @@ from dustmap.kernels import Constant, Matern32, Matern52, SquaredExponential
 from dustmap.linalg.ciq import CIQ, RootSolution, RootWarning
 from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.models.means import ConstantMean
-from dustmap.models.row_gradient import differentiable_rows
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.testing import check_linear_operator
 from dustmap.whitening import (
@@ -71,7 +72,10 @@ def test_a_whitening_is_a_root_of_the_covariance(name, generator):
     np.testing.assert_allclose(back, values, atol=1e-7)
     assert solution.converged.all()
     cross = torch.from_numpy(problem.K_nu)
-    features, solution = whitening.features(cross)
+    features, explained, solution = whitening.features(cross)
+    np.testing.assert_allclose(
+        explained, problem.explained().diagonal(), atol=1e-8 * top
+    )
     expected = np.linalg.solve(problem.K_uu, problem.K_nu.T).T @ R.numpy()
     np.testing.assert_allclose(features, expected, atol=1e-7)
     assert solution.converged.all() and len(solution.residual) == len(cross)
@@ -157,7 +161,12 @@ def test_derivatives_in_hyperparameters_agree_with_dense_ones(name):
 
     parameters = leaves()
     kernel = model.whitening.kernel.with_parameters(parameters)
-    rows = differentiable_rows(model, kernel, index)
+    same = model.whitening
+    if isinstance(same, ToeplitzWhitening):
+        moved = same.with_gradients(kernel)
+    else:
+        moved = same.with_kernel(kernel)
+    rows = model.rows_under(moved, index)
     overlap = (weights * (rows.features @ rows.features.mT)).sum()
     found = gradients(overlap + rows.variance.sum(), parameters)
 
@@ -200,7 +209,7 @@ def test_free_points_in_five_dimensions(build):
     weights = torch.cos(torch.arange(64).double()).reshape(8, 8)
     inputs = (scales, points)
     cross = point_covariance(kernel, others, points)
-    features, _ = build(kernel, points).features(cross)
+    features, *_ = build(kernel, points).features(cross)
     found = torch.autograd.grad((weights * (features @ features.mT)).sum(), inputs)
     # No square root of a vanishing distance in the oracle: every lag by itself.
     lag = points[:, None] - points[None]
@@ -218,7 +227,7 @@ def test_another_kernel_or_other_points_make_another_whitening(build):
     points, others = free(2)
     first = build(Matern52(lengthscale=0.5), points[:20])
     kernel = Matern32(lengthscale=0.3, variance=2.0)
-    second = first.with_kernel(kernel).with_points(points)
+    second = replace(first.with_kernel(kernel), at=points)
     cross = point_covariance(kernel, others, points)
     expected = build(kernel, points).features(cross)[0]
     assert torch.equal(second.features(cross)[0], expected)
@@ -230,7 +239,7 @@ def test_a_grid_whose_embedding_is_not_positive_needs_none():
     kernel = Matern52(lengthscale=0.5)
     whitening = CiqWhitening(kernel, grid, nugget=1e-2, ciq=EXACT)
     cross = point_covariance(kernel, torch.rand(3, 2).double(), grid.points())
-    features, solution = whitening.features(cross)
+    features, _, solution = whitening.features(cross)
     K = point_covariance(kernel, grid.points(), grid.points())
     K = K + 1e-2 * torch.eye(len(K)).double()
     dense = cross @ torch.linalg.solve(K, cross.mT)
@@ -254,16 +263,15 @@ def test_a_jitter_is_added_on_request_only_and_reported():
     with pytest.raises(ValueError, match="with a jitter of 1e-08"):
         CholeskyWhitening(Indefinite(variance=1.0), points, max_jitter=1e-8)
     whitening = CholeskyWhitening(kernel, points, max_jitter=1e-6)
-    assert 0 < whitening.report.jitter <= 1e-6 and whitening.report.attempts > 1
-    assert f"a jitter of {whitening.report.jitter:.0e}" in str(whitening.report)
+    assert 0 < whitening.jitter <= 1e-6
     K = point_covariance(kernel, points, points)
-    K = K + 9.0 * whitening.report.jitter * torch.eye(60).double()
+    K = K + 9.0 * whitening.jitter * torch.eye(60).double()
     eye = torch.eye(60).double()
     R = whitening.colour(eye).mT
     torch.testing.assert_close(R @ R.mT, K, rtol=0, atol=1e-13)
     torch.testing.assert_close(whitening.covariance.to_dense(), K, rtol=0, atol=1e-13)
     plain = CholeskyWhitening(Matern32(lengthscale=0.5), points, max_jitter=1e-6)
-    assert plain.report.jitter == 0 and "no jitter" in str(plain.report)
+    assert plain.jitter == 0
 
 
 def test_roots_that_stop_early_are_counted_in_the_models_report():
@@ -272,14 +280,14 @@ def test_roots_that_stop_early_are_counted_in_the_models_report():
     early = CIQ(solver=MultiShiftMinres(rtol=1e-6, max_steps=4))
     whitening = CiqWhitening(old.kernel, old.grid, ciq=early)
     with pytest.warns(RootWarning):
-        solution = whitening.features(torch.from_numpy(problem.K_nu))[1]
+        solution = whitening.features(torch.from_numpy(problem.K_nu))[-1]
     assert not solution.converged.all()
     model = RowwiseGaussian(whitening, problem.model.functionals)
     report = model.report.with_solution(solution)
     assert report.unconverged == int((~solution.converged).sum())
     # The variance of an early stopped solve is larger, never smaller.
     exact = conditional_covariance(problem.K_nn, problem.K_nu, problem.K_uu).diagonal()
-    variance = model.dual_rows(torch.arange(len(exact))).variance
+    variance = model.residual_covariance().diagonal()
     assert (variance.numpy() >= exact - 1e-9).all() and model.report.unconverged > 0
 
 

@@ -10,7 +10,8 @@ from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.fit.announcing import plan_in_words, refuse_too_large
 from pipelines.model import cost
-from pipelines.model.plan import MeanPlan, Plan, memory_limit
+from pipelines.model.cost import memory_limit
+from pipelines.model.plan import MeanPlan, Plan
 
 GRID = Grid(shape=(40, 40, 20), spacing=(10.0,) * 3, origin=(-200.0, -200.0, -100.0))
 PLAN = Plan(

@@ -77,12 +77,8 @@ def test_a_map_is_drawn_and_read_whole(run, tmp_path):
     figure.savefig(tmp_path / "slice.png")
     with pytest.raises(InputError, match="face-on"):
         dust.plot("pie")
-    shape = tuple(
-        len(axis) for axis in (dust.density.z, dust.density.y, dust.density.x)
-    )
-    assert (
-        dust.density.arrays["mean"].shape == shape and dust.density.unit == "mag pc-1"
-    )
+    shape = tuple(len(axis) for axis in (dust.cube.z, dust.cube.y, dust.cube.x))
+    assert dust.cube.arrays["mean"].shape == shape and dust.cube.unit == "mag pc-1"
 
 
 def test_without_output_a_run_lasts_until_it_is_saved(arrays, tmp_path, capsys):

@@ -246,14 +246,14 @@ interval = st.tuples(st.floats(-1e9, -1e-9), st.floats(0, 1e9))
     spacing=st.none() | st.tuples(positive, positive, positive),
     std=st.none() | positive,
     seed=st.integers(0, 2**63 - 1),
-    search=st.booleans(),
+    learn=st.booleans(),
 )
-def test_toml_comes_back_the_same(tmp_path_factory, x, spacing, std, seed, search):
+def test_toml_comes_back_the_same(tmp_path_factory, x, spacing, std, seed, learn):
     config = FitConfig.model_validate(
         {
             "box": {"x": list(x), "spacing": spacing and list(spacing)},
             "prior": {"std": std, "kernel": "squared-exponential"},
-            "inference": {"seed": seed, "search": search},
+            "inference": {"seed": seed, "learn": learn},
         }
     )
     path = tmp_path_factory.mktemp("toml") / "run.toml"

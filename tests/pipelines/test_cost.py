@@ -10,9 +10,9 @@ import torch
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.config import FitConfig
 from pipelines.model import cost
+from pipelines.model.cost import work_of
 from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
-from pipelines.model.plan import work_of
 
 WORK = cost.Work(torus_points=100_000, stars=20_000, ray_cells=15.0)
 SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)

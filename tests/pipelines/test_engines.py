@@ -1,6 +1,7 @@
 """One door, two engines: the same data, the same answer."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
+from pipelines.model.cost import measure
 from pipelines.model.engines import run_engine
 from pipelines.model.forward import build_model
-from pipelines.model.observations import Data, rays
+from pipelines.model.observations import rays
 from pipelines.model.plan import EmbeddingPlan
 from pipelines.model.problem import Place, Problem
-from pipelines.planning.planner import Catalogue, make_plan
+from pipelines.planning.planner import make_plan
+from pipelines.planning.prior import start_scales
+from pipelines.planning.selection import choose_box
 
 CPU = torch.device("cpu")
 
@@ -37,31 +41,21 @@ def settings(engine="full-batch", **sections):
 def data(count=80, distance_error=None):
     stars = one_cloud.catalogue(count)
     error = np.asarray(stars.extinction_error) * 5
-    return Data(
-        ends=torch.as_tensor(stars.positions()),
-        extinction=torch.as_tensor(stars.extinction),
-        variance=torch.as_tensor(error**2),
-        distance_error=distance_error,
-    )
+    return replace(stars, extinction_error=error, distance_error=distance_error)
 
 
 def plan_for(config, observed):
-    catalogue = Catalogue(
-        positions=observed.ends.numpy(),
-        extinction=observed.extinction.numpy(),
-        noise=observed.variance.sqrt().numpy(),
-    )
-    generator = torch.Generator().manual_seed(0)
-    return make_plan(
-        catalogue, config, dtype=torch.float64, device=CPU, generator=generator
-    )[0]
+    box, _ = choose_box(observed.positions(), config, Path("stars"))
+    scales, _ = start_scales(observed, config)
+    speed = measure(torch.float64, CPU)
+    return make_plan(scales, box, observed.distance, config, speed)
 
 
 def run(config, observed, plan=None):
     seen = []
     problem = Problem(
         plan=plan_for(config, observed) if plan is None else plan,
-        data=observed,
+        stars=observed,
         config=config,
         place=Place(
             dtype=torch.float64,
@@ -94,7 +88,7 @@ def test_both_engines_find_the_same_extinctions():
     ends = torch.as_tensor(one_cloud.catalogue(50, seed=9).positions())
     one, other = field_mean(full, ends), field_mean(published, ends)
     assert full.converged and published.converged
-    scatter = observed.extinction.std()
+    scatter = np.std(observed.extinction)
     assert (one - other).square().mean().sqrt() < 0.1 * scatter
     assert {step[0] for step in steps} == {"svi rows", "svi bound", "svi mean"}
     assert "bound" in published.facts and "wrap_error" in full.facts
@@ -104,15 +98,19 @@ def test_each_engine_has_its_own_quadrature_and_model():
     observed = data(5)
     config = settings()
     plan = plan_for(config, observed)
-    assert isinstance(rays(plan, observed.ends).rule, FixedStep)
+    assert isinstance(rays(plan, torch.as_tensor(observed.positions())).rule, FixedStep)
     exact = replace(plan, engine="svi", torus_shape=())
     drawn = replace(exact, embedding=EmbeddingPlan(quadrature="monte-carlo"))
-    assert isinstance(rays(drawn, observed.ends).rule, MonteCarlo)
-    assert isinstance(rays(exact, observed.ends).rule, GaussLegendre)
+    assert isinstance(
+        rays(drawn, torch.as_tensor(observed.positions())).rule, MonteCarlo
+    )
+    assert isinstance(
+        rays(exact, torch.as_tensor(observed.positions())).rule, GaussLegendre
+    )
     for which, kind in ((plan, TorusGaussian), (exact, RowwiseGaussian)):
         model = build_model(
             which,
-            rays(which, observed.ends),
+            rays(which, torch.as_tensor(observed.positions())),
             dtype=torch.float64,
             device=CPU,
             generator=torch.Generator().manual_seed(0),
@@ -127,7 +125,7 @@ def test_monte_carlo_nodes_of_a_star_are_the_same_at_every_call():
         torus_shape=(),
         embedding=EmbeddingPlan(quadrature="monte-carlo"),
     )
-    ends = data(5).ends
+    ends = torch.as_tensor(data(5).positions())
     first, again = (rays(plan, ends).nodes().points for _ in range(2))
     assert torch.equal(first, again)
     other = replace(plan, embedding=replace(plan.embedding, seed=1))
@@ -139,14 +137,16 @@ def test_common_noise_and_distance_errors_add_to_the_noise_of_a_star():
     config = settings(model={"subgrid_noise": False})
     plan = plan_for(config, observed)
     plain, _ = run(config, observed, plan)
-    torch.testing.assert_close(plain.noise**2, observed.variance)
+    torch.testing.assert_close(plain.noise**2, torch.as_tensor(observed.variance()))
     common, _ = run(config, observed, replace(plan, common_noise=0.3))
-    torch.testing.assert_close(common.noise**2, observed.variance + 0.09)
-    errors = torch.full((80,), 50.0, dtype=torch.float64)
+    torch.testing.assert_close(
+        common.noise**2, torch.as_tensor(observed.variance()) + 0.09
+    )
+    errors = np.full(80, 50.0)
     blurred, _ = run(config, replace(observed, distance_error=errors), plan)
-    added = blurred.noise**2 - observed.variance
+    added = blurred.noise**2 - torch.as_tensor(observed.variance())
     # (density times distance error)², by the density of a first fit.
-    true = torch.as_tensor(one_cloud.density(observed.ends.numpy()))
+    true = torch.as_tensor(one_cloud.density(observed.positions()))
     assert (added >= 0).all()
     assert added[true.argmax()] > 10 * added.median()
 
@@ -171,4 +171,6 @@ def test_learnt_hyperparameters_are_those_of_the_plan_that_is_kept():
     assert learnt.plan.std != plan.std
     assert learnt.plan.lengthscale != plan.lengthscale
     assert learnt.plan.torus_shape
-    assert np.isfinite(field_mean(learnt, observed.ends).numpy()).all()
+    assert np.isfinite(
+        field_mean(learnt, torch.as_tensor(observed.positions())).numpy()
+    ).all()

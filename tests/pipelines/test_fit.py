@@ -304,7 +304,7 @@ def test_a_killed_fit_leaves_the_old_run_or_none(cloud_report, tmp_path, old):
         shutil.copytree(cloud_report.output, output)
     write_stars(tmp_path / "s.parquet", one_cloud.catalogue(50), overwrite=False)
     line = f"fit {tmp_path}/s.parquet -o {output} --overwrite --set box.spacing=300 "
-    line += "--set inference.search=false --set inference.learn=false "
+    line += "--set inference.learn=false "
     line += "--set inference.samples=0"
     done = subprocess.run(
         [sys.executable, "-c", KILLED, *line.split()],

@@ -5,13 +5,14 @@ from __future__ import annotations
 import healpy
 import numpy as np
 import pytest
-import torch
 
+from dustmap.functionals import DistanceMarginalizedIntegrals
+from dustmap.grid import Grid
 from pipelines.base.errors import InputError
 from pipelines.catalog.merging import Cells, merge_rows, parse_cells
 from pipelines.catalog.schema import Stars
-from pipelines.config import FitConfig
-from pipelines.planning.selection import data_of, planning_view
+from pipelines.model.observations import noise_of, sight_lines
+from pipelines.model.plan import MeanPlan, Plan
 
 Columns = dict[str, np.ndarray]
 
@@ -252,11 +253,19 @@ def test_a_fit_averages_over_the_spread_and_counts_the_error_of_the_mean() -> No
         distance_error=spread,
         mean_distance_error=own,
     )
-    data = data_of(stars, FitConfig())
-    assert data.distance_error is not None and data.placing_error is not None
-    np.testing.assert_array_equal(data.distance_error, spread)
-    np.testing.assert_array_equal(data.placing_error, own)
-    some = data.select(torch.arange(3)).placing_error
-    assert some is not None
-    np.testing.assert_array_equal(some, own[:3])
-    np.testing.assert_allclose(planning_view(stars, FitConfig()).noise, 1e-3 * own)
+    plan = Plan(
+        grid=Grid(shape=(9, 9, 9), spacing=(400.0,) * 3, origin=(-1600.0,) * 3),
+        torus_shape=(16, 16, 16),
+        kernel="matern12",
+        lengthscale=(600.0,) * 3,
+        std=1.0,
+        mean=MeanPlan(kind="constant", value=1e-3),
+        common_noise=0.0,
+    )
+    lines, noise = sight_lines(plan, stars), noise_of(plan, stars)
+    assert isinstance(lines, DistanceMarginalizedIntegrals)
+    np.testing.assert_array_equal(lines.spread, spread)
+    assert noise.blur is not None and noise.blur_scale is not None
+    blur = noise.blur_scale * plan.mean.build().observed(noise.blur)
+    np.testing.assert_allclose(blur, 1e-3 * own, rtol=1e-6)
+    np.testing.assert_allclose(stars.variance(1e-3), (1e-3 * own) ** 2, rtol=1e-6)

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,24 +20,19 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.plan import (
-    EmbeddingPlan,
-    MeanPlan,
-    Plan,
-    choose_box,
-    make_grid,
-    memory_limit,
-    resolution_notes,
-    work_of,
-)
-from pipelines.planning.spacing import (
+from pipelines.model.cost import memory_limit, work_of
+from pipelines.model.plan import RESOLVED, EmbeddingPlan, MeanPlan, Plan
+from pipelines.planning.grids import (
+    choose_grids,
     dense_within,
-    finest_grids,
+    make_grid,
     mean_log_cell,
     nested_grids,
     round_spacing,
     svi_spacing,
 )
+from pipelines.planning.planner import make_plan, resolved_std
+from pipelines.planning.selection import choose_box
 
 # A machine of round numbers, so that no clock is under test.
 SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
@@ -44,6 +40,12 @@ SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
 
 def config(**sections):
     return FitConfig.model_validate(sections)
+
+
+def box_of(positions, **sections):
+    """Corners of the chosen box, and notes."""
+    box, notes = choose_box(positions, config(**sections), Path("stars"))
+    return np.array(box.lower), np.array(box.upper), notes
 
 
 def cloud_of_stars(count=400, seed=1):
@@ -94,25 +96,34 @@ def _at(*place):
 
 def test_a_box_from_the_data_spans_the_stars_and_the_observer():
     positions = cloud_of_stars(150) + np.array([900.0, 0.0, 0.0])
-    lower, upper, _ = choose_box(positions[positions[:, 0] > 50], config())
+    lower, upper, _ = box_of(positions[positions[:, 0] > 50])
     assert lower[0] == 0.0
     assert (upper >= positions.max(axis=0)).all()
     assert (lower <= positions.min(axis=0))[1:].all()
     mirrored = -positions[positions[:, 0] > 50]
-    lower, upper, _ = choose_box(mirrored, config())
+    lower, upper, _ = box_of(mirrored)
     assert upper[0] == 0.0 and lower[0] == mirrored[:, 0].min()
 
 
 def test_a_few_stars_far_away_do_not_stretch_the_box():
     positions = np.concatenate([cloud_of_stars(), [[9e4, 0, 0], [0, 0, -9e4]]])
-    lower, upper, notes = choose_box(positions, config())
+    lower, upper, notes = box_of(positions)
     assert upper[0] < 2000 and lower[2] > -1000
     assert any("left out" in note for note in notes)
 
 
+def between(lower, upper):
+    return Box(lower=tuple(lower), upper=tuple(upper))
+
+
+def around(*half):
+    """A box around the observer."""
+    return Box(lower=tuple(-x for x in half), upper=half)
+
+
 def covering(sections, positions=None):
     positions = cloud_of_stars() if positions is None else positions
-    lower, upper, _ = choose_box(positions, config(**sections))
+    lower, upper, _ = box_of(positions, **sections)
     return lower, upper
 
 
@@ -161,14 +172,14 @@ def test_the_part_of_the_sky_outside_a_box():
 
 
 def test_axes_that_are_given_are_kept():
-    lower, upper, _ = choose_box(cloud_of_stars(), config(box={"y": [-5.0, 7.0]}))
+    lower, upper, _ = box_of(cloud_of_stars(), box={"y": [-5.0, 7.0]})
     assert (lower[1], upper[1]) == (-5.0, 7.0)
     assert upper[0] > 300
 
 
 def test_a_flat_catalogue_gets_a_box_with_a_third_dimension():
     positions = cloud_of_stars() * [1, 1, 0]
-    lower, upper, notes = choose_box(positions, config())
+    lower, upper, notes = box_of(positions)
     extent = upper - lower
     assert extent[2] == pytest.approx(0.02 * extent.max(), rel=1e-6)
     assert any("z widened" in note for note in notes)
@@ -176,7 +187,7 @@ def test_a_flat_catalogue_gets_a_box_with_a_third_dimension():
 
 def test_a_grid_covers_the_box_and_has_a_point_at_the_observer():
     lower, upper = np.array([-101.0, -55.0, 0.0]), np.array([99.0, 45.0, 30.0])
-    grid = make_grid(lower, upper, (10.0, 10.0, 10.0), config())
+    grid = make_grid(between(lower, upper), (10.0, 10.0, 10.0), config())
     assert all(a <= b for a, b in zip(grid.lower, lower))
     assert all(a >= b for a, b in zip(grid.upper, upper))
     for axis in range(3):
@@ -186,8 +197,8 @@ def test_a_grid_covers_the_box_and_has_a_point_at_the_observer():
 
 def test_a_given_shape_spans_the_given_box_exactly():
     box = {"x": [-9.0, 9.0], "y": [-4.0, 4.0], "z": [-1.0, 3.0], "shape": [10, 9, 5]}
-    lower, upper, _ = choose_box(cloud_of_stars(), config(box=box))
-    grid = make_grid(lower, upper, (1.0,) * 3, config(box=box))
+    lower, upper, _ = box_of(0.01 * cloud_of_stars(), box=box)
+    grid = make_grid(between(lower, upper), (1.0,) * 3, config(box=box))
     assert grid.shape == (10, 9, 5) and grid.spacing == (2.0, 1.0, 1.0)
     assert grid.upper == (9.0, 4.0, 3.0)
 
@@ -211,11 +222,11 @@ def spacing_for(
     settings = config(
         budget={"minutes": minutes, "memory_gib": gib},
         inference={"samples": samples},
+        prior={"kernel": "matern32"},
     )
-    kernel = KERNELS["matern32"](lengthscale=[lengthscale] * 3)
-    box = np.array([-1000.0, -1000.0, -300.0])
-    distances = np.full(stars, 700.0)
-    grids = finest_grids(box, -box, kernel, distances, settings, SPEED, **shared)
+    box, distances = around(1000.0, 1000.0, 300.0), np.full(stars, 700.0)
+    scales = [lengthscale] * 3
+    grids = choose_grids(box, scales, 1.0, distances, settings, SPEED, **shared)
     return grids[0].spacing[0]
 
 
@@ -245,9 +256,9 @@ def test_no_grid_is_finer_than_the_lengthscale_calls_for():
 
 def test_the_chosen_grid_keeps_the_budget_it_was_given():
     settings = config(budget={"minutes": 0.5, "memory_gib": 1.5})
-    kernel = KERNELS["matern32"](lengthscale=[80.0] * 3)
-    box, distances = np.array([-1000.0, -1000.0, -300.0]), np.full(20_000, 700.0)
-    grids = finest_grids(box, -box, kernel, distances, settings, SPEED)
+    box, distances = around(1000.0, 1000.0, 300.0), np.full(20_000, 700.0)
+    grids = choose_grids(box, [80.0] * 3, 1.0, distances, settings, SPEED)
+    kernel = KERNELS[settings.kernel](lengthscale=[80.0] * 3)
     work = work_of(grids, kernel, distances, settings)
     assert sum(cost.memory(work).values()) <= 1.5 * 2**30
     assert cost.seconds(work, SPEED) <= 30.0
@@ -285,12 +296,11 @@ def test_finer_grids_follow_the_stars():
 
 
 def test_finer_grids_cost_the_coarsest_a_factor_of_two_at_most():
-    kernel, distances = KERNELS["matern12"](lengthscale=[80.0] * 3), dense_centre()
-    box = np.array([-600.0, -600.0, -240.0])
+    box, distances = around(600.0, 600.0, 240.0), dense_centre()
 
     def grids_of(minutes, **settings):
         given = config(budget={"minutes": minutes, "memory_gib": 8.0}, **settings)
-        return finest_grids(box, -box, kernel, distances, given, SPEED)
+        return choose_grids(box, [80.0] * 3, 1.0, distances, given, SPEED)
 
     alone = grids_of(10.0, box={"levels": 1})
     nested = grids_of(10.0)
@@ -303,15 +313,15 @@ def test_finer_grids_cost_the_coarsest_a_factor_of_two_at_most():
 
 
 def test_no_finer_grids_for_the_sake_of_a_few_stars():
-    kernel, box = KERNELS["matern12"](lengthscale=[80.0] * 3), np.full(3, -600.0)
+    box, scales = around(600.0, 600.0, 600.0), [80.0] * 3
     far = 600 * np.random.default_rng(3).random(200_000) ** (1 / 3)
     for dense, one in ((dense_centre(200_000), False), (dense_centre(4_000), True)):
         distances = np.concatenate([dense[: len(dense) // 2], far])
         chosen = config(budget={"minutes": 30.0, "memory_gib": 8.0})
-        grids = finest_grids(box, -box, kernel, distances, chosen, SPEED)
+        grids = choose_grids(box, scales, 1.0, distances, chosen, SPEED)
         assert (len(grids) == 1) == one
         alone = config(budget={"minutes": 30.0, "memory_gib": 8.0}, box={"levels": 1})
-        best = finest_grids(box, -box, kernel, distances, alone, SPEED)
+        best = choose_grids(box, scales, 1.0, distances, alone, SPEED)
         assert mean_log_cell(grids, distances) <= mean_log_cell(best, distances)
 
 
@@ -370,16 +380,81 @@ def test_on_cuda_memory_is_the_devices_and_w_is_kept_twice(monkeypatch):
 
 
 def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
-    box = np.array([-1000.0, -1000.0, -300.0])
-    few, many = (svi_spacing(box, -box, n, config()) for n in (500, 50_000))
+    extent = np.array([2000.0, 2000.0, 600.0])
+    few, many = (svi_spacing(extent, n, config()) for n in (500, 50_000))
     assert many > few
     short = config(budget={"minutes": 0.1})
-    assert svi_spacing(box, -box, 5000, short) > svi_spacing(box, -box, 5000, config())
+    assert svi_spacing(extent, 5000, short) > svi_spacing(extent, 5000, config())
 
 
-def test_a_lengthscale_outside_the_window_is_noted_with_the_remedy():
-    assert resolution_notes(plan()) == []
-    assert "finer grid" in str(resolution_notes(plan(lengthscale=(30.0, 12.0, 60.0))))
-    long = plan(lengthscale=(30.0, 60.0, 60.0))
-    assert resolution_notes(long) == []
-    assert "coarser grid" in str(resolution_notes(replace(long, engine="svi")))
+def planned(lengthscale=(150.0,) * 3, std=0.8, **sections):
+    """A plan on a grid of 100 pc, or another, for scales that may be given."""
+    settings = config(**{"box": {"spacing": 100.0}, **sections})
+    scales = replace(
+        plan().scales,
+        lengthscale=torch.tensor(lengthscale, dtype=torch.float64),
+        std=std,
+        common_noise=0.04,
+    )
+    box, distances = around(900.0, 800.0, 300.0), np.full(60, 500.0)
+    return make_plan(scales, box, distances, settings, SPEED, notes=["as found"])
+
+
+def test_the_plan_has_the_scales_with_the_median_of_a_lognormal_density():
+    made = planned()
+    assert (made.lengthscale, made.std) == ((150.0,) * 3, 0.8)
+    assert made.common_noise == pytest.approx(0.2) and made.notes == ("as found",)
+    mean = plan().scales.mean
+    assert made.mean.value == pytest.approx(mean.value * math.exp(-0.32))
+    assert made.scales.mean == mean
+    assert (made.density, made.outliers, made.degrees) == ("lognormal", True, None)
+    made = planned(model={"density": "gaussian", "outliers": False, "degrees": 5.0})
+    assert (made.density, made.outliers, made.degrees) == ("gaussian", False, 5.0)
+    assert made.mean.value == mean.value
+    assert all(n > m for n, m in zip(made.torus_shape, made.grid.shape))
+    made = planned(inference={"engine": "svi"})
+    assert made.torus_shape == () and made.engine == "svi"
+    assert (made.density, made.outliers) == ("gaussian", False)
+
+
+def test_a_lengthscale_the_grid_cannot_carry_is_raised_and_said():
+    made = planned(lengthscale=(90.0,) * 3)
+    assert made.lengthscale == (RESOLVED * 100.0,) * 3 and made.std < 0.8
+    assert any("lengthscale raised" in note for note in made.notes)
+    given = planned(lengthscale=(90.0,) * 3, prior={"lengthscale": 90.0})
+    assert (given.lengthscale, given.std) == ((90.0,) * 3, 0.8)
+    assert any("below 1.5" in note for note in given.notes)
+    assert planned(lengthscale=(90.0,) * 3, prior={"std": 0.8}).std == 0.8
+    long = (600.0,) * 3
+    assert planned(lengthscale=long).notes == ("as found",)
+    published = planned(lengthscale=long, inference={"engine": "svi"})
+    assert "coarser grid" in str(published.notes)
+
+
+def test_a_plan_made_again_for_its_own_scales_is_the_same():
+    made = planned(lengthscale=(90.0,) * 3)
+    box = Box(lower=made.grid.lower, upper=made.grid.upper)
+    settings = config(box={"spacing": 100.0})
+    again = make_plan(
+        made.scales, box, np.full(60, 500.0), settings, SPEED, notes=made.notes
+    )
+    assert again.grids == made.grids and again.torus_shape == made.torus_shape
+    assert again.lengthscale == made.lengthscale and again.notes == made.notes
+
+
+def test_a_raised_lengthscale_keeps_the_variance_of_a_cells_mean_density():
+    grid = Grid(shape=(5, 5, 5), spacing=(30.0,) * 3, origin=(-60.0,) * 3)
+    settings = config(prior={"kernel": "matern32"})
+    std = resolved_std(1.5, [15.0] * 3, (45.0,) * 3, grid, settings)
+    # Simulated: pairs of points of a cell, and the covariance of their densities.
+    generator = torch.Generator().manual_seed(0)
+    pairs = 30 * torch.rand(2, 400_000, 3, generator=generator, dtype=torch.float64)
+    apart = pairs[0] - pairs[1]
+
+    def variance(std, scale):
+        kernel = KERNELS["matern32"](lengthscale=[scale] * 3, variance=std**2)
+        return float(kernel(apart).expm1().mean())
+
+    assert 0.3 < std < 1.5
+    assert variance(std, 45.0) == pytest.approx(variance(1.5, 15.0), rel=0.02)
+    assert resolved_std(1.5, [45.0] * 3, (45.0,) * 3, grid, settings) == 1.5

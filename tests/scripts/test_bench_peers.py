@@ -101,17 +101,15 @@ def test_the_peers_matrix_is_the_one_of_dustmap(bench):
 
 def test_the_gaussian_prior_has_the_scales_of_the_stars(bench):
     """One lengthscale, the mean function along rays as its closed form."""
-    from peers_problem import searched_prior
+    from peers_problem import learnt_prior
 
-    from pipelines.planning.planner import Catalogue
+    from tests.pipelines import one_cloud
 
     rng = np.random.default_rng(0)
     positions = rng.uniform(-500, 500, (200, 3))
     length = np.linalg.norm(positions, axis=1)
-    catalogue = Catalogue(
-        positions=positions, extinction=1e-3 * length, noise=np.full(200, 0.02)
-    )
-    found = searched_prior(catalogue, positions, positions[:5], FixedStep(step=10.0))
+    stars = one_cloud.at(positions, 1e-3 * length, 0.02)
+    found = learnt_prior(stars, positions[:5], FixedStep(step=10.0))
     np.testing.assert_allclose(found["mean_train"], 1e-3 * length, atol=0.05)
     np.testing.assert_allclose(found["mean_test"], found["mean_train"][:5])
     assert found["gaussian_prior"].shape == (3,)

@@ -148,7 +148,7 @@ def demo(tmp_path_factory):
     (copy / "scripts" / "install").write_text("#!/bin/sh\n")
     (copy / "scripts" / "install").chmod(0o755)
     (copy / ".venv").symlink_to(sys.prefix)
-    small = "box.spacing=200 inference.search=false inference.learn=false "
+    small = "box.spacing=200 inference.learn=false "
     small += "inference.samples=4"
     done = call(
         copy / "scripts" / "demo",

@@ -16,25 +16,27 @@ exact.
 from __future__ import annotations
 
 import functools
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dustmap.checkpoint import Checkpointer, NoCheckpoints, require_finite
+from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch.fit import Fit
-from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, quiet
+from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
-from dustmap.inference.full_batch.noise import Noise, NoiseState
-from dustmap.inference.full_batch.pace import Pace, SecondsLeft, unlimited
-from dustmap.inference.full_batch.progress import Mode, Samples
 from dustmap.inference.full_batch.randomized_map import SampleRounds, white_noise
-from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
-from dustmap.inference.full_batch.subgrid_share import FEWEST, hold_out
+from dustmap.inference.full_batch.settings import (
+    FullBatch,
+    Pace,
+    SecondsLeft,
+    unlimited,
+)
+from dustmap.inference.full_batch.state import Fit, Fitted, Mode
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.noise import FEWEST, NoiseModel, Normal
 
 # Numbers of the probes' white noise, beyond those of all samples; the relative residual
 # and the iterations after which their solves end. Sums of some hundred determined
@@ -42,10 +44,79 @@ from dustmap.models.base import ForwardModel, Linearisation
 _PROBES, _PROBE_RTOL, _PROBE_STEPS = 2**40, 0.1, 40
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Samples and the status of their fits.
+
+    ``expected_decrease`` is that of each sample's last step [nats].
+    """
+
+    value: Float[Tensor, "s p"]
+    expected_decrease: Float[Tensor, " s"]
+    iterations: Int[Tensor, " s"]
+    converged: Bool[Tensor, " s"]
+
+    @classmethod
+    def of(cls, fits: list[Fitted]) -> Samples:
+        """Join fits."""
+        return cls(
+            value=torch.stack([fit.eps for fit in fits]),
+            expected_decrease=torch.tensor([fit.expected_decrease for fit in fits]),
+            iterations=torch.tensor([fit.iterations for fit in fits]),
+            converged=torch.tensor([fit.converged for fit in fits]),
+        )
+
+    @property
+    def message(self) -> str:
+        """One-line summary."""
+        worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
+        tail = (
+            f"{most} iterations at most; the last step raised the log posterior by "
+            f"at most {worst:.3g} nats"
+        )
+        failed = int((~self.converged).sum())
+        if not failed:
+            return f"each fitted by itself, {tail}"
+        return f"{failed} of {len(self.converged)} did not converge ({tail})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullBatchResult:
+    """Mean and samples of ε given the data, with the status of their solves.
+
+    ``noise_variance`` is the final Σ (sub-grid noise, distance errors and outliers'
+    weights included); ``mean`` is the posterior mean of a linear model, else the mode;
+    ``prediction`` is ``apply(m)`` at the observations; ``weights`` and ``degrees`` are
+    the weights and ν of the Student-T distribution (``None`` if the noise is normal);
+    ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
+    learnt, ``share_settled`` says whether it converged inside the trial range. If
+    ``out_of_time``, the steps to the mode ended early, or samples are fewer than asked
+    for or not refined. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
+    (Fourier modes of ε where the model has them), if there were probes: of large groups
+    of them it tells the sum.
+    """
+
+    mean: Float[Tensor, " p"]
+    samples: Float[Tensor, "s p"]
+    noise_variance: Float[Tensor, " n"]
+    prediction: Float[Tensor, " n"]
+    newton_steps: int
+    mean_solution: Solution
+    sample_solution: Solution | Samples | None
+    converged: bool
+    weights: Float[Tensor, " n"]
+    degrees: float | None = None
+    common_noise: float = 0.0
+    subgrid_share: float = 1.0
+    share_settled: bool = True
+    out_of_time: bool = False
+    determined: Float[Tensor, " l"] | None = None
+
+
 def infer(
     model: ForwardModel,
     observations: Float[Tensor, " n"],
-    noise: Noise | Float[Tensor, " n"],
+    noise: NoiseModel | Float[Tensor, " n"],
     *,
     settings: FullBatch,
     generator: torch.Generator,
@@ -55,7 +126,7 @@ def infer(
     time_left: SecondsLeft = unlimited,
     teams: Group | None = None,
 ) -> FullBatchResult:
-    """Posterior mean (for a non-linear model the mode) and samples of ε.
+    """Infer the posterior mean (of a non-linear model the mode) and samples of ε.
 
     Parameters
     ----------
@@ -92,24 +163,26 @@ def infer(
     FloatingPointError
         If a prediction, Σ, the objective or a solve is not finite.
     """
-    noise = Noise(variance=noise) if isinstance(noise, Tensor) else noise
+    noise = Normal(stated=noise) if isinstance(noise, Tensor) else noise
     _check(model, observations, noise.variance, start)
     if not model.linear and settings.samples % 2:
         raise ValueError(
             "samples of a model that is not linear come in pairs: take an even number "
             f"instead of {settings.samples}"
         )
-    noise = replace(noise, learn_share=_learns_share(model, noise, settings))
-    state = NoiseState(model, observations, noise, subgrid_noise=settings.subgrid_noise)
-    if noise.learn_share:
-        state.held_out = hold_out(len(observations), generator).to(model.device)
+    if isinstance(noise, Normal):
+        # Whether the data allow it.
+        allowed = settings.samples > 0 and settings.subgrid_noise and not model.linear
+        enough = allowed and len(observations) >= FEWEST
+        noise = replace(noise, learn_share=noise.learn_share and enough)
     fit = Fit(
         model,
-        state,
+        observations,
+        noise,
         settings,
         generator,
-        on_step=on_step or quiet,
-        checkpointer=checkpointer or NoCheckpoints(),
+        on_step=on_step,
+        checkpointer=checkpointer,
         time_left=time_left,
         teams=teams,
     )
@@ -118,7 +191,7 @@ def infer(
 
 
 def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
-    """The stages that a restored fit has not finished: the mode, then samples."""
+    """Run the stages that a fit has not finished: the mode, then samples."""
     if fit.mode is None:
         fit.save(mode=find_mode(fit, start))
     assert fit.mode is not None
@@ -128,14 +201,14 @@ def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
     if not fit.settings.samples:
         if fit.settings.refine and not fit.model.linear:
             mode = refined_mode(fit, mode)
-        total = fit.tangent(mode.eps)[1]
+        total = fit.tangent(mode.eps)[1].variance
         return _result(fit, mode, mode.eps.new_zeros(0, len(mode.eps)), total, None)
     if fit.model.linear:
-        tangent, total = fit.tangent(mode.eps)
-        solved = _linear_samples(fit, tangent, total, mode.eps)
-        return _result(fit, mode, solved.value, total, solved)
+        tangent, noise = fit.tangent(mode.eps)
+        solved = _linear_samples(fit, tangent, noise, mode.eps)
+        return _result(fit, mode, solved.value, noise.variance, solved)
     last = SampleRounds(fit, mode.eps).run()
-    if fit.noise.given.learn_share:
+    if fit.noise.learn_share:
         # The mode excluded the held-out observations and had other weights.
         again = find_mode(fit, mode.eps, fixed=last.total, name="mode again")
         mode = replace(again, steps=mode.steps + again.steps)
@@ -146,10 +219,10 @@ def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
 def _linear_samples(
     fit: Fit,
     tangent: Linearisation,
-    total: Float[Tensor, " n"],
+    noise: NoiseModel,
     mean: Float[Tensor, " p"],
 ) -> Solution:
-    """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks, with white noise η and ξ.
+    """Return ``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks, with white noise η and ξ.
 
     The fit is saved after every block; the first may be the last if time is short.
 
@@ -158,12 +231,11 @@ def _linear_samples(
     FloatingPointError
         If a solve is not finite.
     """
-    settings, noise = fit.settings, fit.noise.covariance(total)
-    precision = Precision(tangent.operator, noise)
+    settings, precision = fit.settings, Precision(tangent.operator, noise)
 
     def right_side(number: int) -> Float[Tensor, " p"]:
         eta, xi = white_noise(fit.model, fit.seed, number)
-        drawn = noise.weighed(noise.coloured(eta).to(total))
+        drawn = noise.weighed(noise.coloured(eta).to(fit.y))
         return tangent.operator.rmatvec(drawn) + xi
 
     done, pace = fit.blocks, Pace(fit.time_left)
@@ -179,7 +251,7 @@ def _linear_samples(
         block = settings.sample_solver.solve(
             precision.matvec,
             torch.stack(sides) if sides else mean.new_zeros(0, len(mean)),
-            preconditioner=fit.cache.preconditioner,
+            preconditioner=fit.preconditioner,
             on_step=functools.partial(fit.on_step, name),
         )
         require_finite(name, residual=block.residual)
@@ -193,17 +265,17 @@ def _linear_samples(
 
 
 def _determined(fit: Fit, mode: Mode) -> Float[Tensor, " p"] | None:
-    """``(1 − Λ⁻¹)_ii`` at the mode by ``ξ (ξ − Λ⁻¹ ξ)`` of white ξ (Hutchinson)."""
+    """Estimate ``(1 − Λ⁻¹)_ii`` at the mode by ``ξ (ξ − Λ⁻¹ ξ)`` (Hutchinson)."""
     model, count = fit.model, fit.settings.probes
     if not count or model.linear or fit.out_of_time:
         return None
-    tangent, total = fit.tangent(mode.eps)
+    tangent, noise = fit.tangent(mode.eps)
     numbers = range(_PROBES, _PROBES + count)
     probe = torch.stack([white_noise(model, fit.seed, n, rows=0)[1] for n in numbers])
-    solved = Precision(tangent.operator, fit.noise.covariance(total)).solve(
+    solved = Precision(tangent.operator, noise).solve(
         probe,
         replace(fit.settings.solver, rtol=_PROBE_RTOL, max_steps=_PROBE_STEPS),
-        preconditioner=fit.cache.preconditioner,
+        preconditioner=fit.preconditioner,
         on_step=functools.partial(fit.on_step, "spectrum"),
     )
     require_finite("probes of the spectrum", residual=solved.residual)
@@ -228,24 +300,13 @@ def _result(
         mean_solution=mode.solution,
         sample_solution=None if solved is None else replace(solved, value=samples),
         converged=mode.converged and sampled,
-        weights=fit.noise.weights,
+        weights=fit.noise.weights.to(total).expand_as(total),
         degrees=fit.noise.degrees,
         common_noise=fit.noise.common,
         subgrid_share=fit.model.subgrid_share,
         share_settled=fit.share_settled,
         out_of_time=fit.out_of_time,
         determined=determined,
-    )
-
-
-def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> bool:
-    """Whether the share is to be learnt, and the data allow it."""
-    return (
-        noise.learn_share
-        and settings.samples > 0
-        and settings.subgrid_noise
-        and not model.linear
-        and len(noise.variance) >= FEWEST
     )
 
 

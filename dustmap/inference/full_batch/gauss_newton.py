@@ -18,11 +18,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch.noise_covariance import NoiseCovariance
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, inner, ratio
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.noise import NoiseModel
 
 OnStep = Callable[[str, int, float], None]
 
@@ -33,13 +33,13 @@ _ACCURATE = 0.01
 
 
 def quiet(stage: str, step: int, value: float) -> None:
-    """Progress callback that reports nothing."""
+    """Report nothing."""
 
 
 class Precision(LinearOperator):
     """``Λ = I + Φᵀ Σ⁻¹ Φ``, applied to rows."""
 
-    def __init__(self, features: LinearOperator, noise: NoiseCovariance) -> None:
+    def __init__(self, features: LinearOperator, noise: NoiseModel) -> None:
         self.shape = (features.shape[1], features.shape[1])
         self.dtype = features.dtype
         self.device = features.device
@@ -47,7 +47,7 @@ class Precision(LinearOperator):
         self._noise = noise
 
     def data_term(self, x: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
-        """``Φᵀ Σ⁻¹ Φ x``."""
+        """Return ``Φᵀ Σ⁻¹ Φ x``."""
         return self._noise.gram(self._features, x)
 
     def select(self, index: Int[Tensor, " k"]) -> Precision:
@@ -59,7 +59,7 @@ class Precision(LinearOperator):
     def solve(
         self, rhs: Float[Tensor, "*b p"], solver: ConjugateGradients, **options: Any
     ) -> Solution:
-        """``Λ⁻¹ b`` as rows, one for each member of the batch."""
+        """Return ``Λ⁻¹ b`` as rows, one for each member of the batch."""
         return solver.solve(
             self.matvec,
             rhs.reshape(-1, self.shape[0]),
@@ -86,22 +86,22 @@ class Target:
     """
 
     y: Float[Tensor, "*b n"]
-    noise: NoiseCovariance
+    noise: NoiseModel
     centre: Float[Tensor, "*b p"] | None = None
 
     def select(self, members: Tensor) -> Target:
-        """Those of some members of the batch (numbers, or whether each is one)."""
+        """Return those of some members of the batch, by numbers or a mask."""
         centre = None if self.centre is None else self.centre[members]
         return replace(self, y=self.y[members], centre=centre)
 
     def beside(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
-        """``ε − ξ``."""
+        """Return ``ε − ξ``."""
         return eps if self.centre is None else eps - self.centre
 
     def value(
         self, eps: Float[Tensor, "*b p"], prediction: Float[Tensor, "*b n"]
     ) -> Float[Tensor, "*b"]:
-        """J, in float64."""
+        """Return J, in float64."""
         misfit = self.noise.whitened(self.y - prediction)
         beside = self.beside(eps)
         return (inner(beside, beside) + inner(misfit, misfit)) / 2
@@ -109,14 +109,14 @@ class Target:
     def gradient(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
-        """``−∂J/∂ε``, the gradient of the log posterior."""
+        """Return ``−∂J/∂ε``, the gradient of the log posterior."""
         pull = self.noise.weighed(self.y - tangent.prediction)
         return tangent.operator.rmatvec(pull) - self.beside(eps)
 
     def right_side(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
-        """``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``."""
+        """Return ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``."""
         shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
         rhs = tangent.operator.rmatvec(self.noise.weighed(shifted))
         return rhs if self.centre is None else rhs + self.centre
@@ -162,7 +162,7 @@ class GaussNewton:
     stage: str = "mean"
 
     def select(self, members: Tensor) -> GaussNewton:
-        """The steps of some members of the batch (as of `Target.select`)."""
+        """Return the steps of some members of the batch, as `Target.select`."""
         return replace(self, target=self.target.select(members))
 
     def step(
@@ -211,12 +211,12 @@ class GaussNewton:
         solution: Solution,
         where: str,
     ) -> Step:
-        """The longest of the step's halvings that decreases the objective sufficiently.
+        """Take the longest of a step's halvings that decreases J sufficiently.
 
         Sufficient is a quarter of the ``change`` predicted by the gradient (Armijo
         1966), up to rounding: a linear model, with half of it, takes the full step.
-        Only at the shortest step must the objective be finite, since a density may
-        overflow.
+        Members without such a halving stay at ε. Only at the shortest step must the
+        objective be finite, since a density may overflow.
         """
         before = self.target.value(eps, tangent.prediction)
         require_finite(
@@ -228,14 +228,7 @@ class GaussNewton:
         after = self.target.value(point, found.prediction)
         moved = after <= allowed + 0.25 * change
         if not bool(moved.all()):
-            shorter = ~moved
-            point[shorter], moved[shorter] = self.select(shorter)._shortened(
-                eps[shorter],
-                step[shorter],
-                change[shorter],
-                allowed[shorter],
-                f"{where}, at its shortest",
-            )
+            self._shorten(point, moved, eps, step, change, allowed, where)
             found = self.model.linearise(point)
             after = self.target.value(point, found.prediction)
         return Step(
@@ -247,32 +240,33 @@ class GaussNewton:
             solution=solution,
         )
 
-    def _shortened(
+    def _shorten(
         self,
-        eps: Float[Tensor, "k p"],
-        step: Float[Tensor, "k p"],
-        change: Float[Tensor, " k"],
-        allowed: Float[Tensor, " k"],
+        point: Float[Tensor, "*b p"],
+        moved: Bool[Tensor, "*b"],
+        eps: Float[Tensor, "*b p"],
+        step: Float[Tensor, "*b p"],
+        change: Float[Tensor, "*b"],
+        allowed: Float[Tensor, "*b"],
         where: str,
-    ) -> tuple[Float[Tensor, "k p"], Bool[Tensor, " k"]]:
-        """Ends of halved steps; ε where none is short enough."""
-        end, moved = eps.clone(), torch.zeros_like(change, dtype=torch.bool)
+    ) -> None:
+        """Set the points of members that have not moved, and whether they have now."""
         value = allowed
+        point[~moved] = eps[~moved]
         for halvings in range(1, _HALVINGS):
             length, left = 0.5**halvings, ~moved
-            point = eps[left] + length * step[left]
+            shorter = eps[left] + length * step[left]
             target = self.target.select(left)
-            value = target.value(point, self.model.apply(point))
+            value = target.value(shorter, self.model.apply(shorter))
             good = value <= (allowed + 0.25 * length * change)[left]
-            end[left] = torch.where(good[:, None], point, eps[left])
+            point[left] = torch.where(good[:, None], shorter, eps[left])
             moved[left] = good
             if bool(moved.all()):
-                return end, moved
-        require_finite(where, objective=value)
-        return end, moved
+                return
+        require_finite(f"{where}, at its shortest", objective=value)
 
     def decrement(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b"]:
-        """``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step from ε."""
+        """Return ``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step."""
         tangent = self.model.linearise(eps)
         gradient = self.target.gradient(tangent, eps)
         solution = Precision(tangent.operator, self.target.noise).solve(

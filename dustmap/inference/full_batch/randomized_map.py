@@ -28,11 +28,10 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
-from dustmap.inference.full_batch.pace import Pace
-from dustmap.inference.full_batch.progress import Batch, Fitted, Round
+from dustmap.inference.full_batch.settings import Pace
+from dustmap.inference.full_batch.state import Batch, Fit, Fitted, Round
 from dustmap.models.base import ForwardModel
 
 # Tolerances of solves relative to the gradient in the final rounds: the total cost of a
@@ -60,7 +59,7 @@ class SampleRounds:
         self._mode = mode
 
     def run(self) -> Round:
-        """Fit all samples; the last round, with the Σ they were fitted with.
+        """Fit all samples; return the last round, with the Σ they were fitted with.
 
         Unless Σ is fixed, a few rough samples, first with the Σ of the mode, provide
         that of the final ones. If the share of the unresolved variance is learnt, rough
@@ -73,30 +72,27 @@ class SampleRounds:
         """
         fit = self._fit
         if fit.round is None:
-            tangent, total = fit.tangent(self._mode)
-            fit.cache.make(tangent, self._mode, total)
-            fit.round = Round(total=total, rough=not fit.noise.fixed)
+            tangent, noise = fit.tangent(self._mode)
+            fit.precondition(tangent, self._mode, noise.variance)
+            fit.round = Round(total=noise.variance, rough=not noise.fixed)
         while not fit.round.finished:
             after = self._rough if fit.round.rough else self._final
             fit.save(round=after(fit.round))
         return fit.round
 
     def _rough(self, at: Round) -> Round:
-        """A few rough samples and their Σ; the last such round if the share settled."""
-        fit, learnt = self._fit, self._fit.noise.given.learn_share
+        """Fit a few rough samples, and learn Σ; the last such round if α settled."""
+        fit, learnt = self._fit, self._fit.noise.learn_share
         few = min(_FEW, fit.settings.samples)
         self._fit_all(at, few, _ROUGH * fit.enough, "rough samples")
         eps = torch.stack([fit.samples[number].eps for number in range(few)])
-        before = fit.model.subgrid_share
-        total, found = fit.noise.update_over(fit.model, eps)
-        if found.share != before:
-            fit.model = fit.model.with_subgrid_share(found.share)
-        still = abs(math.log(found.share / before)) < math.log(_STILL)
-        fit.share_settled = still and not found.at_edge
+        before, total = fit.noise.share, fit.learn_over(eps)
+        still = abs(math.log(fit.noise.share / before)) < math.log(_STILL)
+        fit.share_settled = still and not fit.noise.at_edge
         number = at.number + 1
         last = still or not learnt or number == _ROUNDS
         if last and learnt:
-            total = fit.noise.include_all(fit.model, eps)
+            total = fit.include_all(eps)
         require_finite("samples, rough round", noise_variance=total)
         enough = not fit.settings.refine and few == fit.settings.samples
         return Round(
@@ -107,7 +103,7 @@ class SampleRounds:
         )
 
     def _final(self, at: Round) -> Round:
-        """All samples, by rough solves; then a step or more of finer ones.
+        """Fit all samples by rough solves, then refine them by a step or more.
 
         The last step's expected decrease tells whether a sample has converged. It left
         236 nats to 24 samples of 54,000 stars on average, 299 at most.
@@ -123,20 +119,22 @@ class SampleRounds:
         return replace(at, number=at.number + 1, batches=0)
 
     def _batches(self, count: int) -> list[list[int]]:
-        """Samples to be fitted together: a pair's second starts from its first."""
+        """Return samples to fit together: a pair's second starts from its first."""
         pairs = np.arange(0, count, 2)
         together = self._fit.settings.block * self._fit.teams.size
         parts = np.array_split(pairs, math.ceil(len(pairs) / together))
         return [(part + side).tolist() for part in parts for side in (0, 1)]
 
     def _newton(self, at: Round, numbers: Sequence[int], stage: str) -> GaussNewton:
-        fit, target = self._fit, self._fit.target(at.total)
-        return fit.newton(
-            perturbed_target(target, fit.model, fit.seed, numbers),
+        fit = self._fit
+        newton = fit.newton(
+            at.total,
             solver=fit.settings.sample_solver,
             forcing=_FORCINGS[0 if at.rough else at.number],
             stage=stage,
         )
+        target = perturbed_target(newton.target, fit.model, fit.seed, numbers)
+        return replace(newton, target=target)
 
     def _fit_all(self, at: Round, count: int, tolerance: float, name: str) -> None:
         """Fit the first ``count`` samples, from earlier fits or from the mode.
@@ -168,13 +166,13 @@ class SampleRounds:
             fit.save(batch=None, round=replace(at, batches=place + 1))
 
     def _leave(self, numbers: Iterable[int]) -> None:
-        """Those of them that were fitted before stay as they are, unconverged."""
+        """Keep earlier samples, although they have not converged."""
         known = self._fit.samples
         for number in known.keys() & set(numbers):
             known[number] = replace(known[number], converged=False)
 
     def _ends_in_time(self, at: Round, place: int, pace: Pace) -> bool:
-        """Whether a batch does, or a pair of batches with all that is to be refined.
+        """Return whether a batch does, or a pair of them with all their refinement.
 
         The first pair is fitted in any case.
         """
@@ -188,7 +186,7 @@ class SampleRounds:
     def _starts(
         self, newton: GaussNewton, numbers: Sequence[int]
     ) -> Float[Tensor, "b p"]:
-        """Earlier fits; else the mode, or the reflection of the antithetic twin."""
+        """Return earlier fits; else the mode, or the antithetic twin's reflection."""
         known, mode = self._fit.samples, self._mode
         starts = torch.stack([known[n].eps if n in known else mode for n in numbers])
         new = [i for i, n in enumerate(numbers) if n % 2 and n not in known]
@@ -205,7 +203,7 @@ class SampleRounds:
 def perturbed_target(
     target: Target, model: ForwardModel, seed: int, numbers: Sequence[int]
 ) -> Target:
-    """The objectives of these samples: 2k and 2k + 1 are an antithetic pair."""
+    """Return the objectives of these samples: 2k and 2k + 1 are antithetic."""
     y, data, centres = target.y, [], []
     for number in numbers:
         eta, xi = white_noise(model, seed, number // 2)
@@ -224,7 +222,7 @@ def fit_samples(
     save: Callable[[Batch], None] | None = None,
     teams: Group | None = None,
 ) -> list[Fitted]:
-    """At most ``steps`` until the expected decreases are below ``tolerance`` [nats].
+    """Make ``steps`` at most, until they expect decreases below ``tolerance`` [nats].
 
     A tolerance in nats does not depend on the size of the signal, as a relative
     residual would. The solver only limits the number of iterations. Each of the

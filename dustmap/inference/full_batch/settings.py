@@ -1,14 +1,12 @@
-"""Settings and result of the full-batch engine."""
+"""Settings of the full-batch engine, and its time."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from jaxtyping import Float
-from torch import Tensor
-
-from dustmap.inference.full_batch.progress import Samples
-from dustmap.linalg.cg import ConjugateGradients, Solution
+from dustmap.linalg.cg import ConjugateGradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,34 +71,35 @@ class FullBatch:
         return replace(self.solver, rtol=self.sample_rtol)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FullBatchResult:
-    """Mean and samples of ε given the data, with the status of their solves.
+# The seconds left to an inference, the same on all ranks; infinite without a limit.
+SecondsLeft = Callable[[], float]
 
-    ``noise_variance`` is the final Σ (sub-grid noise, distance errors and outliers'
-    weights included); ``mean`` is the posterior mean of a linear model, else the mode;
-    ``prediction`` is ``apply(m)`` at the observations; ``weights`` and ``degrees`` are
-    the weights and ν of the Student-T distribution (``None`` if the noise is normal);
-    ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
-    learnt, ``share_settled`` says whether it converged inside the trial range. If
-    ``out_of_time``, the steps to the mode ended early, or samples are fewer than asked
-    for or not refined. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
-    (Fourier modes of ε where the model has them), if there were probes: of large groups
-    of them it tells the sum.
+
+def unlimited() -> float:
+    """Return the time left where there is no limit."""
+    return math.inf
+
+
+class Pace:
+    """The parts of a stage: each takes about as long as the one before it.
+
+    Parameters
+    ----------
+    left
+        The seconds left.
+    reserve
+        The fraction of the time now left that later stages need.
     """
 
-    mean: Float[Tensor, " p"]
-    samples: Float[Tensor, "s p"]
-    noise_variance: Float[Tensor, " n"]
-    prediction: Float[Tensor, " n"]
-    newton_steps: int
-    mean_solution: Solution
-    sample_solution: Solution | Samples | None
-    converged: bool
-    weights: Float[Tensor, " n"]
-    degrees: float | None = None
-    common_noise: float = 0.0
-    subgrid_share: float = 1.0
-    share_settled: bool = True
-    out_of_time: bool = False
-    determined: Float[Tensor, " l"] | None = None
+    def __init__(self, left: SecondsLeft, *, reserve: float = 0.0) -> None:
+        self._left = left
+        self._last = left()
+        self._reserve = 0.0 if math.isinf(self._last) else reserve * self._last
+
+    def allows(self, parts: float = 1.0) -> bool:
+        """Return whether parts as long as that since the last call end in time."""
+        now = self._left()
+        if math.isinf(now):
+            return True
+        took, self._last = self._last - now, now
+        return now - parts * took >= self._reserve

@@ -9,8 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.kernels import Radial
-from dustmap.models.means import AMPLITUDE, SCALE_HEIGHT, Mean
+from dustmap.models.means import (
+    AMPLITUDE,
+    SCALE_HEIGHT,
+    ConstantMean,
+    ExponentialDisc,
+)
 
 LEARNABLE = ("lengthscale", "variance", AMPLITUDE, SCALE_HEIGHT, "common_noise")
 
@@ -33,7 +37,7 @@ class PriorScales:
 
     lengthscale: Float[Tensor, " d"]
     std: float
-    mean: Mean
+    mean: ConstantMean | ExponentialDisc
     common_noise: float = 0.0
 
     def values(self) -> dict[str, Tensor]:
@@ -103,18 +107,3 @@ class Coordinates:
             mean=mean,
             common_noise=float(values["common_noise"]),
         )
-
-
-def lognormal_scales(kernel: Radial) -> tuple[float, float, float]:
-    r"""Variance, lengthscale factor and median of the log-normal with these moments.
-
-    The logarithm of a log-normal density of relative variance V has the variance
-    ``s² = ln(1 + V)``; the median is ``e^{−s²/2}`` times the mean. A correlation c of
-    the density corresponds to ``ln(1 + V c)/s²`` of the logarithm, which has a longer
-    range. The factor matches the two at ``c = 1/2``.
-    """
-    relative = float(kernel.variance)
-    variance = math.log1p(relative)
-    # ``decay`` is the scaled distance at which a correlation takes a value.
-    factor = kernel.decay(0.5) / kernel.decay(math.log1p(0.5 * relative) / variance)
-    return variance, factor, math.exp(-variance / 2)

@@ -40,8 +40,7 @@ from torch import Tensor
 
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.models.row_report import RowReport
-from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.rowwise import RowReport, RowwiseGaussian
 
 _HALVINGS = 10
 # Rounding alone must not count as a cut.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -53,7 +54,8 @@ class Hyperparameters:
         settings: SvgpSettings,
         mean: float | None = None,
     ) -> None:
-        self._whitening = self._embedded = whitening
+        self._whitening = whitening
+        self._embedded: ToeplitzWhitening | None = None
         self._likelihood = likelihood
         self._device = whitening.covariance.device
         starts = {KERNEL + n: v for n, v in whitening.kernel.parameters().items()}
@@ -107,24 +109,16 @@ class Hyperparameters:
         """The constant mean at hand, carrying its gradient, if it is learnt."""
         return self.of(self.vector).get(MEAN)
 
-    def prior(self) -> tuple[Whitening, Kernel]:
-        """The whitening and its kernel at hand.
-
-        The kernel carries gradients, and so does the whitening of free points; one on
-        an embedding has the same values without, for the solves.
-        """
+    def whitening(self) -> Whitening:
+        """The whitening at hand, its kernel and points carrying gradients."""
         values = self.of(self.vector)
         whitening, kernel = self._whitening, self._whitening.kernel
-        if POINTS in values:
-            assert isinstance(whitening, CholeskyWhitening | CiqWhitening)
-            whitening = whitening.with_points(values[POINTS])
         if any(name.startswith(KERNEL) for name in values):
             kernel = kernel.with_parameters(_own(kernel, KERNEL, values))
-            if isinstance(whitening, ToeplitzWhitening):
-                whitening = self._embedding(whitening)
-            else:
-                whitening = whitening.with_kernel(kernel)
-        return whitening, kernel
+        if isinstance(whitening, ToeplitzWhitening):
+            return self._embedding(whitening).with_gradients(kernel)
+        points = values.get(POINTS, whitening.at)
+        return replace(whitening, kernel=kernel, at=points)
 
     def restrict(self) -> None:
         """Bring lengthscales back into their range after a step; cuts are counted."""
@@ -142,13 +136,15 @@ class Hyperparameters:
             with torch.no_grad():
                 self.vector.copy_(torch.where(beyond, inside, self.vector))
 
-    def _embedding(self, start: ToeplitzWhitening) -> Whitening:
+    def _embedding(self, start: ToeplitzWhitening) -> ToeplitzWhitening:
         """The current embedding, recomputed if the kernel has changed."""
         own = _own(start.kernel, KERNEL, self.values())
-        known = self._embedded.kernel.parameters()
+        latest = self._embedded or start
+        known = latest.kernel.parameters()
         if not all(torch.equal(known[n].to(value), value) for n, value in own.items()):
-            self._embedded = start.with_kernel(start.kernel.with_parameters(own))
-        return self._embedded
+            latest = start.with_kernel(start.kernel.with_parameters(own))
+        self._embedded = latest
+        return latest
 
 
 def _chosen(learn: tuple[str, ...], there: dict[str, Tensor]) -> dict[str, None]:
@@ -194,13 +190,10 @@ def widened(start: ToeplitzWhitening, lengthscale_range: float) -> ToeplitzWhite
         name: value * (lengthscale_range if name.endswith("lengthscale") else 1.0)
         for name, value in kernel.parameters().items()
     }
-    widest = ToeplitzWhitening(
-        kernel.with_parameters(longest),
-        start.grid,
+    widest = replace(
+        start,
+        kernel=kernel.with_parameters(longest),
         lengthscales=[s * lengthscale_range for s in start.lengthscales],
-        nugget=start.nugget,
-        limits=start.limits,
-        solver=start.solver,
-        device=start.device,
+        shape=None,
     )
     return widest.with_kernel(kernel)

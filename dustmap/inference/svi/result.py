@@ -30,8 +30,7 @@ from dustmap.kernels import Kernel
 from dustmap.likelihoods import Likelihood
 from dustmap.linalg.cg import Solution
 from dustmap.models.means import ConstantMean
-from dustmap.models.row_report import RowReport
-from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.rowwise import RowReport, RowwiseGaussian
 from dustmap.whitening import Whitening
 
 # The share of all steps, at their end, over which the rise is measured.

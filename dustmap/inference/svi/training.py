@@ -25,7 +25,6 @@ from dustmap.inference.svi.hyperparameters import Hyperparameters
 from dustmap.inference.svi.result import Svgp
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.models.means import ConstantMean
-from dustmap.models.row_gradient import differentiable_rows
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
 
 # Pairs of nodes and inducing points whose kernel values autograd may hold at once.
@@ -171,10 +170,8 @@ class Trainer:
             empty = none.new_zeros(0, self.forward.latent_size)
             parts = [Terms(empty, none, none, none, none)]
             for rows_at_once in own.split(few) if len(own) else ():
-                whitening, kernel = self.hyperparameters.prior()
-                rows = differentiable_rows(
-                    self.forward, kernel, rows_at_once, whitening=whitening
-                )
+                whitening = self.hyperparameters.whitening()
+                rows = self.forward.rows_under(whitening, rows_at_once)
                 parts.append(self._terms(rows_at_once, rows, len(index), learning=True))
             return Terms(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
@@ -229,7 +226,7 @@ class Trainer:
         with torch.no_grad():
             mean = self.hyperparameters.mean()
             if self.hyperparameters.moves_features:
-                forward = forward.on(self.hyperparameters.prior()[0])
+                forward = forward.on(self.hyperparameters.whitening())
         if mean is not None:
             forward = forward.about(ConstantMean(value=float(mean)))
         likelihood = self.observations().likelihood

@@ -18,7 +18,7 @@ from dustmap.functionals import (
     PointValues,
 )
 from dustmap.grid import Grid, Torus
-from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
+from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
 from dustmap.inference.svi import HipSettings, fit_svi
 from dustmap.inference.svi.bound import Observations
 from dustmap.kernels import Matern32
@@ -28,6 +28,7 @@ from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.noise import StudentT
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening
 
 COUNT = 320
@@ -75,8 +76,8 @@ def lognormal(group: Group, teams: Group) -> FullBatchResult:
     )
     y, variance = _observed(model, outliers=True)
     near = torch.cdist(ends, ends).topk(6, largest=False).indices[:, 1:]
-    noise = Noise(
-        variance=variance,
+    noise = StudentT(
+        stated=variance,
         blur=LineIntegrals(1.04 * ends, STEP, start=0.96 * ends),
         blur_scale=torch.full((COUNT,), 0.5, dtype=torch.float64),
         degrees=4.0,
@@ -102,7 +103,7 @@ def gaussian(group: Group, teams: Group) -> FullBatchResult:
     settings = FullBatch(
         solver=TIGHT, samples=5, block=2, preconditioner_rank=8, **TO_THE_END
     )
-    noise = Noise(variance=variance, degrees=4.0)
+    noise = StudentT(stated=variance, degrees=4.0)
     return infer(model, y, noise, settings=settings, generator=rng(7), teams=teams)
 
 

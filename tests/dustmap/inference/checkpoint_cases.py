@@ -11,8 +11,9 @@ import safetensors.torch
 import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
-from dustmap.inference.full_batch import FullBatch, Noise
+from dustmap.inference.full_batch import FullBatch
 from dustmap.linalg.cg import ConjugateGradients
+from dustmap.noise import Normal, StudentT
 
 RULE = GaussLegendre(count=6)
 
@@ -38,8 +39,8 @@ def with_everything(samples):
     count = 300
     model, y, variance = log_normal(count)
     ends = dense_torus.inside(2, count, 3)
-    noise = Noise(
-        variance=variance,
+    noise = StudentT(
+        stated=variance,
         blur=LineIntegrals(0.95 * ends, RULE),
         blur_scale=torch.full((count,), 0.05, dtype=torch.float64),
         degrees=4.0,
@@ -68,7 +69,7 @@ def alone(samples):
         newton_tolerance=1e-4,
         preconditioner_rank=12,
     )
-    return model, y, Noise(variance=variance), settings
+    return model, y, Normal(stated=variance), settings
 
 
 def linear(degrees):
@@ -77,7 +78,8 @@ def linear(degrees):
         "matern52", 2, LineIntegrals(dense_torus.inside(2, 40, 3), RULE)
     )
     y = torch.randn(40, generator=rng(6), dtype=torch.float64)
-    noise = Noise(variance=torch.full_like(y, 0.05), degrees=degrees)
+    stated = torch.full_like(y, 0.05)
+    noise = StudentT(stated=stated, degrees=degrees) if degrees else stated
     settings = FullBatch(
         solver=ConjugateGradients(rtol=1e-9, max_steps=300),
         samples=5,

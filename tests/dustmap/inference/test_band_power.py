@@ -8,7 +8,7 @@ import torch
 
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
-from dustmap.inference.full_batch import FullBatch, Noise, infer
+from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.scales.band_power import (
     BandPower,
     band_powers,
@@ -43,7 +43,7 @@ def test_probes_count_what_a_dense_solve_does():
     truth = torch.randn(root.size, generator=generator, dtype=torch.float64)
     data = model.apply(truth)
     settings = FullBatch(samples=0, subgrid_noise=False, probes=200)
-    found = infer(model, data, Noise(variance=noise), settings=settings,
+    found = infer(model, data, noise, settings=settings,
                   generator=generator)  # fmt: skip
     tangent = model.linearise(found.mean).operator
     phi = tangent.matvec(torch.eye(root.size, dtype=torch.float64)).T
@@ -78,7 +78,7 @@ def test_a_prior_with_the_power_of_the_field_has_ratios_of_one():
             data = model.weights.matvec(field.exp())
             data += noise.sqrt() * torch.randn(500, generator=generator).double()
             settings = FullBatch(samples=0, subgrid_noise=False, probes=8)
-            found = infer(model, data, Noise(variance=noise), settings=settings,
+            found = infer(model, data, noise, settings=settings,
                           generator=generator)  # fmt: skip
             assert found.determined is not None
             bands = band_powers(root, found.mean, found.determined)

@@ -9,8 +9,8 @@ import torch
 from reference import woodbury_posterior
 
 from dustmap.inference.full_batch import FullBatch, Precision, infer
-from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.linalg.cg import ConjugateGradients
+from dustmap.noise import Normal
 from dustmap.testing import check_linear_operator
 
 TIGHT = ConjugateGradients(rtol=1e-12, max_steps=2000)
@@ -281,7 +281,7 @@ def test_a_change_of_units_changes_nothing_but_the_units():
 
 def test_the_precision_is_symmetric_and_dense_algebra(generator):
     model, oracle, _, noise = tiny(refinement=2)
-    precision = Precision(model.operator, Independent(noise))
+    precision = Precision(model.operator, Normal(stated=noise))
     check_linear_operator(precision, generator=generator)
     Phi = oracle.features
     exact = np.eye(len(Phi.T)) + Phi.T @ (Phi / noise.numpy()[:, None])

@@ -12,9 +12,9 @@ from operators import FunctionOperator
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
-from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.noise import Normal
 from dustmap.testing import check_forward_model
 
 TIGHT = ConjugateGradients(rtol=1e-12, max_steps=2000)
@@ -192,7 +192,7 @@ def test_a_mode_without_samples_is_judged_by_an_accurate_solve(error, reached):
     )
     noise = torch.full_like(y, (error * float(y.mean())) ** 2)
     result = infer(model, y, noise, settings=settings, generator=generator)
-    target = Target(y=y, noise=Independent(result.noise_variance))
+    target = Target(y=y, noise=Normal(stated=result.noise_variance))
     newton = GaussNewton(model=model, target=target, solver=TIGHT)
     small = newton.decrement(result.mean) <= 5 * 1e-2 * len(y)
     assert result.converged == reached == small

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 
 import dense_torus
 import numpy as np
@@ -16,10 +17,12 @@ from dustmap.functionals import (
     GaussLegendre,
     LineIntegrals,
 )
-from dustmap.inference.full_batch import FullBatch, Noise, NoiseState, infer
+from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.full_batch.state import Fit
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
+from dustmap.noise import Normal, StudentT
 from dustmap.whitening import TorusWhitening
 
 RULE = GaussLegendre(count=8)
@@ -51,11 +54,10 @@ def around(ends, spread):
     return LineIntegrals((1 + share) * ends, RULE, start=(1 - share) * ends)
 
 
-def weighing_of(noise, *, count=6, subgrid=True, observations=None):
-    ends = 0.7 * dense_torus.inside(2, count, 3)
-    model = log_normal(LineIntegrals(ends, RULE))
-    y = torch.ones(count, dtype=torch.float64) if observations is None else observations
-    return model, NoiseState(model, y, noise, subgrid_noise=subgrid)
+def fit_of(noise, *, subgrid=True):
+    model = log_normal(LineIntegrals(0.7 * dense_torus.inside(2, 6, 3), RULE))
+    settings = FullBatch(subgrid_noise=subgrid)
+    return model, Fit(model, torch.ones(6), noise, settings, rng())
 
 
 def test_the_parts_of_the_noise_add_up():
@@ -63,18 +65,19 @@ def test_the_parts_of_the_noise_add_up():
     blur = around(ends, 0.2 * lengths_of(ends))
     stated = torch.linspace(0.1, 0.6, 6, dtype=torch.float64)
     scale = torch.linspace(0.3, 0.8, 6, dtype=torch.float64)
-    noise = Noise(variance=stated, blur=blur, blur_scale=scale)
-    model, with_grid = weighing_of(noise)
-    _, without = weighing_of(noise, subgrid=False)
+    noise = Normal(stated=stated, blur=blur, blur_scale=scale)
+    model, with_grid = fit_of(noise)
+    _, without = fit_of(noise, subgrid=False)
     eps = torch.randn(3, model.latent_size, generator=rng(), dtype=torch.float64)
     v = torch.linspace(1.0, 2.0, 6, dtype=torch.float64)
     W = model.at(blur).weights.to_dense()
     squares = torch.stack([(scale * (W @ model.density(one))) ** 2 for one in eps])
     exact = stated + squares.mean(dim=0)
-    torch.testing.assert_close(without.normal(eps, v), exact, rtol=1e-12, atol=0)
-    torch.testing.assert_close(with_grid.normal(eps, v), exact + v, rtol=1e-12, atol=0)
-    with_grid.weights = torch.full_like(v, 0.25)
-    found = with_grid.total(eps, v)
+    for fit, total in ((without, exact), (with_grid, exact + v)):
+        found = fit.noise.around(fit.unresolved(eps, v)).variance
+        torch.testing.assert_close(found, total, rtol=1e-12, atol=0)
+    noise = replace(with_grid.noise, weights=torch.full_like(v, 0.25))
+    found = noise.around(with_grid.unresolved(eps, v)).variance
     torch.testing.assert_close(found, 4 * (exact + v), rtol=1e-12, atol=0)
 
 
@@ -82,21 +85,20 @@ def test_in_a_constant_density_blur_is_density_times_distance_error():
     ends = 0.7 * dense_torus.inside(2, 6, 3)
     spread = torch.linspace(0.0, 0.3, 6, dtype=torch.float64) * lengths_of(ends)
     half = torch.full((6,), 0.5, dtype=torch.float64)
-    noise = Noise(variance=half, blur=around(ends, spread), blur_scale=half)
-    model, weighing = weighing_of(noise)
+    noise = Normal(stated=half, blur=around(ends, spread), blur_scale=half)
+    model, fit = fit_of(noise)
     eps = torch.zeros(1, model.latent_size, dtype=torch.float64)
-    found = weighing.normal(eps, torch.zeros_like(half)) - half
+    found = fit.unresolved(eps, torch.zeros_like(half))
     torch.testing.assert_close(found, (DENSITY * spread) ** 2, rtol=1e-10, atol=1e-12)
 
 
 def reweighed(residual, **options):
-    """The weighing after residuals in standard deviations ``sqrt(Σ) = 2``."""
-    n = len(residual)
-    noise = Noise(variance=torch.full((n,), 4.0, dtype=torch.float64), **options)
-    _, weighing = weighing_of(noise, count=n)
+    """The noise after residuals in standard deviations ``sqrt(Σ) = 2``."""
     missed = 2 * torch.as_tensor(residual, dtype=torch.float64)
-    weighing.reweigh(missed, missed**2, noise.variance)
-    return weighing
+    kind = StudentT if "degrees" in options else Normal
+    noise = kind(stated=torch.full_like(missed, 4.0), **options)
+    noise = noise.prepared(missed, 1.0, rng())
+    return noise.updated(missed, 0.0, torch.zeros_like(missed))
 
 
 def test_weights_are_those_of_a_scale_mixture():
@@ -108,13 +110,12 @@ def test_weights_are_those_of_a_scale_mixture():
 
 
 def test_the_spread_of_samples_counts_as_a_residual():
-    noise = Noise(
-        variance=torch.ones(3, dtype=torch.float64), degrees=4.0, learn_degrees=False
-    )
-    _, weighing = weighing_of(noise, count=3)
     squares = torch.tensor([0.0, 1.0, 9.0], dtype=torch.float64)
-    weighing.reweigh(torch.zeros_like(squares), squares, torch.ones_like(squares))
-    torch.testing.assert_close(weighing.weights, 5 / (4 + squares))
+    one, zero = torch.ones_like(squares), torch.zeros_like(squares)
+    noise = StudentT(stated=one, degrees=4.0, learn_degrees=False)
+    found = noise.prepared(one, 1.0, rng()).updated(zero, squares, zero)
+    torch.testing.assert_close(found.weights, 5 / (4 + squares))
+    torch.testing.assert_close(found.variance, (4 + squares) / 5)
 
 
 def test_without_degrees_every_weight_is_one():
@@ -174,9 +175,9 @@ def test_a_common_noise_is_learnt_from_the_middle_of_the_residuals(excess):
     far = np.append(residual, np.full(100, 30.0))
     spoilt = reweighed(far, learn_common=True).common
     assert 4 * excess - 0.02 <= spoilt < 4 * excess + 0.35 * 4 * (1 + excess)
-    exact = 4.0 + weighing.common * torch.ones(len(residual), dtype=torch.float64)
-    found = weighing.normal(torch.zeros(1, 1), torch.zeros_like(exact))
-    torch.testing.assert_close(found, exact)
+    none = torch.zeros(len(residual), dtype=torch.float64)
+    found = weighing.around(none).variance
+    torch.testing.assert_close(found, none + 4.0 + weighing.common)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_a_common_noise_is_learnt_from_the_middle_of_the_residuals(excess):
 )
 def test_noise_that_makes_no_sense_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Noise(variance=torch.ones(3), **options)
+        StudentT(stated=torch.ones(3), **options)
 
 
 SETTINGS = FullBatch(solver=ConjugateGradients(rtol=1e-6), samples=8)
@@ -236,9 +237,9 @@ def both_errors(seed, *, outliers):
     y[chosen] += 30 * sigma
     variance = torch.full_like(y, sigma**2)
     student, result = fitted_error(
-        model, y, Noise(variance=variance, degrees=4.0), exact
+        model, y, StudentT(stated=variance, degrees=4.0), exact
     )
-    plain, _ = fitted_error(model, y, Noise(variance=variance), exact)
+    plain, _ = fitted_error(model, y, Normal(stated=variance), exact)
     return student, plain, result, chosen
 
 
@@ -267,10 +268,10 @@ def distance_errors(seed, *, spread, told):
     sigma = 0.02 * float(exact.mean())
     y = there + sigma * torch.randn(COUNT, generator=generator, dtype=torch.float64)
     variance = torch.full_like(y, sigma**2)
-    plain, _ = fitted_error(model, y, Noise(variance=variance), exact)
+    plain, _ = fitted_error(model, y, Normal(stated=variance), exact)
     width = told * lengths_of(stated)
-    noise = Noise(
-        variance=variance,
+    noise = Normal(
+        stated=variance,
         blur=around(stated, width),
         blur_scale=torch.full_like(width, 0.5),
     )

@@ -11,7 +11,7 @@ import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.full_batch.pace import Pace
+from dustmap.inference.full_batch.settings import Pace
 from dustmap.linalg.cg import ConjugateGradients
 
 SOLVER = ConjugateGradients(rtol=1e-6, max_steps=2000)

@@ -12,16 +12,16 @@ import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.full_batch.engine import Samples
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
-from dustmap.inference.full_batch.noise import averages
-from dustmap.inference.full_batch.noise_covariance import Independent
-from dustmap.inference.full_batch.progress import Batch, Samples
 from dustmap.inference.full_batch.randomized_map import (
     fit_samples,
     perturbed_target,
     white_noise,
 )
+from dustmap.inference.full_batch.state import Batch, Fit
 from dustmap.linalg.cg import ConjugateGradients
+from dustmap.noise import Normal
 
 RULE = GaussLegendre(count=6)
 TIGHT = ConjugateGradients(rtol=1e-10, max_steps=2000)
@@ -50,7 +50,7 @@ def fitted(*, seed=5, **options):
 
 
 def drawn(model, y, variance, numbers, *, steps=50, tolerance=1e-8):
-    target = Target(y=y, noise=Independent(variance))
+    target = Target(y=y, noise=Normal(stated=variance))
     target = perturbed_target(target, model, 4, numbers)
     eps = torch.zeros(len(numbers), model.latent_size, dtype=torch.float64)
     newton = GaussNewton(model=model, target=target, solver=TIGHT, forcing=0.3)
@@ -104,7 +104,7 @@ def test_a_sample_is_where_its_own_objective_is_least(place):
 def test_the_gradient_is_that_of_the_objective():
     model, y, variance = seen()
     centre = model.white_noise(rng(7))
-    target = Target(y=y, noise=Independent(variance), centre=centre)
+    target = Target(y=y, noise=Normal(stated=variance), centre=centre)
     eps = 0.3 * model.white_noise(rng(8))
     gradient = target.gradient(model.linearise(eps), eps)
     for seed in range(3):
@@ -121,7 +121,7 @@ def test_every_sample_ends_well_within_the_tolerance():
     result = fitted(newton_tolerance=1e-3)
     seed = int(torch.randint(2**62, (1,), generator=rng(5)))
     for number, eps in enumerate(result.samples):
-        target = Target(y=y, noise=Independent(result.noise_variance))
+        target = Target(y=y, noise=Normal(stated=result.noise_variance))
         target = perturbed_target(target, model, seed, [number])
         newton = GaussNewton(model=model, target=target, solver=TIGHT)
         assert float(newton.decrement(eps[None])) < 1e-3 * len(y)
@@ -142,7 +142,7 @@ def test_samples_fit_their_own_data_and_do_not_explode():
 def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
     model, y, _ = seen()
     total = torch.full_like(y, 4.0)
-    target = Target(y=y, noise=Independent(total))
+    target = Target(y=y, noise=Normal(stated=total))
     perturbed = perturbed_target(target, model, 3, (0, 1, 2))
     first, second, third = perturbed.y
     torch.testing.assert_close(first - y, y - second)
@@ -174,13 +174,13 @@ def test_odd_numbers_of_samples_are_refused():
 def test_averages_are_those_of_the_samples():
     model, y, _ = seen()
     eps = torch.randn(4, model.latent_size, generator=rng(8), dtype=torch.float64)
-    found, predictions = averages(model, y, eps), model.apply(eps)
+    fit = Fit(model, y, Normal(stated=y), FullBatch(), rng())
+    (residual, spread, variance), predictions = fit.averages(eps), model.apply(eps)
     variances = torch.stack([model.linearise(one).variance for one in eps])
     close = functools.partial(torch.testing.assert_close, rtol=1e-10, atol=0)
-    close(y - found.residual, predictions.mean(dim=0))
-    close(found.squares, ((y - predictions) ** 2).mean(dim=0))
-    close(found.spread, predictions.var(dim=0, correction=0))
-    close(found.variance, variances.mean(dim=0))
+    close(y - residual, predictions.mean(dim=0))
+    close(spread, predictions.var(dim=0, correction=0))
+    close(variance, variances.mean(dim=0))
 
 
 def test_the_newton_decrement_is_the_expected_gain():

@@ -247,7 +247,9 @@ def test_rows_solved_anew_give_the_same_as_rows_kept(generator):
     torch.testing.assert_close(kept.q.mean, anew.q.mean, rtol=1e-6, atol=1e-6)
     count = len(problem.data)
     assert kept.rows.rows == count
-    assert anew.rows.rows == 3 * count
+    # Two epochs, the bound, and two products for each iteration of the mean's solve.
+    products = 1 + 2 * int(anew.mean_solution.iterations.max())
+    assert anew.rows.rows >= 3 * count + products
 
 
 def test_unit_steps_of_blocks_are_cut_and_counted(generator):
@@ -301,7 +303,7 @@ def test_hyperparameters_follow_the_gradient_of_the_dense_bound(
         moved = kernel.with_parameters(
             {"lengthscale": logs[:d].exp(), "variance": logs[d].exp()}
         )
-        rows = model.with_kernel(moved).rows(index)
+        rows = fresh_on(model, moved).rows(index)
         other = noisy(data, common=float(logs[d + 1].exp())).select(index)
         return float(other.expected(rows, q).mean())
 

@@ -13,11 +13,9 @@ from dustmap.functionals import GaussLegendre, LineIntegrals, MonteCarlo, PointV
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.solve_gradient import toeplitz_solve
-from dustmap.linalg.toeplitz import EmbeddingLimits
+from dustmap.linalg.toeplitz import EmbeddingLimits, toeplitz_solve
+from dustmap.models import rowwise
 from dustmap.models.gaussian import TorusGaussian
-from dustmap.models.row_gradient import differentiable_rows
-from dustmap.models.row_operator import RowwiseFeatures
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.testing import check_forward_model, check_linear_operator
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening
@@ -54,19 +52,22 @@ def test_the_operator_is_the_matrix_of_the_rows_with_and_without_them(case, gene
     check_linear_operator(model.operator, generator=generator, rtol=1e-9)
     x = torch.randn(2, model.latent_size, generator=generator, dtype=torch.float64)
     torch.testing.assert_close(model.operator.matvec(x), x @ features.mT)
-    solved = model.operator.report.rows
-    assert solved > 0
     model.keep_rows()
+    solved = model.report.rows
+    assert solved > 2 * len(features)
     check_linear_operator(model.operator, generator=generator, rtol=1e-9)
     torch.testing.assert_close(model.operator.matvec(x), x @ features.mT)
-    assert model.operator.report.rows == solved
+    assert model.report.rows == solved
     torch.testing.assert_close(all_rows(model).features, features)
 
 
-def test_the_operator_without_memory_for_cross_covariances_is_the_same(generator):
+def test_the_operator_without_memory_for_cross_covariances_is_the_same(
+    generator, monkeypatch
+):
     model = fresh_model(box(2, "matern32", 2.0))
     model.chunk = 4
-    lean = RowwiseFeatures(model, memory=0)
+    monkeypatch.setattr(rowwise, "_CROSS", 0)
+    lean = model.operator
     y = torch.randn(2, lean.shape[0], generator=generator, dtype=torch.float64)
     torch.testing.assert_close(lean.rmatvec(y), y @ all_rows(model).features)
     check_linear_operator(lean, generator=generator, rtol=1e-9)
@@ -150,11 +151,10 @@ def test_what_rounding_leaves_below_zero_is_counted_and_zero():
     assert f"{model.report.below_zero} conditional variances" in str(model.report)
 
 
-def test_joint_draws_of_too_many_observations_are_refused(generator):
+def test_joint_draws_of_too_many_observations_are_refused(generator, monkeypatch):
+    monkeypatch.setattr(rowwise, "_DENSE", 10)
     points = torch.rand(12, 1, generator=generator, dtype=torch.float64)
-    model = RowwiseGaussian(
-        whitened(1, "matern32", 1.0), PointValues(points), dense_limit=10
-    )
+    model = RowwiseGaussian(whitened(1, "matern32", 1.0), PointValues(points))
     with pytest.raises(ValueError, match=r"joint residuals of 12 .* limited to 10"):
         model.residual_draws(torch.zeros(1, 1), generator)
 
@@ -173,7 +173,7 @@ def test_another_kernel_keeps_the_embedding_and_goes_on_counting():
     all_rows(model)
     kernel = model.whitening.kernel
     shorter = kernel.with_parameters({"lengthscale": kernel.lengthscale * 0.7})
-    moved = model.with_kernel(shorter)
+    moved = model.on(model.whitening.with_kernel(shorter))
     assert moved.latent_size == model.latent_size
     all_rows(moved)
     assert moved.report.rows == 2 * len(model.functionals)
@@ -265,7 +265,10 @@ def test_rows_have_the_derivatives_of_dense_algebra(case, generator):
             [g.reshape(-1) for g in torch.autograd.grad(objective, list(logs.values()))]
         )
 
-    exact, ours = gradients(dense_rows), gradients(differentiable_rows)
+    def rows_under(model, kernel, index):
+        return model.rows_under(model.whitening.with_gradients(kernel), index)
+
+    exact, ours = gradients(dense_rows), gradients(rows_under)
     torch.testing.assert_close(ours, exact, rtol=1e-7, atol=1e-7)
 
 

@@ -11,13 +11,13 @@ import torch
 from residual_fields import field_of
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
-from dustmap.inference.full_batch import FullBatch, Noise, infer
+from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import LinearOperator
 from dustmap.residual.covariance import Rays
 from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import JITTER
-from dustmap.residual.vecchia import VecchiaPrecision
+from dustmap.residual.vecchia import Vecchia
 
 WEIGHTS = torch.tensor([0.2, 0.5, 1.0, 0.1], dtype=torch.float64)
 
@@ -55,7 +55,7 @@ def test_with_all_earlier_rows_it_is_the_exact_precision(
     generator: torch.Generator,
 ) -> None:
     of, rows = field(60, generator), torch.arange(10, 60)
-    found = VecchiaPrecision.of(of, rows, generator, count=49)
+    found = Vecchia.of(of, rows, generator, count=49)
     exact = dense(of, rows)
     products = found.weighed(torch.eye(50, dtype=torch.float64))
     torch.testing.assert_close(
@@ -66,7 +66,7 @@ def test_with_all_earlier_rows_it_is_the_exact_precision(
 
 
 def test_roots_belong_to_the_precision(generator: torch.Generator) -> None:
-    found = VecchiaPrecision.of(field(200, generator), torch.arange(200), generator, 12)
+    found = Vecchia.of(field(200, generator), torch.arange(200), generator, 12)
     white = torch.randn(200, generator=generator, dtype=torch.float64)
     coloured = found.coloured(white)
     norm = found.whitened(coloured).square().sum()
@@ -80,7 +80,7 @@ def test_draws_have_the_covariance_of_the_dense_process(
     generator: torch.Generator,
 ) -> None:
     of = field(30, generator)
-    found = VecchiaPrecision.of(of, torch.arange(30), generator, count=29)
+    found = Vecchia.of(of, torch.arange(30), generator, count=29)
     white = torch.randn(20_000, 30, generator=generator, dtype=torch.float64)
     drawn = torch.stack([found.coloured(each) for each in white])
     exact = dense(of, torch.arange(30))
@@ -93,7 +93,7 @@ def test_more_neighbours_come_closer(generator: torch.Generator) -> None:
     exact = torch.linalg.inv(dense(of, rows))
 
     def error(count: int) -> float:
-        found = VecchiaPrecision.of(of, rows, torch.Generator().manual_seed(1), count)
+        found = Vecchia.of(of, rows, torch.Generator().manual_seed(1), count)
         return float((found.weighed(torch.eye(300).double()) - exact).norm())
 
     errors = [error(count) for count in (3, 10, 30, 100)]
@@ -102,7 +102,7 @@ def test_more_neighbours_come_closer(generator: torch.Generator) -> None:
 
 
 def test_single_precision_stays_single(generator: torch.Generator) -> None:
-    found = VecchiaPrecision.of(field(40, generator), torch.arange(40), generator, 8)
+    found = Vecchia.of(field(40, generator), torch.arange(40), generator, 8)
     x = torch.randn(3, 40, generator=generator)
     exact = found.weighed(x.double())
     assert found.weighed(x).dtype == torch.float32
@@ -125,7 +125,7 @@ class Dense(LinearOperator):
 
 def test_the_gram_is_that_of_dense_algebra(generator: torch.Generator) -> None:
     of, rows = field(40, generator), torch.arange(40)
-    found = VecchiaPrecision.of(of, rows, generator, count=39)
+    found = Vecchia.of(of, rows, generator, count=39)
     features = torch.randn(40, 7, generator=generator, dtype=torch.float64)
     x = torch.randn(2, 7, generator=generator, dtype=torch.float64)
     expected = x @ (features.mT @ torch.linalg.solve(dense(of, rows), features))
@@ -149,11 +149,11 @@ def test_map_and_residual_are_those_of_the_dense_joint_process(
     whole = features @ features.mT + residual
     y = offset[:count] + torch.randn(count, generator=generator, dtype=torch.float64)
 
-    correlation = VecchiaPrecision.of(of, rows[:count], generator, count=count - 1)
+    correlation = Vecchia.of(of, rows[:count], generator, count=count - 1)
     found = infer(
         model,
         y,
-        Noise(variance=correlation.variance, correlation=correlation),
+        correlation,
         settings=FullBatch(
             solver=ConjugateGradients(rtol=1e-10), samples=4000, subgrid_noise=False
         ),
@@ -184,6 +184,8 @@ def test_map_and_residual_are_those_of_the_dense_joint_process(
 
 
 def test_nothing_of_correlated_noise_is_learnt(generator: torch.Generator) -> None:
-    found = VecchiaPrecision.of(field(20, generator), torch.arange(20), generator, 5)
-    with pytest.raises(ValueError, match="correlated"):
-        Noise(variance=found.variance, correlation=found, degrees=4.0)
+    found = Vecchia.of(field(20, generator), torch.arange(20), generator, 5)
+    residual = torch.full((20,), 50.0, dtype=torch.float64)
+    assert found.fixed and not found.depends_on_field
+    assert found.updated(residual, 1.0, residual) is found
+    assert found.around(residual) is found

@@ -111,8 +111,9 @@ def test_what_the_other_does_not_know_stays_as_it_was(dust):
 def test_beyond_both_maps_nothing_is_known(dust):
     filled = dust.continued(queried(Even(reach=1000.0)))
     where = at([10.0, 10.0], [0.0, 0.0], [800.0, 2000.0])
-    parts, flags = filled.summary(where, integrated=True)
-    for values in parts.values():
+    answer = filled.extinction(where)
+    flags = answer.flags
+    for values in (answer.mean, answer.std, *answer.quantiles.values()):
         assert np.isfinite(values.value).tolist() == [True, False]
     assert flags["inside"].tolist() == [True, False]
     # Those of the edge of the map are not those of places beyond it.
@@ -125,8 +126,11 @@ def test_shapes_quantiles_and_missing_distances(dust):
     shaped = at(np.full((2, 3), 5.0), np.zeros((2, 3)), np.full((2, 3), 800.0))
     found = filled.query(shaped, integrated=True, mode="percentile", pct=[16, 50, 84])
     assert found.shape == (2, 3, 3) and (np.diff(found.value, axis=-1) > 0).all()
-    parts, flags = filled.summary(shaped, integrated=True)
-    np.testing.assert_allclose(parts["p16"].value, found.value[..., 0], rtol=1e-2)
+    answer = filled.extinction(shaped)
+    flags = answer.flags
+    np.testing.assert_allclose(
+        answer.quantiles["p16"].value, found.value[..., 0], rtol=1e-2
+    )
     assert flags.shape == (2, 3) and flags["joined"].all()
     missing = at(np.array([5.0]), np.array([0.0]), np.array([np.nan]))
     found, flags = filled.query(missing, integrated=True, return_flags=True)

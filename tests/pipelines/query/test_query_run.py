@@ -45,24 +45,27 @@ def store(positive_run, tmp_path_factory):
 def test_a_run_asked_without_a_quantity_says_what_to_pass(positive_run):
     dust = open_map(positive_run.path)
     coords = SkyCoord(10 * u.deg, 2 * u.deg, 150 * u.pc, frame="galactic")
-    for ask in (dust.query, dust.summary):
-        with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
-            ask(coords)
+    with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
+        dust.query(coords)
 
 
 def test_a_run_answers_as_predict_does(positive_run, places, coords):
     dust = open_map(positive_run.path)
     columns = predict_columns(positive_run.plan, positive_run.posterior, places)
-    for integrated_, what in ((True, "extinction"), (False, "density")):
-        parts, _ = dust.summary(coords, integrated=integrated_)
+    for what, answer in (
+        ("extinction", dust.extinction(coords)),
+        ("density", dust.density(coords)),
+    ):
+        parts = {"mean": answer.mean, "std": answer.std, **answer.quantiles}
         for kind in ("mean", "std", "p16", "p50", "p84"):
             np.testing.assert_allclose(parts[kind].value, columns[f"{what}_{kind}"])
 
 
 def test_a_store_answers_as_its_run_does(positive_run, store, places, coords):
     columns = predict_columns(positive_run.plan, positive_run.posterior, places)
-    parts, flags = open_map(store).summary(coords, integrated=True)
-    assert flags["inside"].all()
+    answer = open_map(store).extinction(coords)
+    assert answer.flags["inside"].all()
+    parts = {"mean": answer.mean, "std": answer.std, **answer.quantiles}
     for kind in ("mean", "p50", "std"):
         ratio = parts[kind].value / columns[f"extinction_{kind}"]
         assert abs(np.median(ratio) - 1) < 0.01, kind

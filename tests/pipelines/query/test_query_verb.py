@@ -69,11 +69,15 @@ def refused(command, line, text):
 def test_one_place_is_told_with_names_and_units(command, path):
     found = said(command, f"query {path} --l 90 --b 5 --distance 200")
     here = SkyCoord(l=90 * u.deg, b=5 * u.deg, distance=200 * u.pc, frame="galactic")
-    for what, integrated in (("extinction", True), ("density", False)):
-        parts, _ = open_map(path).summary(here, integrated=integrated)
+    dust = open_map(path)
+    for what, answer in (
+        ("extinction", dust.extinction(here)),
+        ("density", dust.density(here)),
+    ):
+        parts = {"mean": answer.mean, "std": answer.std, **answer.quantiles}
         for kind, value in parts.items():
             number, unit = found[f"{what}_{kind}"]
-            error = 1e-2 * parts["std"].value
+            error = 1e-2 * answer.std.value
             assert float(number) == pytest.approx(value.value, abs=error)
             assert len(number.strip("0.").partition("e")[0]) <= 5
             assert u.Unit(unit) == value.unit
@@ -149,9 +153,8 @@ def test_a_table_keeps_every_row_and_column(command, path, rows, tmp_path, suffi
     np.testing.assert_array_equal(np.isfinite(found), inside)
     assert flags["inside"] == inside
     coords = SkyCoord(l=10 * u.deg, b=5 * u.deg, distance=200 * u.pc, frame="galactic")
-    parts, _ = open_map(path).summary(coords, integrated=True)
-    error = 1e-2 * parts["std"].value
-    assert found[0] == pytest.approx(parts["mean"].value, abs=error)
+    answer = open_map(path).extinction(coords)
+    assert found[0] == pytest.approx(answer.mean.value, abs=1e-2 * answer.std.value)
     if suffix != "csv":
         assert table["extinction_mean"].unit == u.mag
         assert table["density_p16"].unit == u.mag / u.pc

@@ -9,7 +9,6 @@ from pipelines.catalog.schema import Stars, read_table, write_table
 from pipelines.compare.stars import compare_held_out
 from pipelines.model.plan import Plan
 from pipelines.report.data import gather
-from pipelines.run.assessment import observation_noise
 from pipelines.run.folder import read_run
 from pipelines.run.held_out import FILE, held_out_score, read_held_out, write_held_out
 
@@ -44,8 +43,8 @@ def predictions(inside=(True, True, False)) -> dict[str, np.ndarray]:
 
 
 def test_noise_is_of_the_star_of_the_catalogue_and_of_its_distance(plan):
-    noise = observation_noise(stars(), plan, np.full(3, 0.02))
-    np.testing.assert_allclose(noise, [0.5, 1.3, 0.5])
+    variance = stars().variance(np.full(3, 0.02), plan.common_noise)
+    np.testing.assert_allclose(variance, [0.25, 1.69, 0.25])
 
 
 def test_what_was_written_comes_back_without_the_stars_outside(tmp_path, plan):

@@ -8,17 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from dustmap.grid import Grid
-from dustmap.kernels import Radial
+from dustmap.kernels import KERNELS
 from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.plan import (
-    SOLVABLE,
-    make_grid,
-    memory_limit,
-    shares_noise,
-    work_of,
-)
+from pipelines.model.plan import SOLVABLE
 
 # A grid of more stars than these is at most so many times finer than the lengthscale:
 # with 7 instead of 5 errors of 48,000 stars' extinctions were 0.0271 instead of 0.0282
@@ -49,59 +44,68 @@ _STEP, _STEPS = 2**0.125, 9
 _SHELL, _FEWEST = 1.1, 50
 
 
-def finest_grids(
-    lower: np.ndarray,
-    upper: np.ndarray,
-    kernel: Radial,
+def choose_grids(
+    box: Box,
+    lengthscale: Sequence[float],
+    std: float,
     distances: np.ndarray,
     config: FitConfig,
     speed: cost.Speed,
     *,
-    std: float = 1.0,
     ranks: int = 1,
     here: int = 1,
 ) -> tuple[Grid, ...]:
-    """The finest grids that memory, time and the lengthscale call for.
+    """Return the grids that are given, or the finest that budget and scales call for.
 
     Where their number is open, finer ones near the observer may cost the coarsest a
     factor of two in spacing if the stars' cells become smaller, in the geometric mean.
-    ``ranks`` processes share out the fit, ``here`` of them on this machine.
+    ``ranks`` processes share out the fit, ``here`` of them on this machine: together
+    they may have a finer grid than one.
 
     Raises
     ------
     InputError
         If none fits the budget.
     """
-    enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
-    if shares_noise(config):
-        enough = max(_LEAST_SHARED, _SHARED_PER_STAR * len(distances))
-    memory, seconds = memory_limit(config), _solve_seconds(config, speed)
 
     def grids_of(spacing: float, levels: int | None) -> tuple[Grid, ...]:
-        grid = make_grid(lower, upper, (spacing,) * 3, config)
+        grid = make_grid(box, (spacing,) * 3, config)
         return nested_grids(grid, distances, config, levels)
+
+    if config.box.spacing is not None or config.box.shape is not None:
+        grid = make_grid(box, config.box.spacing or (1.0,) * 3, config)
+        return nested_grids(grid, distances, config, config.levels)
+    kernel = KERNELS[config.kernel](lengthscale=list(lengthscale))
+    stars = len(distances)
+    enough = max(_LEAST_POINTS, _POINTS_PER_STAR * stars)
+    if config.shares_noise:
+        enough = max(_LEAST_SHARED, _SHARED_PER_STAR * stars)
+    budget, memory = 60 * config.budget.minutes, cost.memory_limit(config)
+    left = budget - sum(cost.beside(speed).values())
+    seconds = max(min(left, _SOLVE_SHARE * budget), _LEAST_SHARE * budget)
 
     def fits(grids: tuple[Grid, ...]) -> bool:
         if sum(grid.size for grid in grids) > enough:
             return False
-        work = work_of(grids, kernel, distances, config, std=std)
+        work = cost.work_of(grids, kernel, distances, config, std=std)
         work = work.shared_out(ranks, here)
         return cost.foreseen(work) <= memory and cost.seconds(work, speed) <= seconds
 
+    extent = np.subtract(box.upper, box.lower)
     levels = 1 if config.levels is None else config.levels
     full_batch = config.inference.engine == "full-batch"
-    times = _FINEST if full_batch and len(distances) > _MANY else SOLVABLE
-    spacing = float(kernel.lengthscale.min()) / times
+    times = _FINEST if full_batch and stars > _MANY else SOLVABLE
+    spacing = min(lengthscale) / times
     while not fits(grids_of(spacing, levels)):
-        if spacing > (upper - lower).max() / 4:
+        if spacing > extent.max() / 4:
             raise InputError(
                 f"no grid fits the budget of {config.budget.minutes:g} min and "
-                f"{memory / 2**30:.2g} GiB for {len(distances)} stars: raise "
+                f"{memory / 2**30:.2g} GiB for {stars} stars: raise "
                 "budget.minutes or budget.memory_gib, or lower inference.samples"
             )
         spacing *= _STEP
     if not full_batch:
-        spacing = max(spacing, svi_spacing(lower, upper, len(distances), config))
+        spacing = max(spacing, svi_spacing(extent, stars, config))
     best = grids_of(round_spacing(spacing), levels)
     if config.levels is None:
         tried = (spacing * _STEP**step for step in range(_STEPS))
@@ -113,6 +117,22 @@ def finest_grids(
     return best
 
 
+def make_grid(box: Box, spacing: tuple[float, ...], config: FitConfig) -> Grid:
+    """Return a grid that covers the box; free sides are multiples of the spacing."""
+    shape = config.box.shape
+    if shape is not None:
+        steps = np.subtract(box.upper, box.lower) / (np.array(shape) - 1)
+        return Grid(shape=shape, spacing=tuple(steps.tolist()), origin=box.lower)
+    origin, counts = [], []
+    for axis, name in enumerate("xyz"):
+        h, low, high = spacing[axis], box.lower[axis], box.upper[axis]
+        if getattr(config.box, name) is None:
+            low = -math.ceil(-low / h - 1e-9) * h
+        origin.append(low)
+        counts.append(max(math.ceil((high - low) / h - 1e-9), 1) + 1)
+    return Grid(shape=tuple(counts), spacing=tuple(spacing), origin=tuple(origin))
+
+
 def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
     """Mean over stars of the logarithm of the cells at their distances [ln pc]."""
     cells = np.full(len(distances), max(grids[0].spacing))
@@ -121,17 +141,8 @@ def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
     return float(np.log(cells).mean())
 
 
-def _solve_seconds(config: FitConfig, speed: cost.Speed) -> float:
-    """Time that the full-batch solves may take."""
-    budget = 60 * config.budget.minutes
-    left = budget - sum(cost.beside(speed).values())
-    return max(min(left, _SOLVE_SHARE * budget), _LEAST_SHARE * budget)
-
-
-def svi_spacing(
-    lower: np.ndarray, upper: np.ndarray, stars: int, config: FitConfig
-) -> float:
-    """A spacing [pc] with which HIP-GP as published ends within the budget.
+def svi_spacing(extent: np.ndarray, stars: int, config: FitConfig) -> float:
+    """Return a spacing [pc] with which HIP-GP as published ends within the budget.
 
     A row costs some ``_ROW_SECONDS`` per grid point (tens of PCG iterations on an
     embedding eight times the grid, a value of the kernel for every node and point),
@@ -139,9 +150,9 @@ def svi_spacing(
     """
     seconds = _SOLVE_SHARE * 60 * config.budget.minutes
     by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
-    by_memory = memory_limit(config) / 4 / (8 * max(stars, 1))
+    by_memory = cost.memory_limit(config) / 4 / (8 * max(stars, 1))
     points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
-    return float(np.prod(upper - lower) / points) ** (1 / 3)
+    return float(np.prod(extent) / points) ** (1 / 3)
 
 
 def round_spacing(spacing: float) -> float:

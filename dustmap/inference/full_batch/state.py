@@ -1,0 +1,400 @@
+"""All that changes during one full-batch inference, and its checkpoints."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dustmap.checkpoint import (
+    Checkpointer,
+    NoCheckpoints,
+    State,
+    check_state,
+    flatten,
+    part_of,
+    rebuild,
+    scoped,
+)
+from dustmap.distributed.group import Group
+from dustmap.inference.full_batch.gauss_newton import (
+    GaussNewton,
+    OnStep,
+    Precision,
+    Target,
+    quiet,
+)
+from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimited
+from dustmap.linalg.cg import Solution
+from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.noise import NoiseModel, Normal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iterate:
+    """ε between two Gauss–Newton steps to the mode, its Σ, and the number of steps."""
+
+    eps: Float[Tensor, " p"]
+    total: Float[Tensor, " n"]
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """The end of the Gauss–Newton steps: their number, status and last solve.
+
+    ``refined`` says whether its solves were the finer ones.
+    """
+
+    eps: Float[Tensor, " p"]
+    steps: int
+    converged: bool
+    solution: Solution
+    refined: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A sample of a non-linear model and the status of its fit.
+
+    ``expected_decrease`` is that of the objective in the last step [nats];
+    ``iterations`` are those of conjugate gradients in all steps of its last round.
+    """
+
+    eps: Float[Tensor, " p"]
+    expected_decrease: float
+    iterations: int
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples that are fitted in lockstep, between two of their Gauss–Newton steps.
+
+    ``going`` are those whose steps have not ended; the rest as of :class:`Fitted`.
+    """
+
+    eps: Float[Tensor, "b p"]
+    going: Bool[Tensor, " b"]
+    expected_decrease: Float[Tensor, " b"]
+    iterations: Int[Tensor, " b"]
+    steps: int = 0
+
+    @classmethod
+    def at(cls, eps: Float[Tensor, "b p"]) -> Batch:
+        """Begin before the first step."""
+        zeros = torch.zeros(len(eps), dtype=torch.float64, device=eps.device)
+        return cls(
+            eps=eps,
+            going=torch.ones_like(zeros, dtype=torch.bool),
+            expected_decrease=zeros + math.inf,
+            iterations=zeros.long(),
+        )
+
+    def fitted(self, tolerance: float) -> list[Fitted]:
+        """Split; those have converged whose last step expected less than this."""
+        return [
+            Fitted(eps=eps, expected_decrease=e, iterations=n, converged=e < tolerance)
+            for eps, e, n in zip(
+                self.eps.unbind(),
+                self.expected_decrease.tolist(),
+                self.iterations.tolist(),
+                strict=True,
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round of sample fits.
+
+    Parameters
+    ----------
+    total
+        Its Σ.
+    rough
+        Whether it is one of the first rounds, of a few rough samples.
+    number
+        From 0, separately for rough and final rounds.
+    batches
+        Number of batches fitted in it.
+    finished
+        Whether no round follows.
+    """
+
+    total: Float[Tensor, " n"]
+    rough: bool = True
+    number: int = 0
+    batches: int = 0
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The inputs of a preconditioner: ε, Σ, and the generator's state before it."""
+
+    eps: Float[Tensor, " p"]
+    total: Float[Tensor, " n"]
+    generator: Tensor
+
+
+class Fit:
+    """Model, noise, preconditioner, generator and progress of one inference.
+
+    Its stages in order: ``search`` is the current iterate of the mode; ``seed`` that of
+    the samples' white noise, negative before they begin; ``blocks`` finished samples of
+    a linear model; ``round`` is that of a non-linear one, ``batch`` what it works on,
+    and ``samples`` are those fitted in it or in the round before, by number.
+    ``out_of_time`` says whether a stage ended before it was done, ``iterations`` counts
+    conjugate gradients with the present preconditioner. Checkpoints hold the
+    ``origin`` of that instead of its vectors.
+    """
+
+    search: Iterate | None = None
+    mode: Mode | None = None
+    seed: int = -1
+    blocks: Solution | None = None
+    round: Round | None = None
+    batch: Batch | None = None
+    share_settled: bool = True
+    out_of_time: bool = False
+    preconditioner: NystromPreconditioner | None = None
+    origin: Origin | None = None
+    iterations: int = 0
+
+    def __init__(
+        self,
+        model: ForwardModel,
+        observations: Float[Tensor, " n"],
+        noise: NoiseModel,
+        settings: FullBatch,
+        generator: torch.Generator,
+        *,
+        on_step: OnStep | None = None,
+        checkpointer: Checkpointer | None = None,
+        time_left: SecondsLeft = unlimited,
+        teams: Group | None = None,
+    ) -> None:
+        self.model, self.settings, self.generator = model, settings, generator
+        self.y = observations.to(dtype=model.dtype, device=model.device)
+        if isinstance(noise, Normal):
+            noise = noise.prepared(self.y, model.subgrid_share, generator)
+        self.noise: NoiseModel = noise
+        self._blurred = None if noise.blur is None else model.at(noise.blur)
+        self.on_step, self.time_left = on_step or quiet, time_left
+        self.teams = Group() if teams is None else teams
+        self.samples: dict[int, Fitted] = {}
+        self._checkpointer = checkpointer or NoCheckpoints()
+        state = self._checkpointer.restore()
+        if state is not None:
+            self._restore(state)
+
+    @property
+    def enough(self) -> float:
+        """The expected decrease at which steps end [nats]."""
+        return self.settings.newton_tolerance * len(self.y)
+
+    @property
+    def inexact(self) -> bool:
+        """Whether the tangent or Σ changes with ε, so that one step is not enough."""
+        return not self.model.linear or self.noise.depends_on_field
+
+    def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
+        """Return the tangent at ε, and Σ there with the current weights."""
+        tangent = self.model.linearise(eps)
+        return tangent, self.noise.around(self.unresolved(eps[None], tangent.variance))
+
+    def unresolved(
+        self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
+    ) -> Float[Tensor, " n"]:
+        """Return the variance that samples of the field add to Σ."""
+        total = variance if self.settings.subgrid_noise else torch.zeros_like(variance)
+        if self._blurred is not None and self.noise.blur_scale is not None:
+            for one in eps:
+                blur = self.noise.blur_scale * self._blurred.apply(one)
+                total = total + blur**2 / len(eps)
+        return total
+
+    def learn_at(
+        self, eps: Float[Tensor, " p"], tangent: Linearisation
+    ) -> tuple[Float[Tensor, " n"], float]:
+        """Update the noise at ε; return Σ and ``mean (y − apply)²/Σ``.
+
+        Outliers are down-weighted once most observations are fitted.
+        """
+        unresolved = self.unresolved(eps[None], tangent.variance)
+        residual = self.y - tangent.prediction
+        noise, squares = self.noise.around(unresolved), residual**2
+        if float((squares / noise.normal(unresolved)).median()) < 1.0:
+            noise = noise.updated(residual, 0.0, unresolved)
+        self.noise = noise
+        return noise.variance, float((squares / noise.variance).mean())
+
+    def learn_over(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
+        """Update the noise, and α of model and noise, by samples; return Σ."""
+        residual, spread, variance = self.averages(eps)
+        unresolved, before = self.unresolved(eps, variance), self.noise
+        if not before.learn_share:
+            self.noise = before.updated(residual, spread, unresolved).around(unresolved)
+            return self.noise.variance
+        # Only variances of line integrals are proportional to the share.
+        model, share = self.model, before.share
+        double = self.averages(eps, model.with_subgrid_share(2 * share))[2]
+        self.noise = before.updated(residual, spread, unresolved, double - variance)
+        if self.noise.share != share:
+            self.model = model.with_subgrid_share(self.noise.share)
+        return self.noise.variance
+
+    def averages(
+        self, eps: Float[Tensor, "s p"], model: ForwardModel | None = None
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Return the mean residual, the variance of ``apply`` and ``v``, over samples.
+
+        The divisor is S, since the mean of an antithetic pair has no error to first
+        order.
+        """
+        model = model or self.model
+        total = torch.zeros(3, len(self.y), dtype=torch.float64, device=self.y.device)
+        first = model.apply(eps[0])
+        for one in eps:
+            tangent = model.linearise(one)
+            # Relative to the first sample, against cancellation.
+            beside = tangent.prediction - first
+            total += torch.stack([beside, tangent.variance, beside**2])
+        beside, variance, second = total / len(eps)
+        spread = (second - beside**2).clamp(min=0.0)
+        residual = self.y - (first + beside).to(self.y)
+        return residual, spread.to(self.y), variance.to(self.y)
+
+    def include_all(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
+        """Return held-out observations to the data; return Σ over these samples."""
+        assert isinstance(self.noise, Normal)
+        unresolved = self.unresolved(eps, self.averages(eps)[2])
+        self.noise = self.noise.including_all().around(unresolved)
+        return self.noise.variance
+
+    def newton(self, total: Float[Tensor, " n"], **options: Any) -> GaussNewton:
+        """Return steps to the mode for this Σ, with the current preconditioner."""
+        return GaussNewton(
+            model=self.model,
+            target=Target(y=self.y, noise=self.noise.at(total)),
+            preconditioner=self.preconditioner,
+            on_step=self.on_step,
+            **options,
+        )
+
+    def precondition(
+        self,
+        tangent: Linearisation,
+        eps: Float[Tensor, " p"],
+        total: Float[Tensor, " n"],
+    ) -> None:
+        """Make and keep a preconditioner of the precision at ε, if it is to have one.
+
+        Its vectors are in the model's ``leading`` subspace.
+        """
+        precision = Precision(tangent.operator, self.noise.at(total))
+        size, subspace = precision.shape[0], self.model.leading
+        most = size if subspace is None else len(subspace)
+        rank, self.iterations = min(self.settings.preconditioner_rank, most), 0
+        if rank == 0:
+            return
+        origin = Origin(eps=eps, total=total, generator=self.generator.get_state())
+        # Free the memory of the old one first.
+        self.preconditioner = self.origin = None
+        self.on_step("preconditioner", rank, math.nan)
+        self.preconditioner = NystromPreconditioner.build(
+            precision.data_term,
+            size,
+            rank,
+            self.generator,
+            dtype=precision.dtype,
+            device=precision.device,
+            subspace=subspace,
+        )
+        self.origin = origin
+
+    def save(self, **progress: Any) -> None:
+        """Record progress by name, and save the state."""
+        for name, value in progress.items():
+            setattr(self, name, value)
+        state = self._values()
+        names = ("origin", "search", "mode", "blocks", "round", "batch")
+        parts = {name: getattr(self, name) for name in names}
+        parts |= {f"sample {i}": each for i, each in self.samples.items()}
+        for name, part in parts.items():
+            state |= {} if part is None else flatten(name, part)
+        self._checkpointer.save(state)
+
+    def _values(self) -> State:
+        """Return the entries of every state, without copies."""
+        return {
+            "generator": self.generator.get_state(),
+            "share": float(self.model.subgrid_share),
+            "share_settled": self.share_settled,
+            "out_of_time": self.out_of_time,
+            "count": self.settings.samples,
+            "seed": self.seed,
+            "iterations": self.iterations,
+            **scoped("noise", self.noise.state()),
+        }
+
+    def _restore(self, state: State) -> None:
+        """Go on from a state, or raise a ValueError if it belongs to another fit."""
+        examples, expected = self._examples(), self._values()
+        for name, example in examples.items():
+            expected |= flatten(name, example)
+        rows = {
+            name
+            for name, value in expected.items()
+            if name.startswith(("blocks.", "batch.")) and isinstance(value, Tensor)
+        }
+        check_state(state, expected, optional=examples, any_length=rows)
+        if state["count"] != self.settings.samples:
+            raise ValueError(
+                f"the saved state does not fit: it has {state['count']} samples, "
+                f"expected {self.settings.samples}"
+            )
+        self.noise = self.noise.restored(part_of(state, "noise"), state["share"])
+        if state["share"] != self.model.subgrid_share:
+            self.model = self.model.with_subgrid_share(state["share"])
+        for name, example in examples.items():
+            if not part_of(state, name):
+                continue
+            value = rebuild(name, example, state)
+            if name.startswith("sample "):
+                self.samples[int(name.split()[1])] = value
+            else:
+                setattr(self, name, value)
+        if self.origin is not None:
+            origin = self.origin
+            self.generator.set_state(origin.generator)
+            tangent = self.model.linearise(origin.eps)
+            self.precondition(tangent, origin.eps, origin.total)
+        self.generator.set_state(state["generator"])
+        for name in ("share_settled", "seed", "out_of_time", "iterations"):
+            setattr(self, name, state[name])
+
+    def _examples(self) -> dict[str, Any]:
+        """Return an example of every part of a state of this fit."""
+        p = self.y.new_zeros(self.model.latent_size)
+        n = torch.zeros_like(self.y)
+        zero = torch.zeros(1, dtype=torch.float64, device=p.device)
+        solution = Solution(
+            value=p[None], residual=zero, iterations=zero.long(), converged=zero.bool()
+        )
+        fitted = Fitted(eps=p, expected_decrease=0.0, iterations=0, converged=False)
+        return {
+            "origin": Origin(eps=p, total=n, generator=self.generator.get_state()),
+            "search": Iterate(eps=p, total=n),
+            "mode": Mode(eps=p, steps=0, converged=False, solution=solution),
+            "blocks": solution,
+            "round": Round(total=n),
+            "batch": Batch.at(p[None]),
+            **{f"sample {i}": fitted for i in range(self.settings.samples)},
+        }

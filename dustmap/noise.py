@@ -1,0 +1,439 @@
+r"""Σ, the noise of all observations, updated as the field improves.
+
+Independent noise has ``Σ_n = (σ_n² + τ² + u_n) / w_n``: the stated and a common
+variance, the variance u that the field itself adds (what a grid cannot resolve, and
+distance errors ``(b_n L'_n ρ)²``), and the weight w, which is small for outliers.
+
+Of the unresolved variance of line integrals u has the share α: neighbouring rays cross
+the same small clouds, and the map follows their common part. α may exceed one, since
+the true spectrum may have more small-scale power than the kernel's. It is learnt by
+the likelihood of observations that are held out meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dustmap.checkpoint import State
+from dustmap.functionals import Functionals
+from dustmap.linalg.operator import LinearOperator
+
+# Trial degrees of freedom; the last means a normal distribution.
+_DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
+# The median of χ² with one degree of freedom.
+_MEDIAN = 0.4549364
+# The held-out fraction of the observations, and its largest number. With fewer than
+# FEWEST observations the held-out ones are too few to estimate α.
+_FRACTION, _MOST, FEWEST = 0.1, 2_000, 300
+# Factor on the variance of a held-out observation: finite, since perturbed data scatter
+# by its square root.
+_HELD_OUT_FACTOR = 1e12
+# Trial shares: from 2^-8 to 2^3, eight per octave; the std of ln α in its prior.
+_LOWEST, _HIGHEST, _STEPS, _PRIOR = -8, 3, 8, 1.0
+# Trial common variances: zero, and the median r² in half octaves.
+_COMMONS = (-16, 5)
+_ONE, _NONE = torch.ones(()), torch.zeros((), dtype=torch.bool)
+
+
+class NoiseModel(ABC):
+    """Σ of all observations, with a root R: ``Σ⁻¹ = Rᵀ R``.
+
+    ``variance`` is ``Σ_nn``. Of a ``fixed`` model nothing depends on the field or is
+    learnt: its updates are the model itself.
+    """
+
+    fixed: bool = True
+    learn_share: bool = False
+    weights: Float[Tensor, "*n"] = _ONE
+    common: float = 0.0
+    share: float = 1.0
+    at_edge: bool = False
+    degrees: float | None = None
+    blur: Functionals | None = None
+    blur_scale: Float[Tensor, " n"] | None = None
+
+    @property
+    @abstractmethod
+    def variance(self) -> Float[Tensor, " n"]:
+        """``Σ_nn``."""
+
+    @abstractmethod
+    def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        """Return ``R x``."""
+
+    @abstractmethod
+    def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        """Return ``Σ⁻¹ x``."""
+
+    @abstractmethod
+    def coloured(self, white: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return ``R⁻¹ z``, of covariance Σ for standard normals z."""
+
+    def gram(
+        self, features: LinearOperator, x: Float[Tensor, "*b p"]
+    ) -> Float[Tensor, "*b p"]:
+        """Return ``Φᵀ Σ⁻¹ Φ x``."""
+        return features.rmatvec(self.weighed(features.matvec(x)))
+
+    @property
+    def depends_on_field(self) -> bool:
+        """Whether Σ depends on the inferred field."""
+        return False
+
+    def normal(self, unresolved: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return ``Σ_nn`` with all weights one, where the field adds this variance."""
+        return self.variance
+
+    def around(self, unresolved: Float[Tensor, " n"]) -> Self:
+        """Return Σ where the field adds this variance u."""
+        return self
+
+    def at(self, total: Float[Tensor, " n"]) -> Self:
+        """Return Σ of these variances."""
+        return self
+
+    def updated(
+        self,
+        residual: Float[Tensor, " n"],
+        spread: Float[Tensor, " n"] | float,
+        unresolved: Float[Tensor, " n"],
+        lines: Float[Tensor, " n"] | None = None,
+    ) -> Self:
+        """Return Σ with what residuals teach.
+
+        Parameters
+        ----------
+        residual, spread
+            ``y − E[apply(ε)]`` and the variance of ``apply(ε)``, over samples of ε.
+        unresolved, lines
+            u, and the part of it that is proportional to the share α, which is learnt
+            if this is given.
+        """
+        return self
+
+    def state(self) -> State:
+        """Return what was learnt (Σ also depends on the field)."""
+        return {}
+
+    def restored(self, state: State, share: float) -> Self:
+        """Return the model with what :meth:`state` held, and with this share."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Normal(NoiseModel):
+    """Independent normal noise.
+
+    Parameters
+    ----------
+    stated
+        ``σ_n²``, including any known common noise.
+    blur, blur_scale
+        Adds ``(b_n L'_n ρ)²`` to the variance, the effect of a distance error ``σ_d``
+        to first order: the density around the star times ``σ_d``, with ``L'`` the
+        integral from ``d − σ_d`` to ``d + σ_d`` and ``b = ½``.
+    learn_common
+        Learn a common variance ``τ²``, added to every Σ, that makes the median of
+        ``r²/Σ`` that of a normal distribution. The median is robust to the minority
+        of observations behind structure that the model cannot follow. With
+        ``learn_share`` both are learnt together.
+    learn_share
+        Learn the share α.
+    common, share, weights
+        τ², α and w.
+    held_out
+        Observations without influence for now.
+    at_edge
+        Whether the learnt α is the smallest or largest trial value.
+    total
+        Σ at the present field; ``stated`` unless given.
+    """
+
+    stated: Float[Tensor, " n"]
+    blur: Functionals | None = None
+    blur_scale: Float[Tensor, " n"] | None = None
+    learn_common: bool = False
+    learn_share: bool = False
+    common: float = 0.0
+    share: float = 1.0
+    weights: Float[Tensor, "*n"] = _ONE
+    held_out: Bool[Tensor, "*n"] = _NONE
+    at_edge: bool = False
+    total: Float[Tensor, " n"] | None = None
+    fixed = False
+
+    def __post_init__(self) -> None:
+        if (self.blur is None) != (self.blur_scale is None):
+            raise ValueError("blur and blur_scale go together, one of them is missing")
+        if self.blur is not None and len(self.blur) != len(self.stated):
+            raise ValueError(
+                f"blur has {len(self.blur)} rows for {len(self.stated)} observations"
+            )
+
+    @property
+    def variance(self) -> Float[Tensor, " n"]:
+        return self.stated if self.total is None else self.total
+
+    @property
+    def depends_on_field(self) -> bool:
+        return self.blur is not None or self.learn_common
+
+    def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        return x / self.variance.sqrt()
+
+    def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        return x / self.variance
+
+    def coloured(self, white: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return self.variance.sqrt() * white.to(self.variance)
+
+    def gram(
+        self, features: LinearOperator, x: Float[Tensor, "*b p"]
+    ) -> Float[Tensor, "*b p"]:
+        # One product instead of two where features are sparse.
+        return features.gram(x, (1.0 / self.variance).to(features.dtype))
+
+    def prepared(self, place: Tensor, share: float, generator: torch.Generator) -> Self:
+        """Return the model before the first step, on the device of some numbers.
+
+        A random tenth of the observations is held out if the share is learnt.
+        """
+        held_out = torch.zeros(len(self.stated), dtype=torch.bool)
+        if self.learn_share:
+            some = min(round(_FRACTION * len(held_out)), _MOST)
+            held_out[torch.randperm(len(held_out), generator=generator)[:some]] = True
+        stated, scale = self.stated.to(place), self.blur_scale
+        return replace(
+            self,
+            stated=stated,
+            blur_scale=None if scale is None else scale.to(place),
+            weights=torch.ones_like(stated),
+            held_out=held_out.to(stated.device),
+            share=share,
+        )
+
+    def normal(self, unresolved: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return self.stated + self.common + unresolved
+
+    def around(self, unresolved: Float[Tensor, " n"]) -> Self:
+        return self.at(self._fitted(self.normal(unresolved)))
+
+    def at(self, total: Float[Tensor, " n"]) -> Self:
+        return replace(self, total=total)
+
+    def _fitted(self, normal: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return Σ by the weights, without influence of held-out observations."""
+        total = normal / self.weights
+        return torch.where(self.held_out, _HELD_OUT_FACTOR * total, total)
+
+    def including_all(self) -> Self:
+        """Return the model with the held-out observations included again."""
+        return replace(self, held_out=torch.zeros_like(self.held_out))
+
+    def updated(
+        self,
+        residual: Float[Tensor, " n"],
+        spread: Float[Tensor, " n"] | float,
+        unresolved: Float[Tensor, " n"],
+        lines: Float[Tensor, " n"] | None = None,
+    ) -> Self:
+        """Return Σ with what residuals teach; a new τ² is in the next one.
+
+        Learnt together with α, it is in this one.
+        """
+        model, normal = self, self.normal(unresolved)
+        # Held-out observations are not fitted, hence not outliers.
+        scale = torch.where(self.held_out, _HELD_OUT_FACTOR * normal, normal)
+        if lines is not None:
+            model = self._with_share(residual, spread, unresolved - lines, lines)
+            rest = unresolved + (model.share / self.share - 1) * lines
+            normal = model.normal(rest)
+            # Samples are independent of held-out data, whose residuals scatter more.
+            scale = torch.where(self.held_out, normal + 2 * spread, normal)
+        model = model._reweighed(residual, spread, scale)
+        return model.at(model._fitted(normal))
+
+    def _with_share(
+        self,
+        residual: Float[Tensor, " n"],
+        spread: Float[Tensor, " n"] | float,
+        rest: Float[Tensor, " n"],
+        lines: Float[Tensor, " n"],
+    ) -> Self:
+        """Return the model with α and τ² by the residuals of held-out observations."""
+        held_out = self.held_out
+        share, common, at_edge = learn_share(
+            residual[held_out],
+            (self.stated + rest + spread)[held_out],
+            lines[held_out] / self.share,
+            self.degrees,
+            learn_common=self.learn_common,
+        )
+        return replace(self, share=share, common=common, at_edge=at_edge)
+
+    def _reweighed(
+        self,
+        residual: Float[Tensor, " n"],
+        spread: Float[Tensor, " n"] | float,
+        normal: Float[Tensor, " n"],
+    ) -> Self:
+        """Return the model with a common variance by ``E[r²] = residual² + spread``."""
+        return self._with_common(residual**2 + spread, normal)
+
+    def _with_common(
+        self, squares: Float[Tensor, " n"], normal: Float[Tensor, " n"]
+    ) -> Self:
+        """Set τ² so that the median of ``r²/(Σ + τ²)`` is that of ``χ²_1``, or zero."""
+        if not self.learn_common or self.learn_share:
+            return self
+        known, low, high = normal - self.common, 0.0, float(squares.max())
+        if float((squares / known).median()) <= _MEDIAN:
+            return replace(self, common=0.0)
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            above = float((squares / (known + middle)).median()) > _MEDIAN
+            low, high = (middle, high) if above else (low, middle)
+        return replace(self, common=low)
+
+    def state(self) -> State:
+        return {
+            "weights": self.weights,
+            "common": float(self.common),
+            # Zero means a normal distribution.
+            "degrees": float(self.degrees or 0.0),
+            "held_out": self.held_out,
+        }
+
+    def restored(self, state: State, share: float) -> Self:
+        return replace(
+            self,
+            share=share,
+            weights=state["weights"].to(self.weights.device),
+            held_out=state["held_out"].to(self.weights.device),
+            common=state["common"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StudentT(Normal):
+    """Independent Student-T noise, a mixture of normals with the weights w.
+
+    Parameters
+    ----------
+    degrees
+        Degrees of freedom ν.
+    learn_degrees
+        Learn ν by maximum likelihood, starting from ``degrees``.
+    neighbours
+        For each observation, others with nearly the same expected value. A residual
+        common to neighbours is unmodelled structure, not an outlier: an observation is
+        down-weighted when its residual differs from the neighbours' median by more than
+        Σ and their scatter (median absolute deviation).
+    """
+
+    degrees: float = 4.0
+    learn_degrees: bool = True
+    neighbours: Int[Tensor, "n k"] | None = None
+
+    def __post_init__(self) -> None:
+        Normal.__post_init__(self)
+        if not self.degrees > 1:
+            raise ValueError(f"degrees must exceed 1, got {self.degrees}")
+
+    @property
+    def depends_on_field(self) -> bool:
+        return True
+
+    def _reweighed(
+        self,
+        residual: Float[Tensor, " n"],
+        spread: Float[Tensor, " n"] | float,
+        normal: Float[Tensor, " n"],
+    ) -> Self:
+        """Return the model with ``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``."""
+        own, scale = residual**2 + spread, normal
+        if self.neighbours is not None:
+            around = residual[self.neighbours]
+            centre = around.median(dim=1).values
+            scatter = 1.4826 * (around - centre[:, None]).abs().median(dim=1).values
+            # The median of k independent residuals has π/2k of their variance.
+            part = 1 + math.pi / 2 / around.shape[1]
+            own = spread + (residual - centre) ** 2 / part
+            scale = torch.maximum(normal, scatter**2)
+        model = self._with_common(own, normal)
+        ratio, degrees = (own / scale).to(torch.float64), self.degrees
+        if self.learn_degrees:
+            fitted = ratio[~self.held_out]
+            degrees = max(_DEGREES, key=lambda nu: _student_score(fitted, nu))
+        weights = torch.ones_like(self.stated)
+        if degrees < _DEGREES[-1]:
+            weights = ((degrees + 1) / (degrees + ratio)).to(self.stated)
+        return replace(model, degrees=degrees, weights=weights)
+
+    def restored(self, state: State, share: float) -> Self:
+        model = replace(self, degrees=state["degrees"])
+        return super(StudentT, model).restored(state, share)
+
+
+def _student_score(ratio: Float[Tensor, " n"], degrees: float) -> float:
+    """Return the mean Student-T log density at ``r²/Σ``, without the scale's term."""
+    constant = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+    tail = (degrees + 1) / 2 * torch.log1p(ratio / degrees)
+    return constant - 0.5 * math.log(degrees) - float(tail.mean())
+
+
+def learn_share(
+    residual: Float[Tensor, " n"],
+    rest: Float[Tensor, " n"],
+    lines: Float[Tensor, " n"],
+    degrees: float | None,
+    *,
+    learn_common: bool,
+) -> tuple[float, float, bool]:
+    r"""Return α and τ² of highest posterior density, and whether α is an end of trials.
+
+    The prior is ``ln α ~ N(0, 1)``. Residuals of held-out observations are Student-T,
+    or normal if ``degrees`` is ``None``, with squared scale ``rest + τ² + α v``.
+
+    Parameters
+    ----------
+    residual
+        ``y − E[apply(ε)]`` over samples that were not fitted to these observations.
+    rest
+        The other variance of the residual: the noise, and the variance of
+        ``apply(ε)`` over samples.
+    lines
+        v, the unresolved variance of line integrals at a share of one.
+    learn_common
+        Estimate τ² too; it is zero otherwise.
+    """
+    squares = residual.to(torch.float64) ** 2
+    rest, lines = rest.to(torch.float64), lines.to(torch.float64)
+    shares = 2.0 ** torch.arange(_LOWEST, _HIGHEST + 1e-9, 1 / _STEPS).to(squares)
+    prior = (shares.log() / _PRIOR) ** 2 / 2
+    commons = [0.0]
+    if learn_common and len(squares):
+        size = float(squares.median())
+        commons += [size * 2.0 ** (step / 2) for step in range(*_COMMONS)]
+    best, found = -math.inf, (1.0, 0.0, False)
+    for common in commons:
+        scale = rest + common + shares[:, None] * lines
+        ratio = squares / scale
+        if degrees is None:
+            tail = ratio / 2
+        else:
+            tail = (degrees + 1) / 2 * torch.log1p(ratio / degrees)
+        scores = -(tail + scale.log() / 2).sum(dim=1) - prior
+        index = int(scores.argmax())
+        if float(scores[index]) > best:
+            best = float(scores[index])
+            at_edge = index in (0, len(shares) - 1)
+            found = float(shares[index]), common, at_edge
+    return found
