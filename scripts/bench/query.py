@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 from astropy import units as u
-from matplotlib.figure import Figure
 from query_tasks import TASKS
 from query_truth import places_in, scores
 from report import Report, parser
@@ -61,7 +60,7 @@ def main() -> None:
         f"{of}: {size(path) / 1e9:.4g} GB in {path.name}"
         for of, path in (("of a fit", store), ("of noise", large))
     ]
-    report.write(options.output, lambda figure: draw(figure, columns))
+    report.write(options.output)
 
 
 def fitted_map(options: argparse.Namespace, work: Path) -> tuple[Path, Path]:
@@ -135,19 +134,6 @@ def against_run(run: Path, store: Path, count: int, seed: int) -> dict[str, np.n
 def size(path: Path) -> int:
     """Bytes of the files in a folder."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-
-
-def draw(figure: Figure, columns: dict[str, np.ndarray]) -> None:
-    """How far the store's mean is off the run's, in its std, against distance."""
-    axes = figure.subplots()
-    for what, colour in (("density", "#D55E00"), ("extinction", "#0072B2")):
-        mean, std = (columns[f"run_{what}_{kind}"] for kind in ("mean", "std"))
-        off = (columns[f"store_{what}_mean"] - mean) / std
-        axes.plot(columns["distance"], off, ".", ms=2, color=colour, label=what)
-    axes.set_xlabel("distance [pc]")
-    axes.set_ylabel("(map store − run) / std of the run")
-    axes.set_ylim(-2, 2)
-    axes.legend(markerscale=5, frameon=False)
 
 
 def arguments() -> argparse.Namespace:
