@@ -118,7 +118,7 @@ class LogNormal(TorusModel[GridWhitening]):
 
     @property
     def local(self) -> list[LocalResidual]:
-        """The unresolved part of f on every level (measured once)."""
+        """The unresolved part of f on every level, measured once."""
         if not self._measured:
             self._measured += [
                 local_residual(
@@ -150,7 +150,7 @@ class LogNormal(TorusModel[GridWhitening]):
     def predict_from_density(
         self, density: Float[Tensor, " f"]
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """Prediction and conditional variance from ``ρ`` on the torus.
+        """Return prediction and conditional variance from ``ρ`` on the torus.
 
         Models made by `at` can share one density: two sparse products each, and no
         transform.
@@ -184,7 +184,7 @@ class LogNormal(TorusModel[GridWhitening]):
         return found + point.to(observed) * observed**2
 
     def _relative_kappa(self) -> Float[Tensor, " f"]:
-        """κ of every point's level, over that of the coarsest."""
+        """Return κ of every point's level, over that of the coarsest."""
         if not self._relative:
             kappa = [local.line / self.local[0].line for local in self.local]
             found = self.whitening.tori.constants(kappa)
@@ -194,7 +194,7 @@ class LogNormal(TorusModel[GridWhitening]):
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        """Independent draws that keep every prediction positive."""
+        """Draw independent residuals that keep every prediction positive."""
         shape = (len(eps), len(self._functionals))
         white = torch.randn(shape, generator=generator, dtype=torch.float64)
         return self.residual_from(eps, white)

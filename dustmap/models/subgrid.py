@@ -86,8 +86,10 @@ def local_residual(
 
     Parameters
     ----------
-    refinement, interpolation
-        Of the grid on which the inducing points determine the field, and of W.
+    refinement
+        Refinement of the grid on which the inducing points determine the field.
+    interpolation
+        Weights of W.
     """
     dimension = len(spacing)
     kernel = _as_rough(kernel, spacing)
@@ -133,10 +135,10 @@ def local_residual(
 
 
 def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
-    """A kernel of at most ``_MOST_CELLS`` cells with the same roughness.
+    """Return a kernel of at most ``_MOST_CELLS`` cells with the same roughness.
 
-    What a grid much finer than the lengthscale cannot resolve is the tail of the
-    spectrum, which depends on ``σ² ℓ^{-2ν}`` alone.
+    A grid much finer than the lengthscale leaves the tail of the spectrum unresolved,
+    which depends on ``σ² ℓ^{-2ν}`` alone.
     """
     scale = kernel.lengthscale.detach().expand(len(spacing))
     cells = float((scale / torch.tensor(spacing, dtype=torch.float64)).min())
@@ -152,7 +154,7 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
 
 
 def _kinks(phases: Tensor) -> float:
-    """The mean of c over a cell by Simpson's rule, over that of its phases.
+    """Return the mean of c over a cell by Simpson's rule, over that of its phases.
 
     c has kinks at the points of the grid. Its plain mean over few phases, and thus that
     of the residual's power, is too low by some per cent.
@@ -164,7 +166,7 @@ def _kinks(phases: Tensor) -> float:
 
 
 def _line_variance(power: Tensor, step: list[float]) -> float:
-    """κ from the periodogram of the residual (per point)."""
+    """Return κ from the periodogram of the residual (per point)."""
     waves = [
         2 * math.pi * torch.fft.fftfreq(n, h, dtype=torch.float64)
         for n, h in zip(power.shape, step, strict=True)

@@ -69,11 +69,11 @@ class _Covariance(LinearOperator):
 
     @property
     def differentiable(self) -> bool:
-        """Whether K's inputs carry gradients, and those are enabled."""
+        """True where K's inputs carry gradients, and those are enabled."""
         return torch.is_grad_enabled() and any(p.requires_grad for p in self.inputs)
 
     def _built(self, build: Callable[[], Built]) -> Built:
-        """What products are made with: kept, unless it is differentiable."""
+        """Build the matrix of products; keep it, unless it is differentiable."""
         if self.differentiable:
             return build()
         if self._kept is None:

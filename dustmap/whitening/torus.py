@@ -39,7 +39,7 @@ def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorusReport:
-    """What the torus changed: counts of dropped modes, wrap error over ``k(0)``."""
+    """Changes by the torus: counts of dropped modes, wrap error over ``k(0)``."""
 
     shape: tuple[int, ...]
     dropped_modes: int
@@ -64,10 +64,10 @@ class TorusWhitening(GridWhitening):
     refinement
         r, how many times finer the field is than the inducing points.
     dtype, device
-        Of the products; spectra are computed in float64.
+        Precision and place of products; spectra are computed in float64.
     image_tolerance
-        Images of the kernel below this share of ``k(0)`` are left out; what the
-        products' precision can tell if ``None``.
+        Images of the kernel below this share of ``k(0)`` are left out; by default the
+        precision of the products.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class TorusWhitening(GridWhitening):
         return field, self.modes.of(self._inverse_root.matvec(coarse))
 
     def refined(self, refinement: int) -> TorusWhitening:
-        """The same ε seen on another refinement."""
+        """Return the same ε on another refinement."""
         if refinement == self.refinement:
             return self
         # Kept: spectra take seconds on large grids, and every prediction needs them.
@@ -238,7 +238,7 @@ def _wrap_gap(kernel: Kernel, grid: Grid, column: Float[Tensor, "*n"]) -> float:
 
 
 def _full_spectrum(circulant: Circulant) -> Tensor:
-    """All eigenvalues (real, even) from the half spectrum."""
+    """Return all eigenvalues (real, even) from the half spectrum."""
     last = circulant.grid_shape[-1]
     half = circulant.spectrum
     mirrored = half[..., 1 : (last + 1) // 2].flip(-1)

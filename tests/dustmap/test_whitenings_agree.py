@@ -329,5 +329,8 @@ def test_points_that_make_no_sense_are_refused():
     grid = Grid(shape=(3, 3), spacing=(1.0, 1.0), origin=(0.0, 0.0))
     with pytest.raises(ValueError, match="nugget must be finite"):
         CiqWhitening(kernel, grid, nugget=float("nan"))
+    assert CholeskyWhitening(kernel, grid).latent_shape == grid.shape
+    with pytest.raises(ValueError, match="needs a grid"):
+        ToeplitzWhitening(kernel, points[:2], lengthscales=(1.0, 1.0))
     with pytest.raises(ValueError, match="do not fit"):
         RowwiseGaussian(CholeskyWhitening(kernel, points[:2]), PointValues(free(3)[1]))
