@@ -18,9 +18,9 @@ from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.kernels import Matern12
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.models.gaussian import TorusTangent
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
-from dustmap.models.torus import TorusTangent
 from dustmap.noise import Normal
 from dustmap.projection import projection
 from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori
