@@ -61,14 +61,14 @@ class ForwardModel(ABC):
 
     @abstractmethod
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
-        """``E[L_n ρ | ε]`` for all observations, mean function included."""
+        """Return ``E[L_n ρ | ε]`` of all observations, mean function included."""
 
     @abstractmethod
     def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
-        """The model's tangent at ε."""
+        """Return the model's tangent at ε."""
 
     def with_subgrid_share(self, share: float) -> ForwardModel:
-        """The same field with another share of the unresolved variance."""
+        """Return the same field with another share of the unresolved variance."""
         raise ValueError(f"{type(self).__name__} takes the unresolved variance whole")
 
     def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
@@ -81,16 +81,16 @@ class ForwardModel(ABC):
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        """A draw of ``L_n ρ − E[L_n ρ | ε_s]`` per ε, joint in all observations."""
+        """Draw ``L_n ρ − E[L_n ρ | ε_s]`` once per ε, jointly in all observations."""
 
     def residual_from(
         self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
     ) -> Float[Tensor, "s n"]:
-        """The same from given standard normals, independent between functionals."""
+        """Make these draws from standard normals, independent between functionals."""
         raise ValueError(
             f"the residuals of {type(self).__name__} are correlated between functionals"
         )
 
     @abstractmethod
     def at(self, functionals: Functionals) -> ForwardModel:
-        """The same field with other functionals."""
+        """Return the same field, seen through other functionals."""

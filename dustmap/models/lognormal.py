@@ -25,9 +25,9 @@ from dustmap.functionals import (
 )
 from dustmap.kernels import Radial
 from dustmap.models.base import Linearisation
+from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
-from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
 from dustmap.whitening import GridWhitening
 
@@ -50,8 +50,6 @@ class LogNormal(TorusModel[GridWhitening]):
         ``ρ_0(x) > 0``, the median of the prior density.
     interpolation
         Weights of W.
-    seed
-        Seed of the white noise with which κ and c are measured.
     memory_budget
         Memory for W [bytes]; a larger W is recomputed in every product.
     subgrid_share
@@ -76,7 +74,6 @@ class LogNormal(TorusModel[GridWhitening]):
         *,
         mean: Mean,
         interpolation: Interpolation = "linear",
-        seed: int = 0,
         memory_budget: float | None = None,
         subgrid_share: float = 1.0,
         group: Group | None = None,
@@ -89,8 +86,15 @@ class LogNormal(TorusModel[GridWhitening]):
             whitening, functionals, mean=mean, interpolation=interpolation, group=group
         )
         self.leading = whitening.modes.longest(LEADING)
-        self._log_mean = self._logarithm()
-        self._seed = seed
+        # ``ln ρ_0`` on the (refined) torus.
+        median = mean(whitening.tori.positions(whitening.refinement))
+        if not bool((median > 0).all()):
+            raise ValueError(
+                "the median of a log-normal density must be positive everywhere, the "
+                f"mean function is {float(median.min()):.3g} at its lowest: use a "
+                "positive mean, or a Gaussian density"
+            )
+        self._log_mean = median.log().to(dtype=self.dtype, device=self.device)
         # Shared with all models derived from this: one for each level.
         self._measured: list[LocalResidual] = []
         self._relative: list[Tensor] = []
@@ -114,7 +118,7 @@ class LogNormal(TorusModel[GridWhitening]):
 
     @property
     def local(self) -> list[LocalResidual]:
-        """The unresolved part of f on every level (measured once)."""
+        """The unresolved part of f on every level, measured once."""
         if not self._measured:
             self._measured += [
                 local_residual(
@@ -122,7 +126,6 @@ class LogNormal(TorusModel[GridWhitening]):
                     grid.spacing,
                     refinement=self.whitening.refinement,
                     interpolation=self.interpolation,
-                    seed=self._seed,
                 )
                 for grid in self.whitening.tori.grids
             ]
@@ -147,7 +150,7 @@ class LogNormal(TorusModel[GridWhitening]):
     def predict_from_density(
         self, density: Float[Tensor, " f"]
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """Prediction and conditional variance from ``ρ`` on the torus.
+        """Return prediction and conditional variance from ``ρ`` on the torus.
 
         Models made by `at` can share one density: two sparse products each, and no
         transform.
@@ -156,15 +159,32 @@ class LogNormal(TorusModel[GridWhitening]):
         return prediction, self._variance(density, prediction)
 
     def _variance(self, density: Tensor, observed: Tensor) -> Tensor:
-        """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``, where ``observed`` is ``W ρ``."""
-        line, point = self._factors()
+        """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``, where ``observed`` is ``W ρ``.
+
+        κ is that of the coarsest level, c that of the level that a point lies on; one
+        of both is zero.
+        """
+        line = torch.zeros(len(self._functionals), dtype=torch.float64)
+        point = torch.zeros_like(line)
+        grids = self.whitening.tori.grids
+        for rows, part in self._functionals.runs():
+            if not isinstance(part, PointValues):
+                line[rows] = self.subgrid_share * self.local[0].line
+                continue
+            points = part.points
+            level = torch.from_numpy(grids.level_of(points.numpy()))
+            variance = points.new_zeros(len(points))
+            for number, (local, grid) in enumerate(zip(self.local, grids, strict=True)):
+                variance[level == number] = local.at(points[level == number], grid)
+            point[rows] = torch.expm1(variance)
         squared = density**2
         if len(self.local) > 1:
             squared *= self._relative_kappa()
-        return line * self.weights.matvec(squared) + point * observed**2
+        found = line.to(observed) * self.weights.matvec(squared)
+        return found + point.to(observed) * observed**2
 
     def _relative_kappa(self) -> Float[Tensor, " f"]:
-        """κ of every point's level, over that of the coarsest."""
+        """Return κ of every point's level, over that of the coarsest."""
         if not self._relative:
             kappa = [local.line / self.local[0].line for local in self.local]
             found = self.whitening.tori.constants(kappa)
@@ -174,7 +194,7 @@ class LogNormal(TorusModel[GridWhitening]):
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        """Independent draws that keep every prediction positive."""
+        """Draw independent residuals that keep every prediction positive."""
         shape = (len(eps), len(self._functionals))
         white = torch.randn(shape, generator=generator, dtype=torch.float64)
         return self.residual_from(eps, white)
@@ -198,35 +218,3 @@ class LogNormal(TorusModel[GridWhitening]):
         other = copy.copy(self)
         other.subgrid_share = share
         return other
-
-    def _factors(self) -> tuple[Tensor, Tensor]:
-        """``κ_n`` of the coarsest level and ``e^{c_n} − 1``; one of them is zero."""
-        line = torch.zeros(len(self._functionals), dtype=torch.float64)
-        point = torch.zeros_like(line)
-        for rows, part in self._functionals.runs():
-            if isinstance(part, PointValues):
-                point[rows] = torch.expm1(self._point_variance(part.points))
-            else:
-                line[rows] = self.subgrid_share * self.local[0].line
-        place = {"dtype": self.dtype, "device": self.device}
-        return line.to(**place), point.to(**place)
-
-    def _point_variance(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """``c`` of each point, on the level that it has."""
-        grids = self.whitening.tori.grids
-        level = torch.from_numpy(grids.level_of(points.numpy()))
-        variance = points.new_zeros(len(points))
-        for number, (local, grid) in enumerate(zip(self.local, grids, strict=True)):
-            variance[level == number] = local.at(points[level == number], grid)
-        return variance
-
-    def _logarithm(self) -> Float[Tensor, " f"]:
-        """``ln ρ_0`` on the (refined) torus."""
-        values = self.mean(self.whitening.tori.positions(self.whitening.refinement))
-        if not bool((values > 0).all()):
-            raise ValueError(
-                "the median of a log-normal density must be positive everywhere, the "
-                f"mean function is {float(values.min()):.3g} at its lowest: use a "
-                "positive mean, or a Gaussian density"
-            )
-        return values.log().to(dtype=self.dtype, device=self.device)

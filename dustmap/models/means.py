@@ -6,7 +6,7 @@ A new mean function is a subclass of :class:`Mean`; what ``learnable`` names is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -34,7 +34,20 @@ class Mean(ABC):
 
     def observed(self, functionals: Functionals) -> Float[Tensor, " n"]:
         """``L_n μ = Σ_j w_nj ∂^{α_j} μ(x_nj)`` for every functional."""
-        return _observed(self, functionals)
+        parts = [torch.zeros(0, dtype=torch.float64)]
+        for _, part in functionals.chunks(_ROWS):
+            nodes = part.nodes()
+            with torch.set_grad_enabled(nodes.axes is not None):
+                x = nodes.points.detach().clone()
+                values = self(x.requires_grad_(nodes.axes is not None))
+            if nodes.axes is not None:
+                gradient = torch.zeros_like(x)
+                if values.requires_grad:
+                    (gradient,) = torch.autograd.grad(values.sum(), x)
+                along = gradient.gather(1, nodes.axes.clamp(min=0)[:, None])[:, 0]
+                values = torch.where(nodes.axes < 0, values, along)
+            parts.append(nodes.sum_rows(values.detach()))
+        return torch.cat(parts)
 
     def parameters(self) -> dict[str, Tensor]:
         """The learnable parameters by name: none if one is not positive."""
@@ -105,31 +118,3 @@ class ExponentialDisc(Mean):
         height = x[:, 2].abs() / self.scale_height
         beyond = (radius - self.centre_distance) / self.scale_length
         return self.value * torch.exp(-height - beyond)
-
-
-def _observed(
-    function: Callable[[Tensor], Tensor], functionals: Functionals
-) -> Float[Tensor, " n"]:
-    """``L_n`` of a function of position."""
-    parts = [torch.zeros(0, dtype=torch.float64)]
-    for _, part in functionals.chunks(_ROWS):
-        nodes = part.nodes()
-        if nodes.axes is None:
-            values = function(nodes.points)
-        else:
-            values = _values_and_derivatives(function, nodes.points, nodes.axes)
-        parts.append(nodes.sum_rows(values.detach()))
-    return torch.cat(parts)
-
-
-def _values_and_derivatives(
-    function: Callable[[Tensor], Tensor], points: Tensor, axes: Tensor
-) -> Tensor:
-    with torch.enable_grad():
-        x = points.detach().clone().requires_grad_(True)
-        values = function(x)
-        gradient = torch.zeros_like(x)
-        if values.requires_grad:
-            (gradient,) = torch.autograd.grad(values.sum(), x)
-    along = gradient.gather(1, axes.clamp(min=0)[:, None])[:, 0]
-    return torch.where(axes < 0, values.detach(), along)

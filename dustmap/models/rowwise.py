@@ -63,7 +63,7 @@ class KeptRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowReport:
-    """How all solves so far ended.
+    """The status of all solves so far.
 
     ``rows`` counts right-hand sides, of rows and of products with Φ. ``residual`` is
     the worst true relative residual of a solve and ``iterations`` the most it took;
@@ -83,7 +83,7 @@ class RowReport:
     modes_below_zero: int = 0
 
     def with_solution(self, solution: Solution) -> RowReport:
-        """The report with one more batch of solves."""
+        """Add one more batch of solves."""
         if not len(solution.residual):
             return self
         return self.joined(
@@ -96,7 +96,7 @@ class RowReport:
         )
 
     def joined(self, other: RowReport) -> RowReport:
-        """This report and another one on other rows."""
+        """Join this report and one on other rows."""
         return RowReport(
             rows=self.rows + other.rows,
             unconverged=self.unconverged + other.unconverged,
@@ -108,7 +108,7 @@ class RowReport:
         )
 
     def of_all(self, group: Group) -> RowReport:
-        """The reports of all ranks, joined: the same on each."""
+        """Join the reports of all ranks: the same on each."""
         own = torch.tensor([astuple(self)], dtype=torch.float64)
         kinds = [type(value) for value in astuple(self)]
         total = RowReport()
@@ -177,7 +177,7 @@ class RowwiseFeatures(LinearOperator):
         return solution.value.reshape(values.shape)
 
     def _chunks(self) -> Iterable[Tensor]:
-        """``k_un`` of some rows after others."""
+        """Yield ``k_un``, chunk by chunk."""
         model = self._model
         if model.kept_bytes > _CROSS:
             chunks = model.functionals.chunks(model.chunk)
@@ -258,7 +258,7 @@ class RowwiseGaussian(ForwardModel):
 
     @property
     def kept_bytes(self) -> int:
-        """What :meth:`keep_rows` takes."""
+        """Memory that :meth:`keep_rows` takes [bytes]."""
         return 8 * len(self._functionals) * self.inducing_size
 
     def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
@@ -279,17 +279,17 @@ class RowwiseGaussian(ForwardModel):
         return FeatureRows(self.features_of(values), variance)
 
     def rows_under(self, whitening: Whitening, index: Int[Tensor, " b"]) -> FeatureRows:
-        """The same of another whitening, differentiable in what it depends on."""
+        """Return the rows under another whitening, differentiable in its inputs."""
         return FeatureRows(*self._solved(index, whitening, dual=False))
 
     def features_of(self, values: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
-        """``k_n`` from what is kept of rows."""
+        """Return ``k_n`` from kept values of rows."""
         return self.whitening.colour_transpose(values) if self.embedded else values
 
     def _rows_to_keep(
         self, index: Int[Tensor, " b"], *, dual: bool | None = None
     ) -> KeptRows:
-        """``v_n`` with ``a_n`` or ``k_n``, by default the one kept; solved if not."""
+        """Return ``v_n`` with ``a_n`` or ``k_n``, by default the one kept."""
         dual = self.embedded if dual is None else dual
         if self.kept is not None and dual == self.embedded:
             return KeptRows(self.kept.values[index], self.kept.variance[index])
@@ -302,7 +302,7 @@ class RowwiseGaussian(ForwardModel):
     def _solved(
         self, index: Int[Tensor, " b"], whitening: Whitening, *, dual: bool
     ) -> tuple[Tensor, Tensor]:
-        """``a_n`` or ``k_n`` of some observations, and ``v_n``."""
+        """Solve for ``a_n`` or ``k_n`` of some observations, and ``v_n``."""
         if not len(index):
             # A rank's share of a batch smaller than the group.
             none = whitening.points.new_zeros(0, self.inducing_size)
@@ -325,10 +325,10 @@ class RowwiseGaussian(ForwardModel):
         solve: Callable[[Int[Tensor, " b"]], tuple[Tensor, ...]],
         index: Int[Tensor, " b"],
     ) -> tuple[Tensor, ...]:
-        """What ``solve`` makes of these rows, each on one rank, gathered on all.
+        """Share out these rows among the ranks, and gather what ``solve`` returns.
 
-        ``solve`` returns tensors whose first dim is that of the rows; what it reports
-        is joined. No gradients pass.
+        ``solve`` returns tensors whose first dim is that of the rows; reports are
+        joined. No gradients pass.
         """
         if self.group.size == 1:
             return solve(index)
@@ -341,7 +341,7 @@ class RowwiseGaussian(ForwardModel):
     def checked_variance(
         self, total: Float[Tensor, " b"], explained: Float[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
-        """``v_n = k_nn − |k_n|²``; what is negative by rounding is counted and zero."""
+        """Return ``v_n = k_nn − |k_n|²``; count rounding below zero, and make it 0."""
         variance = total - explained
         exact = variance.detach()
         scale = total.detach()
@@ -378,7 +378,7 @@ class RowwiseGaussian(ForwardModel):
         self.kept = KeptRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def batches(self) -> Iterator[Int[Tensor, " b"]]:
-        """The numbers of all observations, in runs that bound the memory."""
+        """Yield the numbers of all observations, in runs that bound the memory."""
         count = len(self._functionals)
         yield from torch.arange(count).split(self.chunk) if count else ()
 
@@ -409,7 +409,7 @@ class RowwiseGaussian(ForwardModel):
         if len(seen) > _DENSE:
             raise ValueError(
                 f"joint residuals of {len(seen)} observations need a dense covariance, "
-                f"limited to {_DENSE}: ask for fewer at a time, take the variances "
+                f"limited to {_DENSE}: draw fewer at a time, take the variances "
                 "alone, or use the full-batch torus model"
             )
         parts = [self._rows_to_keep(index, dual=True) for index in self.batches()]
@@ -444,13 +444,13 @@ class RowwiseGaussian(ForwardModel):
         return self._copy(functionals=functionals)
 
     def on(self, whitening: Whitening) -> RowwiseGaussian:
-        """The same data on another whitening; the report continues to count."""
+        """Return the same data on another whitening; the report continues to count."""
         copy = self._copy(whitening=whitening)
         copy.report = self.report
         return copy
 
     def about(self, mean: Mean) -> RowwiseGaussian:
-        """The same data and features around another mean function."""
+        """Return the same data and features around another mean function."""
         copy = self._copy(mean=mean)
         copy.kept, copy.report = self.kept, self.report
         return copy

@@ -30,6 +30,7 @@ from dustmap.whitening import TorusWhitening
 # does not affect the residual.
 _CELLS = {1: 4096, 2: 108, 3: 20}
 _DRAWS = 4
+_SEED = 0
 # Smaller images of the kernel are omitted: they are smooth, and thus resolved. κ and c
 # change by 0.3% at most for lengthscales of 6.5 cells.
 _IMAGES = 1e-6
@@ -74,7 +75,6 @@ def local_residual(
     *,
     refinement: int = 1,
     interpolation: Interpolation = "linear",
-    seed: int = 0,
 ) -> LocalResidual:
     r"""Measure the residual of a kernel on a grid of this spacing.
 
@@ -86,8 +86,10 @@ def local_residual(
 
     Parameters
     ----------
-    refinement, interpolation
-        Of the grid on which the inducing points determine the field, and of W.
+    refinement
+        Refinement of the grid on which the inducing points determine the field.
+    interpolation
+        Weights of W.
     """
     dimension = len(spacing)
     kernel = _as_rough(kernel, spacing)
@@ -98,32 +100,45 @@ def local_residual(
         kernel, torus, refinement=refinement * _PHASES, image_tolerance=_IMAGES
     )
     known = fine.refined(refinement)
-    weights = [
-        _axis_weights(torus, d, refinement, interpolation) for d in range(dimension)
-    ]
-    generator = torch.Generator().manual_seed(seed)
+    count = refinement * _PHASES
+    # Interpolation along every axis to all phases of all cells but the last.
+    weights: list[LinearOperator] = []
+    for h in spacing:
+        axis = Grid(shape=cells[:1], spacing=(h,), origin=(0.0,))
+        around = Torus(grid=axis, shape=cells[:1])
+        points = PointValues(axis.refined(count).points()[:-1])
+        weights.append(
+            projection(
+                around, points, refinement=refinement, interpolation=interpolation
+            )
+        )
+    generator = torch.Generator().manual_seed(_SEED)
     variance = torch.zeros(fine.fine_shape, dtype=torch.float64)
     power = torch.zeros_like(variance)
     for _ in range(_DRAWS):
         field, eps = fine.prior_draw(generator)
         resolved = known.colour(eps)[0].reshape(known.fine_shape)
         for axis, matrix in enumerate(weights):
-            along = _all_phases(matrix, resolved.movedim(axis, -1), refinement)
+            values = resolved.movedim(axis, -1)
+            # The last cell is the one before, shifted.
+            last = matrix.matvec(values.roll(-refinement, dims=-1))[..., -count:]
+            along = torch.cat([matrix.matvec(values), last], dim=-1)
             resolved = along.movedim(-1, axis)
         residual = field[0].reshape(fine.fine_shape) - resolved
         variance += residual**2 / _DRAWS
         power += torch.fft.fftn(residual).abs() ** 2 / _DRAWS / residual.numel()
-    step = [h / (refinement * _PHASES) for h in spacing]
-    phases = _by_phase(variance, refinement * _PHASES)
-    line = _line_variance(power, step) * _kinks(phases)
-    return LocalResidual(line=line, phases=phases)
+    # The mean over cells.
+    for axis in range(dimension):
+        variance = variance.unflatten(axis, (-1, count)).mean(dim=axis)
+    line = _line_variance(power, [h / count for h in spacing]) * _kinks(variance)
+    return LocalResidual(line=line, phases=variance)
 
 
 def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
-    """A kernel of at most ``_MOST_CELLS`` cells with the same roughness.
+    """Return a kernel of at most ``_MOST_CELLS`` cells with the same roughness.
 
-    What a grid much finer than the lengthscale cannot resolve is the tail of the
-    spectrum, which depends on ``σ² ℓ^{-2ν}`` alone.
+    A grid much finer than the lengthscale leaves the tail of the spectrum unresolved,
+    which depends on ``σ² ℓ^{-2ν}`` alone.
     """
     scale = kernel.lengthscale.detach().expand(len(spacing))
     cells = float((scale / torch.tensor(spacing, dtype=torch.float64)).min())
@@ -138,41 +153,8 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
     )
 
 
-def _axis_weights(
-    torus: Torus, axis: int, refinement: int, interpolation: Interpolation
-) -> LinearOperator:
-    """Interpolation along one axis to all phases of all cells but the last."""
-    n, h = torus.grid.shape[axis], torus.grid.spacing[axis]
-    grid = Grid(shape=(n,), spacing=(h,), origin=(0.0,))
-    line = Torus(grid=grid, shape=(torus.shape[axis],))
-    points = grid.refined(refinement * _PHASES).points()[:-1]
-    return projection(
-        line,
-        PointValues(points),
-        refinement=refinement,
-        interpolation=interpolation,
-    )
-
-
-def _all_phases(
-    matrix: LinearOperator, values: Float[Tensor, "*batch n"], refinement: int
-) -> Float[Tensor, "*batch p"]:
-    """Interpolation to all cells; the last cell is the one before, shifted."""
-    last = matrix.matvec(values.roll(-refinement, dims=-1))
-    return torch.cat(
-        [matrix.matvec(values), last[..., -refinement * _PHASES :]], dim=-1
-    )
-
-
-def _by_phase(variance: Tensor, count: int) -> Tensor:
-    """The mean over cells of a field on the phases of all cells."""
-    for axis in range(variance.ndim):
-        variance = variance.unflatten(axis, (-1, count)).mean(dim=axis)
-    return variance
-
-
 def _kinks(phases: Tensor) -> float:
-    """The mean of c over a cell by Simpson's rule, over that of its phases.
+    """Return the mean of c over a cell by Simpson's rule, over that of its phases.
 
     c has kinks at the points of the grid. Its plain mean over few phases, and thus that
     of the residual's power, is too low by some per cent.
@@ -184,7 +166,7 @@ def _kinks(phases: Tensor) -> float:
 
 
 def _line_variance(power: Tensor, step: list[float]) -> float:
-    """κ from the periodogram of the residual (per point)."""
+    """Return κ from the periodogram of the residual (per point)."""
     waves = [
         2 * math.pi * torch.fft.fftfreq(n, h, dtype=torch.float64)
         for n, h in zip(power.shape, step, strict=True)

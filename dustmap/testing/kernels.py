@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dustmap.kernels import Kernel
-from dustmap.testing.comparison import norm, require, require_close
+from dustmap.testing.operators import norm, require, require_close
 
 # Images per axis of the brute sum that checks a periodised kernel.
 _IMAGES = 7

@@ -8,8 +8,12 @@ import torch
 from torch import Tensor
 
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.testing.comparison import norm, require, require_close
-from dustmap.testing.operators import check_linear_operator
+from dustmap.testing.operators import (
+    check_linear_operator,
+    norm,
+    require,
+    require_close,
+)
 
 
 def check_forward_model(

@@ -1,4 +1,4 @@
-"""A checker for linear operators."""
+"""A checker for linear operators, and how all checkers compare."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ import torch
 from torch import Tensor
 
 from dustmap.linalg.operator import LinearOperator
-from dustmap.testing.comparison import norm, require, require_close
 
 # Entries of a matrix that `check_linear_operator` is willing to write out.
 _DENSE_LIMIT = 2**22
+
+
+def norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x.detach().to(torch.float64))
+
+
+def require(condition: object, message: str) -> None:
+    if not bool(condition):
+        raise AssertionError(message)
+
+
+def require_close(
+    found: Tensor, expected: Tensor, size: Tensor | float, rtol: float, what: str
+) -> None:
+    gap, allowed = float(norm(found - expected)), rtol * float(size)
+    require(gap <= allowed, f"{what}: off by {gap:.3g}, {allowed:.3g} is allowed")
 
 
 def check_linear_operator(

@@ -1,6 +1,6 @@
 r"""Whitening: white ε ↔ correlated inducing values, ``u = R ε`` with ``R Rᵀ = K``.
 
-Roots of one covariance differ by a rotation, which no posterior can tell:
+Roots of one covariance differ by a rotation, under which posteriors stay the same:
 
 - :class:`TorusWhitening`: the points fill a torus; ε are Fourier modes.
 - :class:`LevelWhitening`: the same on nested tori, finer and finer inwards.

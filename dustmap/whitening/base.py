@@ -88,5 +88,5 @@ class Whitening(ABC):
         """
 
     def with_kernel(self, kernel: Kernel) -> Self:
-        """The same points, ε and settings under another kernel."""
+        """Return the same points, ε and settings under another kernel."""
         return replace(self, kernel=kernel)

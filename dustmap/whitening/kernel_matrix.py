@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -20,6 +19,8 @@ from dustmap.linalg.toeplitz import ToeplitzOperator, first_column
 
 # Entries of K that are evaluated together where K is not kept.
 _BLOCK = 2**22
+# Bytes of K that are kept.
+_MEMORY = 2**31
 Built = TypeVar("Built")
 
 
@@ -42,7 +43,7 @@ def point_covariance(
     return kernel.variance.to(x) * kernel.radial(r)
 
 
-class _Covariance(LinearOperator, Generic[Built]):
+class _Covariance(LinearOperator):
     """``K + nugget · I`` in float64, built once.
 
     Where the kernel's hyperparameters or the points carry gradients, products made
@@ -63,34 +64,28 @@ class _Covariance(LinearOperator, Generic[Built]):
         self.shape = (size, size)
         self.dtype = torch.float64
         self.device = torch.device("cpu")
-        self._kept: Built | None = None
-
-    @abstractmethod
-    def _build(self) -> Built:
-        """What products are made with."""
-
-    def _inputs(self) -> Iterable[Tensor]:
-        """What K depends on."""
-        return self.kernel.parameters().values()
+        self.inputs = tuple(kernel.parameters().values())
+        self._kept: Any = None
 
     @property
     def differentiable(self) -> bool:
-        """Whether K's inputs carry gradients, and those are enabled."""
-        return torch.is_grad_enabled() and any(p.requires_grad for p in self._inputs())
+        """True where K's inputs carry gradients, and those are enabled."""
+        return torch.is_grad_enabled() and any(p.requires_grad for p in self.inputs)
 
-    def _built(self) -> Built:
+    def _built(self, build: Callable[[], Built]) -> Built:
+        """Build the matrix of products; keep it, unless it is differentiable."""
         if self.differentiable:
-            return self._build()
+            return build()
         if self._kept is None:
             with torch.no_grad():
-                self._kept = self._build()
+                self._kept = build()
         return self._kept
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return self.matvec(y)
 
 
-class GridCovariance(_Covariance[ToeplitzOperator]):
+class GridCovariance(_Covariance):
     """K on a grid: hierarchical Toeplitz, two FFTs per product.
 
     Products need a circulant that holds K, but no positive one: it has about twice the
@@ -102,17 +97,17 @@ class GridCovariance(_Covariance[ToeplitzOperator]):
         self.grid = grid
 
     def matvec(self, x: Tensor) -> Tensor:
-        return self._built().matvec(x)
+        return self._built(self._toeplitz).matvec(x)
 
-    def _build(self) -> ToeplitzOperator:
+    def _toeplitz(self) -> ToeplitzOperator:
         shape = tuple(smooth_size(2 * n - 1) for n in self.grid.shape)
         torus = Torus(grid=self.grid, shape=shape)
         column = first_column(self.kernel, torus, self.nugget)
         return ToeplitzOperator(Circulant.from_first_column(column), self.grid)
 
 
-class KernelMatrix(_Covariance[Tensor]):
-    """K at free points, kept if it fits into ``memory`` bytes.
+class KernelMatrix(_Covariance):
+    """K at free points, kept if it fits into 2 GiB.
 
     Otherwise its rows are evaluated anew, block by block, for each product.
 
@@ -128,7 +123,6 @@ class KernelMatrix(_Covariance[Tensor]):
         points: Float[Tensor, "m d"],
         *,
         nugget: float = 0.0,
-        memory: int = 2**31,
     ) -> None:
         if points.ndim != 2 or not len(points):
             raise ValueError(
@@ -140,22 +134,16 @@ class KernelMatrix(_Covariance[Tensor]):
             raise ValueError(f"{faulty} inducing points are not finite: leave them out")
         super().__init__(kernel, len(points), nugget)
         self.points = points.to(torch.float64)
-        self.memory = memory
+        self.inputs = (*self.inputs, self.points)
         self.device = points.device
-
-    def _inputs(self) -> Iterable[Tensor]:
-        return (*super()._inputs(), self.points)
-
-    def _build(self) -> Float[Tensor, "m m"]:
-        return self._rows(slice(None))
 
     def to_dense(self) -> Float[Tensor, "m m"]:
         """K itself, with a new graph if ``differentiable``."""
-        return self._built()
+        return self._built(lambda: self._rows(slice(None)))
 
     def matvec(self, x: Tensor) -> Tensor:
         size = self.shape[0]
-        if 8 * size**2 <= self.memory:
+        if 8 * size**2 <= _MEMORY:
             return x @ self.to_dense()
         rows = max(1, _BLOCK // size)
         parts = []

@@ -158,7 +158,7 @@ class GridWhitening(ABC):
     refinement
         How many times finer the field is than these tori.
     dtype, device
-        Of the products; spectra are computed in float64.
+        Precision and place of products; spectra are computed in float64.
     """
 
     def __init__(

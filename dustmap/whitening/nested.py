@@ -146,7 +146,7 @@ class LevelWhitening(GridWhitening):
     tori
         Where the field lives.
     dtype, device
-        Of the products; spectra are computed in float64.
+        Precision and place of products; spectra are computed in float64.
 
     Raises
     ------

@@ -44,13 +44,13 @@ class ToeplitzWhitening(Whitening):
     lengthscales
         Correlation length per axis: decides which axis of the embedding grows.
     limits
-        Of the embedding.
+        Limits of the embedding.
     solver
         For ``K⁻¹``; ``max_steps`` is the paper's early stopping.
     shape
-        Of the embedding, if it is not to grow by itself.
+        Points of the embedding per axis, if it is not to grow by itself.
     device
-        Of the products (float64); the embedding is made on the CPU.
+        Device of the products (float64); the embedding is made on the CPU.
     """
 
     lengthscales: Sequence[float]
@@ -96,11 +96,11 @@ class ToeplitzWhitening(Whitening):
         return self.embedding.torus.shape
 
     def with_kernel(self, kernel: Kernel) -> ToeplitzWhitening:
-        """The same ε (embedding shape, nugget, solver) under another kernel."""
+        """Return the same ε (embedding shape, nugget, solver) under another kernel."""
         return replace(self, kernel=kernel, shape=self.latent_shape)
 
     def with_gradients(self, kernel: Kernel) -> ToeplitzWhitening:
-        """The same whitening with features differentiable in an equal kernel.
+        """Return this whitening with features differentiable in an equal kernel.
 
         The shape of the embedding, and so the meaning of ε, is held fixed.
         """

@@ -39,7 +39,7 @@ def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorusReport:
-    """What the torus changed: counts of dropped modes, wrap error over ``k(0)``."""
+    """Changes by the torus: counts of dropped modes, wrap error over ``k(0)``."""
 
     shape: tuple[int, ...]
     dropped_modes: int
@@ -64,10 +64,10 @@ class TorusWhitening(GridWhitening):
     refinement
         r, how many times finer the field is than the inducing points.
     dtype, device
-        Of the products; spectra are computed in float64.
+        Precision and place of products; spectra are computed in float64.
     image_tolerance
-        Images of the kernel below this share of ``k(0)`` are left out; what the
-        products' precision can tell if ``None``.
+        Images of the kernel below this share of ``k(0)`` are left out; by default the
+        precision of the products.
     """
 
     def __init__(
@@ -91,7 +91,10 @@ class TorusWhitening(GridWhitening):
             device=device,
         )
         self.torus = torus
-        self.image_tolerance = image_tolerance or _image_tolerance(dtype)
+        # The number of images grows as the cube of their distance: for a torus of four
+        # lengthscales single precision needs a fifth of those of double precision.
+        precise = IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
+        self.image_tolerance = image_tolerance or precise
         self.periodic = kernel.periodised(torus.periods, self.image_tolerance)
         self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
@@ -168,27 +171,20 @@ class TorusWhitening(GridWhitening):
         return field, self.modes.of(self._inverse_root.matvec(coarse))
 
     def refined(self, refinement: int) -> TorusWhitening:
-        """The same ε seen on another refinement."""
+        """Return the same ε on another refinement."""
         if refinement == self.refinement:
             return self
-        # The spectra take seconds on large grids, and every prediction asks for them.
+        # Kept: spectra take seconds on large grids, and every prediction needs them.
         if refinement not in self._refined:
-            self._refined[refinement] = self._copy(self.kernel, refinement)
+            self._refined[refinement] = TorusWhitening(
+                self.kernel,
+                self.torus,
+                refinement=refinement,
+                dtype=self.dtype,
+                device=self.device,
+                image_tolerance=self.image_tolerance,
+            )
         return self._refined[refinement]
-
-    def with_kernel(self, kernel: Kernel) -> TorusWhitening:
-        """The same ε (torus, refinement, precision) under another kernel."""
-        return self._copy(kernel, self.refinement)
-
-    def _copy(self, kernel: Kernel, refinement: int) -> TorusWhitening:
-        return TorusWhitening(
-            kernel,
-            self.torus,
-            refinement=refinement,
-            dtype=self.dtype,
-            device=self.device,
-            image_tolerance=self.image_tolerance,
-        )
 
     def _folded(self, modes: Tensor) -> Tensor:
         """Σ over aliases of a half spectrum, as a full complex coarse spectrum."""
@@ -206,15 +202,6 @@ class TorusWhitening(GridWhitening):
             mirrored = mirrored.flip(place).roll(1, dims=place)
         full = torch.cat([modes, mirrored], dim=-1)
         return full.reshape(*full.shape[:-1], r, coarse[-1]).sum(dim=-2)
-
-
-def _image_tolerance(dtype: torch.dtype) -> float:
-    """The images of a kernel that products in this precision can tell.
-
-    Their number grows as the cube of the distance: for a torus of four lengthscales
-    single precision needs a fifth of those of double precision.
-    """
-    return IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
 
 
 def _even_column(
@@ -251,7 +238,7 @@ def _wrap_gap(kernel: Kernel, grid: Grid, column: Float[Tensor, "*n"]) -> float:
 
 
 def _full_spectrum(circulant: Circulant) -> Tensor:
-    """All eigenvalues (real, even) from the half spectrum."""
+    """Return all eigenvalues (real, even) from the half spectrum."""
     last = circulant.grid_shape[-1]
     half = circulant.spectrum
     mirrored = half[..., 1 : (last + 1) // 2].flip(-1)

@@ -3,7 +3,6 @@ DEVICE SECONDS FOLDER SMALLER``."""
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from pathlib import Path
@@ -19,11 +18,11 @@ from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.kernels import Matern12
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.models.gaussian import TorusTangent
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
-from dustmap.models.torus import TorusTangent
 from dustmap.noise import Normal
-from dustmap.projection import nodes, projection
+from dustmap.projection import projection
 from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori
 
 # HIP-GP on a V100: seconds for 200 observations at 10⁶ points (Wu et al. 2021).
@@ -90,7 +89,7 @@ def whitening(part: Part) -> bool:
                 kernel = Matern12(lengthscale=4.0)
                 A = TorusWhitening(kernel, torus, dtype=dtype, device=part.device)
                 made = time.perf_counter() - start
-                eps = torch.randn(1, torus.size, dtype=dtype, device=part.device)
+                eps = torch.randn(1, A.size, dtype=dtype, device=part.device)
                 took = seconds(lambda: A.colour(eps), part.device)
                 moved = PASSES * dtype.itemsize * torus.size / took / 1e9
                 return {
@@ -194,24 +193,7 @@ def sight_lines(part: Part) -> bool:
             lambda seen=seen: _products(part, torus, seen, budget=None),
             needs=3 * per_star * count,
         )
-    if part.device.type == "cuda":
-        seen = _rays(torus, 10**6)
-        good &= part.attempt(
-            "nodes, 1000000 lines, torch.compile",
-            lambda: _compiled(part, torus, seen),
-            needs=per_star * 10**6,
-        )
     return good
-
-
-def _compiled(part: Part, torus: Torus, seen: LineIntegrals) -> Row:
-    """The products by nodes with their inner functions compiled by torch."""
-    plain = nodes.gathered
-    nodes.gathered = torch.compile(plain)
-    try:
-        return _products(part, torus, seen, budget=0.0)
-    finally:
-        nodes.gathered = plain
 
 
 def _products(
@@ -251,11 +233,11 @@ def iteration(part: Part) -> bool:
             kernel = Matern12(lengthscale=4.0)
             A = TorusWhitening(kernel, torus, dtype=torch.float32, device=part.device)
             model = LogNormal(A, _rays(torus, count), mean=ConstantMean(value=0.01))
-            eps = torch.randn(torus.size, device=part.device)
+            eps = torch.randn(A.size, device=part.device)
             density = model.density(eps)
             tangent = TorusTangent(A, model.weights, density)
             noise = torch.full((count,), 1e-3, device=part.device)
-            return _iteration(part, torus, tangent, model.weights, noise)
+            return _iteration(part, tangent, model.weights, noise)
 
         good &= part.attempt(f"{points} points, {count} stars", measure, needs=5.0)
     return good
@@ -263,62 +245,39 @@ def iteration(part: Part) -> bool:
 
 def _iteration(
     part: Part,
-    torus: Torus,
     tangent: TorusTangent,
     W: LinearOperator,
     noise: Tensor,
 ) -> Row:
-    precision = Precision(tangent, Normal(stated=noise))
+    A, precision = tangent.whitening, Precision(tangent, Normal(stated=noise))
     nystrom = NystromPreconditioner.build(
         precision.data_term,
-        torus.size,
-        min(100, torus.size // 2),
+        A.size,
+        min(100, A.size // 2),
         torch.Generator().manual_seed(1),
         dtype=torch.float32,
         device=part.device,
     )
-    x = torch.randn(1, torus.size, device=part.device)
-    weights, A = 1 / noise, tangent.whitening
+    x = torch.randn(1, A.size, device=part.device)
+    weights = 1 / noise
+    density = torch.ones(1, W.shape[1], device=part.device)
     times = {
         "FFTs": 2 * seconds(lambda: A.colour(x), part.device),
-        "W": seconds(lambda: W.gram(x, weights), part.device),
+        "W": seconds(lambda: W.gram(density, weights), part.device),
         "preconditioner": seconds(lambda: nystrom(x), part.device),
     }
 
-    def whole() -> Tensor:
-        return nystrom(precision.matvec(x))
-
-    took = seconds(whole, part.device)
+    took = seconds(lambda: nystrom(precision.matvec(x)), part.device)
     # Two products with A, the entries of W once, the basis twice, some vectors.
     held = getattr(W, "bytes", 0)
-    size = 4.0 * torus.size
+    size = 4.0 * A.size
     moved = 2 * PASSES * size + held + 2 * nystrom.basis.numel() * 4.0 + 10 * size
-    row: Row = {
+    return {
         **{f"{name} [ms]": 1e3 * value for name, value in times.items()},
         "rest [ms]": 1e3 * (took - sum(times.values())),
         "whole [ms]": 1e3 * took,
         "memory's own time [ms]": 1e3 * moved / (_copy_speed(part) * 1e9),
     }
-    if part.device.type == "cuda":
-        row["CUDA graph [ms]"] = 1e3 * _graphed(whole, part.device)
-    return row
-
-
-def _graphed(action, device: torch.device) -> float:
-    """The time of an action that was recorded once and is replayed."""
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            action()
-    torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            action()
-    except RuntimeError:
-        return math.nan
-    return seconds(graph.replay, device)
 
 
 def _copy_speed(part: Part) -> float:

@@ -77,7 +77,7 @@ def _product(group: Group, device: torch.device) -> Row:
     )
     noise = torch.full((len(unit),), 1e-3, device=device)
     precision = Precision(model.operator, Normal(stated=noise))
-    x = torch.ones(1, torus.size, device=device)
+    x = torch.ones(1, model.latent_size, device=device)
     # As many times on every rank: a collective waits for all.
     times = sorted(
         seconds(lambda: precision.matvec(x), device, least=0.0) for _ in range(5)

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from matplotlib.figure import Figure
 from report import Report, parser
 
 from pipelines.base.measurement import Row
@@ -45,7 +44,7 @@ def main() -> None:
                 )
                 rows.append(one_run(source, stars, name, workers))
     report.tables = {"Ingestion": rows}
-    report.write(options.output, lambda figure: draw(figure, rows))
+    report.write(options.output)
 
 
 def one_run(source: Path, stars: int, name: str, workers: int) -> Row:
@@ -117,19 +116,6 @@ def write_files(folder: Path, stars: int, seed: int) -> None:
         }
         path = folder / f"{start // _PER_FILE:05d}.parquet"
         pq.write_table(pa.table(columns), path, row_group_size=1 << 17)
-
-
-def draw(figure: Figure, rows: list[Row]) -> None:
-    """Rate and memory against the number of stars."""
-    left, right = figure.subplots(1, 2)
-    for name, workers in sorted({(row["output"], row["threads"]) for row in rows}):
-        own = [r for r in rows if (r["output"], r["threads"]) == (name, workers)]
-        stars, label = [row["stars"] for row in own], f"{name}, {workers} threads"
-        left.plot(stars, [row["stars/s"] for row in own], "o-", label=label)
-        right.plot(stars, [row["peak [GiB]"] for row in own], "o-", label=label)
-    for axes, label in ((left, "stars per second"), (right, "peak memory [GiB]")):
-        axes.set(xlabel="stars", ylabel=label, xscale="log", ylim=(0, None))
-        axes.legend(frameon=False)
 
 
 def arguments() -> argparse.Namespace:

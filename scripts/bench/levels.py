@@ -20,7 +20,6 @@ import torch
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 from development import judge
-from matplotlib.figure import Figure
 from report import Report, parser
 from scoring import correlations
 from simulated import Simulated, simulated
@@ -110,7 +109,7 @@ def main() -> None:
         "Extinction and density at held-out stars": stars,
         "Density averaged over cubes": cubes,
     }
-    report.write(options.output, lambda figure: draw(figure, cubes))
+    report.write(options.output)
 
 
 def facts(fitted: Fitted) -> Row:
@@ -203,27 +202,6 @@ def places(
         inside = ((position > lower) & (position < upper)).all(axis=1)
         found = np.concatenate([found, position[inside]])
     return found[:count]
-
-
-def draw(figure: Figure, rows: list[Row]) -> None:
-    """Correlation of the logarithmic density by scale, a panel for each shell.
-
-    That of the density follows the few cubes with most dust.
-    """
-    shells = list(dict.fromkeys(row["shell [pc]"] for row in rows))
-    panels = figure.subplots(2, (len(shells) + 1) // 2, sharex=True, sharey=True)
-    for axes, shell in zip(panels.flat, shells, strict=False):
-        for row in rows:
-            if row["shell [pc]"] == shell:
-                known = [side for side in SCALES if f"r ln {side:g} pc" in row]
-                values = [row[f"r ln {side:g} pc"] for side in known]
-                axes.semilogx(known, values, "o-", markersize=3, label=row["map"])
-        axes.set_title(f"{shell} pc", fontsize="medium")
-        axes.set_xticks(SCALES, [f"{side:g}" for side in SCALES])
-        axes.minorticks_off()
-    panels.flat[0].legend(frameon=False)
-    figure.supxlabel("side of the cubes [pc]")
-    figure.supylabel("correlation of ln density with the truth")
 
 
 def arguments() -> argparse.Namespace:

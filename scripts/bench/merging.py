@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 
-from matplotlib.figure import Figure
 from report import Report, parser
 from scoring import named, score_inside
 from simulated import BOX, simulated
@@ -60,16 +59,7 @@ def main() -> None:
         "Noise-free extinction and density of stars not fitted": rows,
         "Merging": [{"cells": options.cells, **taken.row()}],
     }
-    report.write(options.output, lambda figure: draw(figure, rows))
-
-
-def draw(figure: Figure, rows: list[Row]) -> None:
-    """Time, memory, error and coverage side by side."""
-    names = [str(row["fit to"]) for row in rows]
-    shown = ("fit CPU [s]", "fit peak [GiB]", "RMSE [mag]", "A in 68%")
-    for axes, key in zip(figure.subplots(1, len(shown)), shown, strict=True):
-        axes.bar(names, [row.get(key, 0.0) for row in rows])
-        axes.set_title(key, fontsize="medium")
+    report.write(options.output)
 
 
 def arguments() -> argparse.Namespace:

@@ -11,19 +11,21 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import torch
 from peers_methods import FULL, METHODS, QUICK, QUICK_METHODS, Case, Size
 from peers_problem import Mock, make_mock, make_problem
-from peers_report import draw, entries, table
 from peers_run import Machine, Row
+from scoring import score
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.base.measurement import table
 from pipelines.base.progress import say
 from pipelines.storage.atomic import atomic_file
 
@@ -106,13 +108,42 @@ def _record(rows: list[Row], mock: Mock) -> dict[str, Any]:
     }
 
 
+def entries(rows: Sequence[Row], truth: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Score rows for the record, with ratios to `dustmap` on the same grid.
+
+    A method that has a grid of its own is compared with the first of `dustmap`'s.
+    """
+    plain: list[dict[str, Any]] = [
+        {
+            "method": row.method,
+            "grid": row.grid,
+            "state": row.name,
+            **row.taken.as_dict(),
+            **score(row.prediction, truth),
+            "facts": row.facts,
+        }
+        for row in rows
+    ]
+    own = {row["grid"]: row for row in plain if row["method"] == "dustmap"}
+    first = next(iter(own.values()), None)
+    for row in plain:
+        reference = own.get(row["grid"], first)
+        if reference is not None:
+            row["cpu_ratio"] = row["cpu_seconds"] / reference["cpu_seconds"]
+            row["rmse_ratio"] = row["rmse"] / reference["rmse"]
+    return plain
+
+
 def write(record: dict[str, Any], output: Path) -> str:
-    """peers.json, peers.md and peers.png; returns the table."""
+    """Write peers.json and peers.md; return the latter."""
+    shown = table(
+        [{k: v for k, v in r.items() if k != "facts"} for r in record["rows"]]
+    )
     text = (
         f"{record['stars']:,} stars of {record['median_error']:.3f} mag, "
         f"{record['test_stars']:,} test stars (scatter "
         f"{record['extinction_scatter']:.3f} mag), {record['threads']} thread(s)\n\n"
-        f"{table(record['rows'])}\n\n{' '.join((__doc__ or '').split())} Intervals "
+        f"{shown}\n\n{' '.join((__doc__ or '').split())} Intervals "
         "hold noise-free values; those of NIFTy are by "
         "mean, standard deviation and Student's quantiles of its few samples.\n"
     )
@@ -124,9 +155,6 @@ def write(record: dict[str, Any], output: Path) -> str:
     ):
         with atomic_file(output / name, overwrite=True) as temporary:
             temporary.write_text(content.rstrip() + "\n", encoding="utf-8")
-    if record["rows"]:
-        title = f"{record['stars']:,} stars, {record['threads']} thread(s)"
-        draw(output / "peers.png", record["rows"], title)
     return text
 
 
@@ -153,7 +181,7 @@ def write(record: dict[str, Any], output: Path) -> str:
     default=Path("peers"),
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for peers.json, peers.md and peers.png, replaced if they exist.",
+    help="Folder for peers.json and peers.md, replaced if they exist.",
 )
 def main(
     quick: bool,

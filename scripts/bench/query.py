@@ -12,18 +12,20 @@ import argparse
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from astropy import units as u
-from matplotlib.figure import Figure
+from astropy.coordinates import SkyCoord
 from query_tasks import TASKS
-from query_truth import places_in, scores
 from report import Report, parser
 from simulated import BOX, simulated
 from verbs import dustmap
 
+from pipelines.base.geometry import Box
 from pipelines.base.measurement import Row
+from pipelines.catalog.schema import Stars
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Integrated
 from pipelines.formats.zarr import write_zarr
@@ -61,7 +63,7 @@ def main() -> None:
         f"{of}: {size(path) / 1e9:.4g} GB in {path.name}"
         for of, path in (("of a fit", store), ("of noise", large))
     ]
-    report.write(options.output, lambda figure: draw(figure, columns))
+    report.write(options.output)
 
 
 def fitted_map(options: argparse.Namespace, work: Path) -> tuple[Path, Path]:
@@ -137,17 +139,50 @@ def size(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
-def draw(figure: Figure, columns: dict[str, np.ndarray]) -> None:
-    """How far the store's mean is off the run's, in its std, against distance."""
-    axes = figure.subplots()
-    for what, colour in (("density", "#D55E00"), ("extinction", "#0072B2")):
-        mean, std = (columns[f"run_{what}_{kind}"] for kind in ("mean", "std"))
-        off = (columns[f"store_{what}_mean"] - mean) / std
-        axes.plot(columns["distance"], off, ".", ms=2, color=colour, label=what)
-    axes.set_xlabel("distance [pc]")
-    axes.set_ylabel("(map store − run) / std of the run")
-    axes.set_ylim(-2, 2)
-    axes.legend(markerscale=5, frameon=False)
+def places_in(box: Box, count: int, seed: int) -> tuple[Stars, SkyCoord]:
+    """Places evenly in a box, as the rows of a table and as coordinates."""
+    rng = np.random.default_rng(seed)
+    x, y, z = rng.uniform(box.lower, box.upper, size=(count, 3)).T
+    distance = np.sqrt(x**2 + y**2 + z**2)
+    lon, lat = np.degrees(np.arctan2(y, x)), np.degrees(np.arcsin(z / distance))
+    coords = SkyCoord(
+        l=lon * u.deg, b=lat * u.deg, distance=distance * u.pc, frame="galactic"
+    )
+    return Stars(l=lon % 360, b=lat, distance=distance), coords
+
+
+def scores(columns: dict[str, np.ndarray]) -> list[Row]:
+    """By quantity and distance: how far means, stds and quantiles are apart."""
+    distance = columns["distance"]
+    edges = np.quantile(distance, [0, 1 / 3, 2 / 3, 1])
+    rows: list[Row] = []
+    for what in ("extinction", "density"):
+        for low, high in pairwise(edges):
+            here = (distance >= low) & (distance <= high)
+            values = {
+                (source, kind): columns[f"{source}_{what}_{kind}"][here]
+                for source in ("store", "run")
+                for kind in ("mean", "std", "p50")
+            }
+            std = values["run", "std"]
+            off = (values["store", "mean"] - values["run", "mean"]) / std
+            rows.append(
+                {
+                    "quantity": what,
+                    "distance [pc]": f"{low:.0f} to {high:.0f}",
+                    "places": int(here.sum()),
+                    "no answer": int(np.isnan(off).sum()),
+                    "mean off, rms [std]": float(np.sqrt(np.nanmean(off**2))),
+                    "mean off, 95% within [std]": float(np.nanquantile(abs(off), 0.95)),
+                    "std ratio, median": _ratio(values, "std"),
+                    "median's ratio, median": _ratio(values, "p50"),
+                }
+            )
+    return rows
+
+
+def _ratio(values: dict[tuple[str, str], np.ndarray], kind: str) -> float:
+    return float(np.nanmedian(values["store", kind] / values["run", kind]))
 
 
 def arguments() -> argparse.Namespace:

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from matplotlib.figure import Figure
 from report import Report, Row, data_folder, parser
 from road3d_data import ROWS, simulate_roads
 from verbs import dustmap
@@ -89,7 +88,7 @@ def main() -> None:
             rows.append(measured(name, made[name](), method, options))
             say(str(rows[-1]))
     report.tables = {"Held-out rows": rows}
-    report.write(options.output, lambda figure: draw(figure, rows))
+    report.write(options.output)
 
 
 def measured(
@@ -119,15 +118,6 @@ def measured(
         **taken.row(),
         "converged": "yes" if summary["converged"] else "no",
     }
-
-
-def draw(figure: Figure, rows: list[Row]) -> None:
-    """Error, log density and time side by side."""
-    names = [f"{row['table']}\n{row['method']}" for row in rows]
-    shown = ("RMSE", "NLL", "wall [s]")
-    for axes, key in zip(figure.subplots(1, len(shown), sharey=True), shown):
-        axes.barh(names, [row[key] for row in rows])
-        axes.set_title(key, fontsize="medium")
 
 
 def arguments() -> argparse.Namespace:

@@ -18,18 +18,6 @@ from dustmap.kernels import Radial
 _TILE = 40
 
 
-def cross_covariance(
-    kernel: Radial, left: Functionals, right: Functionals
-) -> Float[Tensor, "n m"]:
-    """``Cov(L_n ρ, L_m ρ)`` of all pairs."""
-    tiles = _tiles(kernel, right)
-    rows = [
-        torch.cat([_tile(kernel, tile, other) for other in tiles], dim=1)
-        for tile in _tiles(kernel, left)
-    ]
-    return torch.cat(rows)
-
-
 def symmetric_covariance(
     kernel: Radial, functionals: Functionals
 ) -> Float[Tensor, "n n"]:

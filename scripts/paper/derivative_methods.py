@@ -38,11 +38,10 @@ HIPGP, SVGP, EXACT = "HIP-GP", "SVGP", "exact GP"
 
 
 class Predicted(NamedTuple):
-    """Posterior moments of the function, and the worst residual behind them."""
+    """Posterior moments of the function."""
 
     mean: Float[Tensor, " t"]
     variance: Float[Tensor, " t"]
-    residual: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,10 +139,8 @@ def hipgp(data: Data, points: int, *, derivatives: bool) -> Predicted:
         family="full", batch_size=len(values), epochs=1, natural_rate=1.0
     )
     q = fit_svi(model, seen, settings, generator=torch.Generator()).q
-    wanted = model.at(PointValues(data.test))
-    moments = predict(wanted, q)
-    worst = max(model.report.residual, wanted.report.residual)
-    return Predicted(moments.mean, moments.variance, worst)
+    moments = predict(model.at(PointValues(data.test)), q)
+    return Predicted(moments.mean, moments.variance)
 
 
 def svgp(data: Data, points: int, *, derivatives: bool) -> Predicted:

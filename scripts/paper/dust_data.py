@@ -11,7 +11,6 @@ from ananke_data import Observed, Sample, read_sample, split
 from dense_covariance import symmetric_covariance
 from dense_evidence import best_scales
 from jaxtyping import Float
-from paper_report import Row
 from torch import Tensor
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
@@ -160,7 +159,7 @@ def galaxy(train: int, test: int, seed: int, *, spacing: float) -> Sky:
     )
 
 
-def choose_kernel(sky: Sky, count: int, nodes: int) -> tuple[Matern32, Row]:
+def choose_kernel(sky: Sky, count: int, nodes: int) -> Matern32:
     """Lengthscale and variance of the largest evidence of some stars, zero mean."""
     generator = torch.Generator().manual_seed(0)
     rows = clustered_subset(sky.positions, count, 8, generator)
@@ -173,14 +172,4 @@ def choose_kernel(sky: Sky, count: int, nodes: int) -> tuple[Matern32, Row]:
         sky.seen.sigma[rows] ** 2,
         common_noise=0.0,
     )
-    row: Row = {
-        "data": sky.name,
-        "stars to train on": len(sky.train),
-        "to test on": len(sky.test),
-        "lengthscale [kpc]": best.lengthscale,
-        "std [mag/kpc]": best.variance**0.5,
-        "median noise [mag]": float(np.median(sky.seen.sigma)),
-        "median extinction [mag]": float(np.median(sky.train.extinction)),
-        "chosen on": len(rows),
-    }
-    return Matern32(lengthscale=best.lengthscale, variance=best.variance), row
+    return Matern32(lengthscale=best.lengthscale, variance=best.variance)

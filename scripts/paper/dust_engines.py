@@ -7,25 +7,19 @@ Cholesky's factor.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from dense_covariance import cross_covariance, symmetric_covariance
 from dust_data import Sky
 from jaxtyping import Float
-from paper_report import Row, stopwatch
+from paper_report import stopwatch
 from torch import Tensor
 
-from dustmap.covariance import functional_variance
 from dustmap.functionals import (
     FixedStep,
     GaussLegendre,
     LineIntegrals,
-    PointValues,
     Rule,
-    Stack,
 )
 from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.sgpr import SGPR
@@ -47,8 +41,7 @@ from dustmap.whitening import (
     padded_torus,
 )
 
-HIPGP, SVGP, FULL_BATCH, DENSE = "HIP-GP", "SVGP", "full batch", "dense GP"
-SUBGRID = ", v_n as noise"
+HIPGP, SVGP, FULL_BATCH = "HIP-GP", "SVGP", "full batch"
 Shape = tuple[int, int, int]
 BLOCK = 2
 # The paper's limits of PCG, in training and in evaluation.
@@ -68,14 +61,11 @@ _FINE, _DRAWS, _RANK = 50_000, 16, 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Moments at the test stars [mag, mag/kpc], and what the fit took [s]."""
+    """Moments of the extinction at the test stars [mag] and the common noise [mag²]."""
 
-    extinction_mean: np.ndarray
-    extinction_std: np.ndarray
-    density_mean: np.ndarray
-    density_std: np.ndarray
-    seconds: float = 0.0
-    facts: Row = field(default_factory=dict)
+    mean: Float[Tensor, " n"]
+    std: Float[Tensor, " n"]
+    common: float = 0.0
 
 
 def _whitening(
@@ -130,140 +120,75 @@ def learn_scales(
 
 
 def rowwise(
-    sky: Sky,
-    scales: Scales,
-    shape: Shape,
-    nodes: int,
-    engine: str,
-    *,
-    subgrid: bool = False,
+    sky: Sky, scales: Scales, shape: Shape, nodes: int, engine: str
 ) -> Prediction:
-    """The optimum of HIP-GP's or SVGP's bound with blocks of 2 × 2 × 2 points.
-
-    ``subgrid`` counts conditional variances as noise instead of charging for them.
-    """
+    """Find the optimum of HIP-GP's or SVGP's bound with blocks of 2 × 2 × 2 points."""
     grid, rule = sky.grid(shape), GaussLegendre(count=nodes)
     kernel = scales.kernel
-    with stopwatch() as taken:
-        whitening = _whitening(engine, kernel, grid, _TRAINING)
-        model = RowwiseGaussian(whitening, LineIntegrals(sky.positions, rule))
-        data = Observations.of(
-            model,
-            sky.values,
-            sky.variance,
-            common_noise=scales.common,
-            subgrid_noise=subgrid,
-        )
-        settings = HipSettings(
-            block=BLOCK,
-            batch_size=len(data),
-            epochs=1,
-            natural_rate=1.0,
-            mean_tolerance=1e-12,
-            row_memory=_MEMORY,
-            covariance_memory=_MEMORY,
-        )
-        optimum = fit_svi(model, data, settings, generator=torch.Generator())
+    whitening = _whitening(engine, kernel, grid, _TRAINING)
+    model = RowwiseGaussian(whitening, LineIntegrals(sky.positions, rule))
+    data = Observations.of(
+        model, sky.values, sky.variance, common_noise=scales.common, subgrid_noise=False
+    )
+    settings = HipSettings(
+        block=BLOCK,
+        batch_size=len(data),
+        epochs=1,
+        natural_rate=1.0,
+        mean_tolerance=1e-12,
+        row_memory=_MEMORY,
+        covariance_memory=_MEMORY,
+    )
+    optimum = fit_svi(model, data, settings, generator=torch.Generator())
     evaluating = whitening
     if engine == HIPGP:
         evaluating = _whitening(engine, kernel, grid, _EVALUATION)
-    wanted = model.on(evaluating).at(_targets(sky, rule))
-    moments = predict(wanted, optimum.q)
-    facts: Row = {
-        "lengthscale [kpc]": float(kernel.lengthscale),
-        "common noise [mag]": math.sqrt(scales.common),
-        "bound": optimum.bound,
-        "most iterations": model.report.iterations if engine == HIPGP else None,
-        "rows short of 1e-5": model.report.unconverged,
-        "latent": "×".join(map(str, whitening.latent_shape)),
-        "covariance error": whitening.report.covariance_error
-        if isinstance(whitening, ToeplitzWhitening)
-        else None,
-    }
-    return _split(moments.mean, moments.variance.sqrt(), taken[0], facts)
-
-
-def _split(
-    mean: Float[Tensor, " n"], std: Float[Tensor, " n"], seconds: float, facts: Row
-) -> Prediction:
-    """Extinctions first, then densities."""
-    count = len(mean) // 2
+    moments = predict(model.on(evaluating).at(_targets(sky, rule)), optimum.q)
     return Prediction(
-        extinction_mean=mean[:count].numpy(),
-        extinction_std=std[:count].numpy(),
-        density_mean=mean[count:].numpy(),
-        density_std=std[count:].numpy(),
-        seconds=seconds,
-        facts=facts,
+        mean=moments.mean, std=moments.variance.sqrt(), common=scales.common
     )
 
 
-def full_batch(
-    sky: Sky, kernel: Matern32, shape: Shape, nodes: int, samples: int
-) -> Prediction:
+def full_batch(sky: Sky, kernel: Matern32, shape: Shape, samples: int) -> Prediction:
     """The solve-free engine on a torus, with exact posterior samples."""
     generator = torch.Generator().manual_seed(1)
     grid = sky.grid(shape)
     torus = padded_torus(grid, kernel, 1e-3)
     refinement = 2 if torus.size <= _FINE else 1
     rule = FixedStep(step=0.5 * min(grid.spacing) / refinement)
-    with stopwatch() as taken:
-        model = TorusGaussian(
-            TorusWhitening(kernel, torus, refinement=refinement),
-            LineIntegrals(sky.positions, rule),
-            interpolation="cubic",
-            residual_refinement=2 * refinement,
-            residual_count=_DRAWS,
-            generator=generator,
-        )
-        settings = FullBatch(
-            solver=_MEAN,
-            samples=samples,
-            sample_rtol=1e-2,
-            preconditioner_rank=min(_RANK, torus.size // 2),
-        )
-        result = infer(
-            model, sky.values, sky.variance, settings=settings, generator=generator
-        )
+    model = TorusGaussian(
+        TorusWhitening(kernel, torus, refinement=refinement),
+        LineIntegrals(sky.positions, rule),
+        interpolation="cubic",
+        residual_refinement=2 * refinement,
+        residual_count=_DRAWS,
+        generator=generator,
+    )
+    settings = FullBatch(
+        solver=_MEAN,
+        samples=samples,
+        sample_rtol=1e-2,
+        preconditioner_rank=min(_RANK, torus.size // 2),
+    )
+    result = infer(
+        model, sky.values, sky.variance, settings=settings, generator=generator
+    )
     posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
     moments = posterior.moments(_targets(sky, rule))
-    facts: Row = {
-        "lengthscale [kpc]": float(kernel.lengthscale),
-        "solver": result.mean_solution.message,
-        "converged": result.converged,
-        "latent": "×".join(map(str, torus.shape)),
-    }
-    return _split(moments.mean, moments.std, taken[0], facts)
+    return Prediction(mean=moments.mean, std=moments.std)
 
 
-def dense(sky: Sky, kernel: Matern32, nodes: int) -> Prediction:
-    """The exact GP of all stars."""
-    rule = GaussLegendre(count=nodes)
-    with stopwatch() as taken:
-        seen, wanted = LineIntegrals(sky.positions, rule), _targets(sky, rule)
-        factor = torch.linalg.cholesky(
-            symmetric_covariance(kernel, seen) + sky.variance.diag()
-        )
-        cross = cross_covariance(kernel, wanted, seen)
-        mean = cross @ torch.cholesky_solve(sky.values[:, None], factor)[:, 0]
-        half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
-        variance = functional_variance(kernel, wanted) - (half**2).sum(dim=0)
-    return _split(mean, variance.sqrt(), taken[0], {})
-
-
-def _targets(sky: Sky, rule: Rule) -> Stack:
-    """The test stars' extinctions, then their densities."""
-    at = torch.as_tensor(sky.test.positions)
-    return Stack([LineIntegrals(at, rule), PointValues(at)])
+def _targets(sky: Sky, rule: Rule) -> LineIntegrals:
+    return LineIntegrals(torch.as_tensor(sky.test.positions), rule)
 
 
 def row_seconds(
     sky: Sky, kernel: Matern32, shape: Shape, nodes: int, count: int
-) -> tuple[float, int]:
-    """Seconds that one of HIP-GP's rows takes, by ``count`` of them, and iterations."""
+) -> float:
+    """Time one of HIP-GP's rows [s] by the mean of ``count`` of them."""
     whitening = _whitening(HIPGP, kernel, sky.grid(shape), _TRAINING)
     rays = LineIntegrals(sky.positions[:count], GaussLegendre(count=nodes))
     model = RowwiseGaussian(whitening, rays)
     with stopwatch() as taken:
         model.keep_rows()
-    return taken[0] / len(rays), model.report.iterations
+    return taken[0] / len(rays)

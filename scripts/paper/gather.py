@@ -2,21 +2,19 @@
 """Gather the tables "paper | here" of all scripts into one page.
 
 Every ``NAME.json`` that a script of the paper wrote, in FOLDER or one of its folders,
-becomes a section with the machine's kind, date, commit and notes. Of several runs of
-one script the largest counts (a smoke run only if there is no other), of equal ones the
-latest.
+becomes a section with what it did, machine, date and commit. Of several runs of one
+script the latest counts (a smoke run only if there is no other).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_report import NOT_RUN, Comparison, Row, table
+from paper_report import SMOKE, Comparison, Row, facts, refusals, table
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import atomic_file
@@ -33,14 +31,13 @@ _ORDER = (
     "ciq_svgp",
     "airline",
 )
-_PARTS = {"name", "settings", "machine", "seconds", "comparisons", "notes"}
-_SMOKE = "**A smoke run: its numbers mean little.**"
+_PARTS = {"name", "about", "settings", "machine", "seconds", "comparisons"}
 
 _HEAD = """# The papers' experiments, here
 
-One script for each experiment; each says in its own report what it does and why its
-figures differ from the paper's. `--quick` is a smoke run, `--full` has the paper's
-sizes, without either it ends in half an hour on two cores.
+One script for each experiment; each says what it does and why its figures differ from
+the paper's. `--quick` is a smoke run, without it a run ends in half an hour on two
+cores.
 
 ```sh
 python scripts/paper/NAME.py --output FOLDER     # NAME.json, NAME.md, NAME.png
@@ -48,19 +45,16 @@ python scripts/paper/gather.py FOLDER            # this page
 ```
 
 The first columns of the tables below are the paper's figures, the column *here* has
-what the run measured, and nothing else: what was not run is "{not_run}". All further
-tables and the figures are in the folders that the scripts write.
+what the run measured, and nothing else. The tables behind it and the figures are in the
+folders that the scripts write.
 """
 
 
 def main() -> None:
     options = arguments()
-    try:
+    with refusals():
         records = find_records(options.folder)
         page = page_of(records)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
     with atomic_file(options.output, overwrite=True) as temporary:
         temporary.write_text(page, encoding="utf-8")
     print(f"{options.output}: {', '.join(record['name'] for record in records)}")
@@ -112,18 +106,16 @@ def find_records(folder: Path) -> list[dict[str, Any]]:
     )
 
 
-def _weight(record: dict[str, Any]) -> tuple[int, str]:
-    """Larger sizes weigh more, then later dates."""
-    settings = record["settings"]
-    size = 2 if settings.get("full") else 0 if settings.get("quick") else 1
-    return size, record["machine"]["date"]
+def _weight(record: dict[str, Any]) -> tuple[bool, str]:
+    """Rank whole runs above smoke runs, then later dates above earlier ones."""
+    return not record["settings"]["quick"], record["machine"]["date"]
 
 
 def page_of(records: Sequence[dict[str, Any]]) -> str:
     """The whole page in Markdown."""
     overview = table([_overview(record) for record in records])
     sections = [_section(record) for record in records]
-    return "\n".join([_HEAD.format(not_run=NOT_RUN), overview, *sections])
+    return "\n".join([_HEAD, overview, *sections])
 
 
 def _overview(record: dict[str, Any]) -> Row:
@@ -131,7 +123,6 @@ def _overview(record: dict[str, Any]) -> Row:
     compared = [entry for entry in record["comparisons"] if entry["here"] is not None]
     return {
         "script": f"[`{record['name']}`](#{record['name']})",
-        "size": ("smoke run", "default", "full")[_weight(record)[0]],
         "compared": f"{len(compared)} of {len(record['comparisons'])}",
         "minutes": record["seconds"] / 60,
         "date": machine["date"],
@@ -140,20 +131,14 @@ def _overview(record: dict[str, Any]) -> Row:
 
 
 def _section(record: dict[str, Any]) -> str:
-    machine = dict(record["machine"])
-    machine.pop("load averages", None)
-    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
-    rows = [Comparison(**entry).row() for entry in record["comparisons"]]
-    smoke = [_SMOKE, ""] if record["settings"].get("quick") else []
-    lines = [
-        f"## {record['name']}\n",
-        *smoke,
-        f"- `{command_of(record)}`, {record['seconds']:.0f} s",
-        f"- {facts}\n",
-        table(rows),
-        *(f"- {note}" for note in record["notes"]),
-    ]
-    return "\n".join(lines) + "\n"
+    smoke = SMOKE if record["settings"]["quick"] else ""
+    return (
+        f"## {record['name']}\n\n{smoke}{record['about']}\n\n"
+        f"- `{command_of(record)}`, {record['seconds']:.0f} s\n"
+        f"- {facts(record['machine'])}\n\n"
+        + table([Comparison(**entry).row() for entry in record["comparisons"]])
+        + "".join(f"- {note}\n" for note in record["notes"])
+    )
 
 
 def command_of(record: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -24,15 +24,19 @@ from pathlib import Path
 from typing import Literal, Self
 
 import torch
+from jaxtyping import Float
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from pipelines.base.measurement import Row, loads, plain, processor, table
+from pipelines.base.errors import InputError
+from pipelines.base.measurement import Row, plain, processor, table
 from pipelines.figures.style import save_figure
 from pipelines.storage.atomic import atomic_file
 
-Size = Literal["quick", "default", "full"]
+Size = Literal["quick", "default"]
 
 NOT_RUN = "not run"
+SMOKE = "**A smoke run: its numbers mean little.** "
 _NOT_STATED = "not stated"
 
 
@@ -61,7 +65,7 @@ class Comparison:
     remark: str = ""
 
     def row(self) -> Row:
-        """As one row of the table."""
+        """Return the row of the table."""
         return {
             "quantity": self.what,
             "in the paper": self.source,
@@ -71,46 +75,44 @@ class Comparison:
         }
 
 
-def parser(about: str | None, *, threads: int = 1) -> argparse.ArgumentParser:
-    """Options that every script of the paper has."""
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """Make the options that every script of the paper has."""
     options = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--output", type=Path, required=True, metavar="FOLDER")
-    size = options.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="tiny: a smoke run")
-    size.add_argument("--full", action="store_true", help="the paper's own sizes")
+    options.add_argument("--quick", action="store_true", help="tiny: a smoke run")
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--threads", type=int, default=threads, help="of torch")
+    options.add_argument("--threads", type=int, default=1, help="of torch")
     return options
 
 
 def size_of(options: argparse.Namespace) -> Size:
-    """How large a run the command line asks for."""
-    if options.quick:
-        return "quick"
-    return "full" if options.full else "default"
+    """Return how large a run the command line wants."""
+    return "quick" if options.quick else "default"
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn bad input within the block into one line and exit status 2."""
+    try:
+        yield
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def machine() -> Row:
-    """What the figures were taken on, when, by which commit, and beside what load."""
+    """Describe what the figures were taken on, when and by which commit."""
     return {
         "processor": processor(),
-        "accelerator": _accelerator(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "load averages": [round(load, 2) for load in os.getloadavg()],
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "numpy", "scipy")},
     }
-
-
-def _accelerator() -> str:
-    if not torch.cuda.is_available():
-        return "none"
-    return f"{torch.cuda.get_device_name()} (unused)"
 
 
 def _commit() -> str:
@@ -125,6 +127,11 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown (no git checkout)"
 
 
+def facts(machine: Row) -> str:
+    """List what a report says of its machine."""
+    return ", ".join(f"{name} {value}" for name, value in machine.items())
+
+
 @contextmanager
 def stopwatch() -> Iterator[list[float]]:
     """Wall time of the block [s], as the only entry of a list, when it has ended."""
@@ -132,6 +139,43 @@ def stopwatch() -> Iterator[list[float]]:
     started = time.perf_counter()
     yield taken
     taken[0] = time.perf_counter() - started
+
+
+# The abscissae and ordinates of one line of a figure.
+Curve = tuple[Sequence[float], Sequence[float]]
+
+
+def plot(
+    curves: Mapping[str, Curve],
+    x: str,
+    y: str,
+    scales: tuple[str, str] = ("log", "log"),
+) -> Figure:
+    """Draw one panel of labelled lines; ``x`` and ``y`` name its axes."""
+    figure = Figure(figsize=(6.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for label, (places, values) in curves.items():
+        axes.plot(places, values, "-o", markersize=4, label=label)
+    axes.set(xlabel=x, ylabel=y, xscale=scales[0], yscale=scales[1])
+    axes.legend(frameon=False, fontsize="x-small")
+    return figure
+
+
+def group(
+    rows: Iterable[Row], label: Callable[[Row], str], x: str, y: str
+) -> dict[str, Curve]:
+    """Gather two columns of a table as curves, one for each label."""
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        places, values = curves.setdefault(label(row), ([], []))
+        places.append(row[x])
+        values.append(row[y])
+    return dict(curves)
+
+
+def root_mean_square(error: Float[Tensor, " n"]) -> float:
+    """Compute ``√(Σ e² / n)``."""
+    return float((error**2).mean().sqrt())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,9 +193,9 @@ class Report:
     comparisons
         The table "paper | here".
     tables
-        Further rows by title.
+        The rows behind it by title.
     notes
-        Lines under the tables.
+        Data that were missing or refused.
     """
 
     name: str
@@ -160,12 +204,12 @@ class Report:
     comparisons: list[Comparison] = field(default_factory=list)
     tables: dict[str, list[Row]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    before: Row = field(default_factory=machine)
+    machine: Row = field(default_factory=machine)
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
     def of(cls, name: str, about: str | None, options: argparse.Namespace) -> Self:
-        """A report on this command line; its threads are set, its folder is made."""
+        """Start a report on this command line; set threads and make its folder."""
         if "threads" in options:
             torch.set_num_threads(options.threads)
         options.output.mkdir(parents=True, exist_ok=True)
@@ -175,59 +219,39 @@ class Report:
         }
         return cls(name=name, about=" ".join((about or "").split()), settings=settings)
 
-    def write(
-        self,
-        output: Path,
-        draw: Callable[[Figure], None] | None = None,
-        *,
-        shape: tuple[float, float] = (7.2, 4.4),
-    ) -> None:
-        """Write the three files, each whole or not at all, and print the tables."""
-        seconds = time.perf_counter() - self.started
-        after = [round(load, 2) for load in os.getloadavg()]
-        command = shlex.join(["python", *sys.argv])
+    def write(self, output: Path, figure: Figure | None = None) -> None:
+        """Write the files, each whole or not at all, and print the tables."""
         record = {
             "name": self.name,
-            "command": command,
+            "about": self.about,
+            "command": shlex.join(["python", *sys.argv]),
             "settings": self.settings,
-            "machine": self.before,
-            "load averages after": after,
-            "seconds": seconds,
+            "machine": self.machine,
+            "seconds": time.perf_counter() - self.started,
+            "comparisons": [asdict(entry) for entry in self.comparisons],
             "tables": self.tables,
             "notes": self.notes,
         }
-        if self.comparisons:
-            record["comparisons"] = [asdict(entry) for entry in self.comparisons]
         contents = {
             "json": json.dumps(plain(record), indent=1, allow_nan=False) + "\n",
-            "md": self._markdown(command, after, seconds),
+            "md": self._markdown(record["command"], record["seconds"]),
         }
         for suffix, text in contents.items():
             path = output / f"{self.name}.{suffix}"
             with atomic_file(path, overwrite=True) as temporary:
                 temporary.write_text(text, encoding="utf-8")
-        if draw is not None:
-            figure = Figure(figsize=shape, layout="constrained")
-            draw(figure)
+        if figure is not None:
             save_figure(figure, output / f"{self.name}.png")
         print(contents["md"], end="")
 
-    def _markdown(self, command: str, after: Sequence[float], seconds: float) -> str:
-        parts = [self._head(command, after, seconds)]
+    def _markdown(self, command: str, seconds: float) -> str:
+        smoke = SMOKE if self.settings.get("quick") else ""
+        parts = [
+            f"{smoke}{self.about}\n\n- `{command}`, {seconds:.0f} s\n"
+            f"- {facts(self.machine)}\n"
+        ]
         if rows := [entry.row() for entry in self.comparisons]:
             parts.append(f"**Paper and here**\n\n{table(rows)}")
         parts += [f"**{title}**\n\n{table(own)}" for title, own in self.tables.items()]
-        if self.notes:
-            parts.append("".join(f"- {note}\n" for note in self.notes))
+        parts += [f"- {note}\n" for note in self.notes]
         return "\n".join(parts)
-
-    def _head(self, command: str, after: Sequence[float], seconds: float) -> str:
-        facts = dict(self.before)
-        before = facts.pop("load averages")
-        listing = ", ".join(f"{name} {value}" for name, value in facts.items())
-        smoke = "**A smoke run: its numbers mean little.** "
-        return (
-            f"{smoke if self.settings.get('quick') else ''}{self.about}\n\n"
-            f"- `{command}`\n- {listing}\n- load average {loads(before)} before, "
-            f"{loads(after)} after; {seconds:.0f} s in all\n"
-        )

@@ -1,15 +1,13 @@
-"""Elevations along roads: a user's copy of 3DRoad, or a simulated set of its size.
+"""Elevations along roads: a simulated set of the size of 3DRoad.
 
-3DRoad (Guo, Ma, Yang & Bindingnavale 2013, UCI repository): 434,874 points of roads in
-North Jutland, longitude and latitude [degrees], altitude [m]. The simulated one walks
-roads from some towns over a Matérn-1/2 relief that is known without noise.
+3DRoad (Guo, Ma, Yang & Bindingnavale 2013, UCI repository) has 434,874 points of roads
+in North Jutland. The simulated set walks roads from towns over a Matérn-1/2 relief.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,10 +18,8 @@ from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12
 from dustmap.whitening import TorusWhitening
-from pipelines.base.errors import InputError
 
 ROWS = 434_874
-SIMULATED, GIVEN = "simulated roads", "3DRoad"
 # Shares of training and test rows; the rest is for validation and is not looked at.
 _TRAIN, _TEST = 0.64, 0.2
 # The simulated relief on the unit square, in units of its standard deviation.
@@ -34,24 +30,10 @@ _STEP = 1 / 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Roads:
-    """Places in one unit for both axes, elevations, and those without noise if known.
+    """Places in one unit for both axes, and observed elevations."""
 
-    Parameters
-    ----------
-    name
-        For tables.
-    at
-        Shape (n, 2).
-    height
-        As observed.
-    truth
-        Without noise.
-    """
-
-    name: str
     at: Float[Tensor, "n 2"]
     height: Float[Tensor, " n"]
-    truth: Float[Tensor, " n"] | None = None
 
     def __len__(self) -> int:
         return len(self.height)
@@ -78,14 +60,12 @@ class Roads:
         train = order[: round(_TRAIN * len(self))]
         test = order[len(self) - round(_TEST * len(self)) :]
         mean, scale = self.height[train].mean(), self.height[train].std()
-        truth = None if self.truth is None else (self.truth[test] - mean) / scale
         return Split(
             roads=self,
             train=self.at[train],
             values=(self.height[train] - mean) / scale,
             test=self.at[test],
             test_values=(self.height[test] - mean) / scale,
-            truth=truth,
         )
 
 
@@ -98,54 +78,11 @@ class Split:
     values: Float[Tensor, " n"]
     test: Float[Tensor, "t 2"]
     test_values: Float[Tensor, " t"]
-    truth: Float[Tensor, " t"] | None
 
     @property
     def wanted(self) -> PointValues:
         """The field at the test rows."""
         return PointValues(self.test)
-
-
-def read_roads(file: Path) -> Roads:
-    """The last three columns of a table without names: longitude, latitude, altitude.
-
-    Commas or blanks separate columns. Longitudes are shortened by the cosine of the
-    mean latitude.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, or is no such table.
-    """
-    if not file.is_file():
-        raise InputError(f"{file} is not a file")
-    try:
-        with file.open(encoding="utf-8") as lines:
-            comma = "," in lines.readline()
-        table = np.loadtxt(file, delimiter="," if comma else None, ndmin=2)
-    except ValueError as error:
-        raise InputError(
-            f"{file} is no table of numbers without names: {error}"
-        ) from None
-    if table.shape[1] < 3 or len(table) < 10:
-        raise InputError(
-            f"{file} has {len(table)} rows and {table.shape[1]} columns, at least 10 "
-            "and longitude, latitude, altitude as the last three were expected"
-        )
-    longitude, latitude, altitude = table[:, -3:].T
-    faulty = ~np.isfinite(table[:, -3:]).all(axis=1)
-    if faulty.any() or np.abs(latitude).max() > 90:
-        raise InputError(
-            f"{file}: {faulty.sum()} rows are not finite, latitudes reach "
-            f"{np.abs(latitude).max():g} degrees: are the last three columns "
-            "longitude, latitude, altitude?"
-        )
-    scaled = longitude * math.cos(math.radians(float(latitude.mean())))
-    return Roads(
-        name=GIVEN,
-        at=torch.as_tensor(np.stack([scaled, latitude], axis=1)),
-        height=torch.as_tensor(altitude),
-    )
 
 
 def simulate_roads(count: int, lattice: int, seed: int) -> Roads:
@@ -166,10 +103,8 @@ def simulate_roads(count: int, lattice: int, seed: int) -> Roads:
     relief = field.reshape(torus.shape)[index[:, 0], index[:, 1]]
     white = torch.randn(count, generator=generator, dtype=torch.float64)
     return Roads(
-        name=SIMULATED,
         at=index.to(torch.float64) / (lattice - 1),
         height=relief + _NOISE * white,
-        truth=relief,
     )
 
 

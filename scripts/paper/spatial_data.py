@@ -1,15 +1,13 @@
-"""Spatial data sets of the paper's section 5.4 and what stands in for them.
+"""Spatial data sets that stand in for those of the paper's section 5.4.
 
-The paper's (apartments sold in England and Wales in 2018) is not shipped: a user's own
-copy is read. Beside it: precipitation anomalies of US stations in April 1948 (the
-observed ones of 11,918) and a simulated field that is known without noise.
+Precipitation anomalies of US stations in April 1948 (the observed ones of 11,918) and a
+simulated field that is known without noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +19,9 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern52
 from dustmap.whitening import TorusWhitening
-from pipelines.base.errors import InputError
 
 PRECIPITATION = "us_precip_april1948.csv.gz"
-_UK_COLUMNS = ("longitude", "latitude", "price")
 _US_COLUMNS = ("lon", "lat", "anomaly", "infill")
-# England and Wales: longitudes and latitudes of the authors' code [degrees].
-_UK_BOX = ((-5.7, 1.8), (50.0, 55.5))
-_UK_TESTS = 20_000
 # Of the simulated field, which fills the unit square.
 _LATTICE = 1_000
 _LENGTHSCALE = 1 / 75
@@ -79,48 +72,18 @@ class Spatial:
 
     def shortened(self, train: int, test: int) -> Spatial:
         """At most so many observations; all are in random order."""
-        return Spatial(
-            name=self.name,
+        return replace(
+            self,
             train=self.train[:train],
             values=self.values[:train],
             test=self.test[:test],
             test_values=self.test_values[:test],
             truth=None if self.truth is None else self.truth[:test],
-            lower=self.lower,
-            upper=self.upper,
         )
-
-
-def read_uk(file: Path) -> Spatial:
-    """Logarithms of prices at ``longitude``, ``latitude``, split as in the paper.
-
-    Raises
-    ------
-    InputError
-        If the file is not such a table, or has no more rows than are tested on.
-    """
-    longitude, latitude, price = read_columns(file, _UK_COLUMNS)
-    x, y = longitude, latitude
-    (west, east), (south, north) = _UK_BOX
-    inside = (x > west) & (x < east) & (y > south) & (y < north) & (price > 0)
-    if inside.sum() <= _UK_TESTS:
-        raise InputError(
-            f"{file} has {inside.sum()} sales in England and Wales, more than "
-            f"{_UK_TESTS} were expected"
-        )
-    positions = np.stack([x, y], axis=1)[inside]
-    order = np.random.RandomState(0).permutation(len(positions))
-    return _split(
-        "UK apartments",
-        positions[order],
-        np.log(price[inside])[order],
-        tests=_UK_TESTS,
-        corners=((west, south), (east, north)),
-    )
 
 
 def read_precipitation(folder: Path, seed: int) -> Spatial:
-    """Standardised anomalies of the stations that observed; a fifth to test on.
+    """Read standardised anomalies of the stations that observed; test on a fifth.
 
     Longitudes are shortened by the cosine of the mean latitude.
 
@@ -134,29 +97,15 @@ def read_precipitation(folder: Path, seed: int) -> Spatial:
     scaled = x * math.cos(math.radians(float(y[observed].mean())))
     positions = np.stack([scaled, y], axis=1)[observed]
     order = np.random.default_rng(seed).permutation(len(positions))
-    return _split(
-        "US precipitation",
-        positions[order],
-        anomaly[observed][order],
-        tests=len(order) // 5,
-        corners=(tuple(positions.min(axis=0)), tuple(positions.max(axis=0))),
-    )
-
-
-def _split(
-    name: str,
-    positions: np.ndarray,
-    values: np.ndarray,
-    *,
-    tests: int,
-    corners: Sequence[Sequence[float]],
-) -> Spatial:
-    """The last rows are those to test on."""
+    tests = len(order) // 5
+    values = anomaly[observed][order]
     centred = torch.as_tensor(values - values[:-tests].mean())
-    where = torch.as_tensor(positions)
-    lower, upper = ((float(x), float(y)) for x, y in corners)
+    where = torch.as_tensor(positions[order])
+    lower, upper = (
+        (float(c[0]), float(c[1])) for c in (positions.min(0), positions.max(0))
+    )
     return Spatial(
-        name=name,
+        name="US precipitation",
         train=where[:-tests],
         values=centred[:-tests],
         test=where[-tests:],

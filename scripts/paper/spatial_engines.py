@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from paper_report import Row, stopwatch
+from paper_report import stopwatch
 from spatial_data import Spatial
 from torch import Tensor
 
@@ -56,19 +56,16 @@ class Fit:
     ----------
     mean
         At the test points.
-    seconds
-        Of the whole fit, without prediction.
     epoch
         Seconds of one pass through all observations: its steps, and its rows once
-        (which are kept where memory allows); ``None`` where there are no passes.
-    facts
-        Further columns of the table.
+        (which are kept where memory allows); of the whole fit without passes.
+    converged
+        Whether every solve for the mean did; ``None`` where there is none.
     """
 
     mean: Float[Tensor, " t"]
-    seconds: float
-    epoch: float | None = None
-    facts: Row
+    epoch: float
+    converged: bool | None = None
 
 
 def full_batch(data: Spatial, model: Model, side: int, seed: int) -> Fit:
@@ -90,13 +87,8 @@ def full_batch(data: Spatial, model: Model, side: int, seed: int) -> Fit:
             settings=FullBatch(solver=_MEAN, samples=0),
             generator=torch.Generator().manual_seed(seed),
         )
-    facts = {
-        "solver": result.mean_solution.message,
-        "converged": result.converged,
-        "torus": "×".join(map(str, torus.shape)),
-    }
     mean = forward.at(PointValues(data.test)).apply(result.mean)
-    return Fit(mean=mean, seconds=taken[0], facts=facts)
+    return Fit(mean=mean, epoch=taken[0], converged=result.converged)
 
 
 def whitening_of(
@@ -141,30 +133,14 @@ def svi(
     with stopwatch() as stepping:
         generator = torch.Generator().manual_seed(seed)
         run = fit_svi(rows, seen, settings, generator=generator)
-    with stopwatch() as finishing:
-        solution = solve_mean(rows, seen, solver=_MEAN, start=run.q.mean)
+    solution = solve_mean(rows, seen, solver=_MEAN, start=run.q.mean)
     evaluating = rows.on(whitening_of(data, model, side, evaluation))
     stepped, solved = _predicted(evaluating, data, [run.q.mean, solution.value[0]])
-    facts = {
-        "worst residual of a row": rows.report.residual,
-        "embedding": "×".join(map(str, whitening.report.shape)),
-        "covariance error": whitening.report.covariance_error,
-    }
     epoch = solving[0] + stepping[0] / epochs
-    seconds = solving[0] + stepping[0]
-    cut = {"solver": f"{run.steps.limited} steps cut for stability"}
-    mean_facts = {
-        "solver": solution.message,
-        "converged": bool(solution.converged.all()),
-    }
+    converged = bool(solution.converged.all())
     return {
-        STEPS: Fit(mean=stepped, seconds=seconds, epoch=epoch, facts=cut | facts),
-        SOLVED: Fit(
-            mean=solved,
-            seconds=seconds + finishing[0],
-            epoch=epoch,
-            facts=mean_facts | facts,
-        ),
+        STEPS: Fit(mean=stepped, epoch=epoch),
+        SOLVED: Fit(mean=solved, epoch=epoch, converged=converged),
     }
 
 
@@ -187,20 +163,8 @@ def stopped_early(data: Spatial, model: Model, side: int, iterations: int) -> Fi
         rows.keep_rows()
         solution = solve_mean(rows, seen, solver=_MEAN)
     (mean,) = _predicted(rows, data, [solution.value[0]])
-    facts = {
-        "worst residual of a row": rows.report.residual,
-        "converged": bool(solution.converged.all()),
-    }
-    return Fit(mean=mean, seconds=taken[0], facts=facts)
-
-
-def row_seconds(data: Spatial, model: Model, side: int, count: int) -> float:
-    """Seconds that one row of training takes, by ``count`` of them."""
-    whitening = whitening_of(data, model, side, TRAINING)
-    rows = RowwiseGaussian(whitening, PointValues(data.train[:count]))
-    with stopwatch() as taken:
-        rows.keep_rows()
-    return taken[0] / len(rows.functionals)
+    converged = bool(solution.converged.all())
+    return Fit(mean=mean, epoch=taken[0], converged=converged)
 
 
 def svgp(data: Spatial, model: Model, side: int) -> Fit:
@@ -214,4 +178,4 @@ def svgp(data: Spatial, model: Model, side: int) -> Fit:
             noise=model.noise,
         )
         mean = fitted.predict(PointValues(data.test)).mean
-    return Fit(mean=mean, seconds=taken[0], facts={})
+    return Fit(mean=mean, epoch=taken[0])

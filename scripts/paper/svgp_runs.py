@@ -1,14 +1,11 @@
-"""SVGP by either whitening: training, its cost a step, features on a grid."""
+"""SVGP by either whitening: training, and its cost a step."""
 
 from __future__ import annotations
 
-import math
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import median
 
 import torch
@@ -24,29 +21,24 @@ from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.training import Trainer
 from dustmap.kernels import Kernel, Matern52
-from dustmap.likelihoods import Bernoulli, Likelihood
-from dustmap.linalg.cg import ConjugateGradients, Solution
+from dustmap.likelihoods import Likelihood
 from dustmap.linalg.ciq import CIQ, RootWarning
 from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.models.means import ConstantMean
-from dustmap.models.rowwise import RowReport, RowwiseGaussian
+from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import (
     CholeskyWhitening,
     CiqWhitening,
-    ToeplitzWhitening,
     Whitening,
-    point_covariance,
 )
 
 CHOLESKY, DENSE = "Cholesky", "CIQ"
-TOEPLITZ, PCG = "CIQ, Toeplitz", "PCG, Toeplitz"
 # The paper's: relative residual and steps of MINRES.
 RTOL, STEPS = 1e-3, 200
 # Of k(0) where training starts; the same for both whitenings.
 NUGGET = 1e-4
 # Of conditional variances below zero, by roots that missed their tolerance.
 TOLERANCE = 0.05
-_SPACINGS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,17 +58,11 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fitted:
-    """A fit, the time of every step after the first [s], and scores of the tests."""
+    """A fit, its number of steps, and the score of the tests."""
 
     result: SvgpResult
-    steps: tuple[float, ...]
+    steps: int
     nll: float
-    error: float
-
-    @property
-    def seconds(self) -> float:
-        """The median step; not a number if there was but the first."""
-        return median(self.steps) if self.steps else math.nan
 
     @property
     def model(self) -> Model:
@@ -127,7 +113,12 @@ def train(
     seed: int,
 ) -> Fitted:
     """One fit and what it predicts: every method sees the same minibatches."""
-    stamps = [time.perf_counter()]
+    count = 0
+
+    def step(*_: object) -> None:
+        nonlocal count
+        count += 1
+
     with counted_roots():
         result = fit_svgp(
             PointValues(data.train),
@@ -137,25 +128,13 @@ def train(
             mean=start.mean,
             generator=torch.Generator().manual_seed(seed),
             settings=settings_of(method, settings),
-            on_step=lambda *_: stamps.append(time.perf_counter()),
+            on_step=step,
         )
-        nll, error = scores(result, data)
-    # The first step also makes what all steps keep.
-    steps = [b - a for a, b in pairwise(stamps)]
-    return Fitted(result=result, steps=tuple(steps[1:]), nll=nll, error=error)
-
-
-def scores(result: SvgpResult, data: Split) -> tuple[float, float]:
-    """Negative log density per test row [nats]; RMSE, or the share of wrong classes."""
-    likelihood = result.model.likelihood
-    moments = result.model.predict(PointValues(data.test))
-    found = (moments.mean, moments.variance.clamp(min=0))
-    density = likelihood.predictive_log_density(data.test_values, *found)
-    if isinstance(likelihood, Bernoulli):
-        wrong = (likelihood.probability(*found) > 0.5) != (data.test_values > 0.5)
-        return -float(density.mean()), float(wrong.double().mean())
-    off = moments.mean - data.test_values
-    return -float(density.mean()), float((off**2).mean().sqrt())
+        moments = result.model.predict(PointValues(data.test))
+    density = result.model.likelihood.predictive_log_density(
+        data.test_values, moments.mean, moments.variance.clamp(min=0)
+    )
+    return Fitted(result=result, steps=count, nll=-float(density.mean()))
 
 
 def step_row(
@@ -167,7 +146,7 @@ def step_row(
     batch: int,
     repeats: int,
 ) -> Row:
-    """Median time of a step of learning on one minibatch, and what CIQ took for it."""
+    """Time steps of learning on one minibatch; take the median."""
     few = data.shortened(batch, 0)
     settings = SvgpSettings(
         batch_size=batch,
@@ -200,74 +179,4 @@ def step_row(
         "M": len(points),
         "method": method,
         "seconds per step": median(seconds),
-        **solves_of(method, forward.report),
-    }
-
-
-def solves_of(method: str, rows: RowReport) -> Row:
-    """What the roots behind features took; nothing for Cholesky."""
-    if method == CHOLESKY:
-        return {"most iterations": None, "roots short of 1e-3": None}
-    share = rows.unconverged / max(rows.rows, 1)
-    return {"most iterations": rows.iterations, "roots short of 1e-3": f"{share:.2%}"}
-
-
-@torch.no_grad()
-def grid_rows(side: int, rows: int, seed: int, *, dense: bool) -> list[Row]:
-    """Time of features of some rows on side² points in the unit square, each method.
-
-    The lengthscale is two spacings, whatever M is. ``dense`` includes the methods that
-    hold K, with which the others are compared.
-    """
-    spacing = 1 / (side - 1)
-    scale = _SPACINGS * spacing
-    grid = Grid(shape=(side, side), spacing=(spacing,) * 2, origin=(0.0, 0.0))
-    kernel = Matern52(lengthscale=scale)
-    generator = torch.Generator().manual_seed(seed)
-    at = torch.rand(rows, 2, generator=generator, dtype=torch.float64)
-    cross = point_covariance(kernel, at, grid.points())
-    makers = {
-        CHOLESKY: lambda: CholeskyWhitening(kernel, grid.points(), nugget=NUGGET),
-        DENSE: lambda: ciq_whitening(kernel, grid.points()),
-        TOEPLITZ: lambda: ciq_whitening(kernel, grid),
-        PCG: lambda: ToeplitzWhitening(
-            kernel,
-            grid,
-            lengthscales=(scale,) * 2,
-            nugget=NUGGET,
-            solver=ConjugateGradients(rtol=RTOL, max_steps=STEPS),
-        ),
-    }
-    made, reference = [], None
-    for name, maker in makers.items():
-        if name in (CHOLESKY, DENSE) and not dense:
-            continue
-        with stopwatch() as taken, counted_roots():
-            features, _, solution = maker().features(cross)
-        gram = features @ features.mT
-        reference = gram if name == CHOLESKY else reference
-        made.append(_grid_row(name, side**2, taken[0], solution, gram, reference))
-    return made
-
-
-def _grid_row(
-    name: str,
-    size: int,
-    seconds: float,
-    solution: Solution,
-    gram: Tensor,
-    reference: Tensor | None,
-) -> Row:
-    iterative = name != CHOLESKY
-    apart = None
-    if reference is not None and iterative:
-        apart = float((gram - reference).abs().max() / reference.abs().max())
-    return {
-        "M": size,
-        "rows": len(gram),
-        "method": name,
-        "seconds": seconds,
-        "most iterations": int(solution.iterations.max()) if iterative else None,
-        "short of the tolerance": int((~solution.converged).sum()),
-        "largest error of k·k'": apart,
     }

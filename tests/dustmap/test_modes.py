@@ -85,12 +85,6 @@ def test_white_noise_is_that_of_the_points(whitening: GridWhitening) -> None:
     torch.testing.assert_close(found, T @ white)
 
 
-def test_products_are_adjoint(whitening: GridWhitening) -> None:
-    x, field = normal(2, whitening.size), normal(3, whitening.fine_size)
-    here = whitening.colour(x) @ field.mT
-    torch.testing.assert_close(here, x @ whitening.colour_transpose(field).mT)
-
-
 def test_the_longest_modes_are_those_of_a_smooth_field() -> None:
     modes = on_torus((12, 16)).modes
     waves = [

@@ -165,6 +165,41 @@ def test_transposes_of_splines(dimension, generator):
 # --- the whitening -------------------------------------------------------------------
 
 
+def deviations(kernel: Radial, levels: Tori) -> dict[str, float]:
+    """Largest deviations of coloured white noise from the kernel, in its variance.
+
+    ``within`` a level and ``across`` the faces of finer boxes, of covariances;
+    ``variance`` of points; ``lines`` of the variance of line integrals from the centre
+    to the outermost box, relative to it.
+    """
+    whitening = LevelWhitening(kernel, levels)
+    numbers, level, places = spread_points(levels, 24)
+    unit = torch.zeros(len(numbers), levels.size, dtype=torch.float64)
+    unit[torch.arange(len(numbers)), numbers] = 1.0
+    rows = whitening.colour_transpose(unit)
+    off = (rows @ rows.mT - kernel(places[:, None] - places[None])).abs()
+    off /= float(kernel.variance)
+    same = level[:, None] == level
+    direction = np.random.default_rng(0).normal(size=(8, levels.grids.dimension))
+    direction /= np.abs(direction).max(axis=1, keepdims=True)
+    ends = torch.from_numpy(direction * np.array(levels.grids.box.upper))
+    rule = FixedStep(step=min(levels.grids.box.spacing) / 2, grids=levels.grids)
+    W = projection(levels, LineIntegrals(ends, rule))
+    weights = W.rmatvec(torch.eye(len(ends), dtype=torch.float64))
+    found = whitening.colour_transpose(weights).square().sum(dim=1)
+    positions, exact = levels.positions(), torch.empty_like(found)
+    for number, row in enumerate(weights):
+        seen = row.nonzero()[:, 0]
+        at, w = positions[seen], row[seen]
+        exact[number] = w @ kernel(at[:, None] - at[None]) @ w
+    return {
+        "within": float(off[same].max()),
+        "across": float(off[~same].max()) if len(levels) > 1 else 0.0,
+        "variance": float(off.diagonal().max()),
+        "lines": float((found / exact - 1).abs().max()),
+    }
+
+
 @pytest.mark.parametrize(
     ("dimension", "count", "lengthscale", "kernel_type", "within", "seam"),
     [
@@ -181,18 +216,9 @@ def test_covariances_are_the_kernels(
 ):
     kernel = kernel_type(lengthscale=lengthscale, variance=1.0)
     levels = nested_tori(nested(dimension, count, 3), kernel, 0.05)
-    whitening = LevelWhitening(kernel, levels)
-    numbers, level, places = spread_points(levels, 40)
-    unit = torch.zeros(len(numbers), levels.size, dtype=torch.float64)
-    unit[torch.arange(len(numbers)), numbers] = 1.0
-    rows = torch.cat([whitening.colour_transpose(part) for part in unit.split(20)])
-    expected = kernel(places[:, None] - places[None])
-    off = (rows @ rows.mT - expected).abs()
-    same = level[:, None] == level
-    assert float(off[same].max()) < within
-    assert float(off[~same].max()) < seam
-    variances = off.diagonal()
-    assert float(variances.max()) < 1.5e-3
+    off = deviations(kernel, levels)
+    assert off["within"] < within and off["across"] < seam
+    assert off["variance"] < 1.5e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -243,41 +269,6 @@ def test_correlations_longer_than_a_torus_come_from_coarser_grids(
         deviation = (rows @ rows.mT - kernel(places[:, None] - places[None])).abs()
         off[hidden] = float(deviation[level[:, None] == level].max())
     assert off[0] > 0.1 and off[whitening.hidden] < 3e-3
-
-
-def deviations(kernel: Radial, levels: Tori) -> dict[str, float]:
-    """Largest deviations of coloured white noise from the kernel, in its variance.
-
-    ``within`` a level and ``across`` the faces of finer boxes, of covariances;
-    ``variance`` of points; ``lines`` of the variance of line integrals from the centre
-    to the outermost box, relative to it.
-    """
-    whitening = LevelWhitening(kernel, levels)
-    numbers, level, places = spread_points(levels, 24)
-    unit = torch.zeros(len(numbers), levels.size, dtype=torch.float64)
-    unit[torch.arange(len(numbers)), numbers] = 1.0
-    rows = whitening.colour_transpose(unit)
-    off = (rows @ rows.mT - kernel(places[:, None] - places[None])).abs()
-    off /= float(kernel.variance)
-    same = level[:, None] == level
-    direction = np.random.default_rng(0).normal(size=(8, levels.grids.dimension))
-    direction /= np.abs(direction).max(axis=1, keepdims=True)
-    ends = torch.from_numpy(direction * np.array(levels.grids.box.upper))
-    rule = FixedStep(step=min(levels.grids.box.spacing) / 2, grids=levels.grids)
-    W = projection(levels, LineIntegrals(ends, rule))
-    weights = W.rmatvec(torch.eye(len(ends), dtype=torch.float64))
-    found = whitening.colour_transpose(weights).square().sum(dim=1)
-    positions, exact = levels.positions(), torch.empty_like(found)
-    for number, row in enumerate(weights):
-        seen = row.nonzero()[:, 0]
-        at, w = positions[seen], row[seen]
-        exact[number] = w @ kernel(at[:, None] - at[None]) @ w
-    return {
-        "within": float(off[same].max()),
-        "across": float(off[~same].max()) if len(levels) > 1 else 0.0,
-        "variance": float(off.diagonal().max()),
-        "lines": float((found / exact - 1).abs().max()),
-    }
 
 
 @pytest.mark.parametrize("levels", [3, 6])

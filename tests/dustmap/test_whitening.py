@@ -89,21 +89,6 @@ def test_colouring_is_the_dense_conditional_mean(name, shape, refinement, genera
     check_linear_operator(operator, generator=generator)
 
 
-@pytest.mark.parametrize("shape", [(7,), (8,), (5, 6), (6, 5), (3, 4, 5), (4, 3, 2)])
-@pytest.mark.parametrize("refinement", [1, 2, 3])
-def test_the_fine_spectrum_folds_onto_the_coarse_one(shape, refinement):
-    w = whitening("matern32", shape, refinement)
-    first = torch.zeros(w.fine_size, dtype=torch.float64)
-    first[0] = 1.0
-    fine = torch.fft.fftn(w.fine.matvec(first).reshape(w.fine_shape)).real
-    coarse = torch.fft.fftn(w.coarse.matvec(first[: w.torus.size]).reshape(shape)).real
-    for axis, n in enumerate(shape):
-        split = fine.reshape(*fine.shape[:axis], refinement, n, *fine.shape[axis + 1 :])
-        fine = split.sum(dim=axis)
-    expected = refinement ** len(shape) * coarse
-    assert torch.allclose(fine, expected, rtol=1e-11, atol=1e-11)
-
-
 @pytest.mark.parametrize("shape", [(9,), (5, 6), (3, 4, 5)])
 @pytest.mark.parametrize("refinement", [1, 2, 3])
 def test_the_inducing_points_keep_the_values_that_epsilon_says(
@@ -245,15 +230,6 @@ def test_hip_gp_features_have_the_dense_inner_products(shape, nugget, generator)
     assert torch.allclose(features, exact, atol=1e-9)
     explained = cross @ torch.linalg.solve(K, cross.mT)
     assert torch.allclose(features @ features.mT, explained, atol=1e-9)
-
-
-def test_early_stopping_says_that_it_stopped():
-    w, _ = toeplitz((20, 20), solver=ConjugateGradients(rtol=1e-12, max_steps=2))
-    cross = inducing_covariance(w.kernel, mixed(2), w.grid.points())
-    *_, solution = w.features(cross)
-    assert not bool(solution.converged.any())
-    assert solution.iterations.tolist() == [2] * len(cross)
-    assert float(solution.residual.min()) > 1e-12
 
 
 def test_both_whitenings_agree_on_the_grid_up_to_the_wrap_error(generator):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from matplotlib.image import imread
 
 from dustmap.functionals import FixedStep, LineIntegrals, PointValues, Stack
 from dustmap.grid import Grid, Torus
@@ -43,7 +42,7 @@ def quick(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_quick_run_writes_a_record_a_table_and_a_figure(quick):
+def test_a_quick_run_writes_a_record_and_a_table(quick):
     done, folder = quick
     record = json.loads((folder / "peers.json").read_text())
     (row,) = record["rows"]
@@ -56,7 +55,6 @@ def test_a_quick_run_writes_a_record_a_table_and_a_figure(quick):
     assert row["density_r"] > 0.4 and row["density_log_r"] > 0.4
     assert row["cpu_seconds"] > 1 and row["cpu_ratio"] == row["rmse_ratio"] == 1
     assert (folder / "peers.md").read_text().strip() == done.stdout.strip()
-    assert imread(folder / "peers.png").shape[1] > 1000
 
 
 @pytest.mark.slow
@@ -116,8 +114,7 @@ def test_the_gaussian_prior_has_the_scales_of_the_stars(bench):
 
 
 def test_scores_of_a_known_error(bench):
-    from peers_report import score
-    from scoring import normal_interval
+    from scoring import normal_interval, score
 
     truth = {"extinction": np.array([1.0, 2, 3, 4]), "density": np.arange(1.0, 5)}
     mean = truth["extinction"] + np.array([1.5, -1.5, 0.5, 2.5])

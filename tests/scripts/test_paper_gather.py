@@ -22,10 +22,15 @@ def written(folder, name, here, *, date="2026-01-01 00:00 UTC", **settings):
     record = {
         "name": name,
         "command": f"python {name}.py --output /somewhere/of/mine",
-        "settings": {"output": "/somewhere/of/mine", "seed": 1, **settings},
+        "about": "What was done.",
+        "settings": {
+            "output": "/somewhere/of/mine",
+            "quick": False,
+            "seed": 1,
+            **settings,
+        },
         "machine": {
             "processor": "A",
-            "load averages": [1],
             "date": date,
             "commit": "c",
         },
@@ -49,7 +54,7 @@ def gathered(gather, folder, monkeypatch):
 
 
 def test_every_script_has_a_section_in_the_papers_order(gather, tmp_path, monkeypatch):
-    written(tmp_path / "one", "road3d", 0.5, file="/of/mine/3droad.txt", full=True)
+    written(tmp_path / "one", "road3d", 0.5, file="/of/mine/3droad.txt")
     written(tmp_path / "two", "pcg_vs_cg", None, quick=True)
     written(tmp_path, "another", 1.5)
     (tmp_path / "foreign.json").write_text('{"name": "x"}')
@@ -61,19 +66,17 @@ def test_every_script_has_a_section_in_the_papers_order(gather, tmp_path, monkey
     assert "- a note" in page
     assert page.count("A smoke run") == 1
     assert "mine" not in page
-    command = "python scripts/paper/road3d.py --seed 1 --file FILE --full"
+    command = "python scripts/paper/road3d.py --seed 1 --file FILE"
     assert command in page
 
 
-def test_the_largest_run_counts_and_then_the_latest(gather, tmp_path, monkeypatch):
+def test_whole_runs_count_and_of_these_the_latest(gather, tmp_path, monkeypatch):
     later = "2026-02-01 00:00 UTC"
     written(tmp_path / "a", "dust", 1.0, date=later)
     written(tmp_path / "b", "dust", 2.0)
     written(tmp_path / "c", "dust", 3.0, date="2026-03-01 00:00 UTC", quick=True)
     page = gathered(gather, tmp_path, monkeypatch)
     assert "| 0.25 | 1 |" in page and page.count("## dust\n") == 1
-    written(tmp_path / "d", "dust", 4.0, full=True)
-    assert "| 0.25 | 4 |" in gathered(gather, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

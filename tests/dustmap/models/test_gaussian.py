@@ -149,42 +149,25 @@ def test_the_conditional_variance_is_the_dense_one_within_its_draws(
     assert np.abs((found - exact) / spread).max() < 5
 
 
-def test_a_finer_torus_adds_the_interpolation_error(generator):
-    count = 2500
+@pytest.mark.parametrize(("dimension", "refinement"), [(2, 1), (1, 2)])
+def test_a_finer_torus_adds_the_interpolation_error(dimension, refinement, generator):
+    count, finer = 2500, 2 * refinement
     model = model_of(
-        refinement=1,
-        residual_refinement=2,
+        dimension,
+        refinement,
+        residual_refinement=finer,
         residual_count=count,
         generator=generator,
     )
-    W, K_fu, K_uu = dense_pieces(model, 2)
-    K_ff = fine_covariance(model, 2)
-    coarse = model.weights.to_dense().numpy()
-    exact = (
-        W @ K_ff @ W.T
-        - W @ K_fu @ coarse.T
-        - coarse @ K_fu.T @ W.T
-        + coarse @ K_uu @ coarse.T
-    )
-    ratio = model.variance.numpy() / np.diag(exact)
-    assert np.abs(np.log(ratio)).max() < 5 * np.sqrt(2 / count)
-    again = model.at(model.functionals).variance.numpy() / np.diag(exact)
-    assert np.abs(np.log(again)).max() < 5 * np.sqrt(2 / count)
-
-
-def test_a_finer_torus_above_one_refinement_does_too(generator):
-    count = 2500
-    model = model_of(
-        1, 2, residual_refinement=4, residual_count=count, generator=generator
-    )
-    W, K_fu, K_uu = dense_pieces(model, 4)
-    K_ff = fine_covariance(model, 4)
+    W, K_fu, K_uu = dense_pieces(model, finer)
+    K_ff = fine_covariance(model, finer)
     Phi = dense_torus.white_features(model.whitening, model.operator)
     # Cov(L f, ξ) = W K_fu K_uu^{-1/2}.
     cross = conditional_features(W @ K_fu, K_uu) @ Phi.T
     exact = W @ K_ff @ W.T - cross - cross.T + Phi @ Phi.T
-    ratio = model.variance.numpy() / np.diag(exact)
-    assert np.abs(np.log(ratio)).max() < 5 * np.sqrt(2 / count)
+    for seen in (model, model.at(model.functionals)):
+        ratio = seen.variance.numpy() / np.diag(exact)
+        assert np.abs(np.log(ratio)).max() < 5 * np.sqrt(2 / count)
 
 
 def test_nothing_is_left_over_where_the_grid_is_the_field(generator):

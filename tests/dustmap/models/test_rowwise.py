@@ -10,15 +10,14 @@ from reference import conditional_covariance
 
 from dustmap.covariance import functional_variance, inducing_covariance
 from dustmap.functionals import GaussLegendre, LineIntegrals, MonteCarlo, PointValues
-from dustmap.grid import Grid, Torus
+from dustmap.grid import Grid
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits, toeplitz_solve
 from dustmap.models import rowwise
-from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.testing import check_forward_model, check_linear_operator
-from dustmap.whitening import ToeplitzWhitening, TorusWhitening
+from dustmap.whitening import ToeplitzWhitening
 
 ONE_EACH = [(1, "matern52", 3.0), (2, "matern32", 2.0), (3, "matern32", 1.0)]
 
@@ -270,32 +269,6 @@ def test_rows_have_the_derivatives_of_dense_algebra(case, generator):
 
     exact, ours = gradients(dense_rows), gradients(rows_under)
     torch.testing.assert_close(ours, exact, rtol=1e-7, atol=1e-7)
-
-
-def test_rows_and_torus_agree_as_padding_and_refinement_grow():
-    grid, kernel = grid_of(2), whitened(2, "matern32", 2.0).kernel
-    points = grid.points()[::5] * 0.83 + 0.07
-    # A torus has inducing points around the box; so must what it is compared with.
-    wide = Grid(
-        shape=tuple(n + 16 for n in grid.shape),
-        spacing=grid.spacing,
-        origin=tuple(o - 8 * h for o, h in zip(grid.origin, grid.spacing, strict=True)),
-    )
-    whitening = ToeplitzWhitening(kernel, wide, lengthscales=(1.0, 0.8))
-    exact = all_rows(RowwiseGaussian(whitening, PointValues(points))).features
-    errors = []
-    for pad, refinement in ((3, 1), (9, 2), (21, 4)):
-        torus = Torus(grid=grid, shape=tuple(n + pad for n in grid.shape))
-        model = TorusGaussian(
-            TorusWhitening(kernel, torus, refinement=refinement),
-            PointValues(points),
-            interpolation="cubic",
-            generator=torch.Generator().manual_seed(1),
-        )
-        dense = model.operator.to_dense()
-        errors.append(float((dense @ dense.mT - exact @ exact.mT).abs().max()))
-    assert errors[0] > 3 * errors[1] > 9 * errors[2]
-    assert errors[2] < 2e-3 * float(kernel.parameters()["variance"])
 
 
 def test_rounding_in_an_early_stopped_solve_never_makes_a_variance_smaller(generator):

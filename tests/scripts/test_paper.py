@@ -1,0 +1,500 @@
+"""Each experiment of the papers runs in its smallest size; oracles for its engines."""
+
+import gzip
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues
+from dustmap.gp.exact import ExactGP
+from dustmap.grid import Grid
+from dustmap.kernels import Matern32, Matern52
+
+FOLDER = Path(__file__).resolve().parents[2] / "scripts/paper"
+
+
+@pytest.fixture(autouse=True)
+def paper(monkeypatch):
+    """The folder of the scripts on the path, as Python puts it for a script."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """Runs a script in its smallest size and returns its record."""
+
+    def run(name, *arguments, figure=True):
+        words = [name, "--quick", "--output", str(tmp_path), *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", words)
+        importlib.import_module(name).main()
+        assert (tmp_path / f"{name}.md").read_text().startswith("**A smoke run")
+        if figure:
+            assert imread(tmp_path / f"{name}.png").shape[1] > 800
+        return json.loads((tmp_path / f"{name}.json").read_text())
+
+    return run
+
+
+def here(record):
+    return {entry["what"]: entry["here"] for entry in record["comparisons"]}
+
+
+def test_pcg_needs_a_small_share_of_the_iterations_of_cg(quick, tmp_path):
+    record = quick("pcg_vs_cg")
+    small, large, *_ = record["tables"]["Iterations"]
+    assert (small["M"], large["M"]) == (625, 2500)
+    assert large["PCG / CG"] < small["PCG / CG"] == small["PCG"] / small["CG"] < 0.4
+    stated = [entry["paper"] for entry in record["comparisons"]]
+    assert stated == ["< 0.18", None, "< 0.045", None]
+    # What a smoke run does not solve is not filled with the paper's figure.
+    assert record["comparisons"][2]["here"] is None
+    assert "| not run |" in (tmp_path / "pcg_vs_cg.md").read_text()
+
+
+def test_settings_hold_the_papers_shares_only_if_both_are_below():
+    from pcg_vs_cg import settings
+
+    def row(order, size, share):
+        return {
+            "order": order,
+            "lengthscale / box": 0.025,
+            "M": size,
+            "PCG / CG": share,
+        }
+
+    cases = [row("5/2", 625, 0.17), row("5/2", 10_000, "< 0.04")]
+    cases += [row("3/2", 625, 0.17), row("3/2", 10_000, 0.05)]
+    cases += [row("1/2", 625, 0.1), row("1/2", 10_000, "PCG not converged")]
+    assert settings(cases, True) == ["5/2, 0.025"]
+    assert settings(cases, False) == ["3/2, 0.025", "1/2, 0.025"]
+    assert settings(cases, None) == []
+    unknown = [row("5/2", 625, 0.17), row("5/2", 10_000, "< 0.06")]
+    assert settings(unknown, None) == ["5/2, 0.025"]
+    assert settings(unknown, True) == settings(unknown, False) == []
+
+
+def test_the_share_falls_with_the_number_of_points(quick):
+    rows = quick("preconditioner")["tables"]["Iterations"]
+    assert len(rows) == 2 * 4 * 3
+    rough = [
+        row["r"]
+        for row in rows
+        if (row["kernel"], row["lengthscale"]) == ("Matérn 1/2", 0.05)
+    ]
+    assert rough == sorted(rough, reverse=True) and rough[-1] < 0.1
+
+
+def test_a_share_says_when_a_solver_failed():
+    from pcg_vs_cg import bound, share
+
+    class Solved:
+        def __init__(self, steps):
+            self.iterations = torch.tensor([1, steps])
+
+    assert share(Solved(50), Solved(5), 100) == pytest.approx(0.1)
+    assert share(Solved(100), Solved(5), 100) == "< 0.05"
+    assert share(Solved(50), Solved(100), 100) == "PCG not converged"
+    assert share(Solved(100), Solved(100), 100) == "neither converged"
+    assert bound("< 0.05") == 0.05 and bound(0.1) == 0.1
+
+
+def test_features_of_every_method_have_the_dense_inner_products(generator):
+    from whitening_time import CHOLESKY, PCG, TORUS, prepare
+
+    from dustmap.covariance import inducing_covariance
+
+    size = 60
+    grid = Grid(shape=(size,), spacing=(1 / (size - 1),), origin=(0.0,))
+    kernel = Matern32(lengthscale=2 / size, variance=0.1)
+    at = torch.rand(30, 1, generator=generator, dtype=torch.float64)
+    for name in (PCG, CHOLESKY, TORUS):
+        method = prepare(name, kernel, grid)
+        cross = inducing_covariance(method.kernel, PointValues(at), method.points)
+        features, _, _ = method.features(cross)
+        points = method.points
+        K = method.kernel(points[:, None, :] - points[None, :, :])
+        dense = cross @ torch.linalg.solve(K, cross.mT)
+        torch.testing.assert_close(features @ features.mT, dense, rtol=1e-8, atol=1e-11)
+
+
+def test_whitening_is_timed_by_all_methods(quick):
+    record = quick("whitening_time", figure=False)
+    (rows,) = record["tables"].values()
+    for row in rows:
+        assert all(row[name] > 0 for name in ("PCG (Toeplitz)", "torus", "Cholesky"))
+        if (row["kernel"], row["lengthscale / spacing"]) != ("squared-exponential", 3):
+            assert row["iterations"] <= 4
+    first, second, *_ = record["comparisons"]
+    assert (first["paper"], second["paper"]) == ("1.95", "8.11")
+    assert first["here"] > 0 and second["here"] is None
+
+
+def test_derivatives_help_and_all_methods_are_the_exact_gp(quick):
+    found = here(quick("derivative_gp"))
+    for what in ("rmse", "uncertainty"):
+        for method in ("HIP-GP", "SVGP"):
+            ratio = float(found[f"{what}, {method} / exact GP"])
+            assert ratio == pytest.approx(1, abs=1e-2)
+        assert found[f"{what}, HIP-GP, with / without derivatives"] < 0.9
+
+
+def dense_posterior(methods, data):
+    """Moments from the kernel's formula and its derivatives, without the library."""
+    x = torch.cat([data.at, data.slopes_at, data.test])[:, 0]
+    order = torch.cat(
+        [
+            torch.zeros(methods.VALUES),
+            torch.ones(methods.DERIVATIVES),
+            torch.zeros(methods.TESTS),
+        ]
+    )
+    lag, square = x[:, None] - x[None, :], 0.1**2
+    k = 0.5 * torch.exp(-(lag**2) / (2 * square))
+    left, right = order[:, None] == 1, order[None, :] == 1
+    k = torch.where(
+        left & right,
+        k * (1 / square - lag**2 / square**2),
+        torch.where(left, -k * lag / square, torch.where(right, k * lag / square, k)),
+    )
+    count = methods.VALUES + methods.DERIVATIVES
+    noise = torch.where(order[:count] == 1, 0.2**2, 0.05**2)
+    total = k[:count, :count] + noise.diag()
+    cross = k[count:, :count]
+    values = torch.cat([data.values, data.slopes])
+    mean = cross @ torch.linalg.solve(total, values)
+    prior = k[count:, count:].diagonal()
+    return mean, prior - (cross * torch.linalg.solve(total, cross.mT).mT).sum(dim=1)
+
+
+def test_the_exact_posterior_is_that_of_the_kernels_formula():
+    import derivative_methods as methods
+
+    data = methods.draw_data(3)
+    mean, variance = dense_posterior(methods, data)
+    found = methods.exact(data, derivatives=True)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(found.variance, variance, rtol=1e-6, atol=1e-9)
+
+
+def test_a_plane_field_is_mapped_better_on_more_points(quick, tmp_path, monkeypatch):
+    monkeypatch.setenv("DUSTMAP_DATA", str(tmp_path / "nowhere"))
+    record = quick("spatial")
+    assert record["notes"][0].startswith("US precipitation: not run")
+    full = [r for r in record["tables"]["Fits"] if r["engine"] == "full batch"]
+    assert [row["M"] for row in full] == [400, 900]
+    error = [row["RMSE of the noise-free"] for row in full]
+    assert error[1] < error[0] < 1 and all(row["converged"] for row in full)
+    assert len(record["comparisons"]) == 6
+
+
+@pytest.fixture
+def plane():
+    """A plane field that 100 points resolve but in part, and a kernel for it."""
+    from spatial_data import simulate
+    from spatial_engines import Model
+
+    from dustmap.kernels import Matern52
+
+    data = simulate(300, 80, 5)
+    return data, Model(kernel=Matern52(lengthscale=0.15, variance=0.8), noise=0.2)
+
+
+def test_svi_with_its_mean_solved_is_svgp(plane):
+    from spatial_engines import SOLVED, STEPS, svgp, svi
+
+    data, model = plane
+    dense = svgp(data, model, 10).mean
+    fits = svi(data, model, 10, 1, epochs=2, training=200, evaluation=200)
+    torch.testing.assert_close(fits[SOLVED].mean, dense, rtol=1e-4, atol=1e-5)
+    # The steps alone have not arrived, and nearer to it after more of them.
+    few = (fits[STEPS].mean - dense).norm()
+    more = svi(data, model, 10, 1, epochs=20, training=200, evaluation=200)
+    assert 1e-4 < (more[STEPS].mean - dense).norm() < few
+
+
+def test_the_full_batch_predicts_as_well_as_svgp(plane):
+    from spatial_engines import full_batch, svgp
+
+    data, model = plane
+    found, dense = full_batch(data, model, 16, 1), svgp(data, model, 16)
+    assert found.converged
+    torch.testing.assert_close(found.mean, dense.mean, rtol=0.1, atol=0.05)
+
+
+def test_dust_of_every_engine_errs_less_on_more_points(quick, tmp_path, monkeypatch):
+    monkeypatch.setenv("DUSTMAP_DATA", str(tmp_path / "nowhere"))
+    record = quick("dust")
+    assert record["notes"][0].startswith("Ananke, 4,000 stars: not run")
+    for engine, stars in (("full batch", 400), ("SVGP", 400), ("HIP-GP", 100)):
+        few, many = (
+            row
+            for row in record["tables"]["Fits"]
+            if (row["engine"], row["N"]) == (engine, stars)
+        )
+        assert few["M"] < many["M"] and many["MSE [mag²]"] < few["MSE [mag²]"]
+    same = here(record)["MAE [mag], HIP-GP over SVGP on the same points (worst)"]
+    assert float(same) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["dust", "spatial", "airline", "ciq_svgp"])
+def test_a_missing_folder_is_one_line_and_status_2(name, quick, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        quick(name, "--data", tmp_path / "absent")
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_svgp_of_rays_is_the_dense_optimum_of_its_bound():
+    from dust_data import galaxy
+    from dust_engines import SVGP, Scales, rowwise
+
+    from dustmap.covariance import functional_variance, inducing_covariance
+
+    sky = galaxy(150, 30, 5, spacing=75.0)
+    kernel, shape, nodes = Matern32(lengthscale=0.9, variance=1.0), (4, 4, 3), 6
+    found = rowwise(sky, Scales(kernel=kernel, common=0.05), shape, nodes, SVGP)
+    rule = GaussLegendre(count=nodes)
+    train, test = (
+        LineIntegrals(torch.as_tensor(sample.positions), rule)
+        for sample in (sky.train, sky.test)
+    )
+    points = sky.grid(shape).points()
+    L = torch.linalg.cholesky(kernel(points[:, None] - points[None]))
+    seen, wanted = (
+        torch.linalg.solve_triangular(
+            L, inducing_covariance(kernel, rays, points).mT, upper=False
+        ).mT
+        for rays in (train, test)
+    )
+    noise = sky.variance + 0.05
+    Lambda = torch.eye(48).double() + (seen / noise[:, None]).mT @ seen
+    mean = wanted @ torch.linalg.solve(Lambda, (seen / noise[:, None]).mT @ sky.values)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-7, atol=1e-9)
+    # Blocks of 2 × 2 × 2 neighbours, the last one along z of 2 × 2 × 1.
+    index = torch.arange(48).reshape(shape)
+    S = torch.zeros(48, 48).double()
+    for x in (0, 2):
+        for y in (0, 2):
+            for z in (0, 2):
+                own = index[x : x + 2, y : y + 2, z : z + 2].reshape(-1)
+                S[own[:, None], own] = torch.linalg.inv(Lambda[own[:, None], own])
+    variance = functional_variance(kernel, test) - (wanted**2).sum(1)
+    variance = variance + torch.einsum("ni,ij,nj->n", wanted, S, wanted)
+    np.testing.assert_allclose(found.std**2, variance, rtol=1e-6)
+
+
+def test_the_quicker_dense_covariance_is_that_of_the_library(generator):
+    from dense_covariance import symmetric_covariance
+
+    from dustmap.covariance import functional_covariance
+
+    kernel = Matern32(lengthscale=(0.1, 0.2, 0.3), variance=0.7)
+    ends = torch.rand(50, 3, generator=generator, dtype=torch.float64)
+    rays = LineIntegrals(ends, GaussLegendre(count=4))
+    torch.testing.assert_close(
+        symmetric_covariance(kernel, rays), functional_covariance(kernel, rays, rays)
+    )
+
+
+def test_roads_are_fitted_better_on_more_points(quick):
+    record = quick("road3d", figure=False)
+    rmse = {
+        (row["engine"], row["M"]): row["RMSE"]
+        for row in record["tables"]["Means over splits"]
+    }
+    coarse, fine = (rmse["full batch (torus)", m] for m in (899, 3_596))
+    assert fine < 0.9 * coarse < 0.9 * rmse["SVGP", 64] < 0.5
+    assert rmse["SGPR", 48] < 0.6
+    # None of the engines had the paper's number of points.
+    assert here(record)["RMSE, HIP-GP, M = 36,000"] is None
+    assert here(record)["RMSE, as many points as help: M = 3,596"] == fine
+
+
+def test_the_full_batch_of_roads_is_the_exact_gp_on_a_fine_grid(generator):
+    import road3d_engines
+    from road3d_data import Roads
+
+    at = torch.rand(300, 2, generator=generator, dtype=torch.float64)
+    noise = torch.randn(300, generator=generator, dtype=torch.float64)
+    height = (5 * at[:, 0]).sin() + (7 * at[:, 1]).cos() + 0.3 * noise
+    split = Roads(at=at, height=height).split(42)
+    scales = road3d_engines.Scales(kernel=Matern52(lengthscale=0.4), noise=0.1)
+    fit = road3d_engines.full_batch(split, scales, 400, 1)
+    exact = ExactGP(
+        scales.kernel, PointValues(split.train), split.values, noise=scales.noise
+    ).predict(split.wanted)
+    off = (fit.mean - exact.mean) / exact.variance.sqrt()
+    ratio = fit.variance / exact.variance
+    assert float(off.square().mean()) < 0.02**2
+    assert 0.7 < float(ratio.mean()) < 1.3
+
+
+def table_of(inputs, values):
+    lines = [",".join(map(str, row)) for row in np.column_stack([inputs, values])]
+    return "\n".join(lines) + "\n"
+
+
+def small_sets(folder, rows=300):
+    """A folder with an arm, precipitation and flights in the shipped files' layout."""
+    from regression_data import FLIGHT_INPUTS, FLIGHTS, KIN40K, PRECIPITATION
+
+    random = np.random.default_rng(1)
+    x = random.normal(size=(rows, 8))
+    wave = np.sin(2 * x[:, 1])
+    noisy = wave + 0.1 * random.standard_t(3, rows)
+    rain = np.column_stack(
+        [x[:, 1:3], np.full(rows, 1996), random.integers(1, 13, rows)]
+    )
+    names = ",".join((*FLIGHT_INPUTS, "arr_delay"))
+    for file, text in {
+        KIN40K: table_of(x, wave),
+        PRECIPITATION: "lon,lat,year,month,ppt_cm\n" + table_of(rain, noisy),
+        FLIGHTS: f"{names}\n" + table_of(x, np.where(wave > 0, 30, 0)),
+    }.items():
+        (folder / file).write_bytes(gzip.compress(text.encode()))
+    return ["--data", folder]
+
+
+def test_ciq_and_cholesky_end_alike_and_are_timed(quick, tmp_path):
+    record = quick("ciq_svgp", *small_sets(tmp_path))
+    pairs = record["tables"]["Both whitenings, the same steps"]
+    fixed = [abs(row["CIQ - Cholesky"]) for row in pairs if not row["learning"]]
+    assert len(fixed) == 3 and max(fixed) < 2e-3
+    assert max(abs(row["CIQ - Cholesky"]) for row in pairs) < 0.1
+    assert len(record["tables"]["One step of learning"]) == 6
+    assert here(record)["learnt noise variance of Student's t, fewest to most points"]
+
+
+@pytest.fixture
+def problem(tmp_path):
+    """Rows, points and where training starts."""
+    from regression_data import split
+    from svgp_runs import Model
+
+    from dustmap.likelihoods import Gaussian
+
+    random = np.random.default_rng(3)
+    inputs = random.normal(size=(300, 2))
+    values = np.sin(2 * inputs[:, 0]) + 0.3 * random.normal(size=300)
+    data = split("wave", inputs, values, 1)
+    start = Model.start(0.7, 2, Gaussian(variance=0.3))
+    return data, data.train[::10], start
+
+
+def test_scores_are_those_of_the_dense_posterior(problem):
+    """With a step of one on all rows the bound is at its optimum (Titsias 2009)."""
+    from svgp_runs import CHOLESKY, NUGGET, train
+
+    from dustmap.inference.svi import SvgpSettings
+
+    data, points, start = problem
+    settings = SvgpSettings(
+        batch_size=len(data.values), steps=2, natural_rate=1.0, decay_at=(), learn=()
+    )
+    fit = train(CHOLESKY, data, points, start, settings, 1)
+
+    def kernel(x, z):
+        r = 5**0.5 * torch.cdist(x, z) / 0.7
+        return (1 + r + r**2 / 3) * torch.exp(-r)
+
+    K = kernel(points, points) + NUGGET * torch.eye(len(points), dtype=torch.float64)
+    K_un = kernel(points, data.train)
+    A = K + K_un @ K_un.mT / 0.3
+    cross = kernel(points, data.test)
+    mean = cross.mT @ torch.linalg.solve(A, K_un @ data.values) / 0.3
+    inner = torch.linalg.inv(K) - torch.linalg.inv(A)
+    variance = 1.3 - (cross * (inner @ cross)).sum(dim=0)
+    expected = torch.distributions.Normal(mean, variance.sqrt())
+    nll = -float(expected.log_prob(data.test_values).mean())
+    assert fit.nll == pytest.approx(nll, rel=1e-6)
+
+
+def test_the_crossover_is_the_first_size_at_which_cholesky_is_slower():
+    from ciq_svgp import crossover, ratios
+
+    timed = [
+        {"kernel": "start", "method": method, "M": size, "seconds per step": seconds}
+        for method, size, seconds in (
+            ("Cholesky", 500, 1.0),
+            ("CIQ", 500, 4.0),
+            ("Cholesky", 1_000, 8.0),
+            ("CIQ", 1_000, 4.0),
+            ("Cholesky", 2_000, 64.0),
+        )
+    ]
+    assert ratios(timed, "start") == {500: 0.25, 1_000: 2.0}
+    assert crossover(ratios(timed, "start")) == "1,000"
+    assert crossover(ratios(timed[:2], "start")) == "none up to 500"
+    assert crossover(ratios(timed, "trained")) is None
+
+
+def test_rows_are_split_and_standardised_by_those_to_train_on():
+    from regression_data import split
+
+    inputs = np.column_stack([np.arange(100.0), np.full(100, 7.0)])
+    data = split("ramp", inputs, 3 * inputs[:, 0] + 1, 5)
+    assert (len(data.train), len(data.test)) == (75, 15)
+    assert float(data.train[:, 0].mean()) == pytest.approx(0, abs=1e-12)
+    assert float(data.values.std(correction=0)) == pytest.approx(1)
+    assert not data.train[:, 1].any() and not data.test[:, 1].any()
+    # One line through all rows: those to test on have the same units.
+    torch.testing.assert_close(data.test[:, 0], data.test_values)
+    seen = {round(float(v), 9) for v in (*data.values, *data.test_values)}
+    assert len(seen) == 90
+    assert len(data.shortened(10, 4).train) == 10
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "message"),
+    [
+        ("read_kin40k", "1,2,3\n" * 20, "3 columns, expected 8 inputs"),
+        ("read_kin40k", "1,2,3,4,5,6,7,8,9\n" * 9, "9 rows, at least 14"),
+        ("read_kin40k", "1,2,3,4,5,6,7,8,nan\n" * 20, "20 of 20 rows are not finite"),
+        ("read_kin40k", "1,2,dear\n3,x,4\n", "no table of numbers"),
+        ("read_flights", "plane_age,distance\n1,2\n", "has no column air_time"),
+    ],
+)
+def test_faulty_files_are_refused(tmp_path, reader, text, message):
+    import regression_data
+
+    from pipelines.base.errors import InputError
+
+    file = tmp_path / regression_data.KIN40K
+    file.write_bytes(gzip.compress(text.encode()))
+    given = tmp_path if reader == "read_kin40k" else file
+    with pytest.raises(InputError, match=message):
+        getattr(regression_data, reader)(given, 1)
+
+
+def flight_file(folder, rows=900, missing=0):
+    """Delays that swing with the hour of departure, which no linear model follows."""
+    from regression_data import FLIGHT_INPUTS
+
+    random = np.random.default_rng(1)
+    inputs = random.uniform(1, 1_000, (rows, 8))
+    hour = FLIGHT_INPUTS.index("dep_time_min")
+    delay = 30 * np.sin(inputs[:, hour] / 100) + random.normal(0, 3, rows)
+    lines = [",".join(map(str, row)) for row in np.column_stack([inputs, delay])]
+    lines += ["," + line.partition(",")[2] for line in lines[:missing]]
+    file = folder / "flights.csv"
+    file.write_text("\n".join([",".join((*FLIGHT_INPUTS, "arr_delay")), *lines]) + "\n")
+    return file
+
+
+def test_delays_are_compared_on_the_same_flights(quick, tmp_path):
+    record = quick("airline", "--file", flight_file(tmp_path, missing=7))
+    rows = {(r["model"], r["M or N"]): r["RMSE [min]"] for r in
+            record["tables"]["Models"]}  # fmt: skip
+    models = [("constant", None), ("linear", None), ("exact GP", 100)]
+    assert list(rows) == [*models, ("SVGP", 20), ("SVGP", 40)]
+    # 30 |sin| has an RMSE of 21.
+    assert 18 < rows["constant", None] < 24
+    expected = rows["SVGP", 40] / rows["linear", None]
+    assert here(record)["RMSE of SVGP (M = 40) / linear"] == pytest.approx(expected)
+    assert "7 rows left out" in record["notes"][0]
