@@ -87,6 +87,13 @@ class NoiseModel(ABC):
         """Whether Σ depends on the inferred field."""
         return False
 
+    def prepared(self, place: Tensor, share: float, generator: torch.Generator) -> Self:
+        """Return the model before the first step, with Σ in the type of some numbers.
+
+        ``share`` is the model's α; what is chosen at random is drawn by ``generator``.
+        """
+        return self
+
     def normal(self, unresolved: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Return ``Σ_nn`` with all weights one, where the field adds this variance."""
         return self.variance

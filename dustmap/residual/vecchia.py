@@ -105,6 +105,14 @@ class Vecchia(NoiseModel):
     def variance(self) -> Float[Tensor, " n"]:
         return self._variance
 
+    def prepared(
+        self, place: Tensor, share: float, generator: torch.Generator
+    ) -> Vecchia:
+        variance = self._variance.to(place)
+        return Vecchia(
+            self._order, self._neighbours, self._weights, self._std, variance
+        )
+
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Return ``L x``, in the precision's order."""
         return self._root_for(x).matvec(x)

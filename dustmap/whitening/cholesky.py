@@ -35,7 +35,8 @@ class CholeskyWhitening(Whitening):
 
     Notes
     -----
-    Autograd runs through a factor once: :meth:`with_kernel` starts a new graph.
+    Autograd runs through a factor once:
+    :meth:`~dustmap.whitening.base.Whitening.with_kernel` starts a new graph.
 
     Raises
     ------

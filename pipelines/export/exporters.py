@@ -184,8 +184,8 @@ def export_run(
             name: [run / file for file in exporter.usual]
             for name, exporter in EXPORTERS.items()
         }
-    options.check(targets, overwrite=overwrite)
     fitted = read_run(run)
+    options.check(targets, overwrite=overwrite)
     if options.nside is not None:
         checked_nside(options.nside)
     if options.distances is not None:

@@ -9,6 +9,7 @@ import torch
 
 from dustmap.functionals import DistanceMarginalizedIntegrals, LineIntegrals
 from dustmap.grid import Grid
+from dustmap.noise import Normal, StudentT
 from pipelines.model.observations import (
     exit_distances,
     near_stars,
@@ -114,10 +115,10 @@ def test_noise_is_the_stars_own_and_the_common_one_and_student_t_for_outliers():
     torch.testing.assert_close(
         plain.variance, torch.full((20,), 0.13, dtype=torch.float64)
     )
-    assert plain.degrees is None and plain.neighbours is None
+    assert isinstance(plain, Normal) and plain.degrees is None
     assert plain.blur is None and not plain.learn_common
     free = noise_of(replace(PLAN, outliers=True), stars, learn_common=True)
-    assert free.degrees is not None and free.learn_degrees and free.learn_common
+    assert isinstance(free, StudentT) and free.learn_degrees and free.learn_common
     assert free.neighbours is not None and free.neighbours.shape == (20, 8)
     given = noise_of(replace(PLAN, outliers=True, degrees=3.0), stars)
     assert given.degrees == 3.0 and not given.learn_degrees

@@ -182,9 +182,7 @@ class Fit:
     ) -> None:
         self.model, self.settings, self.generator = model, settings, generator
         self.y = observations.to(dtype=model.dtype, device=model.device)
-        if isinstance(noise, Normal):
-            noise = noise.prepared(self.y, model.subgrid_share, generator)
-        self.noise: NoiseModel = noise
+        self.noise = noise.prepared(self.y, model.subgrid_share, generator)
         self._blurred = None if noise.blur is None else model.at(noise.blur)
         self.on_step, self.time_left = on_step or quiet, time_left
         self.teams = Group() if teams is None else teams
