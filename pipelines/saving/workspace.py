@@ -1,11 +1,11 @@
 """The folder of a fit that is not finished: ``RUN.unfinished`` beside its ``RUN``.
 
-======================  =======================================================
-``status.json``         which fit this is, what it may replace, what it did last
-``lock``                held by the process that works here, with its host
-``metrics.jsonl``       one record per iteration that was reported, as it goes
-``state-N.safetensors`` the newest two states (:mod:`pipelines.saving.state_file`)
-======================  =======================================================
+=======================  =======================================================
+``status.json``          which fit this is, what it may replace, what it did last
+``lock``                 held by the process that works here, with its host
+``metrics.jsonl``        one record per iteration that was reported, as it goes
+``state-N.safetensors``  the newest two states (`pipelines.saving.state_file`)
+=======================  =======================================================
 
 The run itself appears by one rename when it is whole; then this folder goes.
 """
