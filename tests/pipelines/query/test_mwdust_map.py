@@ -1,5 +1,7 @@
 """A map with the call signature of the package mwdust."""
 
+import os
+import tempfile
 import warnings
 
 import numpy as np
@@ -11,6 +13,9 @@ from astropy.coordinates import SkyCoord
 import dustmap
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
+
+# The package makes its folder when it is imported: two processes at once would collide.
+os.environ.setdefault("DUST_DIR", tempfile.mkdtemp(prefix="mwdust-"))
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
