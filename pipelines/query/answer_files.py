@@ -47,7 +47,7 @@ def answer_file(
 ) -> Iterator[Write]:
     """Yield what appends rows; the file appears at the end, whole or not at all.
 
-    Parquet is written batch by batch, others are held until the end. CSV has
+    Parquet and CSV are written batch by batch, others are held until the end. CSV has
     no place for units, descriptions and what the table is ``about``.
 
     Raises
@@ -65,6 +65,22 @@ def answer_file(
             yield lambda columns: table.write(
                 {name: _as_text(column) for name, column in columns.items()}
             )
+    elif output.suffix == ".csv":
+        with (
+            atomic_file(output, overwrite=overwrite) as temporary,
+            temporary.open("wb") as file,
+        ):
+
+            def append(columns: Columns) -> None:
+                options = pacsv.WriteOptions(
+                    include_header=file.tell() == 0,
+                    quoting_style="needed",
+                    quoting_header="none",
+                )
+                arrays = {n: _or_empty(_as_text(c)) for n, c in columns.items()}
+                pacsv.write_csv(pa.table(arrays), file, write_options=options)
+
+            yield append
     elif output.suffix in SUFFIXES:
         parts: list[Columns] = []
         with atomic_file(output, overwrite=overwrite) as temporary:
@@ -73,13 +89,6 @@ def answer_file(
                 name: np.ma.concatenate([_as_text(part[name]) for part in parts])
                 for name in parts[0]
             }
-            if output.suffix == ".csv":
-                arrays = {n: _or_empty(column) for n, column in columns.items()}
-                options = pacsv.WriteOptions(
-                    quoting_style="needed", quoting_header="none"
-                )
-                pacsv.write_csv(pa.table(arrays), temporary, write_options=options)
-                return
             table = _table(columns, described)
             table.meta = {key: value for key, value in about.items() if value}
             table.write(temporary, format=_ASTROPY[output.suffix], overwrite=True)

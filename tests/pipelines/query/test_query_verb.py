@@ -10,6 +10,7 @@ from astropy.table import Table
 from pipelines.bands import factor
 from pipelines.catalog.schema import read_table
 from pipelines.query import open_map
+from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.table import rounded
 
 
@@ -126,6 +127,21 @@ def test_outside_is_said(command, path):
     found = said(command, f"query {path} --l 90 --b 5 --distance 2000")
     assert found["extinction_mean"][0] == "nan"
     assert found["flags"] == ["outside", "the", "map"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "ecsv"])
+def test_answers_come_in_batches_of_one_table(tmp_path, suffix):
+    described = {name: Described() for name in ("l", "name")}
+    file = tmp_path / f"answers.{suffix}"
+    with answer_file(file, described, {}, overwrite=False) as write:
+        write({"l": np.array([1.0, np.nan]), "name": np.array(["a", None], object)})
+        assert not file.exists()
+        write({"l": np.array([3.0]), "name": np.array(["b, c"], object)})
+    if suffix == "csv":
+        assert file.read_text() == 'l,name\n1,"a"\n,\n3,"b, c"\n'
+    table = Table.read(file)
+    assert table["l"][[0, 2]].tolist() == [1.0, 3.0] and len(table) == 3
+    assert table["name"][2] in ("b, c", b"b, c")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "ecsv", "fits", "vot"])
