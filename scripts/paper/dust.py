@@ -225,6 +225,8 @@ def row_of(sky: Sky, engine: str, shape: Shape, found: Prediction) -> Row:
         MAE: float(np.mean(np.abs(error))),
         MSE: float(np.mean(error**2)),
         LOGLIKE: float(-0.5 * density.mean()),
+        "modes set to zero": found.dropped,
+        "jitter": found.jitter,
     }
     say(str(row))
     return row

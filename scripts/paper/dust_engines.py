@@ -61,11 +61,18 @@ _FINE, _DRAWS, _RANK = 50_000, 16, 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Moments of the extinction at the test stars [mag] and the common noise [mag²]."""
+    """Moments of the extinction at the test stars [mag], and what made them.
+
+    ``common`` is the common noise [mag²]. ``dropped`` counts the negative modes of
+    HIP-GP's embedding that were set to zero, ``jitter`` is what SVGP's Cholesky factor
+    needed beside K's diagonal, relative to it; ``None`` where there is no such thing.
+    """
 
     mean: Float[Tensor, " n"]
     std: Float[Tensor, " n"]
     common: float = 0.0
+    dropped: int | None = None
+    jitter: float | None = None
 
 
 def _whitening(
@@ -144,8 +151,18 @@ def rowwise(
     if engine == HIPGP:
         evaluating = _whitening(engine, kernel, grid, _EVALUATION)
     moments = predict(model.on(evaluating).at(_targets(sky, rule)), optimum.q)
+    dropped = jitter = None
+    if isinstance(evaluating, ToeplitzWhitening):
+        report = evaluating.embedding.report
+        dropped = report.negative_modes if report.clipped else 0
+    elif isinstance(evaluating, CholeskyWhitening):
+        jitter = evaluating.jitter
     return Prediction(
-        mean=moments.mean, std=moments.variance.sqrt(), common=scales.common
+        mean=moments.mean,
+        std=moments.variance.sqrt(),
+        common=scales.common,
+        dropped=dropped,
+        jitter=jitter,
     )
 
 

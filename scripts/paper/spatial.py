@@ -189,6 +189,7 @@ def row_of(data: Spatial, engine: str, side: int, fit: Fit) -> Row:
         "RMSE": root_mean_square(fit.mean - data.test_values),
         "epoch [s]": fit.epoch,
         "converged": fit.converged,
+        "modes set to zero": fit.dropped,
     }
     if data.truth is not None:
         row["RMSE of the noise-free"] = root_mean_square(fit.mean - data.truth)

@@ -61,11 +61,21 @@ class Fit:
         (which are kept where memory allows); of the whole fit without passes.
     converged
         Whether every solve for the mean did; ``None`` where there is none.
+    dropped
+        Negative modes of the circulant embedding that were set to zero; ``None`` where
+        there is no embedding.
     """
 
     mean: Float[Tensor, " t"]
     epoch: float
     converged: bool | None = None
+    dropped: int | None = None
+
+
+def _dropped(whitening: ToeplitzWhitening) -> int:
+    """Count the modes that were set to zero beyond rounding."""
+    report = whitening.embedding.report
+    return report.negative_modes if report.clipped else 0
 
 
 def full_batch(data: Spatial, model: Model, side: int, seed: int) -> Fit:
@@ -139,8 +149,10 @@ def svi(
     epoch = solving[0] + stepping[0] / epochs
     converged = bool(solution.converged.all())
     return {
-        STEPS: Fit(mean=stepped, epoch=epoch),
-        SOLVED: Fit(mean=solved, epoch=epoch, converged=converged),
+        STEPS: Fit(mean=stepped, epoch=epoch, dropped=_dropped(whitening)),
+        SOLVED: Fit(
+            mean=solved, epoch=epoch, converged=converged, dropped=_dropped(whitening)
+        ),
     }
 
 
@@ -164,7 +176,8 @@ def stopped_early(data: Spatial, model: Model, side: int, iterations: int) -> Fi
         solution = solve_mean(rows, seen, solver=_MEAN)
     (mean,) = _predicted(rows, data, [solution.value[0]])
     converged = bool(solution.converged.all())
-    return Fit(mean=mean, epoch=taken[0], converged=converged)
+    dropped = _dropped(whitening)
+    return Fit(mean=mean, epoch=taken[0], converged=converged, dropped=dropped)
 
 
 def svgp(data: Spatial, model: Model, side: int) -> Fit:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from matplotlib.image import imread
 
@@ -218,6 +219,37 @@ def test_svi_with_its_mean_solved_is_svgp(plane):
     assert 1e-4 < (more[STEPS].mean - dense).norm() < few
 
 
+def test_stopping_early_changes_the_prediction_until_rows_converge(plane):
+    from spatial_engines import stopped_early, svgp
+
+    data, model = plane
+    dense = svgp(data, model, 10).mean
+    errors = [
+        float((stopped_early(data, model, 10, n).mean - dense).norm())
+        for n in (1, 4, 100)
+    ]
+    assert errors[0] > 3 * errors[1] > 9 * errors[2]
+    assert errors[2] < 1e-4
+
+
+def test_the_simulated_plane_has_its_variance_lengthscale_and_noise():
+    from spatial_data import simulate
+
+    data = simulate(20_000, 5_000, 3)
+    noise = data.test_values - data.truth
+    assert float(noise.std()) == pytest.approx(0.3, rel=0.05)
+    assert float(data.truth.std()) == pytest.approx(1.0, rel=0.05)
+    assert float(data.values.mean()) == pytest.approx(0, abs=1e-12)
+    again = simulate(20_000, 5_000, 3)
+    torch.testing.assert_close(again.values, data.values, rtol=0, atol=0)
+    # Matérn-5/2 one lengthscale apart: (1 + √5 + 5/3) exp(−√5).
+    lag = torch.cdist(data.test, data.test) * 75
+    near = torch.nonzero(((lag - 1).abs() < 0.1).triu())
+    product = data.truth[near[:, 0]] * data.truth[near[:, 1]]
+    expected = (1 + 5**0.5 + 5 / 3) * np.exp(-(5**0.5))
+    assert float(product.mean()) == pytest.approx(expected, abs=0.06)
+
+
 def test_the_full_batch_predicts_as_well_as_svgp(plane):
     from spatial_engines import full_batch, svgp
 
@@ -248,6 +280,34 @@ def test_a_missing_folder_is_one_line_and_status_2(name, quick, tmp_path, capsys
         quick(name, "--data", tmp_path / "absent")
     assert ended.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_stars_of_the_galaxy_are_where_its_dust_is():
+    import dust
+    from dust_data import galaxy, galaxy_config
+    from dust_engines import Prediction
+
+    from pipelines.simulate import simulate
+
+    sky = galaxy(150, 30, 5, spacing=75.0)
+    cube = simulate(galaxy_config(180, 5, 75.0)).truth
+    density = cube.sample("density", 1000 * sky.train.positions)
+    np.testing.assert_allclose(sky.train.density, 1000 * density, rtol=1e-6)
+    noise = sky.seen.values - sky.train.extinction
+    assert np.std(noise / sky.seen.sigma) == pytest.approx(1, rel=0.2)
+    assert np.median(sky.seen.sigma) == pytest.approx(0.02, rel=0.2)
+    few = sky.shortened(10, 3)
+    np.testing.assert_array_equal(few.seen.values, sky.seen.values[:10])
+    np.testing.assert_array_equal(few.test.positions, sky.test.positions[:3])
+    # Scores of the truth and a known error.
+    off, std = torch.tensor(sky.test.extinction), torch.full((30,), 0.3).double()
+    found = Prediction(mean=off + 0.5, std=std, common=0.16)
+    row = dust.row_of(sky, "one", (2, 2, 2), found)
+    assert row["MAE [mag]"] == pytest.approx(0.5)
+    assert row["MSE [mag²]"] == pytest.approx(0.25)
+    spread = np.sqrt(0.3**2 + sky.held.sigma**2 + 0.16)
+    expected = scipy.stats.norm(sky.held.values, spread).logpdf(found.mean.numpy())
+    assert row["log likelihood"] == pytest.approx(expected.mean())
 
 
 def test_svgp_of_rays_is_the_dense_optimum_of_its_bound():
@@ -325,14 +385,71 @@ def test_the_full_batch_of_roads_is_the_exact_gp_on_a_fine_grid(generator):
     height = (5 * at[:, 0]).sin() + (7 * at[:, 1]).cos() + 0.3 * noise
     split = Roads(at=at, height=height).split(42)
     scales = road3d_engines.Scales(kernel=Matern52(lengthscale=0.4), noise=0.1)
-    fit = road3d_engines.full_batch(split, scales, 400, 1)
+    fit = road3d_engines.full_batch(split, scales, 400, 1, samples=64)
     exact = ExactGP(
         scales.kernel, PointValues(split.train), split.values, noise=scales.noise
     ).predict(split.wanted)
     off = (fit.mean - exact.mean) / exact.variance.sqrt()
     ratio = fit.variance / exact.variance
     assert float(off.square().mean()) < 0.02**2
-    assert 0.7 < float(ratio.mean()) < 1.3
+    assert 0.85 < float(ratio.mean()) < 1.15
+
+
+def test_the_simulated_relief_has_its_variogram_and_noise():
+    from road3d_data import simulate_roads
+
+    roads = simulate_roads(30_000, 600, 4)
+    assert roads.at.min() >= 0 and roads.at.max() <= 1
+    rows = torch.randperm(30_000, generator=torch.Generator().manual_seed(1))[:3_000]
+    at, height = roads.at[rows], roads.height[rows]
+    # Matérn-1/2: half the mean square of differences is 1 − exp(−20 d), and 0.05².
+    for lag in (0.005, 0.02):
+        near = torch.nonzero((torch.cdist(at, at) - lag).abs() < 0.1 * lag)
+        difference = height[near[:, 0]] - height[near[:, 1]]
+        half = float((difference**2).mean() / 2)
+        assert half == pytest.approx(1 - np.exp(-20 * lag) + 0.05**2, rel=0.15)
+    same = (torch.cdist(at, at) == 0).triu(1).nonzero()
+    difference = height[same[:, 0]] - height[same[:, 1]]
+    assert float((difference**2).mean() / 2) == pytest.approx(0.05**2, rel=0.3)
+
+
+def test_splits_of_roads_are_apart_in_the_papers_shares_and_standardised():
+    from road3d_data import Roads
+
+    places = torch.arange(1_000.0).double()
+    roads = Roads(at=torch.stack([places, places], 1), height=3 * places + 7)
+    split, other = roads.split(42), roads.split(43)
+    assert (len(split.values), len(split.test_values)) == (640, 200)
+    assert float(split.values.mean()) == pytest.approx(0, abs=1e-12)
+    assert float(split.values.std()) == pytest.approx(1)
+    order = np.random.RandomState(42).permutation(1_000)
+    np.testing.assert_array_equal(split.train[:, 0], order[:640])
+    np.testing.assert_array_equal(split.test[:, 0], order[800:])
+    assert not torch.equal(split.train, other.train)
+    # One line through all rows stays one in the units of the split.
+    rise, run = split.test_values - split.values[:200], split.test - split.train[:200]
+    torch.testing.assert_close(rise, run[:, 0] * rise[0] / run[0, 0])
+
+
+def test_scores_of_known_moments_are_right(generator):
+    from road3d_data import Roads
+    from road3d_engines import Fit, averaged, scores
+
+    at = torch.rand(300, 2, generator=generator, dtype=torch.float64)
+    split = Roads(at=at, height=(5 * at[:, 0]).sin()).split(42)
+    zero = torch.zeros_like(split.test_values)
+    found = scores(Fit(mean=zero, variance=zero + 0.75, noise=0.25, points=9), split)
+    square = float(split.test_values.square().mean())
+    assert found["RMSE"] == pytest.approx(square**0.5)
+    assert found["NLL"] == pytest.approx(0.5 * (np.log(2 * np.pi) + square))
+    rows = [
+        {"engine": "b", "M": 9, "RMSE": 1.0, "NLL": 3.0},
+        {"engine": "a", "M": 9, "RMSE": 5.0, "NLL": 6.0},
+        {"engine": "b", "M": 9, "RMSE": 3.0, "NLL": 3.0},
+    ]
+    one, two = averaged(rows)
+    assert (one["engine"], one["splits"], one["RMSE"]) == ("a", 1, 5.0)
+    assert (two["splits"], two["RMSE"], two["NLL"]) == (2, 2.0, 3.0)
 
 
 def table_of(inputs, values):
