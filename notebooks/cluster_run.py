@@ -34,7 +34,7 @@ import matplotlib.pyplot as plt
 import psutil
 
 import dustmap
-from pipelines.figures import face_on
+from pipelines.figures.box import face_on
 from pipelines.maps.density import map_cube
 from pipelines.run.folder import read_run
 from pipelines.run.status import describe, status_of

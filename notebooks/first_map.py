@@ -38,7 +38,8 @@ import numpy as np
 
 import dustmap
 from pipelines.catalog.schema import read_table
-from pipelines.figures import density_slice, face_on, lines_of_sight
+from pipelines.figures.box import density_slice, face_on
+from pipelines.figures.sightlines import lines_of_sight
 from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.cubes.cube import truth_extinction
 from pipelines.cubes.sky import LineOfSight

@@ -18,16 +18,22 @@ import click
 
 from pipelines.base.errors import InputError
 from pipelines.cli.reporting import LENGTH
-from pipelines.figures import save_figure
-from pipelines.figures.cut_panels import compared_panels, cut_panels
-from pipelines.figures.cuts import QUANTITIES, SHOWS, Cut
-from pipelines.figures.projections import (
-    Gnomonic,
-    Mollweide,
-    Orthographic,
-    Projection,
+from pipelines.figures.cuts import (
+    QUANTITIES,
+    SHOWS,
+    Cut,
+    compared_panels,
+    cut_panels,
 )
-from pipelines.figures.skypanels import UNSEEN, sky_panels
+from pipelines.figures.sky import (
+    MOLLWEIDE,
+    UNSEEN,
+    Projection,
+    gnomonic,
+    orthographic,
+    sky_panels,
+)
+from pipelines.figures.style import save_figure
 from pipelines.maps.opening import open_answers
 
 _PATH = click.Path(path_type=Path)
@@ -153,11 +159,11 @@ def projection_of(kind: str, centre: str, field: float) -> Projection:
             f"{centre!r}"
         )
     if kind == "mollweide":
-        return Mollweide()
+        return MOLLWEIDE
     if kind == "orthographic":
-        return Orthographic(l=l, b=b)
+        return orthographic(l, b)
     try:
-        return Gnomonic(l=l, b=b, field=field)
+        return gnomonic(l, b, field)
     except ValueError as error:
         raise InputError(f"--field: {error}") from error
 

@@ -293,7 +293,7 @@ def report(run: Path, output: Path, **options: Any) -> None:
     A verdict with all warnings, maps, a 3-D view, lines of sight, limits; and folded:
     how held-out stars are predicted, what was mapped, convergence, provenance.
     """
-    from pipelines.report import write_report
+    from pipelines.report.page import write_report
 
     click.echo(str(write_report(run, output, **options)))
 
@@ -355,8 +355,8 @@ def compare(
     left out), the word held-out, another map (zarr, FITS, npz or run), or
     dustmaps:NAME for a map of the package dustmaps.
     """
-    from pipelines.compare.dispatch import CompareOptions
-    from pipelines.compare.dispatch import compare as run_comparison
+    from pipelines.compare import CompareOptions
+    from pipelines.compare import compare as run_comparison
 
     options = CompareOptions(query=dict(queries), **chosen)
     found, written = run_comparison(

@@ -74,36 +74,35 @@ def write_comparison(
         If ``path`` exists and ``overwrite`` is false, or is no comparison's folder.
     """
     check_output_folder(path, SUMMARY, overwrite=overwrite)
+    names = [SUMMARY]
     with atomic_directory(path, overwrite=overwrite) as folder:
         content = {"kind": comparison.kind, "words": comparison.words}
         content = plain(content | comparison.numbers)
         text = json.dumps(content, indent=1, allow_nan=False, default=np.generic.item)
         (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
         for name, rows in comparison.tables.items():
-            _write_csv(folder / f"{name}.csv", rows)
+            names.append(f"{name}.csv")
+            columns = dict.fromkeys(column for row in rows for column in row)
+            with (folder / names[-1]).open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, columns, lineterminator="\n")
+                writer.writeheader()
+                for row in rows:
+                    writer.writerow({key: _cell(value) for key, value in row.items()})
         for name, figure in comparison.figures.items():
-            save_figure(figure, folder / f"{name}.png")
+            names.append(f"{name}.png")
+            save_figure(figure, folder / names[-1])
         write_manifest(folder)
-    names = [SUMMARY, *(f"{name}.csv" for name in comparison.tables)]
-    return [path / n for n in (*names, *(f"{n}.png" for n in comparison.figures))]
-
-
-def rows_of(columns: dict[str, np.ndarray]) -> list[Row]:
-    """Columns of one length as rows."""
-    lists = [np.asarray(column).tolist() for column in columns.values()]
-    return [dict(zip(columns, row)) for row in zip(*lists, strict=True)]
-
-
-def _write_csv(path: Path, rows: list[Row]) -> None:
-    """Rows with a header; what is not known is empty."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+    return [path / name for name in names]
 
 
 def _cell(value: object) -> object:
+    """Format a number with six digits; one that is not finite is empty."""
     if isinstance(value, float):
         return f"{value:.6g}" if np.isfinite(value) else ""
     return value
+
+
+def rows_of(columns: dict[str, np.ndarray]) -> list[Row]:
+    """Return columns of one length as rows."""
+    lists = [np.asarray(column).tolist() for column in columns.values()]
+    return [dict(zip(columns, row)) for row in zip(*lists, strict=True)]

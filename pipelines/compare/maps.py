@@ -6,19 +6,23 @@ from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from pipelines.base.errors import InputError
 from pipelines.base.measurement import Row
 from pipelines.compare.comparison import Comparison, rows_of
-from pipelines.compare.map_pictures import map_figure
+from pipelines.figures.style import BLUE, ORANGE, PURPLE, RANGE, SMALL, label, note
 from pipelines.maps.answers import Answers
 from pipelines.maps.opening import open_other
 from pipelines.maps.places import Places
 from pipelines.maps.run_map import RunMap
 from pipelines.run.folder import Run
 
-_BINS = 6
+# Bins of distance in the table and in the figure.
+_BINS, _DRAWN_BINS = 6, 12
 # Fewer places than this have no correlation worth telling.
 _FEW = 10
 # Within a cell, along each axis, in cells: their average is that over the cell.
@@ -77,49 +81,69 @@ def compare_map(
     InputError
         If the two have too few cells in common.
     """
-    asked = open_other(
-        other,
-        factor=factor,
-        integrated=integrated,
-        query=options,
-        step=min(run.plan.grid.spacing),
+    spacing = run.plan.grid.spacing
+    second = open_other(
+        other, factor=factor, integrated=integrated, query=options, step=min(spacing)
     )
-    places, cells = seen_cells(run, points, generator)
-    if not len(places):
+    cells, seen = seen_cells(run, points, generator)
+    if not seen:
         raise InputError(f"{run.path}: no cell of the map is crossed by a sight line")
+    mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
+    around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
+    density = _central(second, around.reshape(-1, 3), integrated=False)
     others = {
-        "extinction": _central(asked, places, integrated=True),
-        "density": _cell_means(asked, places, run.plan.grid.spacing),
+        "extinction": _central(second, cells, integrated=True),
+        "density": density.reshape(len(cells), -1).mean(axis=1),
     }
     known = np.isfinite(list(others.values())).all(axis=0)
     if known.sum() < _FEW:
         raise InputError(
-            f"the other map knows {int(known.sum())} of the {len(places)} cells that "
+            f"the other map knows {int(known.sum())} of the {len(cells)} cells that "
             f"were asked for: at least {_FEW} are needed"
         )
     counts = {
         "cells": int(run.support.numel()),
-        "seen by stars": cells,
-        "asked": len(places),
+        "seen by stars": seen,
+        "asked": len(cells),
         "known to both": int(known.sum()),
     }
-    at, own = Places.of_points(places[known]), RunMap.of(run)
-    kinds = ("mean", "p50", "std")
+    at, own = Places.of_points(cells[known]), RunMap.of(run)
+    kinds = (*_COLUMNS.values(), "std")
     moments = {
         "extinction": own.extinction(at, kinds),
         "density": own.density(at, kinds),
     }
-    found = {
-        (what, kind): Pairs(
-            own=moments[what][column],
-            std=moments[what]["std"],
-            other=others[what][known],
-        )
-        for what in others
+    pairs = {
+        (what, kind): Pairs(found[column], found["std"], others[what][known])
+        for what, found in moments.items()
         for kind, column in _COLUMNS.items()
     }
-    distance = np.linalg.norm(places[known], axis=1)
-    return _comparison(found, distance, counts, scale)
+    distance = np.linalg.norm(cells[known], axis=1)
+    medians = {what: pairs[what, "median"] for what in _UNITS}
+    figures = {f"{what}, {kind}": _figures(*p) for (what, kind), p in pairs.items()}
+    by_distance = _by_distance(medians, distance)
+    columns = {"distance": distance}
+    for (what, kind), each in pairs.items():
+        columns[f"{what}_{kind}"] = each.own
+        columns |= {f"{what}_std": each.std, f"{what}_other": each.other}
+    numbers = {"scale": scale, "counts": counts, **figures, "by_distance": by_distance}
+    # The mean density alone adds up to the extinction.
+    drawn = _drawn(medians["extinction"], pairs["density", "mean"], distance, scale)
+    return Comparison(
+        kind="map",
+        numbers=numbers,
+        tables={
+            "summary": [
+                {"what": f"{name} [{_UNITS[name.partition(',')[0]]}]", **row}
+                for name, row in figures.items()
+            ],
+            "by_distance": by_distance,
+            "places": rows_of(columns),
+        },
+        shown=("summary", "by_distance"),
+        words=_words(figures["density, median"]["correlation"], counts, scale),
+        figures={"maps": drawn},
+    )
 
 
 def seen_cells(
@@ -141,62 +165,15 @@ def seen_cells(
     return points, total
 
 
-def _central(asked: Answers, points: np.ndarray, *, integrated: bool) -> np.ndarray:
-    """The other map's value at points [pc]."""
-    kind, places = asked.central(integrated=integrated), Places.of_points(points)
-    ask = asked.extinction if integrated else asked.density
+def _central(other: Answers, points: np.ndarray, *, integrated: bool) -> np.ndarray:
+    """Return the other map's value at points [pc]."""
+    kind, places = other.central(integrated=integrated), Places.of_points(points)
+    ask = other.extinction if integrated else other.density
     return ask(places, (kind,))[kind]
 
 
-def _cell_means(
-    other: Answers, places: np.ndarray, spacing: tuple[float, ...]
-) -> np.ndarray:
-    """Mean density of the other map over each cell [mag/pc], shape ``(n,)``."""
-    mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
-    around = places[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
-    values = _central(other, around.reshape(-1, 3), integrated=False)
-    return values.reshape(len(places), -1).mean(axis=1)
-
-
-def _comparison(
-    pairs: dict[tuple[str, str], Pairs],
-    distance: np.ndarray,
-    counts: dict[str, int],
-    scale: str,
-) -> Comparison:
-    found = {f"{what}, {kind}": _figures(*p) for (what, kind), p in pairs.items()}
-    medians = {what: pairs[what, "median"] for what in _UNITS}
-    # Of densities the mean alone adds up to the extinction.
-    drawn = {**medians, "density": pairs["density", "mean"]}
-    by_distance = _by_distance(medians, distance)
-    columns = {"distance": distance}
-    for (what, kind), each in pairs.items():
-        columns[f"{what}_{kind}"] = each.own
-        columns |= {f"{what}_std": each.std, f"{what}_other": each.other}
-    return Comparison(
-        kind="map",
-        numbers={
-            "scale": scale,
-            "counts": counts,
-            **found,
-            "by_distance": by_distance,
-        },
-        tables={
-            "summary": [
-                {"what": f"{name} [{_UNITS[name.partition(',')[0]]}]", **row}
-                for name, row in found.items()
-            ],
-            "by_distance": by_distance,
-            "places": rows_of(columns),
-        },
-        shown=("summary", "by_distance"),
-        words=_words(found["density, median"]["correlation"], counts, scale),
-        figures={"maps": map_figure(drawn, distance, scale)},
-    )
-
-
 def _figures(own: np.ndarray, std: np.ndarray, other: np.ndarray) -> Row:
-    """Correlations, slope and differences of own against other."""
+    """Compute correlations, slope and differences of own against other."""
     difference = own - other
     correlation = rank = slope = np.nan
     if np.ptp(own) > 0 and np.ptp(other) > 0:
@@ -219,7 +196,7 @@ def _figures(own: np.ndarray, std: np.ndarray, other: np.ndarray) -> Row:
 
 
 def _by_distance(medians: dict[str, Pairs], distance: np.ndarray) -> list[Row]:
-    """The medians of the map, by distances of equally many cells."""
+    """Compare the medians of the map by distances of equally many cells."""
     rows: list[Row] = []
     for low, high in pairwise(np.quantile(distance, np.linspace(0, 1, _BINS + 1))):
         chosen = (distance >= low) & (distance <= high)
@@ -248,3 +225,71 @@ def _words(correlation: float, counts: dict[str, int], scale: str) -> tuple[str,
         "The other map is taken as exact: its errors are not in 'within 1 std'. Maps "
         "that share stars are not independent.",
     )
+
+
+def _drawn(
+    extinction: Pairs, density: Pairs, distance: np.ndarray, scale: str
+) -> Figure:
+    """Draw both maps against each other, and their differences by distance.
+
+    The std is that of extinctions: densities have that of points, not of cells.
+    """
+    figure = Figure(figsize=(7.8, 6.8), layout="constrained")
+    (left, right), (below_left, below_right) = figure.subplots(2, 2)
+    own, std, other = extinction
+    _against_each_other(left, own, other, "extinction [mag]")
+    _against_distance(below_left, distance, own - other, std)
+    label(below_left, "distance [pc]", "difference in extinction [mag]")
+    own, other = 1e3 * density.own, 1e3 * density.other
+    _against_each_other(right, own, other, "density [mag/kpc]")
+    _against_distance(below_right, distance, own - other, None)
+    label(below_right, "distance [pc]", "difference in density [mag/kpc]")
+    if scale:
+        figure.suptitle(f"other map: {scale}", fontsize=SMALL)
+    return figure
+
+
+def _against_each_other(
+    axes: Axes, own: np.ndarray, other: np.ndarray, name: str
+) -> None:
+    low, high = np.percentile(np.concatenate([own, other]), RANGE)
+    low, high = min(float(low), 0.0), float(high) or 1.0
+    image = axes.hexbin(
+        other,
+        own,
+        gridsize=45,
+        extent=(low, high, low, high),
+        norm=LogNorm(),
+        mincnt=1,
+        cmap="cividis",
+    )
+    axes.plot([low, high], [low, high], color=ORANGE, linewidth=1.0)
+    axes.set(xlim=(low, high), ylim=(low, high))
+    bar = axes.figure.colorbar(image, ax=axes)
+    bar.set_label("cells", fontsize=SMALL)
+    bar.ax.tick_params(labelsize=SMALL)
+    out = int(((own > high) | (other > high) | (own < low) | (other < low)).sum())
+    label(axes, f"other map: {name}", f"this map: {name}")
+    note(axes, f"{out} of {len(own)} cells outside")
+
+
+def _against_distance(
+    axes: Axes, distance: np.ndarray, difference: np.ndarray, std: np.ndarray | None
+) -> None:
+    """Draw quantiles of the difference, and the typical std, in equally full bins."""
+    bins = np.array_split(np.argsort(distance), min(_DRAWN_BINS, len(distance)))
+    middle = [np.median(distance[b]) for b in bins]
+    low, mid, high = np.transpose(
+        [np.percentile(difference[b], (16, 50, 84)) for b in bins]
+    )
+    axes.fill_between(
+        middle, low, high, color=BLUE, alpha=0.25, linewidth=0, label="16 to 84%"
+    )
+    axes.plot(middle, mid, color=BLUE, linewidth=1.3, label="median")
+    if std is not None:
+        spread = np.array([np.median(std[b]) for b in bins])
+        style = {"linestyle": "--", "color": PURPLE, "linewidth": 1.0}
+        axes.plot(middle, spread, label="± the map's median std", **style)
+        axes.plot(middle, -spread, **style)
+    axes.axhline(0.0, color="0.6", linewidth=0.6)
+    axes.legend(fontsize=SMALL, frameon=False)

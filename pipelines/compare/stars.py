@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import pairwise, product
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 from matplotlib.figure import Figure
 
 from pipelines.base.calibration import (
-    Bin,
     Calibration,
     by_bins,
     calibrate,
@@ -26,7 +24,6 @@ from pipelines.base.measurement import Row
 from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.figures import held_out as drawing
-from pipelines.figures.panels import panels
 from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words, predict_baseline
 from pipelines.run.folder import Run
@@ -66,9 +63,11 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     columns = {name: column[usable] for name, column in predicted.items()}
     judged = unseen.select(usable)
     if len(judged):
-        columns |= _baseline(run, judged, counts)
-    held = HeldOut.of(judged, run.plan, columns)
-    return _comparison(run, held, counts, name)
+        kept = read_stars(run.path / "stars.parquet")
+        counts["stars for the baseline"] = len(kept)
+        found = predict_baseline(kept, judged, torch.Generator().manual_seed(0))
+        columns |= {} if found is None else found.columns()
+    return _comparison(run, HeldOut.of(judged, run.plan, columns), counts, name)
 
 
 def compare_held_out(run: Run) -> Comparison:
@@ -88,19 +87,11 @@ def compare_held_out(run: Run) -> Comparison:
     return _comparison(run, held, Counter({"held out": len(held)}), "held-out stars")
 
 
-def _baseline(run: Run, judged: Stars, counts: Counter[str]) -> dict[str, np.ndarray]:
-    """What the stars of the run folder predict of these; none if they are too few."""
-    kept = read_stars(run.path / "stars.parquet")
-    counts["stars for the baseline"] = len(kept)
-    found = predict_baseline(kept, judged, torch.Generator().manual_seed(0))
-    return {} if found is None else found.columns()
-
-
 def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
-    """The stars that the fit has not seen, and counts."""
+    """Return the stars that the fit has not seen, and counts."""
     named = _places_in(run.path / "stars.parquet")
-    places = list(zip(stars.l.tolist(), stars.b.tolist(), stars.distance.tolist()))
     fitted = set(named)
+    places = list(zip(stars.l.tolist(), stars.b.tolist(), stars.distance.tolist()))
     seen = np.array([place in fitted for place in places], dtype=bool)
     why = "fitted"
     if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
@@ -118,8 +109,8 @@ def _places_in(path: Path) -> list[tuple[float, float, float]]:
 
 def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Comparison:
     if not len(held):
-        told = ", ".join(f"{what}: {n}" for what, n in counts.items())
-        raise InputError(f"{name}: no star is left to judge the map by ({told})")
+        found = ", ".join(f"{what}: {n}" for what, n in counts.items())
+        raise InputError(f"{name}: no star is left to judge the map by ({found})")
     if not held.has_uncertainty:
         raise InputError(
             f"{run.path} has no posterior samples, so that its predictions have no "
@@ -141,13 +132,30 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
     if beyond.any() and not beyond.all():
         summary.append(row(~beyond, what="before the last fitted star"))
         summary.append(row(beyond, what="beyond it"))
-    regions = [
-        row(chosen, **{"region [deg]": place}) for place, chosen in _regions(held)
-    ]
-    distances = [
-        {"from [pc]": each.low, "to [pc]": each.high, **_figures(each.calibration)}
-        for each in bins
-    ]
+    quadrant = np.floor(held.l % 360 / 90)
+    regions = []
+    for quarter, (south, north) in product(range(4), pairwise(_LATITUDES)):
+        chosen = (quadrant == quarter) & (held.b >= south)
+        # The last band holds the pole.
+        chosen &= (held.b < north) | (north == _LATITUDES[-1])
+        if chosen.any():
+            longitudes = f"l {90 * quarter} to {90 * (quarter + 1)}"
+            place = f"{longitudes}, b {south:g} to {north:g}"
+            regions.append(row(chosen, **{"region [deg]": place}))
+    without, beside = [], "What the stars predict without a map is not known for these."
+    if (kriged := held.baseline) is not None:
+        own = z_scores(held.observed, held.noise, kriged.kriging, kriged.kriging_std)
+        found = _figures(calibrate(held.observed - kriged.kriging, own))
+        without = [{"what": NAME, **found}]
+        beside = f"{in_words(held.baseline_score())}."
+    columns = {"l": held.l, "b": held.b, "distance": held.distance}
+    columns |= {"extinction": held.observed, "noise": held.noise, **held.predicted}
+    figure = Figure(figsize=(7.8, 6.8), layout="constrained")
+    upper, lower = figure.subplots(2, 2)
+    drawing.observed(upper[0], held)
+    drawing.z_scores(upper[1], z)
+    drawing.coverage(lower[0], whole)
+    drawing.errors(lower[1], bins, "distance [pc]")
     return Comparison(
         kind="stars",
         numbers={
@@ -160,31 +168,18 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
         },
         tables={
             "summary": summary,
-            "without_a_map": _without_a_map(held),
-            "by_distance": distances,
+            "without_a_map": without,
+            "by_distance": [
+                {"from [pc]": one.low, "to [pc]": one.high, **_figures(one.calibration)}
+                for one in bins
+            ],
             "by_region": regions,
-            "stars": _per_star(held, z, beyond),
+            "stars": rows_of({**columns, "z": z, "beyond_last_star": beyond}),
         },
         shown=("summary", "without_a_map", "by_distance", "by_region"),
-        words=(*_words(held, z, counts, whole), *_beside(held)),
-        figures={"stars": _figure(held, z, whole, bins)},
+        words=(*_words(held, z, counts, whole), beside),
+        figures={"stars": figure},
     )
-
-
-def _without_a_map(held: HeldOut) -> list[Row]:
-    """Return the row of the baseline on the same stars, if there is one."""
-    beside = held.baseline
-    if beside is None:
-        return []
-    z = z_scores(held.observed, held.noise, beside.kriging, beside.kriging_std)
-    return [{"what": NAME, **_figures(calibrate(held.observed - beside.kriging, z))}]
-
-
-def _beside(held: HeldOut) -> tuple[str, ...]:
-    """Return the baseline in words, or that there is none."""
-    if held.baseline is None:
-        return ("What the stars predict without a map is not known for these.",)
-    return (f"{in_words(held.baseline_score())}.",)
 
 
 def _figures(found: Calibration) -> Row:
@@ -203,43 +198,13 @@ def _figures(found: Calibration) -> Row:
     }
 
 
-def _regions(held: HeldOut) -> Iterator[tuple[str, np.ndarray]]:
-    """Galactic quadrants times bands of latitude that hold stars, and which."""
-    quadrant = np.floor(held.l % 360 / 90)
-    band = np.digitize(held.b, _LATITUDES[1:-1])
-    for number, (part, (low, high)) in product(
-        range(4), enumerate(pairwise(_LATITUDES))
-    ):
-        chosen = (quadrant == number) & (band == part)
-        if chosen.any():
-            quarter = f"l {90 * number} to {90 * (number + 1)}"
-            yield f"{quarter}, b {low:g} to {high:g}", chosen
-
-
-def _per_star(held: HeldOut, z: np.ndarray, beyond: np.ndarray) -> list[Row]:
-    columns = {"l": held.l, "b": held.b, "distance": held.distance}
-    columns |= {"extinction": held.observed, "noise": held.noise, **held.predicted}
-    return rows_of({**columns, "z": z, "beyond_last_star": beyond})
-
-
-def _figure(
-    held: HeldOut, z: np.ndarray, whole: Calibration, bins: list[Bin]
-) -> Figure:
-    """Predicted and observed, z-scores, coverage, and errors by distance."""
-    figure, places = panels(2, 2)
-    drawing.observed(places[0], held)
-    drawing.z_scores(places[1], z)
-    drawing.coverage(places[2], whole)
-    drawing.errors(places[3], bins, "distance [pc]")
-    return figure
-
-
 def _words(
     held: HeldOut, z: np.ndarray, counts: Counter[str], whole: Calibration
-) -> tuple[str, ...]:
-    told = "; ".join(f"{what}: {n}" for what, n in counts.items())
+) -> list[str]:
+    found = "; ".join(f"{what}: {n}" for what, n in counts.items())
     words = [
-        f"Stars: {told}. Only stars that the fit has not seen, in the box, are judged.",
+        f"Stars: {found}. Only stars that the fit has not seen, in the box, are "
+        "judged.",
         f"Observed extinctions scatter by {held.observed.std():.3f} mag, and by "
         f"{whole.rmse:.3f} mag around the map, their noise included; z-scores are of "
         "the map's error and the star's together.",
@@ -255,4 +220,4 @@ def _words(
         )
     if whole.stars < _FEW:
         words.append(f"{whole.stars} stars are too few to judge intervals by.")
-    return tuple(words)
+    return words

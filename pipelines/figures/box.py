@@ -1,260 +1,289 @@
-"""Panels of a box: a plane's image with the Sun, circles of distance, colour bar."""
+"""A map in a box: extinction from above and the side, density in a plane, two maps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Circle
-from matplotlib.ticker import MaxNLocator
 
 from pipelines.cubes.cube import AXES, Cube
-from pipelines.figures.page import (
-    BOX,
-    DOUBLE,
-    INCH,
-    LABEL,
-    NARROW,
-    SINGLE,
-    Page,
-    panel_width,
-    sheet,
-    wrapped,
+from pipelines.cubes.cuts import cut_box
+from pipelines.cubes.sky import Columns, Ends, near_the_sun
+from pipelines.figures.integrals import (
+    chosen,
+    crossed,
+    density_name,
+    extinction_panels,
+    finest_at,
+    integral,
+    nearest,
+    plane_of,
+    plane_seen,
+    ratio,
+    regridded,
+    shared_range,
+    tells_more,
 )
-from pipelines.figures.scales import STEPS, Extent, Scale, add_bar, veil
-from pipelines.figures.style import NORMAL, SMALL, length_unit, outline
+from pipelines.figures.planes import Panel, draw_panels
+from pipelines.figures.scales import colour_scale, spans_decades
+from pipelines.figures.style import (
+    DOUBLE,
+    Page,
+    band_of,
+    density_label,
+    extinction_label,
+    signed_text,
+)
 
-_TOWARDS = {
-    "x": r"towards $l = 0°$",
-    "y": r"towards $l = 90°$",
-    "z": r"towards $b = +90°$",
-}
-# Circles from the Sun to the farthest edge, at most.
-_CIRCLES = 4
-_UNSEEN = "pale, hatched: no sight line passes, only the prior"
-# Distance of the names of circles [mm].
-_NAME = 8.5
-# Below this width two small panels are side by side, above it four [mm].
-_NARROW_SMALL = 160.0
-# Below this ratio of height to width panels are stacked.
-_FLAT = 0.55
-# Finest cells across the figure of a slice, at most.
-_MOST_CELLS = 1500
+# Letters of a map's name that fit above a panel.
+_LETTERS = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plane:
-    """Two axes of a cube, seen from the north pole or with z upwards."""
+def face_on(
+    cube: Cube, columns: Columns | None = None, *, log: bool = False, **look: Any
+) -> Page:
+    """Draw the mean extinction through the box, seen from the north Galactic pole.
 
-    cube: Cube
-    along: str
+    Parameters
+    ----------
+    cube
+        The map: its axes, ``support``, and its density where there are no columns.
+    columns
+        The integral and its std from posterior samples (`columns`),
+        beside them the relative error where that says more. Without it the mean, the
+        integral of the mean density, stands alone.
+    log
+        Logarithmic colours.
+    look
+        ``width`` of the page [mm] (180; under 120 the panels are stacked); ``panel``,
+        the only one to draw: ``mean``, ``median``, ``std`` or ``relative error``;
+        ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in `colour_scale`.
 
-    @property
-    def names(self) -> tuple[str, str]:
-        """The horizontal and the vertical axis."""
-        across, up = (axis for axis in "xyz" if axis != self.along)
-        return across, up
-
-    @property
-    def extent(self) -> Extent:
-        """Left, right, bottom and top edges of the outermost cells [pc]."""
-        (left, right), (bottom, top) = map(self._edges, self.names)
-        return left, right, bottom, top
-
-    def _edges(self, name: str) -> tuple[float, float]:
-        centres = getattr(self.cube, name)
-        half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2
-        return float(centres[0] - half), float(centres[-1] + half)
-
-    @property
-    def aspect(self) -> float:
-        """Height over width."""
-        left, right, bottom, top = self.extent
-        return (top - bottom) / (right - left)
-
-    @property
-    def unit(self) -> tuple[float, str]:
-        """Factor from pc, and the unit, of the axes."""
-        return length_unit(max(map(abs, self.extent)))
-
-    @property
-    def step(self) -> float:
-        """Distance between circles [pc], a round number."""
-        reach = max(map(abs, self.extent))
-        return float(MaxNLocator(_CIRCLES, steps=STEPS).tick_values(0.0, reach)[1])
-
-    @property
-    def step_text(self) -> str:
-        """Distance between circles with its unit."""
-        factor, unit = self.unit
-        return f"{self.step * factor:.4g} {unit}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """An image (up, across) of a plane; ``seen`` is where sight lines pass."""
-
-    plane: Plane
-    image: np.ndarray
-    scale: Scale
-    label: str
-    seen: np.ndarray | None = None
-
-
-def array_axis(along: str) -> int:
-    """Which axis of a cube's arrays lies along x, y or z."""
-    return "zyx".index(along)
-
-
-def plane_of(cube: Cube, name: str, axis: str, at: float) -> np.ndarray:
-    """The plane of cells nearest to ``axis = at`` [pc], shape (up, across)."""
-    plane = cube.arrays[name].take(nearest(cube, axis, at), axis=array_axis(axis))
-    return np.asarray(plane, dtype=np.float64)
-
-
-def finest_at(cube: Cube, axis: str, at: float) -> Cube:
-    """Three planes around ``axis = at``, with the finest cells that a level has there.
-
-    A cube of one level as it is. Where a plane leaves a finer level, coarser ones are
-    interpolated.
+    Raises
+    ------
+    MissingError
+        If there is no such panel.
     """
-    known = [
-        level
-        for level in cube.levels
-        if getattr(level, axis)[0] <= at <= getattr(level, axis)[-1]
-        and max(np.ptp(a) for a in (cube.x, cube.y, cube.z))
-        <= _MOST_CELLS * min(level.spacing)
-    ]
-    if len(known) < 2:
-        return cube
-    level, axes = known[-1], {}
-    for name, step in zip(AXES, level.spacing, strict=True):
-        centres = getattr(cube, name)
-        axes[name] = np.arange(centres[0], centres[-1] + 1e-6 * step, step)
-        if name == axis:
-            middle = round((at - centres[0]) / step)
-            around = np.clip(middle, 1, len(axes[name]) - 2) + np.arange(-1, 2)
-            axes[name] = axes[name][around]
-    z, y, x = np.meshgrid(axes["z"], axes["y"], axes["x"], indexing="ij")
-    points = np.stack([x, y, z], axis=-1)
-    arrays = {name: cube.sample(name, points) for name in cube.arrays}
-    return replace(cube, **axes, arrays=arrays, finer=())
+    ends = float(cube.z[0]), float(cube.z[-1])
+    return _through(cube, columns, "z", ends, log=log, **look)
 
 
-def nearest(cube: Cube, axis: str, at: float) -> int:
-    """Index of the cells nearest to ``axis = at`` [pc].
+def edge_on(
+    cube: Cube,
+    columns: Columns | None = None,
+    *,
+    along: str = "y",
+    within: float | None = None,
+    log: bool | None = None,
+    **look: Any,
+) -> Page:
+    """Draw the extinction through the box along y (or x), with z upwards.
+
+    Parameters are those of `face_on`, but colours are logarithmic by themselves where
+    linear ones would show the plane alone. Without columns a box that is wider than
+    2 kpc is cut to 500 pc on either side of the Sun, or ``within`` [pc].
+    """
+    ends = near_the_sun(getattr(cube, along), within)
+    return _through(cube, columns, along, ends, log=log, **look)
+
+
+def _through(
+    cube: Cube,
+    columns: Columns | None,
+    along: str,
+    ends: Ends,
+    *,
+    log: bool | None,
+    width: float = DOUBLE,
+    panel: str | None = None,
+    **colours: Any,
+) -> Page:
+    """Draw the integral along an axis and its std."""
+    if columns is None:
+        name = density_name(cube.arrays)
+        arrays = {name: integral(cube, name, along, ends)}
+    elif columns.along != along:
+        raise ValueError(f"expected columns along {along}, got {columns.along}")
+    else:
+        arrays, ends = columns.arrays, (columns.low, columns.high)
+    seen, default = crossed(cube, along, ends), ["mean", "truth", "std"]
+    if tells_more(arrays, seen):
+        default.append("relative error")
+    shown = chosen(extinction_panels(arrays, band_of(cube.meta)), default, panel)
+    notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
+    if log is None and (log := spans_decades(shown[0].image, seen)):
+        notes.append("logarithmic colours")
+    panels = []
+    for kind, image, label in shown:
+        given = {} if panels else colours
+        scale = colour_scale(kind, image, seen=seen, log=log, **given)
+        plane = {"cube": cube, "along": along, "image": image, "seen": seen}
+        panels.append(Panel(**plane, scale=scale, label=label))
+    return draw_panels(panels, notes, width=width, columns=len(panels))
+
+
+def density_slice(
+    cube: Cube,
+    truth: Cube | None = None,
+    *,
+    axis: str = "z",
+    at: float = 0.0,
+    log: bool = False,
+    width: float = DOUBLE,
+    panel: str | None = None,
+    **colours: Any,
+) -> Page:
+    """Draw the mean density in the plane of cells nearest to ``axis = at`` [pc].
+
+    Of nested cubes in the cells of the finest that the plane passes; beside it the
+    ``truth``, if given, on one colour scale. Its std is left out: cubes hold that of
+    densities at points, which is larger than that of averages over cells. Pale and
+    hatched is what no sight line passes through: there the map is its prior, and does
+    not set colours. Other parameters are those of `face_on`, with the panels ``mean``
+    and ``truth``.
 
     Raises
     ------
     ValueError
         If ``at`` lies outside the cube.
+    MissingError
+        If there is no such panel.
     """
-    centres = getattr(cube, axis)
-    half = (centres[1] - centres[0]) / 2
-    if not centres[0] - half <= at <= centres[-1] + half:
-        raise ValueError(
-            f"the map spans {centres[0] - half:g} to {centres[-1] + half:g} pc along "
-            f"{axis}: there is no slice at {at:g} pc"
-        )
-    return int(np.abs(centres - at).argmin())
+    cube = finest_at(cube, axis, at)
+    name = density_name(cube.arrays)
+    image, seen = plane_of(cube, name, axis, at), plane_seen(cube, axis, at)
+    what = "mean density" if name == "mean" else "density"
+    factor, label = density_label(image, cube.unit, band_of(cube.meta), what)
+    images, limits = [image * factor], seen
+    if truth is not None:
+        # Its own grid may be another, and it is known everywhere.
+        true, limits = plane_of(truth, density_name(truth.arrays), axis, at), None
+        images.append(true * factor)
+    scale = colour_scale("value", *images, seen=limits, log=log, **colours)
+    look: dict[str, Any] = {"along": axis, "scale": scale}
+    known = {"mean": Panel(cube=cube, image=images[0], label=label, seen=seen, **look)}
+    if truth is not None:
+        label = f"true {label.removeprefix('mean ')}"
+        true = Panel(cube=truth, image=images[1], label=label, **look)
+        known = {"truth": true, **known}
+    panels = chosen(known, known, panel)
+    place = getattr(cube, axis)[nearest(cube, axis, at)]
+    notes = [f"${axis}$ = {signed_text(place)} pc"]
+    return draw_panels(panels, notes, width=width, columns=len(panels))
 
 
-def draw_panels(
-    panels: Sequence[Panel | None],
-    notes: Sequence[str],
+def compare(
+    cube: Cube,
+    other: Cube,
     *,
-    width: float,
-    columns: int,
-    small: bool = False,
+    columns: Columns | None = None,
+    names: tuple[str, str] = ("map", "other"),
+    factor: float = 1.0,
+    axis: str = "z",
+    at: float = 0.0,
+    width: float = DOUBLE,
+    log: bool = False,
 ) -> Page:
-    """Draw a page of panels, row by row; ``None`` leaves a place free.
+    """Draw two maps, their difference, and that over the first one's std.
 
-    Fewer ``columns`` where the page is narrow or panels are flat; a single panel has a
-    narrower page. ``notes`` stand at the top. ``small`` panels have fewer numbers.
+    All of it within the box that both cover. First row: extinction along z, over the
+    first one's own std of the integral (from ``columns``; none without). Second row:
+    density in a plane, whose averages over cells have no std. Numbers are those of
+    `pipelines.compare`.
+
+    Parameters
+    ----------
+    cube, other
+        Maps or truths on any grids: the second is brought to the first one's.
+    columns
+        Of the first map, along z over the `shared_range`.
+    names
+        What the maps are called.
+    factor
+        Multiplies the second, to bring it to the first one's band.
+    axis, at, width, log
+        As in `density_slice`.
+
+    Raises
+    ------
+    ValueError
+        If the maps have no cells in common, or the columns have other ends.
     """
-    drawn = [panel for panel in panels if panel is not None]
-    aspect = drawn[0].plane.aspect
-    if width < (_NARROW_SMALL if small else NARROW):
-        columns = columns // 2 if small else 1
-    elif aspect <= _FLAT and not small:
-        columns = 1
-    elif len(panels) == 1:
-        width = min(width, (SINGLE + DOUBLE) / 2)
-    if not small and any(p.seen is not None and not p.seen.all() for p in drawn):
-        notes = [*notes, _UNSEEN]
-    margins = BOX._replace(between=11.0) if small else BOX
-    wide = panel_width(margins, columns, width) + margins.between - 2.0
-    size = SMALL if small else NORMAL
-    labels = [wrapped(panel.label, wide, size) for panel in drawn]
-    lines = max(label.count("\n") for label in labels)
-    margins = margins._replace(top=margins.top + LABEL * lines)
-    names = iter(labels)
-    page, every = sheet(
-        len(panels), aspect, margins, columns=columns, width=width, notes=notes
+    shared = {name: shared_range(cube, other, name) for name in AXES}
+    low, high = shared["z"]
+    if columns is not None and (columns.low, columns.high) != (low, high):
+        raise ValueError(
+            f"expected columns from {low:g} to {high:g} pc, which both maps cover, got "
+            f"{columns.low:g} to {columns.high:g} pc"
+        )
+    part = cut_box(cube, **{name: shared[name] for name in AXES if name != axis})
+    second = regridded(other, part, factor)
+    own, named = density_name(cube.arrays), band_of(cube.meta)
+    short = [name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in names]
+    # Extinctions between the centres of cells along z.
+    held, theirs = cut_box(part, z=(low, high)), cut_box(second, z=(low, high))
+    through, std = integral(held, own, "z"), None
+    if columns is not None:
+        kept = np.ix_(np.isin(cube.y, part.y), np.isin(cube.x, part.x))
+        through, std = columns.arrays["mean"][kept], columns.arrays["std"][kept]
+    above = _row(
+        {"cube": part, "along": "z", "seen": crossed(held, "z", (low, high))},
+        through,
+        integral(theirs, "density", "z"),
+        std,
+        names=short,
+        label=extinction_label(named),
+        log=log,
     )
-    for number, (axes, panel) in enumerate(zip(every, panels)):
-        if panel is None:
-            axes.remove()
-            continue
-        hints = not small and columns < 3
-        _name_axes(axes, panel.plane, first=number % columns == 0, hints=hints)
-        _draw(axes, replace(panel, label=next(names)), small)
-        if number % columns and panel.plane.extent == drawn[0].plane.extent:
-            # The numbers of the first panel serve the row.
-            axes.tick_params(labelleft=False)
-    return page
+    plane = plane_of(part, own, axis, at)
+    unit, label = density_label(plane, part.unit, named)
+    below = _row(
+        {"cube": part, "along": axis, "seen": plane_seen(part, axis, at)},
+        plane * unit,
+        plane_of(second, "density", axis, at) * unit,
+        None,
+        names=short,
+        label=label,
+        log=log,
+    )
+    times = f" × {factor:g}" if factor != 1.0 else ""
+    place = getattr(part, axis)[nearest(part, axis, at)]
+    steps = dict.fromkeys(row[0].step_text for row in (above, below))
+    notes = [
+        f"differences: {names[0]} minus {names[1]}{times}",
+        *([f"σ: std of {names[0]}"] if len(above) > len(below) else []),
+        f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
+        f"below: ${axis}$ = {signed_text(place)} pc",
+        f"circles every {' and '.join(steps)}",
+    ]
+    panels = [*above, *below, *[None] * (len(above) - len(below))]
+    return draw_panels(panels, notes, width=width, columns=len(above), small=True)
 
 
-def _draw(axes: Axes, panel: Panel, small: bool) -> None:
-    """Draw the image with its bar above, the Sun and circles; hatch what is unseen."""
-    plane = panel.plane
-    factor, _ = plane.unit
-    left, right, bottom, top = (edge * factor for edge in plane.extent)
-    extent = left, right, bottom, top
-    drawn = panel.scale.draw(axes, panel.image, extent)
-    axes.plot(0, 0, "o", mfc="white", mec="black", ms=4.5, mew=0.7)
-    axes.plot(0, 0, "o", color="black", ms=1.2)
-    axes.set_xlim(left, right)
-    axes.set_ylim(bottom, top)
-    _draw_circles(axes, plane, named=not small)
-    axes.xaxis.set_major_locator(MaxNLocator(4 if small else 6, steps=STEPS))
-    ticks = 4 if small else 6 if plane.aspect > _FLAT else 3
-    axes.yaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
-    axes.tick_params(labelsize=SMALL)
-    add_bar(drawn, panel.scale, panel.label, away=1.2, few=small)
-    if panel.seen is not None and not panel.seen.all():
-        veil(axes, ~panel.seen, extent)
-
-
-def _name_axes(axes: Axes, plane: Plane, *, first: bool, hints: bool) -> None:
-    """Label the axes, with directions if ``hints``; the vertical one if ``first``."""
-    unit = plane.unit[1]
-    setters = [axes.set_xlabel, axes.set_ylabel][: 1 + first]
-    for name, set_label in zip(plane.names, setters):
-        room = hints and (name == plane.names[0] or plane.aspect > _FLAT)
-        hint = f"  ({_TOWARDS[name]} $\\rightarrow$)" if room else ""
-        set_label(f"${name}$ [{unit}]{hint}", fontsize=NORMAL, labelpad=2.0)
-
-
-def _draw_circles(axes: Axes, plane: Plane, *, named: bool) -> None:
-    factor, unit = plane.unit
-    _, right, _, top = plane.extent
-    reach = max(map(abs, plane.extent))
-    # Names so far apart [pc], along the diagonal, do not touch.
-    wide = axes.get_window_extent().width / axes.figure.dpi * INCH
-    apart = _NAME * (plane.extent[1] - plane.extent[0]) / wide
-    last = -np.inf
-    line = {"fill": False, "lw": 0.4, "ls": (0, (5, 4)), "alpha": 0.55}
-    for radius in np.arange(plane.step, reach * 1.42, plane.step):
-        axes.add_patch(Circle((0, 0), radius * factor, **line))
-        height = min(radius * np.sin(np.pi / 4), 0.65 * top)
-        width = np.sqrt(radius**2 - height**2)
-        inside = 0 < width < 0.86 * right and 0 < height < 0.93 * top
-        if named and inside and radius - last >= apart:
-            last = radius
-            axes.text(
-                width * factor, height * factor, f"{radius * factor:.4g} {unit}",
-                fontsize=SMALL - 1, ha="center", va="center", path_effects=outline(1.6),
-            )  # fmt: skip
+def _row(
+    plane: dict[str, Any],
+    first: np.ndarray,
+    second: np.ndarray,
+    std: np.ndarray | None,
+    *,
+    names: list[str],
+    label: str,
+    log: bool,
+) -> list[Panel]:
+    """Return panels of two images, their difference, and that over a std if known."""
+    seen, difference = plane["seen"], first - second
+    value = colour_scale("value", first, second, seen=seen, log=log)
+    shown = [
+        (first, value, f"{names[0]}\n{label}"),
+        (second, value, f"{names[1]}\n{label}"),
+        (
+            difference,
+            colour_scale("difference", difference, seen=seen),
+            f"difference\n{label[label.rindex('[') :]}",
+        ),
+    ]
+    if std is not None and np.isfinite(std).any():
+        sigmas = ratio(difference, std)
+        scale = colour_scale("deviation", sigmas)
+        shown.append((sigmas, scale, "difference / $\\sigma$"))
+    return [Panel(image=i, scale=s, label=text, **plane) for i, s, text in shown]

@@ -10,8 +10,16 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from pipelines.base.calibration import Bin, Calibration
-from pipelines.figures.panels import RANGE, label, note
-from pipelines.figures.style import BLACK, BLUE, GREEN, ORANGE, SMALL, legend_above
+from pipelines.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    RANGE,
+    SMALL,
+    label,
+    note,
+)
 from pipelines.run.held_out import HeldOut
 
 _Z = 5.0
@@ -25,7 +33,7 @@ _ERRORS: tuple[tuple[str, str, str, Callable[[Calibration], float]], ...] = (
 
 
 def observed(axes: Axes, stars: HeldOut) -> None:
-    """Observed against predicted extinction, with the line of equality."""
+    """Draw observed against predicted extinction, with the line of equality."""
     mean, std = stars.predicted["mean"], stars.predicted["std"]
     limits = np.percentile(np.concatenate([mean, stars.observed]), RANGE)
     low, high = min(float(limits[0]), 0.0), float(limits[1]) * 1.1
@@ -51,7 +59,7 @@ def observed(axes: Axes, stars: HeldOut) -> None:
 
 
 def z_scores(axes: Axes, z: np.ndarray) -> None:
-    """z-scores beside a standard normal; those beyond the axis are counted."""
+    """Draw z-scores beside a standard normal; those beyond the axis are counted."""
     edges = np.linspace(-_Z, _Z, 41)
     weights = np.full(len(z), 1 / (len(z) * (edges[1] - edges[0])))
     axes.hist(z, edges.tolist(), weights=weights, color=BLUE, alpha=0.6, label="stars")
@@ -64,7 +72,7 @@ def z_scores(axes: Axes, z: np.ndarray) -> None:
 
 
 def coverage(axes: Axes, whole: Calibration) -> None:
-    """Held against nominal fractions, with their binomial errors."""
+    """Draw held against nominal fractions, with their binomial errors."""
     level, held, error = np.array(
         [(each.level, each.held, each.error) for each in whole.coverage]
     ).T
@@ -77,7 +85,7 @@ def coverage(axes: Axes, whole: Calibration) -> None:
 
 
 def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
-    """RMSE, robust scatter and bias by bins of what ``name`` says."""
+    """Draw RMSE, robust scatter and bias by bins of what ``name`` says."""
     place, half = _places(bins)
     for colour, marker, what, value in _ERRORS:
         axes.errorbar(
@@ -90,17 +98,26 @@ def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
             markersize=4,
         )
     axes.axhline(0.0, color="0.6", linewidth=0.6)
-    legend_above(axes)
+    _legend_above(axes)
     label(axes, name, "observed minus map [mag]")
 
 
-def coverage_by_bins(axes: Axes, bins: Sequence[Bin]) -> None:
-    """Held fractions of every level, which are lines, by bins."""
+def alone(draw: Callable[[Axes], None], *, height: float = 3.4) -> Figure:
+    """Draw one panel as a figure."""
+    figure = Figure(figsize=(4.4, height), layout="constrained")
+    draw(figure.add_subplot())
+    return figure
+
+
+def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
+    """Draw held fractions of every level, which are lines, above errors, by bins."""
+    figure = Figure(figsize=(4.4, 5.0), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
     place, half = _places(bins)
     for number, each in enumerate(bins[0].calibration.coverage):
         found = [one.calibration.coverage[number] for one in bins]
         colour = _SHADES[number % len(_SHADES)]
-        axes.errorbar(
+        upper.errorbar(
             place,
             [100 * c.held for c in found],
             xerr=half,
@@ -110,28 +127,29 @@ def coverage_by_bins(axes: Axes, bins: Sequence[Bin]) -> None:
             color=colour,
             label=f"{each.level:.0%}",
         )
-        axes.axhline(100 * each.level, color=colour, linewidth=0.8)
-    axes.set_ylim(top=103)
-    legend_above(axes)
-    label(axes, "", "stars inside [%]")
-
-
-def alone(draw: Callable[[Axes], None], *, height: float = 3.4) -> Figure:
-    """One panel as a figure."""
-    figure = Figure(figsize=(4.4, height), layout="constrained")
-    draw(figure.add_subplot())
-    return figure
-
-
-def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
-    """Coverage above errors, by bins."""
-    figure = Figure(figsize=(4.4, 5.0), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    coverage_by_bins(upper, bins)
+        upper.axhline(100 * each.level, color=colour, linewidth=0.8)
+    upper.set_ylim(top=103)
+    _legend_above(upper)
+    label(upper, "", "stars inside [%]")
     errors(lower, bins, name)
     return figure
 
 
+def _legend_above(axes: Axes) -> None:
+    """Draw a legend above the panel, where it covers no point."""
+    axes.legend(
+        fontsize=SMALL,
+        frameon=False,
+        ncols=5,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.1,
+        handletextpad=0.2,
+        columnspacing=1.2,
+    )
+
+
 def _places(bins: Sequence[Bin]) -> tuple[np.ndarray, np.ndarray]:
+    """Return middles and half widths of the bins."""
     low, high = np.array([(one.low, one.high) for one in bins]).T
     return (low + high) / 2, (high - low) / 2

@@ -1,17 +1,17 @@
-"""Arrays that figures show of a map: its density, relative error, integrals."""
+"""Arrays that figures show of a map: its density, relative error, integrals, planes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from astropy import units as u
 from scipy.interpolate import make_interp_spline
 
-from pipelines.cubes.cube import Cube
+from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Ends
-from pipelines.figures.box import array_axis
 from pipelines.figures.style import extinction_label
 from pipelines.maps.answers import MissingError
 
@@ -25,6 +25,8 @@ _PANELS = {
 }
 # A std over the median above which the std tells of a tail.
 _TAIL = 0.5
+# Finest cells across the figure of a slice, at most.
+_MOST_CELLS = 1500
 
 
 class Shown(NamedTuple):
@@ -86,7 +88,7 @@ def chosen(
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
-    """NaN where the denominator is not positive."""
+    """Divide; NaN where the denominator is not positive."""
     known = bottom > 0
     return np.where(known, top / np.where(known, bottom, 1.0), np.nan)
 
@@ -94,9 +96,9 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
 def relative_error(
     take: Callable[[str], np.ndarray], names: Collection[str]
 ) -> np.ndarray:
-    """Relative error of the arrays ``names``, which ``take`` reads.
+    """Return the relative error of the arrays ``names``, which ``take`` reads.
 
-    Of a log-normal ``ln(p84 / p16) / 2``, the std of the logarithm (std over median
+    For a log-normal ``ln(p84 / p16) / 2``, the std of the logarithm (std over median
     has a long tail that tells little); else std over mean.
     """
     if "p16" in names and "p84" in names:
@@ -105,7 +107,7 @@ def relative_error(
 
 
 def tells_more(arrays: Mapping[str, np.ndarray], seen: np.ndarray | None) -> bool:
-    """Whether a relative error of these arrays says more than their std.
+    """Return whether a relative error of these arrays says more than their std.
 
     It does where half of what is ``seen`` has a std above half the median: the std of
     a skew posterior is then that of its tail.
@@ -116,6 +118,11 @@ def tells_more(arrays: Mapping[str, np.ndarray], seen: np.ndarray | None) -> boo
     shown = share[seen] if seen is not None and seen.any() else share
     shown = shown[np.isfinite(shown)]
     return bool(shown.size) and float(np.median(shown)) > _TAIL
+
+
+def array_axis(along: str) -> int:
+    """Return which axis of a cube's arrays lies along x, y or z."""
+    return "zyx".index(along)
 
 
 def integral(cube: Cube, name: str, along: str, ends: Ends | None = None) -> np.ndarray:
@@ -132,10 +139,119 @@ def integral(cube: Cube, name: str, along: str, ends: Ends | None = None) -> np.
 
 
 def crossed(cube: Cube, along: str, ends: Ends) -> np.ndarray | None:
-    """Whether sight lines pass any cell that the integral holds; ``None``: unknown."""
+    """Return where sight lines pass a cell of the integral; ``None`` if not known."""
     if "support" not in cube.arrays:
         return None
     centres, axis = getattr(cube, along), array_axis(along)
     step = centres[1] - centres[0]
     held = np.flatnonzero((centres > ends[0] - step) & (centres < ends[1] + step))
     return cube.arrays["support"].take(held, axis=axis).sum(axis=axis) > 0
+
+
+def nearest(cube: Cube, axis: str, at: float) -> int:
+    """Return the index of the cells nearest to ``axis = at`` [pc].
+
+    Raises
+    ------
+    ValueError
+        If ``at`` lies outside the cube.
+    """
+    centres = getattr(cube, axis)
+    half = (centres[1] - centres[0]) / 2
+    if not centres[0] - half <= at <= centres[-1] + half:
+        raise ValueError(
+            f"the map spans {centres[0] - half:g} to {centres[-1] + half:g} pc along "
+            f"{axis}: there is no slice at {at:g} pc"
+        )
+    return int(np.abs(centres - at).argmin())
+
+
+def plane_of(cube: Cube, name: str, axis: str, at: float) -> np.ndarray:
+    """Return the cells nearest to ``axis = at`` [pc], shape (up, across)."""
+    plane = cube.arrays[name].take(nearest(cube, axis, at), axis=array_axis(axis))
+    return np.asarray(plane, dtype=np.float64)
+
+
+def plane_seen(cube: Cube, axis: str, at: float) -> np.ndarray | None:
+    """Return where sight lines pass a plane's cells; ``None`` if not known."""
+    known = "support" in cube.arrays
+    return plane_of(cube, "support", axis, at) > 0 if known else None
+
+
+def finest_at(cube: Cube, axis: str, at: float) -> Cube:
+    """Return three planes around ``axis = at``, in the finest cells of any level there.
+
+    A cube of one level as it is. Where a plane leaves a finer level, coarser ones are
+    interpolated.
+    """
+    widest = max(np.ptp(a) for a in (cube.x, cube.y, cube.z))
+    known = [
+        level
+        for level in cube.levels
+        if getattr(level, axis)[0] <= at <= getattr(level, axis)[-1]
+        and widest <= _MOST_CELLS * min(level.spacing)
+    ]
+    if len(known) < 2:
+        return cube
+    axes = {}
+    for name, step in zip(AXES, known[-1].spacing, strict=True):
+        centres = getattr(cube, name)
+        axes[name] = np.arange(centres[0], centres[-1] + 1e-6 * step, step)
+        if name == axis:
+            middle = round((at - centres[0]) / step)
+            around = np.clip(middle, 1, len(axes[name]) - 2) + np.arange(-1, 2)
+            axes[name] = axes[name][around]
+    z, y, x = np.meshgrid(axes["z"], axes["y"], axes["x"], indexing="ij")
+    points = np.stack([x, y, z], axis=-1)
+    arrays = {name: cube.sample(name, points) for name in cube.arrays}
+    return replace(cube, **axes, arrays=arrays, finer=())
+
+
+def shared_range(cube: Cube, other: Cube, axis: str) -> Ends:
+    """Return the ends of the first one's cells that `regridded` fills, centres [pc].
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two.
+    """
+    centres, known = getattr(cube, axis), _averaged(other, cube, axis)[1]
+    within = centres[(centres >= known[0]) & (centres <= known[-1])]
+    if len(within) < 2:
+        others = getattr(other, axis)
+        raise ValueError(
+            f"the maps have {len(within)} planes of cells in common: one spans "
+            f"{centres[0]:g} to {centres[-1]:g} pc in {axis}, the other {others[0]:g} "
+            f"to {others[-1]:g} pc"
+        )
+    return float(within[0]), float(within[-1])
+
+
+def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
+    """Return the density of another cube, times ``factor``, at the cells of a first.
+
+    Trilinear between cell centres and NaN beyond; in the first one's unit. Where the
+    other's cells are finer their mean over a cell of the first is taken before, so that
+    what the first cannot resolve is no difference.
+    """
+    values = np.asarray(other.arrays[density_name(other.arrays)], dtype=np.float64)
+    axes = {}
+    for axis in AXES:
+        count, axes[axis] = _averaged(other, cube, axis)
+        values = np.lib.stride_tricks.sliding_window_view(
+            values, count, axis=array_axis(axis)
+        ).mean(axis=-1)
+    means = Cube(**axes, arrays={"density": values}, unit=other.unit)
+    z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
+    found = means.sample("density", np.stack([x, y, z], axis=-1))
+    found *= u.Unit(other.unit).to(u.Unit(cube.unit)) * factor
+    return replace(cube, arrays={"density": found}, meta=other.meta)
+
+
+def _averaged(other: Cube, cube: Cube, axis: str) -> tuple[int, np.ndarray]:
+    """Return how many of the other's cells make one of the first's, and centres."""
+    centres, coarse = getattr(other, axis), getattr(cube, axis)
+    step = centres[1] - centres[0]
+    count = min(max(1, round((coarse[1] - coarse[0]) / step)), len(centres) - 1)
+    windows = np.lib.stride_tricks.sliding_window_view(centres, count)
+    return count, windows.mean(axis=-1)

@@ -14,17 +14,11 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.cuts import cut_box
 from pipelines.cubes.sky import near_the_sun
-from pipelines.figures import (
-    compare,
-    density_slice,
-    edge_on,
-    face_on,
-    lines_of_sight,
-    save_figure,
-    sky,
-)
-from pipelines.figures.page import DOUBLE
-from pipelines.figures.regridding import shared_range
+from pipelines.figures.box import compare, density_slice, edge_on, face_on
+from pipelines.figures.integrals import shared_range
+from pipelines.figures.sightlines import lines_of_sight
+from pipelines.figures.sky import sky
+from pipelines.figures.style import DOUBLE, save_figure
 from pipelines.maps.answers import Answers, Directions, MissingError
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places
@@ -91,13 +85,10 @@ class PlotOptions:
     cmap: str | None = None
 
 
-def _page(options: PlotOptions) -> dict[str, Any]:
-    return {"width": options.width, "log": bool(options.log)}
-
-
-def _look(options: PlotOptions) -> dict[str, Any]:
-    names = ("panel", "vmin", "vmax", "cmap")
-    return {**_page(options), **{name: getattr(options, name) for name in names}}
+def _look(options: PlotOptions, *, log: bool | None = False) -> dict[str, Any]:
+    names = ("width", "panel", "vmin", "vmax", "cmap")
+    look = {name: getattr(options, name) for name in names}
+    return {**look, "log": log if options.log is None else options.log}
 
 
 def _face_on(source: Answers, options: PlotOptions) -> Figure:
@@ -116,8 +107,7 @@ def _near(source: Answers, options: PlotOptions) -> Figure:
 def _edge_on(source: Answers, options: PlotOptions) -> Figure:
     cube, within = source.cube(), options.within
     columns = source.columns("y", near_the_sun(cube.y, within))
-    look = {**_look(options), "log": options.log}
-    return edge_on(cube, columns, within=within, **look)
+    return edge_on(cube, columns, within=within, **_look(options, log=None))
 
 
 def _sky(source: Answers, options: PlotOptions) -> Figure:
@@ -141,8 +131,19 @@ def _slice(source: Answers, options: PlotOptions) -> Figure:
 def _compare(source: Answers, options: PlotOptions) -> Figure:
     if options.other is None:
         raise MissingError("compare needs a second map: name it with --other")
+    integrated = options.other_integrated
+    second = open_other(options.other, factor=options.factor, integrated=integrated)
+    second, factor = second.beside(source, convert=options.factor is None)
     cube = source.cube()
-    other, factor = second_map(source, options)
+    try:
+        other = second.cube()
+    except MissingError:
+        # One of the package dustmaps answers at the points of the first one's grid.
+        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
+        points = Places.of_points(np.stack([x, y, z], axis=-1).reshape(-1, 3))
+        kind = second.central(integrated=False)
+        found = {"mean": second.density(points, (kind,))[kind].reshape(x.shape)}
+        other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays=found)
     return compare(
         cube,
         other,
@@ -151,28 +152,9 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         factor=factor,
         axis=options.axis,
         at=options.at,
-        **_page(options),
+        width=options.width,
+        log=bool(options.log),
     )
-
-
-def second_map(source: Answers, options: PlotOptions) -> tuple[Cube, float]:
-    """Return the second map as a cube, and the factor to the band of the first.
-
-    A map without a cube, such as one of the package dustmaps, answers at the points of
-    the first one's grid.
-    """
-    integrated = options.other_integrated
-    other = open_other(options.other, factor=options.factor, integrated=integrated)
-    other, factor = other.beside(source, convert=options.factor is None)
-    try:
-        return other.cube(), factor
-    except MissingError:
-        cube = source.cube()
-        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-        points = Places.of_points(np.stack([x, y, z], axis=-1).reshape(-1, 3))
-        kind = other.central(integrated=False)
-        found = {"mean": other.density(points, (kind,))[kind].reshape(x.shape)}
-        return Cube(x=cube.x, y=cube.y, z=cube.z, arrays=found), factor
 
 
 # Name on the command line: name of the file, and what draws it.
@@ -188,7 +170,7 @@ KINDS: dict[str, tuple[str, Callable[[Answers, PlotOptions], Figure]]] = {
 
 
 def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
-    """One figure of a map.
+    """Draw one figure of a map.
 
     Raises
     ------
@@ -201,7 +183,7 @@ def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
 
 
 def _converted(source: Answers, options: PlotOptions) -> Answers:
-    """The map in the band that is wanted."""
+    """Return the map in the band of the options."""
     bands = options.band, options.declare_band
     return source.in_band(*bands, curve=options.curve, r_v=options.r_v)
 

@@ -21,12 +21,11 @@ from matplotlib.ticker import (
 )
 
 from pipelines.base.errors import InputError
-from pipelines.figures.page import INCH, bar_axes
-from pipelines.figures.style import HATCH, NORMAL, SMALL
+from pipelines.figures.style import HATCH, INCH, NORMAL, SMALL, axes_width
 
 UNMAPPED = "0.72"
-# Colour bars narrower than this have fewer numbers [mm].
-_FEW = 42.0
+# Thickness of a colour bar; narrower ones than the second have fewer numbers [mm].
+_BAR, _FEW = 2.0, 42.0
 _LEVELS = 512
 _ROBUST = (0.5, 99.5)
 _HIGH = 99.0
@@ -104,7 +103,7 @@ def colour_scale(
     if seen is not None and seen.any():
         shown = _finite([image[seen] for image in images])
     log = log and kind in ("value", "error")
-    low, high = _decades(shown) if log else _limits(shown, kind)
+    low, high = _limits(shown, kind, log=log)
     low, high = low if vmin is None else vmin, high if vmax is None else vmax
     if not low < high or (log and low <= 0):
         least = "above 0 and " if log else ""
@@ -119,11 +118,17 @@ def colour_scale(
     colours = mpl.colormaps[cmap or _COLOURS.get(kind, "RdBu_r")]
     if cmap is None and kind == "value":
         colours = _signed(0.0, 1.0) if log else _signed(low, high)
-    norm = LogNorm(low, high) if log else Normalize(low, high)
+    below = bool(every.size) and every.min() < low
+    beyond = bool(every.size) and every.max() > high
+    if low == -high:
+        below = beyond = below or beyond
+    extend = "max" if beyond else "neither"
+    if below:
+        extend = "both" if beyond else "min"
     return Scale(
         cmap=colours.with_extremes(bad=UNMAPPED, under=colours(0)),
-        norm=norm,
-        extend=_extend(every, norm),
+        norm=LogNorm(low, high) if log else Normalize(low, high),
+        extend=extend,
     )
 
 
@@ -131,9 +136,13 @@ def add_bar(
     drawn: Any, scale: Scale, label: str, *, away: float, share: float = 1.0, few=False
 ) -> None:
     """Add a horizontal colour bar above a panel, or below it if ``away`` < 0 [mm]."""
-    bar = drawn.axes.figure.colorbar(
+    axes = drawn.axes
+    axes.apply_aspect()
+    tall = axes.get_position().height * axes.figure.get_figheight() * INCH
+    lower = 1 + away / tall if away > 0 else (away - _BAR) / tall
+    bar = axes.figure.colorbar(
         drawn,
-        cax=bar_axes(drawn.axes, away, share),
+        cax=axes.inset_axes(((1 - share) / 2, lower, share, _BAR / tall)),
         orientation="horizontal",
         extend=scale.extend,
         extendfrac=0.03,
@@ -146,8 +155,8 @@ def add_bar(
     bar.ax.tick_params(labelsize=SMALL, width=0.5, length=2.0, pad=1.5)
     bar.outline.set_linewidth(0.5)
     axis = bar.ax.xaxis
-    wide = bar.ax.get_window_extent().width / bar.ax.figure.dpi * INCH
-    axis.set_major_locator(MaxNLocator(3 if few or wide < _FEW else 5, steps=STEPS))
+    few = few or axes_width(bar.ax) < _FEW
+    axis.set_major_locator(MaxNLocator(3 if few else 5, steps=STEPS))
     if isinstance(scale.norm, LogNorm):
         decades = np.log10(high / low)
         steps = (1, 2, 5) if decades < 1.7 else (1, 3) if decades < 2.5 else (1,)
@@ -186,7 +195,7 @@ def veil(axes: Axes, hidden: np.ndarray, extent: Extent, clip: Any = None) -> No
 
 
 def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
-    """Whether the range of the seen values is too wide for linear colours."""
+    """Return whether the range of the seen values is too wide for linear colours."""
     shown = _finite([image if seen is None or not seen.any() else image[seen]])
     if not shown.size or shown.min() <= 0:
         return False
@@ -194,15 +203,35 @@ def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
     return bool(high > _LARGE * low)
 
 
-def _limits(finite: np.ndarray, kind: str) -> tuple[float, float]:
-    """Linear limits of a kind."""
-    if kind in ("value", "spread"):
-        low, high = _between(finite)
-        return (low, high) if kind == "spread" else (min(low, 0.0), max(high, 0.0))
-    if kind in ("error", "ratio"):
-        return 0.0, min(_high(finite), _REACH if kind == "ratio" else np.inf)
-    high = _REACH if kind == "deviation" else _high(np.abs(finite))
-    return -high, high
+def _finite(images: Any) -> np.ndarray:
+    return np.concatenate([image[np.isfinite(image)] for image in images])
+
+
+def _limits(finite: np.ndarray, kind: str, *, log: bool) -> tuple[float, float]:
+    """Return the limits of a kind, robust against outliers."""
+    if log:
+        positive = finite[finite > 0] if (finite > 0).any() else np.array([0.1, 1.0])
+        low, high = np.percentile(positive, _ROBUST).tolist()
+        low = max(low, high / 10**_DECADES)
+        return (low, high) if low < high else (low / 2, high * 2)
+    if not finite.size:
+        low, high = 0.0, 1.0
+    elif kind in ("value", "spread"):
+        low, high = np.percentile(finite, _ROBUST).tolist()
+        if high == low:
+            low, high = min(0.0, float(finite.min())), max(0.0, float(finite.max()))
+        low, high = (low, high) if high > low else (0.0, 1.0)
+    else:
+        size = finite if kind in ("error", "ratio") else np.abs(finite)
+        low, high = 0.0, float(np.percentile(size, _HIGH)) or float(size.max()) or 1.0
+    if kind == "value":
+        return min(low, 0.0), max(high, 0.0)
+    if kind == "ratio":
+        return 0.0, min(high, _REACH)
+    if kind in ("difference", "deviation"):
+        high = _REACH if kind == "deviation" else high
+        return -high, high
+    return low, high
 
 
 def _signed(low: float, high: float) -> Colormap:
@@ -214,44 +243,3 @@ def _signed(low: float, high: float) -> Colormap:
     negative = mpl.colormaps["Blues"](np.clip(-values / reach, 0, 1) * 0.75 + 0.25)
     colours = np.where(values[:, None] < 0, negative, positive)
     return ListedColormap(colours.tolist())
-
-
-def _decades(finite: np.ndarray) -> tuple[float, float]:
-    """Logarithmic limits."""
-    positive = finite[finite > 0]
-    if not positive.size:
-        positive = np.array([0.1, 1.0])
-    low, high = np.percentile(positive, _ROBUST).tolist()
-    low = max(low, high / 10**_DECADES)
-    return (low, high) if low < high else (low / 2, high * 2)
-
-
-def _finite(images: Any) -> np.ndarray:
-    return np.concatenate([image[np.isfinite(image)] for image in images])
-
-
-def _between(finite: np.ndarray) -> tuple[float, float]:
-    """Robust limits; those with zero where all values are equal."""
-    if not finite.size:
-        return 0.0, 1.0
-    low, high = np.percentile(finite, _ROBUST).tolist()
-    if high == low:
-        low, high = min(0.0, float(finite.min())), max(0.0, float(finite.max()))
-    return (low, high) if high > low else (0.0, 1.0)
-
-
-def _high(finite: np.ndarray) -> float:
-    """The 99th percentile of values from zero up; the largest, or 1, where it is 0."""
-    if not finite.size:
-        return 1.0
-    return float(np.percentile(finite, _HIGH)) or float(finite.max()) or 1.0
-
-
-def _extend(values: np.ndarray, norm: Normalize) -> str:
-    below = bool(values.size) and values.min() < (norm.vmin or 0.0)
-    beyond = bool(values.size) and values.max() > (norm.vmax or 0.0)
-    if norm.vmin == -(norm.vmax or 0.0):
-        below = beyond = below or beyond
-    if below:
-        return "both" if beyond else "min"
-    return "max" if beyond else "neither"

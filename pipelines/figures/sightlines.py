@@ -10,26 +10,24 @@ from matplotlib.axes import Axes
 
 from pipelines.base.quantiles import WIDTH_95
 from pipelines.cubes.sky import Band, LineOfSight
-from pipelines.figures.page import (
-    CURVES,
+from pipelines.figures.style import (
+    BLUE,
     DOUBLE,
     LABEL,
     NARROW,
-    POINT,
-    Page,
-    panel_width,
-    sheet,
-    wrapped,
-)
-from pipelines.figures.style import (
-    BLUE,
     NORMAL,
     ORANGE,
+    POINT,
     SMALL,
+    Margins,
+    Page,
     extinction_label,
     length_unit,
+    sheet,
 )
 
+# Of curves under a title.
+_MARGINS = Margins(left=14.0, right=4.0, between=9.5, top=5.0, bottom=9.5)
 # Height kept free for the legend [mm].
 _LEGEND = 6.0
 # By how much titles, which are wider than panels, clear a label at the axis' end [mm].
@@ -56,13 +54,11 @@ def lines_of_sight(
     if not lines:
         raise ValueError("expected at least one line of sight")
     columns = 1 if width < NARROW else min(len(lines), 3 if len(lines) > 4 else 2)
-    wide = panel_width(CURVES, columns, width) + CURVES.between - 2.0
-    titles = [wrapped(_title(line), wide, SMALL) for line in lines]
-    extra = _CLEAR + LABEL * max(title.count("\n") for title in titles)
+    titles, extra = _MARGINS.wrapped(list(map(_title, lines)), columns, width, SMALL)
     page, every = sheet(
         len(lines),
         0.56 if columns < 3 else 0.8,
-        CURVES._replace(top=CURVES.top + extra),
+        _MARGINS._replace(top=_MARGINS.top + extra + _CLEAR),
         columns=columns,
         width=width,
         header=_LEGEND if width >= NARROW else _LEGEND + LABEL,

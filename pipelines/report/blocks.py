@@ -1,9 +1,13 @@
-"""What a report is made of: sections of paragraphs, tables, pictures and one view."""
+"""What a report is made of: sections of paragraphs, tables, pictures; texts of numbers.
+
+A paragraph is a plain string; ``page.html`` draws the other blocks by their ``kind``.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,14 +15,7 @@ from matplotlib.figure import Figure
 
 _DPI = 180
 _PIXELS_PER_INCH = 125
-
-
-@dataclass(frozen=True)
-class Text:
-    """Paragraphs in plain words."""
-
-    paragraphs: tuple[str, ...]
-    kind = "text"
+_MINUS, _FIXED = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +63,14 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The interactive view: ``data`` is JSON for ``view.js``, ``about`` says what."""
+    """The interactive view: ``data`` is JSON for ``view.js``, ``about`` paragraphs."""
 
     data: str
     about: tuple[str, ...]
     kind = "view"
 
 
-Block = Text | Notice | Table | Picture | Listing | View
+Block = str | Notice | Table | Picture | Listing | View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +87,12 @@ class Section:
 
 
 def facts(caption: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """A table of two columns, without a header."""
+    """Return a table of two columns, without a header."""
     return Table(caption=caption, rows=tuple(rows))
 
 
 def picture(figure: Figure, *, alt: str, caption: str, vector: bool = False) -> Picture:
-    """A figure as a data URI: PNG, or SVG where lines are few."""
+    """Return a figure as a data URI: PNG, or SVG where lines are few."""
     stream = io.BytesIO()
     form, mime = ("svg", "image/svg+xml") if vector else ("png", "image/png")
     # An SVG without a date: the same figure is the same file.
@@ -110,3 +107,59 @@ def picture(figure: Figure, *, alt: str, caption: str, vector: bool = False) -> 
         caption=caption,
         width=round(_PIXELS_PER_INCH * figure.get_figwidth()),
     )
+
+
+def count(number: float) -> str:
+    """Write a whole number with separators of thousands."""
+    return f"{int(number):,}"
+
+
+def several(number: float, noun: str) -> str:
+    """Write ``1 star``, ``2 stars``."""
+    return f"{count(number)} {noun}{'' if int(number) == 1 else 's'}"
+
+
+def significant(number: float, digits: int = 3) -> str:
+    """Write a measured number to its digits, zeros at the end included."""
+    if not math.isfinite(number) or (number and not 1e-5 < abs(number) < 1e9):
+        return plain(number, digits)
+    leading = math.floor(math.log10(abs(number))) if number else 0
+    decimals = max(0, digits - 1 - leading)
+    return f"{number:,.{decimals}f}".replace("-", _MINUS)
+
+
+def plain(number: float, digits: int = 4) -> str:
+    """Write a number that was set, with no more digits than it has."""
+    text = f"{number:.{digits}g}"
+    if "e" in text and 1 <= abs(number) < 1e9:
+        text = f"{number:.0f}"
+    return text.replace("-", _MINUS)
+
+
+def percent(fraction: float, error: float | None = None) -> str:
+    """Write a fraction in percent, with its error where there is one."""
+    if error is None:
+        return f"{100 * fraction:.1f}%"
+    return f"{100 * fraction:.1f}{_FIXED}±{_FIXED}{100 * error:.1f}%"
+
+
+def by(numbers: Iterable[float], digits: int = 4) -> str:
+    """Write ``4200 × 4300 × 900``; one number where all are equal."""
+    texts = [plain(number, digits) for number in numbers]
+    return texts[0] if len(set(texts)) == 1 else " × ".join(texts)
+
+
+def duration(seconds: float) -> str:
+    """Write seconds, minutes or hours, as suits."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def size(number: float) -> str:
+    """Write bytes in the binary unit that suits."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.3g} {unit}"
+        number /= 1024
+    return f"{number:.2f} GiB"

@@ -19,6 +19,11 @@ from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import HeldOut, read_held_out
 from pipelines.storage.metrics import Record, read_metrics
 
+UNJUDGED = (
+    "Nothing shows how well the map predicts: none of its stars were held out, or not "
+    "kept by an earlier version; raise data.holdout or fit again to have them."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportData:
@@ -36,11 +41,6 @@ class ReportData:
     records: list[Record]
     origin: dict[str, Any]
     held_out: HeldOut | None = None
-
-    @property
-    def band(self) -> str:
-        """Which extinction it is."""
-        return str(self.origin.get("extinction_band") or "as in the catalogue")
 
     @cached_property
     def exact_distances(self) -> bool:
@@ -65,15 +65,6 @@ class ReportData:
         found = calibrate(residual, np.zeros(len(residual)), levels=())
         nan = float("nan")
         return replace(found, z_mean=nan, z_std=nan, chi2=nan)
-
-    @property
-    def unjudged(self) -> str:
-        """What is said where no held-out star judges the map."""
-        return (
-            "Nothing shows how well the map predicts: none of its stars were held out, "
-            "or not kept by an earlier version; raise data.holdout or fit again to "
-            "have them."
-        )
 
 
 def gather(path: Path, *, nside: int | None = None) -> ReportData:

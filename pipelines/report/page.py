@@ -8,16 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import InputError
-from pipelines.report.blocks import Section, View
-from pipelines.report.data import ReportData, gather
-from pipelines.report.diagnostics import diagnostics
-from pipelines.report.maps import maps, sight_lines
-from pipelines.report.numbers import count
-from pipelines.report.origin import limits, origin
-from pipelines.report.overview import overview
-from pipelines.report.summary import summary
+from pipelines.report.blocks import Section, View, count
+from pipelines.report.data import gather
+from pipelines.report.pictures import maps, sight_lines, view
+from pipelines.report.sections import diagnostics, limits, origin, overview, summary
 from pipelines.report.validation import validation
-from pipelines.report.view import view
 from pipelines.storage.atomic import atomic_file, check_output
 
 _FOLDER = Path(__file__).with_name("templates")
@@ -42,14 +37,7 @@ def write_report(
     check_output(output, overwrite=overwrite)
     for name in ("jinja2", "plotly.offline")[: 1 + three_d]:
         _optional(name)
-    page = _compose(gather(run, nside=nside), three_d=three_d)
-    with atomic_file(output, overwrite=overwrite) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    return output
-
-
-def _compose(data: ReportData, *, three_d: bool) -> str:
-    """The page of what was gathered."""
+    data = gather(run, nside=nside)
     sections = [overview(data), maps(data)]
     if three_d:
         title, blocks = "In three dimensions", (view(data.cube),)
@@ -63,11 +51,14 @@ def _compose(data: ReportData, *, three_d: bool) -> str:
         f"Run {data.run.path.name}, from {names}, by {recorded['program']} "
         f"{recorded['version']}"
     )
-    return render(f"Interstellar dust from {stars} stars", subtitle, sections)
+    page = render(f"Interstellar dust from {stars} stars", subtitle, sections)
+    with atomic_file(output, overwrite=overwrite) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return output
 
 
 def render(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """The page; every text is escaped."""
+    """Return the page as HTML; every text is escaped."""
     jinja2 = _optional("jinja2")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),

@@ -14,7 +14,7 @@ from pipelines.catalog.schema import Stars, read_table, write_stars
 from pipelines.compare.stars import compare_held_out
 from pipelines.fit import FitReport
 from pipelines.report.data import ReportData
-from pipelines.report.summary import judged_warnings
+from pipelines.report.sections import judged_warnings
 from pipelines.report.validation import validation
 from pipelines.run.baseline import (
     Baseline,

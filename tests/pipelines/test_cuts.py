@@ -13,8 +13,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Integrated, SkyMaps
-from pipelines.figures.cut_panels import compared_panels, cut_panels
-from pipelines.figures.cuts import Cut, cut_sky
+from pipelines.figures.cuts import Cut, compared_panels, cut_panels, cut_sky
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import MissingError
 from pipelines.maps.opening import open_answers

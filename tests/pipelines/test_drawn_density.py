@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy.interpolate import RegularGridInterpolator
 
-from pipelines.figures import density_slice, face_on
+from pipelines.figures.box import density_slice, face_on
 from pipelines.figures.integrals import integral
 from pipelines.maps.density import columns, map_cube
 from pipelines.maps.integrals import RayIntegrals
-from pipelines.report.view import thinned
+from pipelines.report.pictures import thinned
 
 
 @pytest.fixture(scope="module")

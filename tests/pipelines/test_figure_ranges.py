@@ -6,7 +6,7 @@ from matplotlib.colors import LogNorm
 
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, near_the_sun
-from pipelines.figures import compare, density_slice, edge_on, face_on
+from pipelines.figures.box import compare, density_slice, edge_on, face_on
 from pipelines.figures.integrals import integral
 
 X, Y, Z = (np.arange(-n, n + 1) * 250.0 for n in (12, 10, 6))

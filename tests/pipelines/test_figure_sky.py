@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from pipelines.cubes.sky import Integrated, SkyMaps
-from pipelines.figures import sky
-from pipelines.figures.skypanels import healpix_sky
+from pipelines.figures.sky import healpix_sky, sky
 
 NSIDE = 8
 PIXELS = np.arange(12 * NSIDE**2)

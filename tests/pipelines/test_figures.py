@@ -6,16 +6,11 @@ from matplotlib.image import imread
 
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, LineOfSight, SkyMaps
-from pipelines.figures import (
-    density_slice,
-    edge_on,
-    face_on,
-    lines_of_sight,
-    save_figure,
-    sky,
-)
-from pipelines.figures.projections import Mollweide
+from pipelines.figures.box import density_slice, edge_on, face_on
 from pipelines.figures.scales import colour_scale
+from pipelines.figures.sightlines import lines_of_sight
+from pipelines.figures.sky import MOLLWEIDE, sky
+from pipelines.figures.style import save_figure
 
 
 def make_cube(unit="mag pc-1", name="mean", scale=1.0):
@@ -141,7 +136,7 @@ def test_a_constant_image_has_a_scale(value):
 
 
 def test_mollweide_places_are_where_the_formula_puts_them():
-    wcs = Mollweide().wcs
+    wcs = MOLLWEIDE.wcs
 
     def project(l, b):  # noqa: E741
         return wcs.wcs_world2pix(l, b, 0)
@@ -159,7 +154,7 @@ def test_mollweide_places_are_where_the_formula_puts_them():
 
 def test_equal_areas_of_the_sky_are_equal_areas_of_the_figure():
     # Half of the sphere lies within 30 deg of the equator.
-    height = Mollweide().wcs.wcs_world2pix(0.0, 30.0, 0)[1]
+    height = MOLLWEIDE.wcs.wcs_world2pix(0.0, 30.0, 0)[1]
     covered = 2 * (height * np.sqrt(1 - height**2) + np.arcsin(height)) / np.pi
     assert covered == pytest.approx(0.5, abs=1e-6)
 

@@ -21,8 +21,7 @@ from pipelines.compare import compare
 from pipelines.config import FitConfig
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
-from pipelines.figures.box import finest_at
-from pipelines.figures.integrals import integral
+from pipelines.figures.integrals import finest_at, integral
 from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_columns, read_zarr

@@ -17,19 +17,13 @@ from matplotlib.image import imread
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns
-from pipelines.figures import (
-    compare,
-    density_slice,
-    edge_on,
-    face_on,
-    lines_of_sight,
-    save_figure,
-)
-from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
+from pipelines.figures.box import compare, density_slice, edge_on, face_on
+from pipelines.figures.integrals import regridded, shared_range
 from pipelines.figures.registry import KINDS, PlotOptions, draw, plot
-from pipelines.figures.regridding import regridded, shared_range
 from pipelines.figures.scales import colour_scale
-from pipelines.figures.style import band_of, band_symbol
+from pipelines.figures.sightlines import lines_of_sight
+from pipelines.figures.sky import MOLLWEIDE, gnomonic, orthographic
+from pipelines.figures.style import band_of, band_symbol, save_figure
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import MissingError
@@ -284,7 +278,7 @@ def test_a_comparison_has_differences_in_standard_deviations():
 
 @pytest.mark.parametrize(
     "projection",
-    [Orthographic(l=130.0, b=-35.0), Gnomonic(l=350.0, b=60.0, field=70.0)],
+    [orthographic(130.0, -35.0), gnomonic(350.0, 60.0, 70.0)],
 )
 def test_projections_lead_back_and_longitude_grows_to_the_left(projection):
     rng = np.random.default_rng(1)
@@ -306,9 +300,9 @@ def test_projections_lead_back_and_longitude_grows_to_the_left(projection):
 
 def test_what_lies_behind_is_not_shown():
     behind = np.array(310.0), np.array(35.0)
-    assert np.isnan(Orthographic(l=130.0, b=-35.0).wcs.wcs_world2pix(*behind, 0)).all()
-    assert np.isnan(Gnomonic(l=130.0, b=-35.0).wcs.wcs_world2pix(*behind, 0)).all()
-    assert np.isfinite(Mollweide().wcs.wcs_world2pix(*behind, 0)).all()
+    assert np.isnan(orthographic(130.0, -35.0).wcs.wcs_world2pix(*behind, 0)).all()
+    assert np.isnan(gnomonic(130.0, -35.0).wcs.wcs_world2pix(*behind, 0)).all()
+    assert np.isfinite(MOLLWEIDE.wcs.wcs_world2pix(*behind, 0)).all()
 
 
 @pytest.mark.parametrize(

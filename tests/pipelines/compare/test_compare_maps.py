@@ -13,8 +13,7 @@ from astropy import units as u
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.compare import compare_map
-from pipelines.compare.maps import seen_cells
+from pipelines.compare.maps import compare_map, seen_cells
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import Answers
 from pipelines.maps.density import map_cube

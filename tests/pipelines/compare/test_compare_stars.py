@@ -10,8 +10,7 @@ import pytest
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
-from pipelines.compare import compare_stars
-from pipelines.compare.stars import compare_held_out
+from pipelines.compare.stars import compare_held_out, compare_stars
 
 
 @pytest.fixture

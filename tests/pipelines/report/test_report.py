@@ -12,16 +12,22 @@ import pytest
 
 from pipelines.base.errors import InputError
 from pipelines.formats.citation import METHOD
-from pipelines.report import write_report
-from pipelines.report.blocks import Listing, Notice, Section, Table
+from pipelines.report.blocks import (
+    Listing,
+    Notice,
+    Section,
+    Table,
+    by,
+    percent,
+    significant,
+)
 from pipelines.report.data import gather
-from pipelines.report.diagnostics import diagnostics
-from pipelines.report.numbers import by, percent, significant
-from pipelines.report.origin import limits
-from pipelines.report.overview import overview
-from pipelines.report.page import render
-from pipelines.report.summary import (
+from pipelines.report.page import render, write_report
+from pipelines.report.sections import (
+    diagnostics,
     fit_warnings,
+    limits,
+    overview,
     summary,
     warnings_of,
 )

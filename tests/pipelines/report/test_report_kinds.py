@@ -6,10 +6,9 @@ import pytest
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
-from pipelines.report import write_report
 from pipelines.report.data import gather
-from pipelines.report.page import render
-from pipelines.report.summary import summary
+from pipelines.report.page import render, write_report
+from pipelines.report.sections import summary
 from pipelines.report.validation import validation
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipelines.cubes.cube import Cube
-from pipelines.report.view import iso_levels, thinned, view
+from pipelines.report.pictures import iso_levels, thinned, view
 
 
 def cube(shape=(3, 4, 5)):
@@ -86,7 +86,7 @@ def test_nested_cubes_are_shown_whole_and_near_the_sun():
 
 
 def test_the_page_says_how_much_coarser_the_view_is(monkeypatch):
-    monkeypatch.setattr("pipelines.report.view._POINTS", 12)
+    monkeypatch.setattr("pipelines.report.pictures._POINTS", 12)
     said = view(cube()).about[0]
     assert "2 × 2 × 2 grid points" in said
     assert "20 pc apart" in said

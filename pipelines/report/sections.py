@@ -1,0 +1,365 @@
+"""What a report says of a fit: verdict, warnings, what was mapped, how, from what."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+
+from dustmap.kernels import KERNELS
+from pipelines.bands.source import known_band
+from pipelines.figures.box import face_on
+from pipelines.figures.sky import sky
+from pipelines.formats.citation import cited_papers
+from pipelines.report.blocks import (
+    Block,
+    Listing,
+    Notice,
+    Section,
+    Table,
+    by,
+    count,
+    duration,
+    facts,
+    percent,
+    picture,
+    plain,
+    several,
+    significant,
+    size,
+)
+from pipelines.report.data import UNJUDGED, ReportData
+from pipelines.run.baseline import NAME, in_words, loses
+from pipelines.run.folder import Run
+from pipelines.run.verdict import Grade
+from pipelines.storage.metrics import Record
+
+# Lines in which a fit says how its solvers ended and what it found.
+_STATUS = ("mean: ", "samples: ", "sight lines ", "residual: along rays")
+_DENSITIES = {
+    "lognormal": "a log-normal density, which is positive",
+    "gaussian": "a Gaussian density, which may be negative where little is known",
+}
+_PARTS = {
+    "read": "reading the catalogue",
+    "scales": "learning the prior's scales",
+    "held-out test": "sight lines and held-out stars",
+}
+# What a record holds of a solve, of the stars, of a step and of the evidence.
+_NUMBERS = ("residual", "misfit", "expected_gain", "bound")
+
+
+def overview(data: ReportData) -> Section:
+    """Write the first screen: verdict, warnings, errors, face-on and sky map."""
+    judged, warnings = data.run.verdict, warnings_of(data)
+    blocks: list[Block] = [
+        Notice(
+            title=str(judged),
+            lines=tuple(warnings),
+            loud=bool(warnings) or judged.grade != Grade.USABLE,
+        )
+    ]
+    if score := data.run.summary.get("held_out", {}):
+        beside = [score["rmse_kriging"]] if "rmse_kriging" in score else []
+        errors = (f"{significant(error)} mag" for error in (score["rmse"], *beside))
+        rows = [("error of held-out extinctions (RMSE)", *errors)]
+        rows += [
+            (f"stars in {level}% intervals", percent(score[key]), *("" for _ in beside))
+            for level, key in ((68, "coverage_68"), (95, "coverage_95"))
+            if key in score
+        ]
+        header = ("", "this map", *(f"no map: {NAME}" for _ in beside))
+        caption = f"{score['stars']:.0f} held-out stars"
+        blocks.append(Table(caption=caption, header=header, rows=tuple(rows)))
+    reach = plain(float(data.sky.distances[-1]))
+    blocks += [
+        picture(
+            face_on(data.cube, data.columns["z"]),
+            alt="Map of the extinction through the box seen from the north Galactic "
+            "pole, the Sun at the origin",
+            caption="Face-on: mean extinction through the whole box along z, and its "
+            "standard deviation.",
+        ),
+        picture(
+            sky(data.sky),
+            alt="Extinction over the whole sky in Galactic coordinates out to several "
+            f"distances, the last {reach} pc",
+            caption="The sky: extinction from the Sun to a distance, Galactic "
+            "coordinates, l = 0° in the middle and growing to the left.",
+        ),
+    ]
+    return Section(key="overview", title="At a glance", blocks=tuple(blocks))
+
+
+def warnings_of(data: ReportData) -> list[str]:
+    """Collect the warnings of the fit, of the held-out stars and of the catalogue."""
+    found = [*fit_warnings(data.run), *judged_warnings(data)]
+    if not known_band(str(data.origin.get("extinction_band", ""))):
+        found.append(
+            "The band of the extinction is not known (dustmap ingest --declare-band "
+            "A_V): the map cannot be converted, nor compared with others."
+        )
+    if data.exact_distances:
+        found.append(
+            "The catalogue gives no distance errors: distances were taken as exact."
+        )
+    return found
+
+
+def fit_warnings(run: Run) -> list[str]:
+    """Collect what the fit itself found wanting."""
+    found = []
+    converged = run.summary["converged"]
+    learning = run.summary.get("learning") or {}
+    if not learning.get("converged", True):
+        fit = "The fit converged, with" if converged else "The fit has"
+        found.append(
+            f"{fit} the prior's scales as far as they were learnt: that stopped before "
+            f"its end ({learning.get('status', 'no reason is recorded')}). Lengthscale "
+            "and amplitude are the best found until then; a fit with prior.lengthscale "
+            "and prior.std given tells how much they matter."
+        )
+    if converged and run.plan.is_full_batch:
+        said = run.summary.get("messages", ())
+        found += [line for line in said if not line.startswith(_STATUS)]
+    found += [
+        f"The fit was resumed at {entry.get('time')} although something had "
+        f"changed: {'; '.join(map(str, entry['differences']))}."
+        for entry in run.provenance.get("resumed") or []
+        if entry.get("differences")
+    ]
+    if not len(run.posterior.samples):
+        found.append("The map has no posterior samples: it states no uncertainty.")
+    if dropped := run.summary.get("dropped_modes", 0):
+        found.append(
+            f"{several(dropped, 'mode')} of the prior's spectrum came out negative and "
+            "were set to zero: the prior is not quite the one that was asked for."
+        )
+    return found
+
+
+def judged_warnings(data: ReportData) -> list[str]:
+    """Collect warnings from the held-out stars, beside the verdict's reasons."""
+    if data.held_out is None:
+        return [UNJUDGED]
+    score = data.held_out.baseline_score()
+    return [in_words(score)] if score and loses(score) else []
+
+
+def limits(data: ReportData) -> Section:
+    """Write what the map does not show."""
+    plan = data.run.plan
+    cell = plain(max(plan.grid.spacing))
+    length = significant(min(plan.lengthscale))
+    text = (
+        "Where no star's sight line passes (support is zero) the map is the prior: its "
+        "mean is not a measurement, and its standard deviation is the prior's.",
+        "Behind the last star of a direction extinctions are extrapolated: dust there "
+        "is the prior's, whatever the map shows.",
+        f"Nothing smaller than a grid step of {cell} pc is resolved; clouds much "
+        f"smaller than the lengthscale of {length} pc are smeared out along the sight "
+        "line, where distances decide, more than across.",
+        "Elongated features that point at the Sun are where errors of distances and "
+        "gaps between stars go first; do not take them for filaments.",
+        "Intervals are those of the model. Errors that the catalogue understates, and "
+        "stars it selects by their extinction, are not in them.",
+    )
+    return Section(key="limits", title="What the map cannot say", blocks=text)
+
+
+def summary(data: ReportData) -> Section:
+    """Write what was mapped, in a paragraph and tables, and what the fit said."""
+    run, plan, warnings = data.run, data.run.plan, warnings_of(data)
+    sides = np.array(plan.grid.upper) - np.array(plan.grid.lower)
+    samples = several(len(run.posterior.samples), "posterior sample")
+    converged = "converged" if run.summary["converged"] else "did not converge"
+    text = (
+        f"This map is the density of interstellar dust in a box of {by(sides)} pc "
+        f"around the Sun, inferred from the extinctions of "
+        f"{several(run.summary['counts']['fitted'], 'star')} along their sight lines. "
+        f"It is a Gaussian process on a grid, with {_DENSITIES[plan.density]}. The "
+        f"engine {plan.engine} gave a mean and {samples}; the fit {converged}."
+    )
+    shape = " × ".join(count(n) for n in plan.grid.shape)
+    corners = (
+        f"{axis}: {plain(low, 6)} to {plain(high, 6)} pc"
+        for axis, low, high in zip("xyz", plan.grid.lower, plan.grid.upper, strict=True)
+    )
+    rows = [
+        ("box (heliocentric Galactic)", "; ".join(corners)),
+        ("grid", f"{shape} = {count(math.prod(plan.grid.shape))} points"),
+        ("spacing", f"{by(plan.grid.spacing)} pc"),
+        ("cells with a sight line", percent(float((run.support > 0).float().mean()))),
+        (
+            "extinction band",
+            str(data.origin.get("extinction_band") or "as in the catalogue"),
+        ),
+        ("prior's correlation", KERNELS[plan.kernel].title),
+        ("converged", "yes" if run.summary["converged"] else "NO"),
+    ]
+    counts = [(name, count(number)) for name, number in run.summary["counts"].items()]
+    blocks = [text, facts("The map", rows), facts("Stars", counts), _learnt(run)]
+    if bands := run.summary.get("spectrum"):
+        caption = "Power of ln density over the prior's, by wavelength"
+        if slope := run.summary.get("spectral_slope"):
+            caption += (
+                "; below the prior's turn it falls as "
+                f"q^({slope['exponent']:.2f} ± {slope['error']:.2f})"
+            )
+        powers = tuple(
+            (
+                f"{significant(band['longest'])} to {significant(band['shortest'])} pc",
+                f"{band['ratio']:.2f} ± {band['error']:.2f}",
+                count(round(band["determined"])),
+            )
+            for band in bands
+        )
+        header = ("wavelengths", "power over the prior's")
+        header = (*header, "numbers that stars determine")
+        blocks.append(Table(caption=caption, header=header, rows=powers))
+    every = (*run.summary.get("messages", ()), *run.plan.notes)
+    if said := tuple(line for line in every if line not in warnings):
+        blocks.append(Notice(title="Messages of the fit", lines=said, loud=False))
+    title = "What was mapped"
+    return Section(key="summary", title=title, blocks=tuple(blocks), folded=True)
+
+
+def _learnt(run: Run) -> Table:
+    """Tabulate the prior's scales and their relative standard errors."""
+    plan = run.plan
+    errors = (run.summary.get("learning") or {}).get("errors") or {}
+
+    def relative(key: str) -> str:
+        if key not in errors:
+            return "not learnt"
+        if (error := errors[key]) is None or error > 1:
+            return "unconstrained"
+        # The root of a variance has half the relative error.
+        return percent(error / 2 if key == "variance" else error)
+
+    lognormal = plan.is_lognormal
+    height = f"{significant(plan.mean.scale_height)} pc"
+    rows = [
+        ("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),
+        (
+            "standard deviation",
+            "variance",
+            f"{significant(plan.std)} {'of the logarithm' if lognormal else 'mag/pc'}",
+        ),
+        (
+            "median density" if lognormal else "mean density",
+            "mean",
+            f"{significant(1000 * plan.mean.value)} mag/kpc at the Sun",
+        ),
+        ("scale height", "scale_height", height if plan.mean.scale_height else "none"),
+        ("common noise", "common_noise", f"{significant(plan.common_noise)} mag"),
+    ]
+    if run.posterior.residual is None:
+        share = significant(plan.subgrid_share)
+        rows.append(("unresolved share", "subgrid_share", share))
+    return Table(
+        caption="The prior, and how well the stars constrain it",
+        header=("scale", "value", "relative standard error"),
+        rows=tuple((name, text, relative(key)) for name, key, text in rows),
+    )
+
+
+def diagnostics(data: ReportData) -> Section:
+    """Write how the solves converged, and what the parts of the fit cost."""
+    found, resumed = data.run.summary, data.run.provenance.get("resumed") or []
+    seconds, memory = found["seconds"], size(found["peak_memory_bytes"])
+    whole = duration(sum(seconds.values()))
+    ended = "Its solvers converged" if found["converged"] else "IT DID NOT CONVERGE"
+    often = "never interrupted"
+    if resumed:
+        often = f"interrupted and resumed {several(len(resumed), 'time')}"
+    blocks: list[Block] = [
+        f"The fit took {whole} and at most {memory} of memory; it was {often}. {ended}."
+    ]
+    stages: dict[str, list[Record]] = {}
+    for record in data.records:
+        if "seconds" in record:
+            # Without the numbers of the samples it solved for.
+            part = re.sub(r" \d+-\d+$", "", record["stage"])
+            stages.setdefault(part, []).append(record)
+    if stages:
+        rows = []
+        for name, own in stages.items():
+            first, last = (significant(own[i]["seconds"]) for i in (0, -1))
+            numbers = ", ".join(
+                f"{key.replace('_', ' ')} {significant(own[-1][key])}"
+                for key in _NUMBERS
+                if own[-1].get(key) is not None
+            )
+            when = f"{first} to {last} s"
+            rows.append((name, count(len(own)), when, numbers or "–"))
+        header = ("part", "records", "when", "the last one")
+        caption = "Iterations by part"
+        blocks.append(Table(caption=caption, header=header, rows=tuple(rows)))
+    costs = [(_PARTS.get(name, str(name)), duration(s)) for name, s in seconds.items()]
+    costs += [("in all", whole), ("peak memory of the process", memory)]
+    blocks.append(facts("Time and memory", costs))
+    if resumed:
+        times = [
+            ", ".join(f"{name} {value}" for name, value in entry.items() if value)
+            for entry in resumed
+        ]
+        numbered = ((str(n), text) for n, text in enumerate(times, start=1))
+        blocks.append(facts("Taken up again", numbered))
+    return Section(
+        key="convergence",
+        title="Convergence, time, memory",
+        blocks=tuple(blocks),
+        folded=True,
+    )
+
+
+def origin(data: ReportData) -> Section:
+    """Write inputs with hashes, catalogues, faults, configuration and citation."""
+    run, cited = data.run, data.origin["citation"]
+    recorded = run.provenance
+    hashes = tuple((one["name"], one["sha256"]) for one in recorded["inputs"])
+    blocks: list[Block] = [
+        Table(caption="Inputs", header=("file", "SHA-256"), rows=hashes)
+    ]
+    catalogue = recorded.get("catalogue") or {}
+    for name, table in catalogue.get("partitions", {"": catalogue}).items():
+        if not (report := table.get("report")):
+            continue
+        rows = [
+            ("rows read", count(report["rows_read"])),
+            ("rows kept", count(report["rows_kept"])),
+            *((f"fault: {what}", count(n)) for what, n in report["faults"].items()),
+            *((f"cut: {what}", count(n)) for what, n in report["cuts"].items()),
+            ("negative extinctions kept", count(report["negative_extinctions"])),
+            *((f"input {i['name']}", i["sha256"]) for i in table.get("inputs", ())),
+            *(("note", note) for note in report["notes"]),
+        ]
+        blocks.append(facts(f"Ingestion {name}".strip(), rows))
+    software = cited["software"]
+    works = [("software", f"{software['title']}, version {software['version']}")]
+    for work in cited["references"]:
+        who = ", ".join(name["family-names"] for name in work["authors"])
+        where = work.get("conference", {}).get("name", "")
+        works.append(("method", f"{who} ({work['year']}): {work['title']}. {where}"))
+    for work, paper in cited_papers(cited):
+        said = (str(paper), paper.title, paper.doi)
+        label = str(work.get("name", "extinction curve"))
+        works.append((label, "; ".join(filter(None, said))))
+    everything = {"summary": run.summary, "provenance": recorded}
+    blocks += [
+        str(cited["message"]),
+        facts("How to cite", works),
+        Listing(
+            title="Configuration as it was used",
+            content=(run.path / "config.toml").read_text(),
+        ),
+        Listing(
+            title="Everything that is recorded (run.json)",
+            content=json.dumps(everything, indent=1),
+        ),
+    ]
+    title = "Where it comes from"
+    return Section(key="origin", title=title, blocks=tuple(blocks), folded=True)
