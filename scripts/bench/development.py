@@ -41,6 +41,7 @@ from pipelines.catalog.schema import Stars
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import predict_baseline
 from pipelines.run.folder import read_run
+from pipelines.run.residual import read_residual
 
 # Stars of a smoke run, to fit and to predict, and its settings.
 _QUICK = 2000, 400
@@ -55,6 +56,8 @@ def main() -> None:
     for name in options.set or SETS:
         print(f"development: {name}", file=sys.stderr, flush=True)
         part = SETS[name](options.data)
+        if options.within is not None:
+            part = part.within(options.within)
         if options.quick:
             part = part.first(*_QUICK)
         row, apart = one_set(part, options, options.output / name)
@@ -90,7 +93,7 @@ def one_set(
     columns = {name: np.asarray(predicted[name]) for name in predicted.colnames}
     inside = columns["inside"].astype(bool)
     columns = {name: column[inside] for name, column in columns.items()}
-    plan = read_run(run).plan
+    plan, residual = read_run(run).plan, read_residual(run)
     test = part.test.select(inside)
     generator = torch.Generator().manual_seed(options.seed)
     others = predict_baseline(train, test, generator)
@@ -110,6 +113,7 @@ def one_set(
         "spacing [pc]": "×".join(f"{h:.4g}" for h in plan.grid.spacing),
         "levels": 1 + len(plan.finer),
         **judge(said, truth, test, plan, np.ones(len(test), dtype=bool)),
+        "factor": "none" if residual is None else residual.scales.tolist(),
         "wall [s]": wall,
         "CPU [s]": cpu,
         "load": load,
@@ -133,13 +137,14 @@ def judge(
     else:
         judged = against_observed(columns, test, plan)
     assert true is not None
-    error = {
-        "map": rmse(columns["extinction_mean"], true),
-        "kriging": rmse(columns["by kriging"], true),
-    }
+    said = {"map": columns["extinction_mean"], "kriging": columns["by kriging"]}
+    error = {name: rmse(values, true) for name, values in said.items()}
+    off = {name: np.abs(values - true) for name, values in said.items()}
     return {
         **{f"RMSE {name}": value for name, value in error.items()},
         "map / kriging": error["map"] / error["kriging"],
+        **{f"MAE {name}": float(values.mean()) for name, values in off.items()},
+        **{f"median {name}": float(np.median(v)) for name, v in off.items()},
         **judged,
     }
 
@@ -182,6 +187,11 @@ def against_truth(
     row["ρ in 68%"] = coverage(said["density_interval"], truth["density"])[0]
     quantiles = (columns[f"extinction_{name}"] for name in ("p16", "p50", "p84"))
     row["log score"] = float(half_normals(true, *quantiles).mean())
+    z = (true - columns["extinction_mean"]) / columns["extinction_std"]
+    row["rms z"] = rmse(z, 0.0)
+    both = (columns["density_p50"] > 0) & (truth["density"] > 0)
+    ratio = columns["density_p50"][both] / truth["density"][both]
+    row["median ln(p50/ρ)"] = float(np.median(np.log(ratio)))
     return row
 
 
@@ -220,7 +230,7 @@ def half_normals(
     return -0.5 * z**2 - np.log((below + above) / 2) - 0.5 * np.log(2 * np.pi)
 
 
-def rmse(predicted: np.ndarray, true: np.ndarray) -> float:
+def rmse(predicted: np.ndarray, true: np.ndarray | float) -> float:
     """Root mean square error."""
     return float(np.sqrt(np.mean((predicted - true) ** 2)))
 
@@ -240,6 +250,9 @@ def arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--data", type=Path, default=data_folder(), metavar="FOLDER")
     options.add_argument("--set", action="append", choices=list(SETS))
+    options.add_argument(
+        "--within", type=float, metavar="PC", help="leave out stars further away"
+    )
     options.add_argument(
         "--settings", nargs="+", default=[], metavar="KEY=VALUE", help="of the fit"
     )

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import healpy
 import numpy as np
 from astropy.table import Table
 
 from pipelines.catalog.schema import Stars
 
-_REACH = 5000.0
+_REACH, _HOT_REACH = 5000.0, 1500.0
 # Of the density in the Ananke sample, and its noise; see the folder's README.
 _MASS_PER_EXTINCTION, _ANANKE_NOISE = 0.20022, 0.005
 
@@ -44,12 +45,21 @@ class Development:
     shells: tuple[float, ...] = ()
 
     def first(self, train: int, test: int) -> Development:
-        """So many of both, for a smoke run."""
-        truth = self.truth and {key: v[:test] for key, v in self.truth.items()}
+        """Return the first stars of both kinds, for a smoke run."""
+        return self._of(np.arange(len(self.train))[:train], np.arange(test))
+
+    def within(self, distance: float) -> Development:
+        """Return the stars nearer than ``distance`` [pc]."""
+        kept = [stars.distance < distance for stars in (self.train, self.test)]
+        return self._of(*map(np.flatnonzero, kept))
+
+    def _of(self, train: np.ndarray, test: np.ndarray) -> Development:
+        test = test[test < len(self.test)]
+        truth = self.truth and {key: v[test] for key, v in self.truth.items()}
         return replace(
             self,
-            train=self.train.select(slice(train)),
-            test=self.test.select(slice(test)),
+            train=self.train.select(train),
+            test=self.test.select(test),
             truth=truth,
         )
 
@@ -59,11 +69,21 @@ def near(data: Path) -> Development:
     return replace(galaxy(data, name="near_dev"), shells=(110.0, 400.0))
 
 
-def galaxy(data: Path, *, name: str) -> Development:
-    """A simulated sky with its own split; distance errors only where there are any."""
+def galaxy(
+    data: Path, *, name: str, first: int | None = None, density: float = 1.0
+) -> Development:
+    """A simulated sky with its own split; distance errors only where there are any.
+
+    ``first`` limits the stars to fit; ``density`` is the unit of the true density
+    [mag/pc].
+    """
     with np.load(data / f"{name}.npz") as stored:
         column = {key: np.asarray(stored[key], np.float64) for key in stored.files}
-    error = column["e_dist_pc"] if name.endswith("defects") else None
+    if first is not None:
+        test = column["is_test"] > 0
+        kept = test | (np.cumsum(~test) <= first)
+        column = {k: v[kept] for k, v in column.items() if len(v) == len(kept)}
+    error = None if name.endswith(("clean", "near_dev")) else column["e_dist_pc"]
     observed = Stars(
         l=column["l"],
         b=column["b"],
@@ -74,7 +94,10 @@ def galaxy(data: Path, *, name: str) -> Development:
     )
     distance = column.get("distance_true", column["dist_pc"])
     true = Stars(l=column["l"], b=column["b"], distance=distance)
-    truth = {"extinction": column["av_true"], "density": column["density_true"]}
+    truth = {
+        "extinction": column["av_true"],
+        "density": density * column["density_true"],
+    }
     return _split(observed, true, column["is_test"] > 0, truth)
 
 
@@ -120,6 +143,31 @@ def real(data: Path, *, name: str) -> Development:
     return _split(stars.select(sound), stars.select(sound), test[sound], None)
 
 
+def hot_stars(data: Path) -> Development:
+    """Real Gaia hot stars within 1.5 kpc: E(BP−RP); a fifth of the sky's cells is held.
+
+    Held-out stars fill HEALPix cells (NSIDE 256), so that none stands beside one to
+    fit.
+    """
+    table = Table.read(data / "gaia_ob.csv.gz", format="ascii.csv")
+
+    def column(key: str) -> np.ndarray:
+        return np.asarray(table[key], np.float64)
+
+    stars = Stars(
+        l=column("l"),
+        b=column("b"),
+        distance=column("dist_pc"),
+        distance_error=column("e_dist_pc"),
+        extinction=column("e_bp_rp"),
+        extinction_error=column("sigma_e_bp_rp"),
+    )
+    stars = stars.select(stars.distance < _HOT_REACH)
+    cells = healpy.ang2pix(256, stars.l, stars.b, nest=True, lonlat=True)
+    held = np.random.default_rng(0).permutation(healpy.nside2npix(256))[cells] % 5 == 1
+    return _split(stars, stars, held, None)
+
+
 def ananke(data: Path) -> Development:
     """The sample of the HIP-GP paper with the paper's noise, a fifth held out."""
     table = Table.read(data / "ananke_5k.csv.gz", format="ascii.csv")
@@ -161,9 +209,13 @@ def _split(
 SETS: dict[str, Callable[[Path], Development]] = {
     "galaxy_dev_clean": partial(galaxy, name="galaxy_dev_clean"),
     "galaxy_dev_defects": partial(galaxy, name="galaxy_dev_defects"),
+    "galaxy_dev_million": partial(
+        galaxy, name="galaxy_dev_million", first=48_000, density=1e-3
+    ),
     "semi_synthetic_75k": semi_synthetic,
     "stars_av": partial(real, name="stars_av"),
     "clusters_hunt2023": partial(real, name="clusters_hunt2023"),
     "ananke_5k": ananke,
     "near_dev": near,
+    "gaia_ob": hot_stars,
 }
