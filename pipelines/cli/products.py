@@ -355,13 +355,10 @@ def compare(
     left out), the word held-out, another map (zarr, FITS, npz or run), or
     dustmaps:NAME for a map of the package dustmaps.
     """
-    from pipelines.compare import CompareOptions
     from pipelines.compare import compare as run_comparison
 
-    options = CompareOptions(query=dict(queries), **chosen)
-    found, written = run_comparison(
-        run, reference, output, options, overwrite=overwrite
-    )
+    chosen |= {"query": dict(queries), "overwrite": overwrite}
+    found, written = run_comparison(run, reference, output, **chosen)
     click.echo(str(found))
     for path in written:
         click.echo(str(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,67 +20,59 @@ from pipelines.storage.atomic import check_output_folder
 HELD_OUT = "held-out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareOptions:
-    """How a reference is read.
-
-    ``factor`` converts its values to the band of the map. ``integrated`` and ``query``
-    are for objects of the package dustmaps; ``points`` is the number of cells drawn at
-    random with ``seed``.
-    """
-
-    factor: float | None = None
-    integrated: bool | None = None
-    query: dict[str, Any] = field(default_factory=dict)
-    points: int = 5000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.factor is not None and not self.factor > 0:
-            raise InputError(f"the factor must be positive, got {self.factor}")
-        if self.points < 1:
-            raise InputError(f"the points must be at least 1, got {self.points}")
-
-
 def compare(
     run: str | Path,
     reference: str,
     output: Path,
-    options: CompareOptions | None = None,
     *,
+    factor: float | None = None,
+    integrated: bool | None = None,
+    query: dict[str, Any] | None = None,
+    points: int = 5000,
+    seed: int = 0,
     overwrite: bool = False,
 ) -> tuple[Comparison, list[Path]]:
     """Compare a run with a reference; return the comparison and the files written.
 
-    ``reference`` is the word ``held-out``, a table of stars, a map or run, or
-    ``dustmaps:NAME``.
+    Parameters
+    ----------
+    reference
+        The word ``held-out``, a table of stars, a map or run, or ``dustmaps:NAME``.
+    factor
+        Converts values of the reference to the band of the map.
+    integrated, query
+        Of objects of the package dustmaps, as in `compare_map`.
+    points, seed
+        Number of cells that are drawn at random, and the seed.
 
     Raises
     ------
     InputError
         If the run or the reference cannot be read, or the output exists.
     """
-    options, path = options or CompareOptions(), Path(reference)
+    if factor is not None and not factor > 0:
+        raise InputError(f"the factor must be positive, got {factor}")
+    if points < 1:
+        raise InputError(f"the points must be at least 1, got {points}")
     check_output_folder(output, SUMMARY, overwrite=overwrite)
-    package = reference.startswith(PACKAGE)
+    path, package = Path(reference), reference.startswith(PACKAGE)
     if not (package or reference == HELD_OUT or path.exists()):
         raise InputError(
             f"{reference} does not exist: expected a file, a map or run, the word "
             f"{HELD_OUT}, or {PACKAGE}NAME"
         )
     if package or (reference != HELD_OUT and form_of(path) != "stars"):
-        factor = 1.0 if options.factor is None else options.factor
         comparison = compare_map(
             read_run(run),
             reference,
-            integrated=options.integrated,
-            factor=options.factor,
-            options=options.query,
-            points=options.points,
-            generator=np.random.default_rng(options.seed),
-            scale=f"{factor:g} times the values of {path.name}",
+            integrated=integrated,
+            factor=factor,
+            options=query,
+            points=points,
+            generator=np.random.default_rng(seed),
+            scale=f"{factor or 1.0:g} times the values of {path.name}",
         )
-    elif options.factor not in (None, 1.0):
+    elif factor not in (None, 1.0):
         raise InputError(
             "--factor is not for stars: ingest them in the band of the map instead"
         )

@@ -23,7 +23,7 @@ from pipelines.figures.integrals import density_name, ratio, relative_error
 from pipelines.figures.sky import Sky, SkyPanel, healpix_sky
 from pipelines.figures.style import density_label, extinction_label, length_text
 from pipelines.maps.answers import Answers, MissingError
-from pipelines.maps.sky import last_star
+from pipelines.maps.places import Places
 from pipelines.model.observations import rays
 from pipelines.run.folder import Run
 
@@ -149,15 +149,15 @@ def seen_sky(source: Answers, cut: Cut) -> Sky | None:
     Those at the distance, or as far as that; NaN outside the map; ``None`` where it
     does not know of stars.
     """
-    if (run := source.fit) is not None:
+    if source.fit is not None:
 
         def of_run(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
-            towards = unit_vectors(l, b)
+            ends = np.full(len(l), cut.distance)
+            places = Places(l=l, b=b, distance=ends, shape=l.shape)
+            outside = source.reach(places) < ends
             if cut.on_sphere:
-                seen = run.support_at(cut.distance * towards)
-            else:
-                seen = last_star(run, towards) - cut.distance
-            return np.where(run.box.exits(towards) < cut.distance, np.nan, seen)
+                return np.where(outside, np.nan, source.support(places))
+            return np.where(outside, np.nan, source.last_star(places) - ends)
 
         return of_run
     cube, maps = _cube(source), source.held_maps()

@@ -179,18 +179,10 @@ def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
     """
     if kind not in KINDS:
         raise InputError(f"kind is one of {', '.join(KINDS)}, got {kind!r}")
-    return _drawn(_converted(source, options), kind, options)
-
-
-def _converted(source: Answers, options: PlotOptions) -> Answers:
-    """Return the map in the band of the options."""
-    bands = options.band, options.declare_band
-    return source.in_band(*bands, curve=options.curve, r_v=options.r_v)
-
-
-def _drawn(source: Answers, kind: str, options: PlotOptions) -> Figure:
     if options.panel is not None and kind in ("los", "compare"):
         raise MissingError(f"--panel does not apply to {kind}: leave it out")
+    bands = options.band, options.declare_band
+    source = source.in_band(*bands, curve=options.curve, r_v=options.r_v)
     try:
         return KINDS[kind][1](source, options)
     except MissingError:
@@ -226,11 +218,11 @@ def plot(
     options = options or PlotOptions()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a folder for the figures")
-    source = _converted(open_answers(path), options)
+    source = open_answers(path)
     paths, left_out = [], {}
     for kind in kinds or KINDS:
         try:
-            figure = _drawn(source, kind, options)
+            figure = draw(source, kind, options)
         except MissingError as reason:
             if kinds:
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -54,7 +54,9 @@ def lines_of_sight(
     if not lines:
         raise ValueError("expected at least one line of sight")
     columns = 1 if width < NARROW else min(len(lines), 3 if len(lines) > 4 else 2)
-    titles, extra = _MARGINS.wrapped(list(map(_title, lines)), columns, width, SMALL)
+    shown = [_curves(line) for line in lines]
+    titles = [_title(line, curves) for line, curves in zip(lines, shown)]
+    titles, extra = _MARGINS.wrapped(titles, columns, width, SMALL)
     page, every = sheet(
         len(lines),
         0.56 if columns < 3 else 0.8,
@@ -65,8 +67,8 @@ def lines_of_sight(
     )
     factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
-    for number, (axes, line) in enumerate(zip(every, lines)):
-        handles.update(_draw(axes, line, factor))
+    for number, (axes, line, curves) in enumerate(zip(every, lines, shown)):
+        handles.update(_draw(axes, line, curves, factor))
         axes.set_title(titles[number], fontsize=SMALL, pad=2.5 + _CLEAR / POINT)
         axes.set_xlabel(f"distance [{unit}]", fontsize=NORMAL, labelpad=2.0)
         if number % columns == 0:
@@ -85,13 +87,64 @@ def lines_of_sight(
     return page
 
 
-def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
-    """Draw one line from the Sun on; the handles of its legend by their names."""
-    distance, name, curve, bands = _curves(line)
-    distance = distance * factor
+class _Curves(NamedTuple):
+    """The curve of a line and its bands from the Sun on, and limits of its panel [mag].
+
+    Limits hold the curves and all but the most extreme stars.
+    """
+
+    distance: np.ndarray
+    name: str
+    curve: np.ndarray
+    bands: dict[str, Band]
+    low: float
+    high: float
+
+
+def _curves(line: LineOfSight) -> _Curves:
+    """Return the median or mean of a line, from 0 mag at 0 pc, and what it needs."""
+    if line.median is not None and line.outer is not None and line.inner is not None:
+        name, curve = "posterior median", line.median
+        bands = {"95%": line.outer, "68%": line.inner}
+    else:
+        name, curve = "posterior mean", line.mean
+        bands = {
+            share: (line.mean - width * line.std, line.mean + width * line.std)
+            for share, width in (("95%", WIDTH_95), ("68%", 1.0))
+        }
+    distance = line.distance
+    if distance[0] != 0:
+        distance, curve = np.append(0.0, distance), np.append(0.0, curve)
+        bands = {
+            share: (np.append(0.0, low), np.append(0.0, high))
+            for share, (low, high) in bands.items()
+        }
+    shown = list(bands["95%" if line.median is None else "68%"])
+    if line.truth is not None:
+        shown.append(line.truth)
+    near = line.star_distance <= distance.max()
+    if near.any():
+        known, stars = np.isfinite(curve), line.star_extinction[near]
+        predicted = np.interp(line.star_distance[near], distance[known], curve[known])
+        residual = stars - predicted - np.median(stars - predicted)
+        spread = 1.4826 * np.median(np.abs(residual))
+        shown.append(stars[np.abs(residual) <= _OUTLIER * spread])
+    values = np.concatenate(shown)
+    values = values[np.isfinite(values)]
+    low, high = min(0.0, values.min(initial=0.0)), values.max(initial=0.0) or 1.0
+    margin = 0.06 * (high - low)
+    ends = float(low - margin), float(high + margin)
+    return _Curves(distance, name, curve, bands, *ends)
+
+
+def _draw(
+    axes: Axes, line: LineOfSight, shown: _Curves, factor: float
+) -> dict[str, Any]:
+    """Draw one line; return the handles of its legend by their names."""
+    distance, curve = shown.distance * factor, shown.curve
     handles: dict[str, Any] = {}
-    (handles[name],) = axes.plot(distance, curve, color=BLUE, linewidth=1.1, zorder=3)
-    for share, (low, high) in bands.items():
+    (handles[shown.name],) = axes.plot(distance, curve, color=BLUE, lw=1.1, zorder=3)
+    for share, (low, high) in shown.bands.items():
         handles[share] = axes.fill_between(
             distance, low, high, color=BLUE, alpha=_OPACITY[share], lw=0, zorder=2
         )
@@ -123,61 +176,19 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         )
     axes.tick_params(labelsize=SMALL)
     axes.axhline(0.0, color="0.6", linewidth=0.5, zorder=1)
-    axes.set_ylim(*_limits(line))
+    axes.set_ylim(shown.low, shown.high)
     axes.set_xlim(0.0, float(line.distance.max()) * factor)
     return handles
 
 
-def _curves(line: LineOfSight) -> tuple[np.ndarray, str, np.ndarray, dict[str, Band]]:
-    """Distances, the curve's name, the curve, and its bands, from 0 mag at 0 pc on."""
-    if line.median is not None and line.outer is not None and line.inner is not None:
-        name, curve = "posterior median", line.median
-        bands = {"95%": line.outer, "68%": line.inner}
-    else:
-        name, curve = "posterior mean", line.mean
-        bands = {
-            share: (line.mean - width * line.std, line.mean + width * line.std)
-            for share, width in (("95%", WIDTH_95), ("68%", 1.0))
-        }
-    if line.distance[0] == 0:
-        return line.distance, name, curve, bands
-
-    def whole(values: np.ndarray) -> np.ndarray:
-        return np.concatenate([[0.0], values])
-
-    ends = {share: (whole(low), whole(high)) for share, (low, high) in bands.items()}
-    return whole(line.distance), name, whole(curve), ends
-
-
-def _limits(line: LineOfSight) -> tuple[float, float]:
-    """Limits that hold the curves and all but the most extreme stars [mag]."""
-    distance, _, curve, bands = _curves(line)
-    shown = list(bands["95%" if line.median is None else "68%"])
-    if line.truth is not None:
-        shown.append(line.truth)
-    near = line.star_distance <= line.distance.max()
-    if near.any():
-        known, stars = np.isfinite(curve), line.star_extinction[near]
-        predicted = np.interp(line.star_distance[near], distance[known], curve[known])
-        residual = stars - predicted - np.median(stars - predicted)
-        spread = 1.4826 * np.median(np.abs(residual))
-        shown.append(stars[np.abs(residual) <= _OUTLIER * spread])
-    values = np.concatenate(shown)
-    values = values[np.isfinite(values)]
-    low, high = min(0.0, values.min(initial=0.0)), values.max(initial=0.0) or 1.0
-    margin = 0.06 * (high - low)
-    return float(low - margin), float(high + margin)
-
-
-def _title(line: LineOfSight) -> str:
-    """The direction, and how near and how many are the stars."""
+def _title(line: LineOfSight, shown: _Curves) -> str:
+    """Write the direction, the reach of stars, and the number outside the panel."""
     sign = "+" if round(line.b, 1) > 0 else ""
     latitude = f"{sign}{line.b:.1f}°".replace("-", "\N{MINUS SIGN}")
     direction = f"$l$ = {line.l:.1f}°, $b$ = {latitude}"
     if not len(line.star_distance):
         return direction
-    (low, high), stars = _limits(line), line.star_extinction
-    far = line.star_distance > line.distance.max()
-    outside = int((far | (stars < low) | (stars > high)).sum())
+    stars, far = line.star_extinction, line.star_distance > line.distance.max()
+    outside = int((far | (stars < shown.low) | (stars > shown.high)).sum())
     beyond = f" ({outside} outside)" if outside else ""
     return f"{direction}; stars within {line.radius:g}°{beyond}"

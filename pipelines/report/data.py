@@ -13,9 +13,9 @@ from pipelines.base.calibration import Calibration, calibrate
 from pipelines.catalog.schema import read_stars
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, LineOfSight, SkyMaps, usual_ends
+from pipelines.maps.opening import open_run
 from pipelines.maps.provenance import provenance
-from pipelines.maps.run_map import RunMap
-from pipelines.run.folder import Run, read_run
+from pipelines.run.folder import Run
 from pipelines.run.held_out import HeldOut, read_held_out
 from pipelines.storage.metrics import Record, read_metrics
 
@@ -75,9 +75,9 @@ def gather(path: Path, *, nside: int | None = None) -> ReportData:
     InputError
         If a run or an export is incomplete or was altered.
     """
-    run = read_run(path)
-    source = RunMap.of(run)
-    cube = source.cube()
+    source = open_run(path)
+    run, cube = source.fit, source.cube()
+    assert run is not None
     ends = usual_ends(cube.y)
     through = {along: source.columns(along, two) for along, two in ends.items()}
     if cube.finer:

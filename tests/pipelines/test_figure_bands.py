@@ -113,19 +113,6 @@ def test_a_second_map_of_a_known_band_is_converted_to_that_of_the_first(stores):
     assert named.beside(first, convert=False) == (named, factor("A_V", "A_Ks"))
 
 
-def test_the_colours_are_of_converted_numbers(stores):
-    images = [
-        np.asarray(
-            draw(open_answers(stores["A_V"]), "slice", options)
-            .axes[0]
-            .images[0]
-            .get_array()
-        )
-        for options in (PlotOptions(), PlotOptions(band="E(BP-RP)"))
-    ]
-    np.testing.assert_allclose(images[1], RATIO * images[0], rtol=1e-5)
-
-
 def test_bands_that_are_not_known_or_contradict_are_refused(stores, tmp_path, command):
     axis = np.linspace(-100.0, 100.0, 5)
     cube = Cube(x=axis, y=axis, z=axis, arrays={"mean": np.ones((5, 5, 5))})

@@ -1,16 +1,19 @@
 """Figures show what they were given: places, signs, scales, counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from matplotlib.image import imread
+from matplotlib.colors import LogNorm
 
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Columns, LineOfSight, SkyMaps
-from pipelines.figures.box import density_slice, edge_on, face_on
+from pipelines.cubes.sky import Columns, LineOfSight, near_the_sun
+from pipelines.figures.box import compare, density_slice, edge_on, face_on
+from pipelines.figures.integrals import integral, regridded, shared_range
 from pipelines.figures.scales import colour_scale
 from pipelines.figures.sightlines import lines_of_sight
-from pipelines.figures.sky import MOLLWEIDE, sky
-from pipelines.figures.style import save_figure
+
+X, Y, Z = (np.arange(-n, n + 1) * 250.0 for n in (12, 10, 6))
 
 
 def make_cube(unit="mag pc-1", name="mean", scale=1.0):
@@ -25,8 +28,34 @@ def make_cube(unit="mag pc-1", name="mean", scale=1.0):
     return Cube(x=x, y=y, z=z, arrays=arrays, unit=unit)
 
 
+def random_cube(**arrays):
+    """Random densities, at least 0.5, on 17 by 9 by 5 cells of 50 pc."""
+    x, y, z = (np.arange(-n, n + 1) * 50.0 for n in (8, 4, 2))
+    rng = np.random.default_rng(8)
+    made = {
+        name: scale * (0.5 + rng.random((len(z), len(y), len(x))))
+        for name, scale in arrays.items()
+    }
+    return Cube(x=x, y=y, z=z, arrays=made)
+
+
+def wide_cube(density=1e-3):
+    """Known within 1 kpc in x; a few cells of the prior beyond are enormous."""
+    values = np.full((len(Z), len(Y), len(X)), density)
+    support = np.zeros_like(values)
+    support[..., np.abs(X) <= 1000.0] = 1.0
+    std = 0.1 * values
+    values[:, ::3, -3:] = std[:, ::3, -3:] = 1.0
+    arrays = {"mean": values, "std": std, "support": support}
+    return Cube(x=X, y=Y, z=Z, arrays=arrays)
+
+
 def image_of(figure, panel=0):
     return figure.axes[panel].images[0]
+
+
+def shown(figure, panel=0):
+    return np.asarray(image_of(figure, panel).get_array())
 
 
 def bar_labels(figure):
@@ -44,17 +73,12 @@ def place_of_the_peak(image):
     )
 
 
-def test_face_on_shows_the_cloud_at_its_x_and_y_with_its_extinction():
-    image = image_of(face_on(make_cube()))
-    assert place_of_the_peak(image) == pytest.approx((300.0, -100.0))
+@pytest.mark.parametrize(("draw", "place"), [(face_on, -100.0), (edge_on, 50.0)])
+def test_a_view_shows_the_cloud_at_its_place_with_its_extinction(draw, place):
+    image = image_of(draw(make_cube()))
+    assert place_of_the_peak(image) == pytest.approx((300.0, place))
     assert np.nanmax(image.get_array()) == pytest.approx(0.02 * 50)
     assert image.origin == "lower"
-
-
-def test_edge_on_shows_the_cloud_at_its_x_and_z():
-    image = image_of(edge_on(make_cube()))
-    assert place_of_the_peak(image) == pytest.approx((300.0, 50.0))
-    assert np.nanmax(image.get_array()) == pytest.approx(0.02 * 50)
 
 
 @pytest.mark.parametrize(("width", "panels"), [(0.2, 2), (1.5, 3)])
@@ -135,68 +159,163 @@ def test_a_constant_image_has_a_scale(value):
         assert scale.norm.vmin <= value <= scale.norm.vmax
 
 
-def test_mollweide_places_are_where_the_formula_puts_them():
-    wcs = MOLLWEIDE.wcs
-
-    def project(l, b):  # noqa: E741
-        return wcs.wcs_world2pix(l, b, 0)
-
-    assert project(np.array(90.0), np.array(0.0)) == pytest.approx((-1.0, 0.0))
-    assert project(np.array(270.0), np.array(0.0)) == pytest.approx((1.0, 0.0))
-    assert project(np.array(123.0), np.array(90.0)) == pytest.approx((0, 1), abs=1e-6)
-    rng = np.random.default_rng(4)
-    l, b = rng.uniform(0, 360, 500), rng.uniform(-89, 89, 500)  # noqa: E741
-    x, y = project(l, b)
-    back_l, back_b = wcs.wcs_pix2world(x, y, 0)
-    np.testing.assert_allclose(back_b, b, atol=1e-4)
-    np.testing.assert_allclose((back_l - l + 180) % 360, 180, atol=1e-3)
+@pytest.mark.parametrize("draw", [face_on, density_slice])
+def test_cells_of_the_prior_set_no_colours_but_are_announced(draw):
+    image = draw(wide_cube()).axes[0].images[0]
+    known = np.asarray(image.get_array())[5, 12]
+    assert image.norm.vmax == pytest.approx(known, rel=0.05)
+    assert image.colorbar.extend in ("max", "both")
 
 
-def test_equal_areas_of_the_sky_are_equal_areas_of_the_figure():
-    # Half of the sphere lies within 30 deg of the equator.
-    height = MOLLWEIDE.wcs.wcs_world2pix(0.0, 30.0, 0)[1]
-    covered = 2 * (height * np.sqrt(1 - height**2) + np.arcsin(height)) / np.pi
-    assert covered == pytest.approx(0.5, abs=1e-6)
+def test_what_no_sight_line_passes_is_paled():
+    axes = face_on(wide_cube()).axes[0]
+    shade = np.asarray(axes.images[1].get_array())[..., 3]
+    assert (shade[:, np.abs(X) <= 1000.0] == 0).all()
+    assert (shade[:, np.abs(X) > 1000.0] > 0.3).all()
 
 
-def make_maps(count):
-    distances = 100.0 * np.arange(1, count + 1)
-    mean = np.outer(distances, np.ones(48)) * 1e-3
-    return SkyMaps(distances=distances, mean=mean, std=mean / 10)
+def test_a_cube_and_columns_end_at_the_same_places():
+    cube = wide_cube()
+    image = np.ones((len(Y), len(X)))
+    arrays = {"mean": image, "std": image}
+    columns = Columns(along="z", low=Z[0], high=Z[-1], arrays=arrays)
+    notes = [face_on(cube, given).texts[0].get_text() for given in (columns, None)]
+    assert notes[0].split(";")[0] == notes[1].split(";")[0]
+    assert integral(cube, "mean", "z")[5, 12] == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize(("count", "panels"), [(1, 1), (2, 2), (3, 3), (9, 3)])
-def test_the_sky_has_a_panel_for_a_few_distances_with_the_last(count, panels):
-    figure = sky(make_maps(count), dpi=40)
-    titles = [axes.get_title() for axes in figure.axes if axes.images]
-    assert len(titles) == 2 * panels
-    assert titles[0] == "out to 100 pc"
-    assert titles[-1] == f"out to {100 * count} pc"
+def test_part_of_a_column_is_integrated_with_a_linear_density_between_cells():
+    values = np.broadcast_to(Y[None, :, None], (len(Z), len(Y), len(X))) * 1e-6
+    cube = Cube(x=X, y=Y, z=Z, arrays={"mean": values})
+    part = integral(cube, "mean", "y", (-100.0, 700.0))
+    np.testing.assert_allclose(part, 1e-6 * (700.0**2 - 100.0**2) / 2)
 
 
-def test_the_sky_has_its_std_beside_the_mean():
-    figure = sky(make_maps(9), distances=[200.0, 400.0], dpi=40)
-    middles = [
-        np.nanmedian(np.asarray(axes.images[0].get_array())) for axes in figure.axes[:4]
-    ]
-    assert middles == pytest.approx([0.2, 0.02, 0.4, 0.04])
-    assert (
-        bar_labels(figure)
-        == ["mean extinction [mag]", "std of the extinction [mag]"] * 2
+def test_a_wide_box_is_seen_from_the_side_near_the_sun_only():
+    cube = wide_cube()
+    assert near_the_sun(cube.y) == (-500.0, 500.0)
+    assert near_the_sun(cube.y, 800.0) == (-800.0, 800.0)
+    assert near_the_sun(cube.y, 1e9) == (Y[0], Y[-1])
+    narrow = Cube(x=X, y=Y / 10, z=Z, arrays=cube.arrays)
+    assert near_the_sun(narrow.y) == (Y[0] / 10, Y[-1] / 10)
+    figure = edge_on(cube)
+    assert "500 pc < $y$ < 500 pc" in figure.texts[0].get_text()
+    image = figure.axes[0].images[0]
+    assert np.asarray(image.get_array())[3, 12] == pytest.approx(1.0)
+    assert not isinstance(image.norm, LogNorm)
+
+
+def test_the_plane_of_a_wide_box_does_not_hide_the_rest():
+    cube = wide_cube(np.exp(-np.abs(Z) / 100.0)[:, None, None] * np.ones((1, 21, 25)))
+    figure = edge_on(cube)
+    assert isinstance(figure.axes[0].images[0].norm, LogNorm)
+    assert "logarithmic" in figure.texts[0].get_text()
+    assert not isinstance(edge_on(cube, log=False).axes[0].images[0].norm, LogNorm)
+
+
+def test_maps_are_compared_in_the_box_that_both_cover():
+    cube = wide_cube()
+    small = Cube(
+        x=X[10:20], y=Y[2:9], z=Z, arrays={"mean": cube.arrays["mean"][:, 2:9, 10:20]}
     )
-    with pytest.raises(ValueError, match="no map out to 250 pc"):
-        sky(make_maps(9), distances=[250.0])
+    image = np.arange(float(len(Y) * len(X))).reshape(len(Y), len(X))
+    arrays = {"mean": image, "std": image}
+    columns = Columns(along="z", low=Z[0], high=Z[-1], arrays=arrays)
+    figure = compare(cube, small, columns=columns)
+    for axes in figure.axes[:8]:
+        expected = (X[10] - 125.0, X[19] + 125.0, Y[2] - 125.0, Y[8] + 125.0)
+        extent = np.array(axes.images[0].get_extent())
+        np.testing.assert_allclose(extent, np.array(expected) / 1e3 ** (extent[1] < 10))
+        assert not axes.texts
+    shown = np.asarray(figure.axes[0].images[0].get_array())
+    np.testing.assert_array_equal(shown, image[2:9, 10:20])
+    assert "circles every" in figure.texts[0].get_text()
 
 
-def test_unmapped_sky_stays_unmapped_in_the_picture():
-    maps = make_maps(1)
-    maps.mean[0, :24] = np.nan
-    data = np.asarray(image_of(sky(maps, dpi=100)).get_array())
-    outside = np.isnan(
-        np.asarray(image_of(sky(make_maps(1), dpi=100)).get_array())
-    ).sum()
-    inside = data.size - outside
-    assert (np.isnan(data).sum() - outside) / inside == pytest.approx(0.5, abs=0.02)
+def test_an_integral_is_of_the_mean_and_has_a_std_if_columns_have_it():
+    cube = random_cube(mean=1e-3, p50=2e-4, std=1e-4)
+    page = face_on(cube)
+    # From the first cell's centre to the last one's.
+    column = np.trapezoid(cube.arrays["mean"], dx=50, axis=0)
+    np.testing.assert_allclose(shown(page, 0), column, rtol=1e-6)
+    assert bar_labels(page) == ["mean extinction [mag]"]
+    arrays = {"mean": np.ones((9, 17)), "std": np.full((9, 17), 0.2)}
+    own = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
+    cube = replace(cube, meta={"extinction_band": "A_V"})
+    page = face_on(cube, own)
+    assert (shown(page, 1) == 0.2).all()
+    assert bar_labels(page)[1] == r"std of the extinction $A_\mathrm{V}$ [mag]"
+    with pytest.raises(ValueError, match="along y"):
+        edge_on(cube, own)
+
+
+def test_a_slice_is_the_plane_that_was_asked_for():
+    cube = random_cube(mean=1e-4, std=1e-5, support=1.0)
+    cube.arrays["support"][:, :3] = 0.0
+    page = density_slice(cube, axis="x", at=110.0)
+    np.testing.assert_allclose(shown(page, 0), cube.arrays["mean"][:, :, 10] * 1e3)
+    assert len(bar_labels(page)) == 1
+    assert "hatched" in page.texts[0].get_text()
+    with pytest.raises(ValueError, match="no slice at 430 pc"):
+        density_slice(cube, axis="x", at=430.0)
+
+
+def test_logarithmic_colours_show_zero_as_the_least():
+    scale = colour_scale("value", np.array([-1.0, 0.0, 1.0, 1.0, 1.0]), log=True)
+    assert isinstance(scale.norm, LogNorm)
+    assert scale.extend == "min"
+    cube = random_cube(mean=1e-4)
+    cube.arrays["mean"][2, 0, 0] = 0.0
+    image = image_of(density_slice(cube, log=True))
+    picture = image.to_rgba(image.get_array())
+    np.testing.assert_array_equal(picture[0, 0], scale.cmap(scale.norm(1e-9)))
+
+
+def test_differences_are_white_at_zero():
+    scale = colour_scale("difference", np.linspace(-3.0, 1.0, 500))
+    assert scale.norm.vmin == -scale.norm.vmax
+    assert min(scale.cmap(scale.norm(0.0))[:3]) > 0.95
+
+
+def test_another_grid_is_averaged_over_cells_and_interpolated_between_them():
+    cube = random_cube(mean=1e-3)
+    x, y, z = (np.arange(-300.0, 301.0, 10.0) for _ in range(3))
+    Z, Y, X = np.meshgrid(z, y, x, indexing="ij")
+    fine = Cube(x=x, y=y, z=z, arrays={"density": X + 2 * Y - Z}, unit="mag kpc-1")
+    fine.arrays["density"][30, 30, 31] += 25.0
+    found = regridded(fine, cube, 3.1).arrays["density"] * 1e3 / 3.1
+    places = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
+    plain = places[2] + 2 * places[1] - places[0]
+    outside = np.abs(places[2]) > 250
+    assert np.isnan(found[np.abs(places[2]) > 300]).all()
+    plain[2, 4, 8] += 25.0 / 125
+    np.testing.assert_allclose(found[~outside], plain[~outside], atol=1e-9)
+    assert shared_range(cube, fine, "z") == (-100.0, 100.0)
+    thin = replace(fine, z=z[20:41], arrays={"density": (X - Z)[20:41]})
+    filled = np.isfinite(regridded(thin, cube).arrays["density"]).any(axis=(1, 2))
+    assert shared_range(cube, thin, "z") == (-50.0, 50.0)
+    assert cube.z[filled][[0, -1]].tolist() == [-50.0, 50.0]
+    apart = replace(fine, z=z + 5000.0)
+    with pytest.raises(ValueError, match="0 planes"):
+        shared_range(cube, apart, "z")
+
+
+def test_a_comparison_has_differences_in_standard_deviations():
+    cube = random_cube(mean=1e-3, std=1e-4)
+    other = replace(cube, arrays={"density": cube.arrays["mean"] - 2e-4})
+    arrays = {"mean": cube.arrays["mean"][1:].sum(axis=0), "std": np.ones((9, 17))}
+    with pytest.raises(ValueError, match="both maps cover"):
+        compare(cube, other, columns=Columns(along="z", low=0, high=50, arrays=arrays))
+    page = compare(cube, other)
+    np.testing.assert_allclose(shown(page, 2), 2e-4 * 200)
+    np.testing.assert_allclose(shown(page, 5), 0.2)
+    assert len(bar_labels(page)) == 6
+    own = Columns(along="z", low=-100, high=100, arrays=arrays)
+    page = compare(cube, other, columns=own)
+    np.testing.assert_allclose(shown(page, 0), arrays["mean"])
+    np.testing.assert_allclose(shown(page, 3), shown(page, 2))
+    # Eight places: the last one, for a std of cells, has no axes.
+    assert len(bar_labels(page)) == 7 and all(axes.has_data() for axes in page.axes)
 
 
 def make_line(truth=None, extinction=(0.5, 0.6)):
@@ -238,15 +357,3 @@ def test_truth_is_drawn_where_it_is_known():
     without = lines_of_sight([make_line(extinction=())])
     labels = {text.get_text() for text in without.legends[0].get_texts()}
     assert {"posterior mean", "68%", "95%"} == labels
-
-
-def test_a_figure_needs_a_line_of_sight():
-    with pytest.raises(ValueError, match="at least one"):
-        lines_of_sight([])
-
-
-def test_figures_are_saved_whole_and_sharp(tmp_path):
-    save_figure(face_on(make_cube()), tmp_path / "face_on.png")
-    save_figure(face_on(make_cube()), tmp_path / "face_on.png")
-    assert imread(tmp_path / "face_on.png").shape[1] > 1000
-    assert [item.name for item in tmp_path.iterdir()] == ["face_on.png"]

@@ -10,19 +10,14 @@ import pytest
 import torch
 from drawn_text import cut_off, drawn_text, overlapping
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns
-from pipelines.figures.box import compare, density_slice, edge_on, face_on
-from pipelines.figures.integrals import regridded, shared_range
-from pipelines.figures.registry import KINDS, PlotOptions, draw, plot
-from pipelines.figures.scales import colour_scale
+from pipelines.figures.box import face_on
+from pipelines.figures.registry import KINDS, PlotOptions, draw
 from pipelines.figures.sightlines import lines_of_sight
-from pipelines.figures.sky import MOLLWEIDE, gnomonic, orthographic
 from pipelines.figures.style import band_of, band_symbol, save_figure
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
@@ -73,7 +68,7 @@ def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path, width, across):
         assert box.x1 <= page.bbox.x1
 
 
-WIDTHS = (80.0, 88.0, 120.0, 140.0, 180.0, 400.0)
+WIDTHS = (80.0, 120.0, 180.0, 400.0)
 
 
 def drawn(run, other, width):
@@ -97,15 +92,6 @@ def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path, width):
         assert not overlapping(figure), kind
 
 
-def test_text_that_is_cut_off_or_over_another_is_found():
-    figure = Figure()
-    figure.text(0.95, 0.5, "reaches out of the page")
-    figure.text(0.5, 0.2, "one")
-    figure.text(0.5, 0.2, "other")
-    assert cut_off(figure) == ["reaches out of the page"]
-    assert overlapping(figure) == [("one", "other")]
-
-
 def test_letters_of_a_pdf_are_letters(tmp_path):
     page = face_on(make_cube(mean=1e-3, std=1e-4))
     for name in ("a.pdf", "b.pdf"):
@@ -115,23 +101,6 @@ def test_letters_of_a_pdf_are_letters(tmp_path):
     assert written == (tmp_path / "b.pdf").read_bytes()
     with pytest.raises(InputError, match="png, pdf, svg"):
         save_figure(page, tmp_path / "a.eps")
-
-
-def test_an_integral_is_of_the_mean_and_has_a_std_if_columns_have_it():
-    cube = make_cube(mean=1e-3, p50=2e-4, std=1e-4)
-    page = face_on(cube)
-    # From the first cell's centre to the last one's.
-    column = np.trapezoid(cube.arrays["mean"], dx=50, axis=0)
-    np.testing.assert_allclose(shown(page, 0), column, rtol=1e-6)
-    assert labels(page) == ["mean extinction [mag]"]
-    arrays = {"mean": np.ones((9, 17)), "std": np.full((9, 17), 0.2)}
-    own = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
-    cube = replace(cube, meta={"extinction_band": "A_V"})
-    page = face_on(cube, own)
-    assert (shown(page, 1) == 0.2).all()
-    assert labels(page)[1] == r"std of the extinction $A_\mathrm{V}$ [mag]"
-    with pytest.raises(ValueError, match="along y"):
-        edge_on(cube, own)
 
 
 def test_columns_of_a_cloud_are_its_closed_form(cloud_run):
@@ -207,104 +176,6 @@ def test_profiles_have_the_quantiles_of_their_integrals(positive_run):
         assert axes.lines[0].get_xydata()[0].tolist() == [0.0, 0.0]
 
 
-def test_a_slice_is_the_plane_that_was_asked_for():
-    cube = make_cube(mean=1e-4, std=1e-5, support=1.0)
-    cube.arrays["support"][:, :3] = 0.0
-    page = density_slice(cube, axis="x", at=110.0)
-    np.testing.assert_allclose(shown(page, 0), cube.arrays["mean"][:, :, 10] * 1e3)
-    assert len(panels(page)) == 1
-    assert "hatched" in page.texts[0].get_text()
-    with pytest.raises(ValueError, match="no slice at 430 pc"):
-        density_slice(cube, axis="x", at=430.0)
-
-
-def test_logarithmic_colours_show_zero_as_the_least():
-    scale = colour_scale("value", np.array([-1.0, 0.0, 1.0, 1.0, 1.0]), log=True)
-    assert isinstance(scale.norm, LogNorm)
-    assert scale.extend == "min"
-    cube = make_cube(mean=1e-4)
-    cube.arrays["mean"][2, 0, 0] = 0.0
-    image = panels(density_slice(cube, log=True))[0].images[0]
-    picture = image.to_rgba(image.get_array())
-    np.testing.assert_array_equal(picture[0, 0], scale.cmap(scale.norm(1e-9)))
-
-
-def test_differences_are_white_at_zero():
-    scale = colour_scale("difference", np.linspace(-3.0, 1.0, 500))
-    assert scale.norm.vmin == -scale.norm.vmax
-    assert min(scale.cmap(scale.norm(0.0))[:3]) > 0.95
-
-
-def test_another_grid_is_averaged_over_cells_and_interpolated_between_them():
-    cube = make_cube(mean=1e-3)
-    x, y, z = (np.arange(-300.0, 301.0, 10.0) for _ in range(3))
-    Z, Y, X = np.meshgrid(z, y, x, indexing="ij")
-    fine = Cube(x=x, y=y, z=z, arrays={"density": X + 2 * Y - Z}, unit="mag kpc-1")
-    fine.arrays["density"][30, 30, 31] += 25.0
-    found = regridded(fine, cube, 3.1).arrays["density"] * 1e3 / 3.1
-    places = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-    plain = places[2] + 2 * places[1] - places[0]
-    outside = np.abs(places[2]) > 250
-    assert np.isnan(found[np.abs(places[2]) > 300]).all()
-    plain[2, 4, 8] += 25.0 / 125
-    np.testing.assert_allclose(found[~outside], plain[~outside], atol=1e-9)
-    assert shared_range(cube, fine, "z") == (-100.0, 100.0)
-    thin = replace(fine, z=z[20:41], arrays={"density": (X - Z)[20:41]})
-    filled = np.isfinite(regridded(thin, cube).arrays["density"]).any(axis=(1, 2))
-    assert shared_range(cube, thin, "z") == (-50.0, 50.0)
-    assert cube.z[filled][[0, -1]].tolist() == [-50.0, 50.0]
-    apart = replace(fine, z=z + 5000.0)
-    with pytest.raises(ValueError, match="0 planes"):
-        shared_range(cube, apart, "z")
-
-
-def test_a_comparison_has_differences_in_standard_deviations():
-    cube = make_cube(mean=1e-3, std=1e-4)
-    other = replace(cube, arrays={"density": cube.arrays["mean"] - 2e-4})
-    arrays = {"mean": cube.arrays["mean"][1:].sum(axis=0), "std": np.ones((9, 17))}
-    with pytest.raises(ValueError, match="both maps cover"):
-        compare(cube, other, columns=Columns(along="z", low=0, high=50, arrays=arrays))
-    page = compare(cube, other)
-    np.testing.assert_allclose(shown(page, 2), 2e-4 * 200)
-    np.testing.assert_allclose(shown(page, 5), 0.2)
-    assert len(panels(page)) == 6
-    own = Columns(along="z", low=-100, high=100, arrays=arrays)
-    page = compare(cube, other, columns=own)
-    np.testing.assert_allclose(shown(page, 0), arrays["mean"])
-    np.testing.assert_allclose(shown(page, 3), shown(page, 2))
-    # Eight places: the last one, for a std of cells, has no axes.
-    assert len(panels(page)) == 7 and all(axes.has_data() for axes in page.axes)
-
-
-@pytest.mark.parametrize(
-    "projection",
-    [orthographic(130.0, -35.0), gnomonic(350.0, 60.0, 70.0)],
-)
-def test_projections_lead_back_and_longitude_grows_to_the_left(projection):
-    rng = np.random.default_rng(1)
-    x, y = (rng.uniform(-0.6, 0.6, 200) * projection.half[0] for _ in range(2))
-    wcs = projection.wcs
-    l, b = wcs.wcs_pix2world(x, y, 0)  # noqa: E741
-    np.testing.assert_allclose(wcs.wcs_world2pix(l, b, 0), (x, y), atol=1e-9)
-    centre = np.array(projection.l), np.array(projection.b)
-    np.testing.assert_allclose(wcs.wcs_world2pix(*centre, 0), 0.0, atol=1e-12)
-    left = wcs.wcs_world2pix(centre[0] + 1.0, centre[1], 0)
-    up = wcs.wcs_world2pix(centre[0], centre[1] + 1.0, 0)
-    assert left[0] < 0 < up[1]
-    # A degree is a degree around the centre.
-    assert up[1] == pytest.approx(np.radians(1.0), rel=1e-3)
-    assert -left[0] == pytest.approx(
-        np.radians(np.cos(np.radians(centre[1]))), rel=1e-3
-    )
-
-
-def test_what_lies_behind_is_not_shown():
-    behind = np.array(310.0), np.array(35.0)
-    assert np.isnan(orthographic(130.0, -35.0).wcs.wcs_world2pix(*behind, 0)).all()
-    assert np.isnan(gnomonic(130.0, -35.0).wcs.wcs_world2pix(*behind, 0)).all()
-    assert np.isfinite(MOLLWEIDE.wcs.wcs_world2pix(*behind, 0)).all()
-
-
 @pytest.mark.parametrize(
     ("band", "found", "symbol"),
     [
@@ -372,30 +243,6 @@ def test_a_second_map_is_whatever_compare_takes(tmp_path, command):
     for wrong in ("dustmaps:none.Query", "absent.npz"):
         done = command(f"{words} --other {wrong} --factor 1 --other-integrated")
         assert done.exit_code == 2, wrong
-
-
-def test_a_new_figure_is_a_line_in_the_registry(tmp_path, command, monkeypatch):
-    def dots(source, options):
-        figure = Figure()
-        figure.subplots().plot(source.cube().x, "o")
-        return figure
-
-    monkeypatch.setitem(KINDS, "dots", ("dots", dots))
-    write_zarr(tmp_path / "map.zarr", make_cube(mean=1e-3))
-    words = f"plot {tmp_path}/map.zarr -o {tmp_path}/out --kind"
-    assert command(f"{words} dots").exit_code == 0
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["dots.png"]
-    assert "dots" in command("plot --help").output
-    unknown = command(f"{words} stripes")
-    assert unknown.exit_code == 2 and "dots" in unknown.stderr
-
-
-def test_lines_of_a_run_go_where_they_are_told(tmp_path, positive_run):
-    options = PlotOptions(
-        directions=[(18.4, -9.0)], dpi=50.0, distances=[200.0], nside=8
-    )
-    paths, _ = plot(positive_run.path, tmp_path, kinds=("los", "sky"), options=options)
-    assert [path.name for path in paths] == ["lines_of_sight.png", "sky.png"]
 
 
 def test_a_panel_is_drawn_alone_with_the_colours_asked_for(

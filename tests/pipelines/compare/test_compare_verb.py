@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from matplotlib.image import imread
 
 from pipelines.catalog.schema import write_stars
-from pipelines.compare.comparison import Comparison
 from pipelines.verify import verify
 
 
@@ -81,14 +79,3 @@ def test_folders_of_others_are_left_alone(desk, positive_run, command):
     assert command(f"{line} --overwrite").exit_code == 0
     assert "exists" in command(line).output
     assert command(f"{line} --overwrite").exit_code == 0
-
-
-def test_of_a_long_table_the_first_rows_are_shown():
-    rows = [{"name": f"star {n}"} for n in range(746)]
-    found = Comparison(
-        kind="stars", numbers={}, tables={"stars": rows}, shown=("stars",), words=()
-    )
-    assert "star 19 " in str(found) and "star 20 " not in str(found)
-    assert "20 of 746 rows; all are in stars.csv" in str(found)
-    short = dataclasses.replace(found, tables={"stars": rows[:20]})
-    assert "star 19 " in str(short) and "stars.csv" not in str(short)

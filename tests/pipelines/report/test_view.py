@@ -83,10 +83,3 @@ def test_nested_cubes_are_shown_whole_and_near_the_sun():
     assert (first["x"][0], second["x"][0]) == (-400.0, -50.0)
     np.testing.assert_allclose(decoded(second["density"], "<f4"), 2000.0)
     assert drawn.about[1].startswith("Near the Sun")
-
-
-def test_the_page_says_how_much_coarser_the_view_is(monkeypatch):
-    monkeypatch.setattr("pipelines.report.pictures._POINTS", 12)
-    said = view(cube()).about[0]
-    assert "2 × 2 × 2 grid points" in said
-    assert "20 pc apart" in said
