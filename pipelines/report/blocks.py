@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 
 _DPI = 180
@@ -95,11 +96,12 @@ def picture(figure: Figure, *, alt: str, caption: str, vector: bool = False) -> 
     """Return a figure as a data URI: PNG, or SVG where lines are few."""
     stream = io.BytesIO()
     form, mime = ("svg", "image/svg+xml") if vector else ("png", "image/png")
-    # An SVG without a date: the same figure is the same file.
     metadata = {"Date": None} if vector else None
-    figure.savefig(
-        stream, format=form, dpi=_DPI, bbox_inches="tight", metadata=metadata
-    )
+    # An SVG without a date and chance names: the same figure is the same file.
+    with mpl.rc_context({"svg.hashsalt": "dustmap"}):
+        figure.savefig(
+            stream, format=form, dpi=_DPI, bbox_inches="tight", metadata=metadata
+        )
     content = base64.b64encode(stream.getvalue()).decode("ascii")
     return Picture(
         source=f"data:{mime};base64,{content}",

@@ -11,8 +11,7 @@ import numpy as np
 
 from pipelines.base.calibration import Calibration, calibrate
 from pipelines.catalog.schema import read_stars
-from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Columns, LineOfSight, SkyMaps, usual_ends
+from pipelines.maps.answers import Answers
 from pipelines.maps.opening import open_run
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
@@ -27,17 +26,14 @@ UNJUDGED = (
 
 @dataclass(frozen=True, kw_only=True)
 class ReportData:
-    """A run, its products, and its held-out stars.
+    """A run, its map (``source``), and its held-out stars.
 
-    ``columns`` are extinctions through the box by the axis they are integrated along;
-    ``near``, of nested grids, those along z through the grid shown around the Sun.
+    ``nside`` is the resolution of sky maps; ``None`` leaves the choice to the map.
     """
 
     run: Run
-    cube: Cube
-    sky: SkyMaps
-    columns: dict[str, Columns | None]
-    lines: list[LineOfSight]
+    source: Answers
+    nside: int | None = None
     records: list[Record]
     origin: dict[str, Any]
     held_out: HeldOut | None = None
@@ -73,21 +69,15 @@ def gather(path: Path, *, nside: int | None = None) -> ReportData:
     Raises
     ------
     InputError
-        If a run or an export is incomplete or was altered.
+        If a run is incomplete or was altered.
     """
     source = open_run(path)
-    run, cube = source.fit, source.cube()
+    run = source.fit
     assert run is not None
-    ends = usual_ends(cube.y)
-    through = {along: source.columns(along, two) for along, two in ends.items()}
-    if cube.finer:
-        through["near"] = source.columns("z", level=cube.level_within())
     return ReportData(
         run=run,
-        cube=cube,
-        sky=source.sky_maps(None, nside),
-        columns=through,
-        lines=source.lines(None),
+        source=source,
+        nside=nside,
         records=read_metrics(run.path / "metrics.jsonl"),
         origin=provenance(run),
         held_out=read_held_out(run.path),

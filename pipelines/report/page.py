@@ -40,7 +40,7 @@ def write_report(
     data = gather(run, nside=nside)
     sections = [overview(data), maps(data)]
     if three_d:
-        title, blocks = "In three dimensions", (view(data.cube),)
+        title, blocks = "In three dimensions", (view(data.source.cube()),)
         sections.append(Section(key="three-d", title=title, blocks=blocks))
     sections += [sight_lines(data), limits(data)]
     sections += [validation(data), summary(data), diagnostics(data), origin(data)]

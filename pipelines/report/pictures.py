@@ -11,9 +11,9 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.cubes.cube import Cube
-from pipelines.figures.box import density_slice, edge_on, face_on
-from pipelines.figures.sightlines import lines_of_sight
+from pipelines.figures.registry import PlotOptions, draw
 from pipelines.report.blocks import (
+    Picture,
     Section,
     View,
     by,
@@ -36,55 +36,73 @@ _HOW = (
 )
 
 
+# Of figures of `dustmap plot`: what they show in words, and their captions.
+_FIGURES = {
+    "face-on": (
+        "Map of the extinction through the box seen from the north Galactic pole, the "
+        "Sun at the origin",
+        "Face-on: mean extinction through the whole box along z, and its standard "
+        "deviation.",
+    ),
+    "sky": (
+        "Extinction over the whole sky in Galactic coordinates",
+        "The sky: extinction from the Sun to a distance, Galactic coordinates, l = 0° "
+        "in the middle and growing to the left.",
+    ),
+    "near": (
+        "Map of the extinction through a finer grid around the Sun, seen from the "
+        "north Galactic pole",
+        "Near the Sun: mean extinction through a finer grid alone, between the heights "
+        "that the picture names, and its standard deviation.",
+    ),
+    "edge-on": (
+        "Map of the extinction through the box seen along y, the Galactic plane "
+        "horizontal",
+        "Edge-on: mean extinction along y, between the ends that the picture names, "
+        "and its standard deviation.",
+    ),
+    "slice": (
+        "Mean density in the plane of the Sun",
+        "The mean density in the plane nearest z = 0: along a line it adds up to the "
+        "extinction.",
+    ),
+    "los": (
+        "Extinction against distance with its uncertainty",
+        "Extinction to a distance along directions of much dust, its 68% and 95% "
+        "bands, and the stars near by. Where the last star stands, the map begins to "
+        "extrapolate.",
+    ),
+}
+
+
+def drawn(data: ReportData, kind: str) -> Picture:
+    """Draw a figure as `dustmap plot` does; its panels' titles stand in the words."""
+    figure = draw(data.source, kind, PlotOptions(nside=data.nside))
+    alt, caption = _FIGURES[kind]
+    titles = dict.fromkeys(axes.get_title() for axes in figure.axes)
+    if named := "; ".join(filter(None, titles)):
+        alt = f"{alt}: {named}".replace("$", "").replace("\n", " ")
+    return picture(figure, alt=alt, caption=caption)
+
+
 def maps(data: ReportData) -> Section:
     """Draw what is near the Sun, the box edge-on, and a slice."""
-    cube = data.cube
+    cube = data.source.cube()
     seen = percent(float((cube.arrays["support"] > 0).mean()))
     text = (
         "The Sun is at the origin; x points to the Galactic centre (l = 0°), y to "
         f"l = 90°, z to the north Galactic pole. {seen} of the cells are crossed "
         "by the sight line of some star. In the others the map is its prior."
     )
-    pictures = [
-        picture(
-            edge_on(cube, data.columns["y"]),
-            alt="Map of the extinction through the box seen along y, the Galactic "
-            "plane horizontal",
-            caption="Edge-on: mean extinction along y, between the ends that the "
-            "picture names, and its standard deviation.",
-        ),
-        picture(
-            density_slice(cube),
-            alt="Mean density in the plane of the Sun",
-            caption="The mean density in the plane nearest z = 0: along a line it adds "
-            "up to the extinction.",
-        ),
-    ]
-    if cube.finer:
-        near = picture(
-            face_on(cube.levels[cube.level_within()], data.columns["near"]),
-            alt="Map of the extinction through a finer grid around the Sun, seen from "
-            "the north Galactic pole",
-            caption="Near the Sun: mean extinction through a finer grid alone, between "
-            "the heights that the picture names, and its standard deviation.",
-        )
-        pictures.insert(0, near)
-    return Section(key="maps", title="More maps", blocks=(text, *pictures))
+    kinds = (*(["near"] if cube.finer else []), "edge-on", "slice")
+    blocks = (text, *(drawn(data, kind) for kind in kinds))
+    return Section(key="maps", title="More maps", blocks=blocks)
 
 
 def sight_lines(data: ReportData) -> Section:
     """Draw the extinction along a few directions, with the stars near them."""
-    directions = "; ".join(
-        f"l = {line.l:.1f}°, b = {significant(line.b, 3)}°" for line in data.lines
-    )
-    drawn = picture(
-        lines_of_sight(data.lines),
-        alt=f"Extinction against distance with its uncertainty towards {directions}",
-        caption="Extinction to a distance along directions of much dust, its 68% and "
-        "95% bands, and the stars near by. Where the last star stands, the map begins "
-        "to extrapolate.",
-    )
-    return Section(key="sight-lines", title="Lines of sight", blocks=(drawn,))
+    blocks = (drawn(data, "los"),)
+    return Section(key="sight-lines", title="Lines of sight", blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

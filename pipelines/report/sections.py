@@ -10,8 +10,6 @@ import numpy as np
 
 from dustmap.kernels import KERNELS
 from pipelines.bands.source import known_band
-from pipelines.figures.box import face_on
-from pipelines.figures.sky import sky
 from pipelines.formats.citation import cited_papers
 from pipelines.report.blocks import (
     Block,
@@ -24,13 +22,13 @@ from pipelines.report.blocks import (
     duration,
     facts,
     percent,
-    picture,
     plain,
     several,
     significant,
     size,
 )
 from pipelines.report.data import UNJUDGED, ReportData
+from pipelines.report.pictures import drawn
 from pipelines.run.baseline import NAME, in_words, loses
 from pipelines.run.folder import Run
 from pipelines.run.verdict import Grade
@@ -73,23 +71,7 @@ def overview(data: ReportData) -> Section:
         header = ("", "this map", *(f"no map: {NAME}" for _ in beside))
         caption = f"{score['stars']:.0f} held-out stars"
         blocks.append(Table(caption=caption, header=header, rows=tuple(rows)))
-    reach = plain(float(data.sky.distances[-1]))
-    blocks += [
-        picture(
-            face_on(data.cube, data.columns["z"]),
-            alt="Map of the extinction through the box seen from the north Galactic "
-            "pole, the Sun at the origin",
-            caption="Face-on: mean extinction through the whole box along z, and its "
-            "standard deviation.",
-        ),
-        picture(
-            sky(data.sky),
-            alt="Extinction over the whole sky in Galactic coordinates out to several "
-            f"distances, the last {reach} pc",
-            caption="The sky: extinction from the Sun to a distance, Galactic "
-            "coordinates, l = 0° in the middle and growing to the left.",
-        ),
-    ]
+    blocks += [drawn(data, "face-on"), drawn(data, "sky")]
     return Section(key="overview", title="At a glance", blocks=tuple(blocks))
 
 

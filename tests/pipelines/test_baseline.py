@@ -127,10 +127,7 @@ def report_data(run, held: HeldOut) -> ReportData:
     """Of a report whose maps are not asked for."""
     return ReportData(
         run=run,
-        cube=None,  # type: ignore[arg-type]
-        sky=None,  # type: ignore[arg-type]
-        columns={},
-        lines=[],
+        source=None,  # type: ignore[arg-type]
         records=[],
         origin={},
         held_out=held,
