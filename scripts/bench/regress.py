@@ -22,6 +22,7 @@ from road3d_data import ROWS, simulate_roads
 from verbs import dustmap
 
 from pipelines.base.progress import say
+from pipelines.regress.regressor import ENGINES
 
 Columns = dict[str, np.ndarray]
 # Points along each side of the lattice on which the simulated relief is drawn.
@@ -125,7 +126,12 @@ def arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--data", type=Path, default=data_folder(), metavar="FOLDER")
     options.add_argument("--case", action="append", metavar="NAME", help="a table")
-    options.add_argument("--method", action="append", help="auto unless given")
+    options.add_argument(
+        "--method",
+        action="append",
+        choices=("auto", *ENGINES),
+        help="auto unless given",
+    )
     options.add_argument("--likelihood", default="gaussian")
     chosen = options.parse_args()
     known = cases(chosen.data, quick=chosen.quick)

@@ -90,3 +90,15 @@ def test_regress(tmp_path, data_dir):
     (row,) = rows
     assert row["method"] == "neighbours" and row["rows"] == 320
     assert 0 < row["RMSE"] < 1 and row["NLL"] < 1.5 and row["CPU [s]"] > 0
+
+
+def test_regress_refuses_an_unknown_method(tmp_path):
+    words = ("--quick", "--output", str(tmp_path), "--method", "neighbour")
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "regress.py"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "'neighbour'" in done.stderr and "'neighbours'" in done.stderr
