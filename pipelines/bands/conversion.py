@@ -25,8 +25,8 @@ from pipelines.bands.passbands import Band, parse_band
 from pipelines.base.errors import InputError
 
 _FILE = importlib.resources.files("pipelines.bands") / "curves.toml"
-# Reference, title and DOI of the curves, and of the package that computes them.
-CURVES: dict[str, dict[str, str]] = tomllib.loads(_FILE.read_text("utf-8"))
+# Title and references of the curves, and of the package that computes them.
+CURVES: dict[str, dict[str, Any]] = tomllib.loads(_FILE.read_text("utf-8"))
 _PACKAGE = CURVES.pop("dust_extinction")
 CURVE = "G23"
 R_V = 3.1
@@ -49,8 +49,8 @@ class Conversion:
     package: str
 
     @property
-    def cited(self) -> list[dict[str, str]]:
-        """Reference, title and DOI of the works that it rests on."""
+    def cited(self) -> list[dict[str, Any]]:
+        """Title and references of the works that it rests on."""
         return [CURVES[self.curve], _PACKAGE] if self.package else []
 
     def as_dict(self) -> dict[str, Any]:

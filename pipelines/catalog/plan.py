@@ -214,7 +214,6 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
     survey = plan.survey or Preset(
         name=name,
         title=f"Columns as in {first.source.path.name}",
-        reference="",
         band="",
         tested_on="real",
         notes=f"Saved from the mapping of {first.source.path.name}.",

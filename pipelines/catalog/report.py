@@ -130,7 +130,7 @@ def _assumptions(plan: IngestPlan) -> list[str]:
         terms = ", ".join(f"{name} at {nm:g} nm" for name, nm, _ in band.terms)
         assumed.append(f"band: {band.name}, in conversions {terms}")
     if preset is not None:
-        cited = f" ({preset.cited})" if preset.cited else ""
+        cited = f" ({'; '.join(preset.references)})" if preset.references else ""
         assumed.append(f"{preset.title}{cited}; band: {preset.band}")
         if preset.tested_on == "generated":
             assumed.append("this preset was not tested on a sample of the real survey")
