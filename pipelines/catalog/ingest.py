@@ -136,7 +136,7 @@ def ingest(
             ) as table:
                 for batch in stars.in_order():
                     table.write(batch)
-                table.describe(make_record(plan, report))
+                table.meta = make_record(plan, report)
         else:
             with atomic_directory(output, overwrite=overwrite) as folder:
                 cells = cells and cells.reaching(stars.farthest())
