@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from pipelines.bands import Conversion, conversion, source_band
-from pipelines.bands.passbands import parse_band
-from pipelines.bands.source import UNKNOWN, known_band
+from pipelines.bands import (
+    UNKNOWN,
+    Conversion,
+    conversion,
+    known_band,
+    parse_band,
+    source_band,
+)
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import parse_filter
 from pipelines.catalog.mapping import NAME, PRESET, Recipe, choose, parse_mappings

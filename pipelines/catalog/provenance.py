@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.bands.source import joined_bands
+from pipelines.bands import joined_bands
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import references_of
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, read_footer

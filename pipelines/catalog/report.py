@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.bands.passbands import parse_band
+from pipelines.bands import parse_band
 from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.rows import Tally
 from pipelines.catalog.schema import CANONICAL_UNITS

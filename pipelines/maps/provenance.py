@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dustmap
-from pipelines.bands.conversion import Conversion
-from pipelines.bands.source import joined_bands
+from pipelines.bands import Conversion, joined_bands
 from pipelines.catalog.provenance import surveys
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Integrated, ShellMaps, SkyMaps

@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from dustmap.kernels import KERNELS
-from pipelines.bands.source import known_band
+from pipelines.bands import known_band
 from pipelines.formats.citation import cited_papers
 from pipelines.report.blocks import (
     Block,
