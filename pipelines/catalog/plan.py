@@ -66,7 +66,7 @@ class IngestOptions:
         was ingested before.
     any_range
         Whether to accept medians that look as if the unit were another
-        (`pipelines.catalog.soundness.find_doubts`).
+        (`pipelines.catalog.report.find_doubts`).
     repeats
         The fate of objects that are in more than one catalogue, by ``source_id``:
         ``keep`` all, keep the ``first``, or refuse them as an ``error``.
