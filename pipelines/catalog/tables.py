@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
-from pipelines.storage.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
+from pipelines.storage.digests import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"

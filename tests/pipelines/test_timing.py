@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.base.timing import StageClock, in_words
+from pipelines.base.progress import StageClock, in_words
 
 
 class Turned:
@@ -20,7 +20,7 @@ def clock():
 
 
 def test_what_is_put_aside_is_no_time_of_its_stage(monkeypatch, clock):
-    monkeypatch.setattr("pipelines.base.timing.time.perf_counter", clock)
+    monkeypatch.setattr("pipelines.base.progress.time.perf_counter", clock)
     stages = StageClock({"plan": 2.0}, clock())
     clock.now += 7.0
     stages.aside("checkpoints", 3.0)
