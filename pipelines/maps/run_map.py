@@ -78,20 +78,9 @@ class RunMap(Answers):
         """All moments."""
         return KINDS
 
-    def samples(
-        self,
-        places: Places,
-        *,
-        integrated: bool,
-        rng: np.random.Generator | None = None,
+    def _samples(
+        self, places: Places, integrated: bool, rng: np.random.Generator | None
     ) -> np.ndarray:
-        """Posterior samples, shape ``(n, s)``; with ``rng`` one of them, ``(n,)``.
-
-        Raises
-        ------
-        InputError
-            If the fit has no samples.
-        """
         count = len(self.run.posterior.samples)
         if not count:
             raise InputError(
@@ -122,17 +111,14 @@ class RunMap(Answers):
         """Distance at which each sight line leaves the box [pc]."""
         return self.box.exits(places.directions)
 
-    def cube(self) -> Cube:
-        """The density: in the folder, or computed."""
+    def _cube(self) -> Cube:
         return self._in_folder or self._computed[0]
 
-    def columns(
-        self, along: str, between: Ends | None = None, *, level: int = 0
-    ) -> Columns | None:
+    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
         """The integral through a level's box; ``None`` with the engine svi."""
         if level:
             return columns(self.run, along, between, level=level)
-        cube, stored = self.cube(), None
+        cube, stored = self._cube(), None
         if self._in_folder is not None:
             stored = read_columns(self.path / "map.zarr").get(along)
         centres = getattr(cube, along)
@@ -147,10 +133,9 @@ class RunMap(Answers):
             return self._computed[1][along]
         return columns(self.run, along, between)
 
-    def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+    def _sky_maps(
+        self, distances: Sequence[float] | None, nside: int | None
     ) -> SkyMaps:
-        """Cumulative extinction over the sky: in the folder, or computed."""
         stored = self.path / "map.healpix.fits"
         if stored.exists() and nside is None and distances is None:
             maps = read_healpix(stored)
@@ -159,8 +144,7 @@ class RunMap(Answers):
         chosen = None if distances is None else np.array(distances)
         return sky_maps(self.run, distances=chosen, nside=nside)
 
-    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
-        """Extinction along lines of sight, with the stars near them."""
+    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
         return lines_of_sight(self.run, directions)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""One map object: a map, asked with coordinates and units."""
+"""A map with coordinates in and quantities out."""
 
 from __future__ import annotations
 
@@ -30,18 +30,13 @@ if TYPE_CHECKING:
 
 # Beams handled at once.
 _BEAMS = 512
-FLAGS = np.dtype(
-    [
-        (name, "?")
-        for name in ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
-    ]
-)
+_NAMES = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
+FLAGS = np.dtype([(name, "?") for name in _NAMES])
 """Fields of the flags of a query.
 
-``inside``: the place is in the map, and only then there is a value. ``unseen``:
-no sight line crosses the cell itself. ``extrapolated``: nor through what lies behind it
-on the sight line, so that the map goes on with the prior.
-``no_distance``: the row's distance is missing. ``to_edge``: the distance was infinite,
+``inside``: the place is in the map; values outside are NaN. ``unseen``: no sight line
+crosses the cell. ``extrapolated``: nor any cell behind it, so that the prior alone is
+left. ``no_distance``: the distance is missing. ``to_edge``: the distance was infinite,
 and the value is that at the edge of the map.
 """
 FILLED_FLAGS = np.dtype([*FLAGS.descr, ("filled", "?"), ("joined", "?")])
@@ -56,32 +51,23 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
     "random_sample": (),
 }
 MODES = tuple(_KINDS)
-_BOTH = (
-    "pass integrated=True for the extinction from the observer to each place [mag], or "
-    "integrated=False for the extinction density there [mag/pc]"
-)
+Percentiles = float | Sequence[float] | np.ndarray
 
 
-def kinds_of(
-    mode: str,
-    *,
-    integrated: bool | None,
-    pct: float | Sequence[float] | np.ndarray | None,
-    total: bool,
+def _kinds_of(
+    mode: str, integrated: bool | None, pct: Percentiles | None, total: bool
 ) -> tuple[Kind, ...]:
-    """Return the moments of a mode; none for posterior samples.
-
-    Raises
-    ------
-    InputError
-        If a choice is missing, unknown or contradicts another.
-    """
+    """Return the moments of a mode, none for samples; refuse choices that clash."""
+    both = (
+        "pass integrated=True for the extinction from the observer to each place "
+        "[mag], or integrated=False for the extinction density there [mag/pc]"
+    )
     if integrated is None:
-        raise InputError(f"the quantity is missing, and has no default: {_BOTH}")
+        raise InputError(f"the quantity is missing, and has no default: {both}")
     if mode not in MODES:
         raise InputError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
     if total and not integrated:
-        raise InputError(f"total=True goes with integrated=True only: {_BOTH}")
+        raise InputError(f"total=True goes with integrated=True only: {both}")
     if (pct is None) == (mode == "percentile"):
         raise InputError(
             "mode 'percentile' takes percentiles (--pct 16,50,84 or pct=[16, 50, 84]), "
@@ -141,7 +127,7 @@ class DustMap:
         What answers with moments and quantiles: a store interpolates them, a fit
         computes them anew for every place.
     draws
-        The fit that answers with posterior samples, if there is one.
+        The fit that draws posterior samples, if there is one.
     """
 
     answers: Answers
@@ -195,14 +181,9 @@ class DustMap:
     def plot(self, kind: str = "face-on", **options: Any) -> Figure:
         """Draw a figure of the map, as ``dustmap plot --kind`` does.
 
-        Parameters
-        ----------
-        kind
-            ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice`` or
-            ``compare``.
-        options
-            Those of `pipelines.figures.registry.PlotOptions`, such as
-            ``distances=[500, 1000]`` [pc].
+        ``kind`` is ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice`` or
+        ``compare``; ``options`` are those of `pipelines.figures.registry.PlotOptions`,
+        such as ``distances=[500, 1000]`` [pc].
 
         Raises
         ------
@@ -250,25 +231,23 @@ class DustMap:
         *,
         integrated: bool | None = None,
         mode: str = "mean",
-        pct: float | Sequence[float] | np.ndarray | None = None,
+        pct: Percentiles | None = None,
         total: bool = False,
         return_flags: bool = False,
         rng: np.random.Generator | None = None,
     ) -> Any:
-        """Ask for the extinction to, or the density at, some coordinates.
+        """Return the extinction to, or the density at, coordinates.
 
-        What the grid cannot resolve of a positive density scatters by one number for
-        each sample and direction (within 2 milliarcsec), with the scatter of each
-        distance. Of the density, the number is that of a sample and a cell. Each
-        direction, or cell, scatters by itself.
+        What the grid cannot resolve of a positive density is drawn once for each
+        sample and direction (within 2 milliarcsec), and scaled to the scatter at each
+        distance; of the density, once for each sample and cell.
 
         The extinction of a positive density does not fall along a direction: a store
-        holds curves that do not, and a run makes them of the places of one call. A
-        place that is asked alone has the posterior of that place.
+        holds such curves, and a run makes them of the places of one call. A place in a
+        call of its own has the posterior of that place.
 
-        Between grid points a store interpolates mean, std and quantiles, trilinearly;
-        a run without a store takes quantiles over the samples at the place itself,
-        which are higher there.
+        Between grid points a store interpolates mean, std and quantiles trilinearly; a
+        run takes quantiles over the samples at the place itself, which are higher.
 
         Parameters
         ----------
@@ -300,22 +279,32 @@ class DustMap:
         InputError
             If a choice is missing, distances are, or the map does not hold the answer.
         """
-        kinds = kinds_of(mode, integrated=integrated, pct=pct, total=total)
-        source = self.answers if kinds else self._drawn_from(mode, rng)
-        places, reached = _reached(source, coords, bool(integrated), total)
+        kinds = _kinds_of(mode, integrated, pct, total)
+        integrated = bool(integrated)
+        source = self.answers if kinds else self.draws
+        if source is None:
+            raise InputError(
+                f"mode={mode!r} needs posterior samples, which {self.path} does not "
+                "hold: name the run folder beside the map, "
+                "by --samples RUN or open_map(map, samples=RUN)"
+            )
+        if mode == "random_sample" and rng is None:
+            raise InputError(
+                "mode='random_sample' takes rng=np.random.default_rng(seed), so that "
+                "the choice can be made again"
+            )
+        places, reached = _reached(source, coords, integrated, total)
         if kinds:
-            ask = source.extinction if integrated else source.density
-            found = ask(reached, kinds)
-            listed = pct is not None and np.ndim(pct)
-            values = [found[kind] for kind in kinds]
-            values = np.stack(values, axis=-1) if listed else values[0]
+            found = source.moments(reached, kinds, integrated=integrated)
+            values = np.stack([found[kind] for kind in kinds], axis=-1)
+            values = values if np.ndim(pct) else values[:, 0]
         else:
             chosen = rng if mode == "random_sample" else None
-            values = source.samples(reached, integrated=bool(integrated), rng=chosen)
-        answer = _quantity(places, values, bool(integrated))
+            values = source.samples(reached, integrated=integrated, rng=chosen)
+        answer = _quantity(places, values, integrated)
         if not return_flags:
             return answer
-        return answer, self._flags(places, reached, values, bool(integrated))
+        return answer, self._flags(places, reached, values, integrated)
 
     def extinction(self, coords: SkyCoord, *, total: bool = False) -> Answer:
         """Return the posterior of the extinction from the observer to coordinates.
@@ -335,10 +324,9 @@ class DustMap:
 
     def _answer(self, coords: SkyCoord, *, integrated: bool, total: bool) -> Answer:
         places, reached = _reached(self.answers, coords, integrated, total)
-        ask = self.answers.extinction if integrated else self.answers.density
         has_std = "std" in self.answers.kinds(integrated=integrated)
         kinds = KINDS if has_std else ("mean",)
-        found = ask(reached, kinds)
+        found = self.answers.moments(reached, kinds, integrated=integrated)
         flags = self._flags(places, reached, found["mean"], integrated)
         parts = {name: _quantity(places, found[name], integrated) for name in kinds}
         mean, std = parts.pop("mean"), parts.pop("std", None)
@@ -424,25 +412,22 @@ class DustMap:
             If the map holds no integrated extinction, or an extinction is not positive.
         """
         places = places_of(coords, total=True)
-        values = check_extinction(extinction, places.shape)
+        try:
+            values = u.Quantity(extinction, u.mag, dtype=np.float64).value
+            values = np.broadcast_to(values, places.shape).reshape(-1)
+        except (u.UnitConversionError, ValueError) as error:
+            raise InputError(
+                "expected one extinction [mag], or one for each of the coordinates, of "
+                f"shape {places.shape}: {error}"
+            ) from error
+        if not ((values > 0) & np.isfinite(values)).all():
+            raise InputError(
+                f"an extinction must be positive and finite [mag], got {extinction}"
+            )
         found, flags = self.answers.crossings(places, values, centre)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing
-
-    def _drawn_from(self, mode: str, rng: np.random.Generator | None) -> Answers:
-        if self.draws is None:
-            raise InputError(
-                f"mode={mode!r} needs posterior samples, which {self.path} does not "
-                "hold: name the run folder beside the map, "
-                "by --samples RUN or open_map(map, samples=RUN)"
-            )
-        if mode == "random_sample" and rng is None:
-            raise InputError(
-                "mode='random_sample' takes rng=np.random.default_rng(seed), so that "
-                "the choice can be made again"
-            )
-        return self.draws
 
     def _flags(
         self, places: Places, reached: Places, values: np.ndarray, integrated: bool
@@ -456,8 +441,8 @@ class DustMap:
         within = reached.select(inside)
         unseen = self.answers.support(within) <= 0
         if continued:
-            ask = self.answers.extinction if integrated else self.answers.density
-            origin = ask(within, (FILLED,))[FILLED]
+            answers = self.answers.moments(within, (FILLED,), integrated=integrated)
+            origin = answers[FILLED]
             flags["filled"][inside] = origin != OWN
             flags["joined"][inside] = origin == JOINED
             # Those of the map's own part are not the place's.
@@ -537,28 +522,3 @@ def _quantity(places: Places, values: np.ndarray, integrated: bool) -> u.Quantit
     """Answers ``(n, ...)`` in the shape of the coordinates, with their unit."""
     unit = u.mag if integrated else u.mag / u.pc
     return u.Quantity(places.restore(values), unit, copy=False)
-
-
-def check_extinction(
-    extinction: u.Quantity | float | np.ndarray, shape: tuple[int, ...]
-) -> np.ndarray:
-    """Extinctions [mag], flat, one for each coordinate.
-
-    Raises
-    ------
-    InputError
-        If one is not positive, the unit is none of extinction, or the shapes differ.
-    """
-    try:
-        values = u.Quantity(extinction, u.mag, dtype=np.float64).value
-        values = np.broadcast_to(values, shape).reshape(-1)
-    except (u.UnitConversionError, ValueError) as error:
-        raise InputError(
-            "expected one extinction [mag], or one for each of the coordinates, of "
-            f"shape {shape}: {error}"
-        ) from error
-    if not ((values > 0) & np.isfinite(values)).all():
-        raise InputError(
-            f"an extinction must be positive and finite [mag], got {extinction}"
-        )
-    return values
