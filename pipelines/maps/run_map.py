@@ -61,21 +61,17 @@ class RunMap(Answers):
 
     @property
     def fit(self) -> Run:
-        """The run."""
         return self.run
 
     @property
     def box(self) -> Box:
-        """Where the map is."""
         return self.run.box
 
     @property
     def facts(self) -> Facts:
-        """What the run is, in a few lines."""
         return run_facts(self.run)
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        """All moments."""
         return KINDS
 
     def _samples(
@@ -100,11 +96,9 @@ class RunMap(Answers):
         return whole
 
     def support(self, places: Places) -> np.ndarray:
-        """Sight-line length [cells] in the cell of each place."""
         return self.run.support_at(places.positions())
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
         return last_star(self.run, places.directions)
 
     def reach(self, places: Places) -> np.ndarray:

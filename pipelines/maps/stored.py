@@ -61,12 +61,10 @@ class Stored(Answers):
 
     @property
     def box(self) -> Box:
-        """Where the map is."""
         return self._rays().box if self.cells is None else self.cells.box
 
     @property
     def facts(self) -> Facts:
-        """Box, spacing and arrays of the map, and the verdict on it."""
         reach, judged = "none", {"verdict": self.verdict} if self.verdict else {}
         if self.rays is not None:
             known = ", ".join(self.rays.arrays)
@@ -81,7 +79,6 @@ class Stored(Answers):
         }
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        """Moments that the map holds."""
         part = self.rays if integrated else self.cells
         return () if part is None else part.arrays
 
@@ -95,11 +92,9 @@ class Stored(Answers):
         return self.cells.support(places)
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
         return self._rays().last_star(places)
 
     def reach(self, places: Places) -> np.ndarray:
-        """Distance as far as which each sight line can be followed [pc]."""
         return self._rays().reach(places)
 
     def _crossings(
@@ -255,7 +250,6 @@ class CubeMap(Stored):
 
     @property
     def unit(self) -> str:
-        """Unit of the densities of `cube`."""
         return self.density_cube.unit
 
     def _cube(self) -> Cube:

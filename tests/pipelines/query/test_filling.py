@@ -20,7 +20,7 @@ from pipelines.formats.fits import read_fits, write_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.vtk import read_vti
 from pipelines.maps.continued import Continued
-from pipelines.maps.others import QueriedMap
+from pipelines.maps.opening import QueriedMap
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube
 
