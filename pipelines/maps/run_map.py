@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +22,12 @@ from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps, usual_ends
 from pipelines.formats.healpix import read_healpix
-from pipelines.formats.zarr import read_columns, read_zarr
 from pipelines.maps.answers import Answers, Directions, Found, Kind, probability
 from pipelines.maps.density import columns, map_and_columns
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
 from pipelines.maps.sky import last_star, lines_of_sight, sky_maps
+from pipelines.maps.stored import ZarrMap, open_store
 from pipelines.model.observations import outward_rays
 from pipelines.run.facts import Facts, run_facts
 from pipelines.run.folder import Run
@@ -106,23 +105,17 @@ class RunMap(Answers):
         return self.box.exits(places.directions)
 
     def _cube(self) -> Cube:
-        return self._in_folder or self._computed[0]
+        return self._computed[0] if self._store is None else self._store.cube()
 
     def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
         """The integral through a level's box; ``None`` with the engine svi."""
         if level:
             return columns(self.run, along, between, level=level)
-        cube, stored = self._cube(), None
-        if self._in_folder is not None:
-            stored = read_columns(self.path / "map.zarr").get(along)
-        centres = getattr(cube, along)
-        ends = between or (float(centres[0]), float(centres[-1]))
-        if stored is not None and (stored.low, stored.high) == ends:
-            return stored
+        stored = None if self._store is None else self._store.columns(along, between)
         # The published engine would pay a solve for every column.
-        if not self.run.plan.is_full_batch:
-            return None
-        usual = usual_ends(cube.y)
+        if stored is not None or not self.run.plan.is_full_batch:
+            return stored
+        usual = usual_ends(self._cube().y)
         if along in usual and usual[along] == between:
             return self._computed[1][along]
         return columns(self.run, along, between)
@@ -133,7 +126,7 @@ class RunMap(Answers):
         stored = self.path / "map.healpix.fits"
         if stored.exists() and nside is None and distances is None:
             maps = read_healpix(stored)
-            if self._is_own(maps.meta):
+            if self._is_own(str(maps.meta.get("extinction_band", ""))):
                 return maps
         chosen = None if distances is None else np.array(distances)
         return sky_maps(self.run, distances=chosen, nside=nside)
@@ -142,16 +135,14 @@ class RunMap(Answers):
         return lines_of_sight(self.run, directions)
 
     @cached_property
-    def _in_folder(self) -> Cube | None:
-        """The density that the run's folder holds, unless in another band."""
-        stored = self.path / "map.zarr"
-        cube = read_zarr(stored) if stored.exists() else None
-        return cube if cube is not None and self._is_own(cube.meta) else None
+    def _store(self) -> ZarrMap | None:
+        """The store in the run's folder, unless it is in another band."""
+        path = self.path / "map.zarr"
+        store = open_store(path) if path.exists() else None
+        return store if store is not None and self._is_own(store.band) else None
 
-    def _is_own(self, meta: dict[str, Any]) -> bool:
-        """Whether a product in the run's folder is in the run's own band."""
-        band = known_band(str(meta.get("extinction_band", "")))
-        return band in ("", self.known_band)
+    def _is_own(self, band: str) -> bool:
+        return known_band(band) in ("", self.known_band)
 
     @cached_property
     def _computed(self) -> tuple[Cube, dict[str, Columns]]:
@@ -180,7 +171,7 @@ class RunMap(Answers):
     def _blocks(
         self, integrated: bool, places: Places
     ) -> Iterator[tuple[slice, np.ndarray, Functionals]]:
-        """Some rows at a time, their positions [pc], and what is seen of them."""
+        """Yield rows in blocks, their positions [pc] and their functionals."""
         observed = partial(outward_rays, self.run.plan) if integrated else PointValues
         positions = places.positions()
         for start in range(0, len(places), _ROWS):
@@ -206,7 +197,7 @@ class RunMap(Answers):
         return self.run.posterior.draws_from(functionals, white).numpy()
 
     def _cell_keys(self, ends: np.ndarray) -> np.ndarray:
-        """Keys ``(n, 4)`` that are equal between the same points of the finest grid."""
+        """Return keys ``(n, 4)``, equal within a cell of the finest grid."""
         coarsest, *finer = self.run.plan.grids
         keys = _keys(1, self._cells(coarsest, ends))
         for kind, grid in enumerate(finer, start=3):
@@ -242,7 +233,7 @@ def _rising(curves: np.ndarray, variances: np.ndarray, places: Places) -> np.nda
 
 
 def _direction_keys(ends: np.ndarray) -> np.ndarray:
-    """Keys ``(n, 4)`` that are equal along a ray from the observer."""
+    """Return keys ``(n, 4)`` that are equal along a ray from the observer."""
     distance = np.linalg.norm(ends, axis=1, keepdims=True)
     vectors = ends / np.where(distance > 0, distance, 1.0)
     return _keys(0, np.rint(vectors / _NEAR))

@@ -173,9 +173,9 @@ def integrals_along(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Moments by name, shape ``(n, e)``, along unit vectors to distances [pc].
 
-    The second result says what `outward_summaries` changed, if anything: the number of
-    ``rays`` and of those ``changed``, and of the largest changes of the median along
-    them the largest and the median [mag in the run's band].
+    The second result is what `outward_summaries` changed, if anything: the number of
+    ``rays`` and of those ``changed``, and the largest and the median over rays of the
+    largest change of the median [mag in the run's band].
     """
     asked = RayIntegrals(run, directions, edges)
     arrays: dict[str, np.ndarray] = {}
@@ -199,15 +199,19 @@ def integrals_along(
         f"isotonic regression changes it by {largest:.2g} mag at most, and by "
         f"{middle:.2g} mag along the median ray"
     )
-    counts = {"rays": len(changes), "changed": changed}
-    sizes = {"largest_change_mag": largest, "median_change_mag": middle}
-    return arrays, {"isotonic_regression": {**counts, **sizes}}
+    changed_by = {
+        "rays": len(changes),
+        "changed": changed,
+        "largest_change_mag": largest,
+        "median_change_mag": middle,
+    }
+    return arrays, {"isotonic_regression": changed_by}
 
 
 def sky_maps(
     run: Run, *, distances: np.ndarray | None = None, nside: int | None = None
 ) -> SkyMaps:
-    """`integrated` at a few distances, with the provenance of the run."""
+    """Return `integrated` at a few distances, with the provenance of the run."""
     distances = default_distances(run) if distances is None else distances
     nside = default_nside(run) if nside is None else nside
     found = integrated(run, nside=nside, distances=distances)
@@ -244,8 +248,8 @@ def shell_maps(
     edges = checked_distances(run, edges, edges=True)
     nside = checked_nside(default_nside(run) if nside is None else nside)
     segments = SegmentMoments(run)
-    shells = []
     with Progress(description="shells", total=len(edges) - 1, unit="shell") as progress:
+        shells = []
         for low, high in pairwise(edges):
             shells.append(_shell(run, segments, low, high, nside))
             progress.update(1)

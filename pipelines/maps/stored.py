@@ -121,16 +121,16 @@ class Stored(Answers):
                 "name the run or its map.zarr"
             )
         read = part.at(names, places)
-        found: Found = {}
-        for kind, parts in made_of.items():
-            if len(parts) == 1:
-                found[kind] = read[parts[0]]
-            elif positive:
-                arrays = {name: read[name] for name in parts}
-                found[kind] = between(arrays, probability(kind))
-            else:
-                found[kind] = normal(read["mean"], read["std"], probability(kind))
-        return found
+
+        def value(kind: Kind) -> np.ndarray:
+            if len(made_of[kind]) == 1:
+                return read[made_of[kind][0]]
+            if positive:
+                arrays = {name: read[name] for name in made_of[kind]}
+                return between(arrays, probability(kind))
+            return normal(read["mean"], read["std"], probability(kind))
+
+        return {kind: value(kind) for kind in made_of}
 
     def _rays(self) -> PixelRays | CubeRays:
         if self.rays is None:
