@@ -157,7 +157,7 @@ class ShellMaps:
 
 
 def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
-    """Return the share of the sky where ``maps (n, npix)`` are NaN, by distance [pc]."""
+    """Return the share of the sky where ``maps (n, npix)`` are NaN, by distance."""
     parts = zip(np.isnan(maps).mean(axis=1), distances, strict=True)
     return [f"{100 * part:.2g}% of the sky at {at:g} pc" for part, at in parts if part]
 

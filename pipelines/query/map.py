@@ -291,7 +291,8 @@ class DustMap:
         if kinds:
             found = source.moments(reached, kinds, integrated=integrated)
             values = np.stack([found[kind] for kind in kinds], axis=-1)
-            values = values if np.ndim(pct) else values[:, 0]
+            listed = pct is not None and np.ndim(pct) > 0
+            values = values if listed else values[:, 0]
         else:
             chosen = rng if mode == "random_sample" else None
             values = source.samples(reached, integrated=integrated, rng=chosen)
