@@ -426,7 +426,8 @@ class DustMap:
         continued = FILLED in self.answers.kinds(integrated=integrated)
         flags = np.zeros(len(places), dtype=FILLED_FLAGS if continued else FLAGS)
         # What has no value though it is in the box is not in the map either.
-        inside = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+        axes = tuple(range(1, values.ndim))
+        inside = np.asarray(np.isfinite(values).all(axis=axes))
         within = reached.select(inside)
         unseen = self.answers.support(within) <= 0
         if continued:
