@@ -8,13 +8,11 @@ from functools import cached_property, partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import Grid
 from dustmap.isotonic import non_decreasing
 from dustmap.keyed_noise import keyed_normals
-from dustmap.moments import Moments
 from pipelines.bands.source import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
@@ -162,7 +160,10 @@ class RunMap(Answers):
             if moments.log_std is not None:
                 variances[rows] = moments.log_std.numpy() ** 2
             for column, kind in zip(found, kinds):
-                column[rows] = _moment(moments, kind).numpy()
+                if kind in ("mean", "std"):
+                    column[rows] = getattr(moments, str(kind)).numpy()
+                else:
+                    column[rows] = moments.quantile(probability(kind)).numpy()
         rest = [i for i, kind in enumerate(kinds) if kind != "std"]
         if integrated and np.isfinite(variances).any():
             found[rest] = _rising(found[rest], variances, places)
@@ -198,23 +199,18 @@ class RunMap(Answers):
 
     def _cell_keys(self, ends: np.ndarray) -> np.ndarray:
         """Return keys ``(n, 4)``, equal within a cell of the finest grid."""
+
+        def cells(grid: Grid, ends: np.ndarray) -> np.ndarray:
+            """Number the grid's (refined) cells of points, ``(n, 3)``."""
+            spacing = np.array(grid.spacing) / self.run.plan.refinement
+            return np.floor((ends - np.array(grid.origin)) / spacing)
+
         coarsest, *finer = self.run.plan.grids
-        keys = _keys(1, self._cells(coarsest, ends))
+        keys = _keys(1, cells(coarsest, ends))
         for kind, grid in enumerate(finer, start=3):
             inside = grid.contains(torch.as_tensor(ends)).numpy()
-            keys[inside] = _keys(kind, self._cells(grid, ends[inside]))
+            keys[inside] = _keys(kind, cells(grid, ends[inside]))
         return keys
-
-    def _cells(self, grid: Grid, ends: np.ndarray) -> np.ndarray:
-        """Which of a grid's (refined) cells the points lie in, ``(n, 3)``."""
-        spacing = np.array(grid.spacing) / self.run.plan.refinement
-        return np.floor((ends - np.array(grid.origin)) / spacing)
-
-
-def _moment(moments: Moments, kind: Kind) -> Tensor:
-    if kind in ("mean", "std"):
-        return getattr(moments, str(kind))
-    return moments.quantile(probability(kind))
 
 
 def _rising(curves: np.ndarray, variances: np.ndarray, places: Places) -> np.ndarray:

@@ -222,9 +222,7 @@ class SkyMap(Stored):
 
     maps: SkyMaps
 
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
-    ) -> SkyMaps:
+    def _sky_maps(self, *chosen: Any) -> SkyMaps:
         return self.maps
 
     def _held_maps(self) -> SkyMaps:
