@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +35,9 @@ Directions = Sequence[tuple[float, float]]
 # one added to the map.
 OWN, OTHER, JOINED = 0.0, 1.0, 2.0
 FILLED = "filled"
+# Nearer than this [pc] there is no dust, and maps do not answer.
+NOTHING = 1e-3
+EVERYWHERE = Box(lower=(-math.inf,) * 3, upper=(math.inf,) * 3)
 
 
 class MissingError(InputError):

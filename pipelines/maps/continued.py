@@ -20,8 +20,17 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
-from pipelines.maps.answers import FILLED, JOINED, OTHER, OWN, Answers, Found, Kind
-from pipelines.maps.others import EVERYWHERE, NOTHING
+from pipelines.maps.answers import (
+    EVERYWHERE,
+    FILLED,
+    JOINED,
+    NOTHING,
+    OTHER,
+    OWN,
+    Answers,
+    Found,
+    Kind,
+)
 from pipelines.maps.places import Places
 from pipelines.run.facts import Facts
 
@@ -74,7 +83,6 @@ class Continued(Answers):
 
     @property
     def facts(self) -> Facts:
-        """What the map itself is, and what fills it."""
         return {**self.own.facts, "filled": f"beyond its {self.beyond} by another map"}
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
@@ -105,7 +113,6 @@ class Continued(Answers):
         return found
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
         return self.own.last_star(places)
 
     def reach(self, places: Places) -> np.ndarray:

@@ -61,12 +61,10 @@ class Stored(Answers):
 
     @property
     def box(self) -> Box:
-        """Where the map is."""
         return self._rays().box if self.cells is None else self.cells.box
 
     @property
     def facts(self) -> Facts:
-        """Box, spacing and arrays of the map, and the verdict on it."""
         reach, judged = "none", {"verdict": self.verdict} if self.verdict else {}
         if self.rays is not None:
             known = ", ".join(self.rays.arrays)
@@ -81,7 +79,6 @@ class Stored(Answers):
         }
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        """Moments that the map holds."""
         part = self.rays if integrated else self.cells
         return () if part is None else part.arrays
 
@@ -95,11 +92,9 @@ class Stored(Answers):
         return self.cells.support(places)
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
         return self._rays().last_star(places)
 
     def reach(self, places: Places) -> np.ndarray:
-        """Distance as far as which each sight line can be followed [pc]."""
         return self._rays().reach(places)
 
     def _crossings(
@@ -126,16 +121,16 @@ class Stored(Answers):
                 "name the run or its map.zarr"
             )
         read = part.at(names, places)
-        found: Found = {}
-        for kind, parts in made_of.items():
-            if len(parts) == 1:
-                found[kind] = read[parts[0]]
-            elif positive:
-                arrays = {name: read[name] for name in parts}
-                found[kind] = between(arrays, probability(kind))
-            else:
-                found[kind] = normal(read["mean"], read["std"], probability(kind))
-        return found
+
+        def value(kind: Kind) -> np.ndarray:
+            if len(made_of[kind]) == 1:
+                return read[made_of[kind][0]]
+            if positive:
+                arrays = {name: read[name] for name in made_of[kind]}
+                return between(arrays, probability(kind))
+            return normal(read["mean"], read["std"], probability(kind))
+
+        return {kind: value(kind) for kind in made_of}
 
     def _rays(self) -> PixelRays | CubeRays:
         if self.rays is None:
@@ -227,9 +222,7 @@ class SkyMap(Stored):
 
     maps: SkyMaps
 
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
-    ) -> SkyMaps:
+    def _sky_maps(self, *chosen: Any) -> SkyMaps:
         return self.maps
 
     def _held_maps(self) -> SkyMaps:
@@ -255,7 +248,6 @@ class CubeMap(Stored):
 
     @property
     def unit(self) -> str:
-        """Unit of the densities of `cube`."""
         return self.density_cube.unit
 
     def _cube(self) -> Cube:

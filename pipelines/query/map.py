@@ -165,11 +165,11 @@ class DustMap:
 
     @cached_property
     def cube(self) -> Cube:
-        """The density on the map's own grid, whole.
+        """The density on the map's own grid, whole; of a run it is computed.
 
         ``cube.arrays["mean"]``, ``"std"``, ``"p50"`` and others have shape
         ``(z, y, x)``, in ``cube.unit``; ``cube.x`` to ``cube.z`` [pc] are the cells'
-        centres, ``cube.finer`` the nested grids. Of a run it is computed.
+        centres, ``cube.finer`` the nested grids.
 
         Raises
         ------
@@ -195,9 +195,7 @@ class DustMap:
         return draw(self.answers, kind, PlotOptions(**options))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> DustMap:
-        """Copy the map, for example one that was fitted without ``output``.
-
-        Returns the copy, opened.
+        """Copy the map, e.g. one fitted without ``output``, and open the copy.
 
         Raises
         ------
@@ -213,10 +211,7 @@ class DustMap:
         return open_map(path)
 
     def continued(self, other: Answers, beyond: str | None = None) -> DustMap:
-        """Return this map continued by another one where it ends.
-
-        Flags are then those of `FILLED_FLAGS`; see `pipelines.maps.continued`.
-        """
+        """Return this map continued by another one where it ends (`FILLED_FLAGS`)."""
         draws = self.draws and Continued.of(self.draws, other, beyond)
         return DustMap(answers=Continued.of(self.answers, other, beyond), draws=draws)
 
@@ -252,8 +247,7 @@ class DustMap:
         Parameters
         ----------
         coords
-            Any frame, any shape, with distances. An infinite distance stands for the
-            edge of the map.
+            Any frame, any shape, with distances; an infinite one is the map's edge.
         integrated
             True for the extinction from the observer to each place [mag], False for
             the density there [mag/pc]. There is no default.
@@ -277,7 +271,7 @@ class DustMap:
         Raises
         ------
         InputError
-            If a choice is missing, distances are, or the map does not hold the answer.
+            If a choice or distances are missing, or the map does not hold the answer.
         """
         kinds = _kinds_of(mode, integrated, pct, total)
         integrated = bool(integrated)
@@ -297,7 +291,8 @@ class DustMap:
         if kinds:
             found = source.moments(reached, kinds, integrated=integrated)
             values = np.stack([found[kind] for kind in kinds], axis=-1)
-            values = values if np.ndim(pct) else values[:, 0]
+            listed = pct is not None and np.ndim(pct) > 0
+            values = values if listed else values[:, 0]
         else:
             chosen = rng if mode == "random_sample" else None
             values = source.samples(reached, integrated=integrated, rng=chosen)
@@ -309,16 +304,14 @@ class DustMap:
     def extinction(self, coords: SkyCoord, *, total: bool = False) -> Answer:
         """Return the posterior of the extinction from the observer to coordinates.
 
-        As `query` with each of the modes that the map holds, in one reading; its
-        arguments and errors.
+        As `query` with every mode that the map holds, in one reading.
         """
         return self._answer(coords, integrated=True, total=total)
 
     def density(self, coords: SkyCoord) -> Answer:
         """Return the posterior of the extinction density at coordinates.
 
-        As `query` with each of the modes that the map holds, in one reading; its
-        arguments and errors. `cube` is the density on the map's own grid.
+        As `query` with every mode that the map holds, in one reading.
         """
         return self._answer(coords, integrated=False, total=False)
 
@@ -348,14 +341,12 @@ class DustMap:
         beam
             ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg], or an
             angle as a quantity.
-        return_flags
-            Return flags beside it: `FLAGS` of the coordinates, with ``inside`` where
-            the whole beam is in the map.
 
         Returns
         -------
         `BeamAverage` of three quantities [mag] of the coordinates' shape. With
-        ``return_flags`` a pair of it and a structured array.
+        ``return_flags`` a pair of it and `FLAGS` of the coordinates, with ``inside``
+        where the whole beam is in the map.
 
         Raises
         ------
@@ -398,13 +389,12 @@ class DustMap:
             Positive [mag]: one, or one for each coordinate.
         centre
             ``median`` or ``mean``: the curve that gives the distance itself.
-        return_flags
-            Return flags beside it: see `pipelines.maps.rays.CROSSING_FLAGS`.
 
         Returns
         -------
         `Crossing` of three quantities [pc] of the coordinates' shape; NaN where the
-        map ends before. With ``return_flags`` a pair of it and a structured array.
+        map ends before. With ``return_flags`` a pair of it and an array of
+        `pipelines.maps.rays.CROSSING_FLAGS`.
 
         Raises
         ------
@@ -451,7 +441,7 @@ class DustMap:
         flags["no_distance"] = np.isnan(places.distance)
         flags["to_edge"] = np.isposinf(places.distance) & inside
         flags["unseen"][inside] = unseen
-        # What is known of a pixel's ray is no news of a cell that is known itself.
+        # The last star is that of a pixel's ray; a cell's own support goes before it.
         beyond = within.distance > self.answers.last_star(within)
         flags["extrapolated"][inside] = unseen & beyond
         return places.restore(flags)
