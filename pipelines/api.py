@@ -18,7 +18,7 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.table import QTable, Table, vstack
 
-from pipelines.bands.passbands import parse_band
+from pipelines.bands import parse_band
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_stars

@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from pipelines.bands import Conversion, conversion, source_band
-from pipelines.bands.passbands import parse_band
-from pipelines.bands.source import UNKNOWN, known_band
+from pipelines.bands import (
+    UNKNOWN,
+    Conversion,
+    conversion,
+    known_band,
+    parse_band,
+    source_band,
+)
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import parse_filter
 from pipelines.catalog.mapping import NAME, PRESET, Recipe, choose, parse_mappings
@@ -61,7 +66,7 @@ class IngestOptions:
         was ingested before.
     any_range
         Whether to accept medians that look as if the unit were another
-        (`pipelines.catalog.soundness.find_doubts`).
+        (`pipelines.catalog.report.find_doubts`).
     repeats
         The fate of objects that are in more than one catalogue, by ``source_id``:
         ``keep`` all, keep the ``first``, or refuse them as an ``error``.
@@ -214,7 +219,6 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
     survey = plan.survey or Preset(
         name=name,
         title=f"Columns as in {first.source.path.name}",
-        reference="",
         band="",
         tested_on="real",
         notes=f"Saved from the mapping of {first.source.path.name}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,64 @@ def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> Input
     return InputError(f"{path} cannot be read: {reason}")
 
 
+class TableWriter:
+    """A writer of batches of rows, whose provenance ``meta`` may come at the end."""
+
+    def __init__(self, path: Path, *, units: Mapping[str, str], kind: str) -> None:
+        self._path, self._units, self._kind = path, units, kind
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self.meta: Mapping[str, Any] = {}
+
+    def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
+        """Append one batch, all columns, of one length."""
+        table: Any = columns
+        if not isinstance(columns, pa.Table):
+            table = pa.table({name: to_arrow(c) for name, c in columns.items()})
+        if self._writer is None:
+            fields = [
+                field.with_metadata({"unit": self._units[field.name]})
+                if field.name in self._units
+                else field.remove_metadata()
+                for field in table.schema
+            ]
+            self._writer = pq.ParquetWriter(
+                self._path, pa.schema(fields), write_page_checksum=True
+            )
+        schema = self._writer.schema
+        if table.column_names != schema.names:
+            raise ValueError(f"columns {table.column_names} after {schema.names}")
+        self._waiting.append(table.cast(schema))
+        # Batches that filters left small would make tiny row groups.
+        if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
+            self._flush(self._writer)
+
+    def close(self) -> None:
+        """Write what is left, with units, provenance and checksum."""
+        if self._writer is None:
+            raise ValueError(f"no rows came for {self._path}")
+        self._flush(self._writer)
+        names = self._writer.schema.names
+        description = {
+            "version": TABLE_VERSION,
+            "kind": self._kind,
+            "units": {n: unit for n, unit in self._units.items() if n in names},
+            "meta": self.meta,
+        }
+        text = json.dumps(description, allow_nan=False)
+        self._writer.add_key_value_metadata(
+            {METADATA_KEY.decode(): text, CHECKSUM_KEY: PLACEHOLDER}
+        )
+        self._writer.close()
+        insert_checksum(self._path)
+
+    def _flush(self, writer: pq.ParquetWriter) -> None:
+        if self._waiting:
+            joined = pa.concat_tables(self._waiting)
+            writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
+            self._waiting = []
+
+
 @contextmanager
 def open_table(
     path: str | os.PathLike[str],
@@ -69,75 +127,9 @@ def open_table(
     where that would lose something.
     """
     with atomic_file(path, overwrite=overwrite) as temporary:
-        writer = TableWriter(temporary, units=dict(units), kind=kind)
-        try:
-            yield writer
-        finally:
-            writer.close()
-        if temporary.exists():
-            insert_checksum(temporary)
-
-
-class TableWriter:
-    """A writer of batches of rows, whose provenance may be known only at the end."""
-
-    def __init__(self, path: Path, *, units: dict[str, str], kind: str) -> None:
-        self._path, self._units, self._kind = path, units, kind
-        self._writer: pq.ParquetWriter | None = None
-        self._meta: dict[str, Any] = {}
-        self._waiting: list[pa.Table] = []
-
-    def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
-        """Append one batch, all columns, of one length."""
-        table: Any = columns
-        if not isinstance(columns, pa.Table):
-            table = pa.table({name: to_arrow(c) for name, c in columns.items()})
-        if self._writer is None:
-            fields = []
-            for field in table.schema:
-                unit = self._units.get(field.name)
-                metadata = None if unit is None else {"unit": unit}
-                fields.append(field.with_metadata(metadata))
-            self._writer = pq.ParquetWriter(
-                self._path, pa.schema(fields), write_page_checksum=True
-            )
-        schema = self._writer.schema
-        if table.column_names != schema.names:
-            raise ValueError(f"columns {table.column_names} after {schema.names}")
-        self._waiting.append(table.cast(schema))
-        # Batches that filters left small would make tiny row groups.
-        if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
-            self._flush(self._writer)
-
-    def describe(self, meta: Mapping[str, Any]) -> None:
-        """Set the provenance that is saved with the table."""
-        # Now, where the caller can see what is wrong with it.
-        json.dumps(meta, allow_nan=False)
-        self._meta = dict(meta)
-
-    def close(self) -> None:
-        """Write what is left, with units and provenance."""
-        if self._writer is None:
-            return
-        self._flush(self._writer)
-        names = self._writer.schema.names
-        description = {
-            "version": TABLE_VERSION,
-            "kind": self._kind,
-            "units": {n: unit for n, unit in self._units.items() if n in names},
-            "meta": self._meta,
-        }
-        text = json.dumps(description, allow_nan=False)
-        self._writer.add_key_value_metadata(
-            {METADATA_KEY.decode(): text, CHECKSUM_KEY: PLACEHOLDER}
-        )
-        self._writer.close()
-
-    def _flush(self, writer: pq.ParquetWriter) -> None:
-        if self._waiting:
-            joined = pa.concat_tables(self._waiting)
-            writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
-            self._waiting = []
+        table = TableWriter(temporary, units=units, kind=kind)
+        yield table
+        table.close()
 
 
 def write_table(
@@ -176,23 +168,18 @@ def write_table(
         raise ValueError(f"units for no column: {sorted(set(units) - set(columns))}")
     with open_table(path, units=units, kind=kind, overwrite=overwrite) as table:
         table.write(columns)
-        table.describe(meta)
+        table.meta = meta
 
 
 def read_table(
-    path: str | os.PathLike[str], *, share: tuple[int, int] = (0, 1)
+    path: str | os.PathLike[str], names: Collection[str] | None = None
 ) -> Read:
     """Read what `write_table` wrote: columns, units and provenance.
 
     ``path`` may be a folder of such files, which are joined in the order of their
     names; the provenance is then ``{"partitions": {file name: provenance}}``, or, of a
-    folder that was written as one, the folder's own.
-
-    Parameters
-    ----------
-    share
-        ``(k, n)`` reads the k-th of n runs of row groups with about as many rows each.
-        One after another, k = 0 … n − 1, they are the table.
+    folder that was written as one, the folder's own. Of the columns only ``names`` are
+    read, if they are given.
 
     Raises
     ------
@@ -202,8 +189,7 @@ def read_table(
     """
     path = Path(path)
     files = partitions(path) if path.is_dir() else [path]
-    chosen = _row_groups(files, share)
-    tables = [_read_file(file, groups) for file, groups in zip(files, chosen)]
+    tables = [_read_file(file, names) for file in files]
     if not path.is_dir():
         return tables[0]
     first_columns, units, _ = tables[0]
@@ -255,36 +241,13 @@ def to_arrow(column: np.ndarray) -> pa.Array:
     return pa.array(native, mask=mask)
 
 
-def _row_groups(
-    files: list[Path], share: tuple[int, int]
-) -> list[list[int]] | list[None]:
-    """Return the row groups of each file in a share; ``None`` stands for all.
-
-    A group belongs to the share that its middle row lies in.
-    """
-    part, of = share
-    if of == 1:
-        return [None] * len(files)
-    footers = [read_footer(path) for path in files]
-    total = max(sum(footer.num_rows for footer in footers), 1)
-    chosen, before = [], 0
-    for footer in footers:
-        chosen.append([])
-        for group in range(footer.num_row_groups):
-            rows = footer.row_group(group).num_rows
-            if (2 * before + rows) * of // (2 * total) == part:
-                chosen[-1].append(group)
-            before += rows
-    return chosen
-
-
 def read_footer(path: Path) -> pq.FileMetaData:
     """Return rows, row groups and metadata; `InputError` if it cannot be read."""
     with reading(path):
         return pq.read_metadata(path)
 
 
-def _read_file(path: Path, groups: list[int] | None) -> Read:
+def _read_file(path: Path, names: Collection[str] | None) -> Read:
     if not path.exists():
         raise InputError(f"{path} does not exist")
     with open(path, "rb") as stream:
@@ -295,7 +258,8 @@ def _read_file(path: Path, groups: list[int] | None) -> Read:
             )
     with reading(path), pq.ParquetFile(path) as file:
         metadata = file.metadata.metadata or {}
-        table = file.read() if groups is None else file.read_row_groups(groups)
+        there = file.schema_arrow.names
+        table = file.read([n for n in there if names is None or n in names])
     description = json.loads(metadata.get(METADATA_KEY, b"{}"))
     if description.get("version") != TABLE_VERSION:
         raise InputError(

@@ -16,7 +16,7 @@ from astropy.io import fits
 from astropy.io.fits.verify import VerifyError
 
 from pipelines.base.errors import InputError
-from pipelines.formats.citation import cited_papers, provenance_text
+from pipelines.formats.citation import cited_papers, doi_of, provenance_text
 from pipelines.storage.atomic import atomic_file
 
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
@@ -86,8 +86,8 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
     for number, work in enumerate(citation.get("references", []), start=1):
         yield f"PAPER{number}", work["title"], "please cite"
     for number, (_, paper) in enumerate(cited_papers(citation), start=1):
-        yield f"CITE{number}", str(paper), "please cite"
-        yield f"DOI{number}", paper.doi, f"of CITE{number}"
+        yield f"CITE{number}", paper, "please cite"
+        yield f"DOI{number}", doi_of(paper), f"of CITE{number}"
     for number, item in enumerate(meta.get("inputs", [])[:_INPUTS], start=1):
         yield f"INPUT{number}", item["name"], "table that was fitted"
         yield f"SHA{number}", item["sha256"], ""

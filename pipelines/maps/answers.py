@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from pipelines.bands import Conversion, wanted_conversion
-from pipelines.bands.source import known_band
+from pipelines.bands import Conversion, known_band, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import QUANTILES

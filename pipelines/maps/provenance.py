@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dustmap
-from pipelines.bands.conversion import Conversion
-from pipelines.bands.source import joined_bands
-from pipelines.catalog.presets import parse_references, plain
+from pipelines.bands import Conversion, joined_bands
 from pipelines.catalog.provenance import surveys
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Integrated, ShellMaps, SkyMaps
@@ -77,14 +75,7 @@ def converted(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]
         "band_conversion": change.as_dict(),
     }
     if "citation" in meta:
-        curves = [_cited(curve) for curve in change.cited]
+        curves = change.cited
         cited = {**meta["citation"], "band": change.target, "extinction_curve": curves}
         changed["citation"] = cited
     return changed
-
-
-def _cited(curve: dict[str, str]) -> dict[str, Any]:
-    title = curve["title"]
-    papers = parse_references(curve["reference"], curve["doi"])
-    entitled = [paper.model_copy(update={"title": title}) for paper in papers]
-    return {"title": title, "references": plain(entitled)}

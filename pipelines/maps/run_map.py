@@ -13,7 +13,7 @@ from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import Grid
 from dustmap.isotonic import non_decreasing
 from dustmap.keyed_noise import keyed_normals
-from pipelines.bands.source import known_band
+from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS

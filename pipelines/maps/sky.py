@@ -27,7 +27,7 @@ from pipelines.cubes.sky import (
     SkyMaps,
     check_distances,
 )
-from pipelines.maps.integrals import RayIntegrals, SegmentMoments, outward_summaries
+from pipelines.maps.integrals import RayIntegrals, outward_summaries, segment_moments
 from pipelines.maps.provenance import provenance
 from pipelines.maps.rays import farthest, grid_steps, last_seen
 from pipelines.run.folder import Run
@@ -242,11 +242,11 @@ def shell_maps(
         edges = np.concatenate([[0.0], default_distances(run)])
     edges = checked_distances(run, edges, edges=True)
     nside = checked_nside(default_nside(run) if nside is None else nside)
-    segments = SegmentMoments(run)
+    kept: list[Tensor] = []
     with Progress(description="shells", total=len(edges) - 1, unit="shell") as progress:
         shells = []
         for low, high in pairwise(edges):
-            shells.append(_shell(run, segments, low, high, nside))
+            shells.append(_shell(run, kept, low, high, nside))
             progress.update(1)
     arrays = {name: np.stack([shell[name] for shell in shells]) for name in shells[0]}
     return ShellMaps(edges=edges, arrays=arrays, meta=provenance(run))
@@ -266,7 +266,7 @@ def rays_across(run: Run, distance: float, nside: int) -> int:
 
 
 def _shell(
-    run: Run, segments: SegmentMoments, low: float, high: float, nside: int
+    run: Run, kept: list[Tensor], low: float, high: float, nside: int
 ) -> dict[str, np.ndarray]:
     """Mean, std and quantiles of one shell, shape ``(npix,)`` each."""
     across = rays_across(run, high, nside)
@@ -287,7 +287,8 @@ def _shell(
         inside = run.plan.grid.contains(ends.reshape(-1, 3)).reshape(-1, each).all(1)
         along = along[inside].reshape(-1, 3)
         if run.posterior.residual is None:
-            moments = segments.of(high * along, low * along, average, joint=False)
+            pieces = high * along, low * along
+            moments = segment_moments(run, *pieces, average, kept, joint=False)
         else:
             moments = _corrected(run, along, (low, high), average)
         for name, value in summaries(moments).items():

@@ -61,7 +61,7 @@ def answer_file(
         with open_table(
             output, units=units, kind="answers", overwrite=overwrite
         ) as table:
-            table.describe({**about, "columns": texts})
+            table.meta = {**about, "columns": texts}
             yield lambda columns: table.write(
                 {name: _as_text(column) for name, column in columns.items()}
             )
