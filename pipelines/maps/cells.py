@@ -141,10 +141,10 @@ class GridCells:
     def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
         """Arrays by name, trilinear at places in the box, shape ``(n,)``.
 
-        The mean is what the fit itself has between the centres; std and quantiles are
-        those of the centres, interpolated. Not their logarithms: draws from a fit have
-        0.49 below the interpolated median and 0.15 and 0.84 below p16 and p84; by
-        logarithms 0.47, 0.14 and 0.83 (a log-normal fit on a 94 pc grid).
+        The mean is that of the fit between the centres; std and quantiles are
+        interpolated linearly, which is nearer to draws of a log-normal fit than their
+        logarithms: 0.15, 0.49 and 0.84 of draws lie below p16, p50 and p84, by
+        logarithms 0.14, 0.47 and 0.83 (on a 94 pc grid).
         """
         found = {name: np.zeros(len(places)) for name in names}
         for rows, positions in self._blocks(places):

@@ -52,7 +52,7 @@ def map_cube(
         axes = _axes(run, spacing, within or {})
         points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
         support = run.support_at(points.numpy()).reshape(-1)
-        return _cube_of(run, axes, support, _at(run, points.reshape(-1, 3)))
+        return _cube(run, axes, support, _at(run, points.reshape(-1, 3)))
     return map_and_columns(run, {})[0]
 
 
@@ -68,12 +68,13 @@ def map_and_columns(
     else:
         moments = _moments_on(run, run.plan.grid)
         found = {along: columns(run, along, ends) for along, ends in between.items()}
-    cube = _cube(run, run.plan.grid, run.support, moments)
-    finer = tuple(
-        _cube(run, grid, support, _moments_on(run, grid))
-        for grid, support in zip(run.plan.finer_grids, run.finer_support, strict=True)
+    supports = [run.support, *run.finer_support]
+    every = [moments, *(_moments_on(run, grid) for grid in run.plan.finer_grids)]
+    cube, *finer = (
+        _cube(run, [grid.axis(d) for d in range(3)], support.numpy(), each)
+        for grid, support, each in zip(run.plan.grids, supports, every, strict=True)
     )
-    return replace(cube, finer=finer), found
+    return replace(cube, finer=tuple(finer)), found
 
 
 def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z y x"]:
@@ -95,24 +96,16 @@ def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z 
 
 
 def _moments_on(run: Run, grid: Grid) -> Moments:
-    """Of the density at the points of a grid."""
     if isinstance(run.posterior.model, RowwiseGaussian):
         return _inducing_moments(run.posterior, run.posterior.model)
     return _at(run, grid.points())
 
 
 def _at(run: Run, points: Tensor) -> Moments:
-    """Of the density at points [pc]."""
     return run.posterior.moments(PointValues(points), rows=2**18)
 
 
-def _cube(run: Run, grid: Grid, support: Tensor, moments: Moments) -> Cube:
-    return _cube_of(run, [grid.axis(d) for d in range(3)], support.numpy(), moments)
-
-
-def _cube_of(
-    run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments
-) -> Cube:
+def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
     """Moments and support in C order of x, y and z."""
     shape = tuple(len(axis) for axis in axes)
     # From C order of (x, y, z) to (z, y, x).
@@ -127,7 +120,7 @@ def _cube_of(
 def _axes(
     run: Run, spacing: float, within: Mapping[str, tuple[float, float]]
 ) -> list[Tensor]:
-    """Coordinates [pc] that are ``spacing`` apart in the box and in these ranges."""
+    """Return coordinates [pc] that are ``spacing`` apart in the box and the ranges."""
     if not spacing > 0:
         raise InputError(f"--spacing is a positive number of pc, got {spacing:g}")
     grid, found = run.plan.grid, []
@@ -245,7 +238,7 @@ def _swept(
 
 
 def _node_weights(points: Tensor, low: float, high: float) -> Tensor:
-    """Of values at points in an integral of what is linear between them."""
+    """Return weights of values at points in the integral of their interpolant."""
     ends = points[:-1].clamp(low, high), points[1:].clamp(low, high)
     width, step = ends[1] - ends[0], points.diff()
     middle = ((ends[0] + ends[1]) / 2 - points[:-1]) / step

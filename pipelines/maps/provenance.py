@@ -38,17 +38,17 @@ def provenance(run: Run) -> dict[str, Any]:
 
 
 def convert(
-    product: Product, change: Conversion | None, factor: float = 1.0
+    product: Product, change: Conversion | None, factor: float | None = None
 ) -> Product:
-    """Multiply what is an extinction or its density; lengths and places stay.
+    """Multiply extinctions or densities by ``factor``; lengths and places stay.
 
-    By a conversion, or by a mere ``factor``. Band and conversion are in the provenance
+    It is that of the conversion unless given. Band and conversion are in the provenance
     of the result, those of `Integrated` and `Columns` in that of the cube they belong
     to.
     """
-    if change is not None:
-        factor = change.factor
-    elif factor == 1:
+    if factor is None:
+        factor = 1.0 if change is None else change.factor
+    if change is None and factor == 1:
         return product
     if isinstance(product, Cube) and product.finer:
         return product.each(lambda cube: convert(cube, change, factor))

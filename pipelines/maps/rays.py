@@ -236,7 +236,7 @@ class CubeRays:
 
     @property
     def box(self) -> Box:
-        """Where the cube is."""
+        """Bounds of the cube."""
         return self.cells.box
 
     @property
@@ -257,13 +257,7 @@ class CubeRays:
     def crossings(
         self, places: Places, extinction: np.ndarray, centre: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Refused: a mean has no intervals.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
+        # A mean alone has no intervals.
         raise InputError(NO_CURVES)
 
     def last_star(self, places: Places) -> np.ndarray:

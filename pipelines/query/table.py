@@ -1,4 +1,4 @@
-"""Questions row by row: columns with names and units that cannot be mistaken."""
+"""Answers at the rows of a table: columns with names, units and descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.beams import Beam
-from pipelines.query.map import FLAGS, DustMap
+from pipelines.query.map import DustMap
 from pipelines.query.targets import TargetTable
 
 Columns = dict[str, np.ndarray]
@@ -39,12 +39,12 @@ _OF_STD, _ALONE = 3, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """What is asked at each row.
+    """The question at each row.
 
-    ``integrated`` lists one quantity or both; without a ``mode`` the answer has mean,
-    std and five quantiles. ``extinction`` [mag] asks for the distance where it is
-    reached instead, ``beam`` for the average of the extinction over it; ``prefix``
-    comes before the names of answers.
+    ``integrated`` lists one quantity or both; without a ``mode`` there are mean, std
+    and five quantiles. With ``extinction`` [mag] the answer is the distance where it
+    is reached, with ``beam`` the average extinction over that. ``prefix`` begins the
+    names of answers.
     """
 
     integrated: tuple[bool, ...] = (True, False)
@@ -58,14 +58,14 @@ class QueryOptions:
 
     @property
     def directions(self) -> bool:
-        """Whether distances are not looked at."""
+        """True if distances are ignored."""
         return self.total or self.extinction is not None
 
 
 def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
-    """Columns of answers, shape ``(n,)`` each, and the units of those that have one.
+    """Return columns of answers, shape ``(n,)`` each, and units of those with one.
 
-    A row whose coordinates are NaN has no answer, and the flag ``no_position``.
+    A row whose coordinates are NaN has the flag ``no_position`` and NaN as answers.
     """
     sphere: Any = coords.spherical
     known = np.isfinite(sphere.lon.deg) & np.isfinite(sphere.lat.deg)
@@ -94,27 +94,24 @@ def _asked(
             f"extinction_{name}": part.value for name, part in average._asdict().items()
         }
         return parts, dict.fromkeys(parts, "mag"), flags
-    columns, units = {}, {}
-    flags: np.ndarray = np.empty(0, dtype=FLAGS)
+    columns, units, every = {}, {}, []
     for integrated in wanted.integrated:
         what, unit = _QUANTITIES[integrated]
-        found, these = _quantity(dust, coords, wanted, integrated)
-        if not columns:
-            flags = these
-        elif "filled" in (these.dtype.names or ()):
-            flags["filled"] |= these["filled"]
+        found, flags = _quantity(dust, coords, wanted, integrated)
+        every.append(flags)
         columns |= {f"{what}_{kind}": values for kind, values in found.items()}
         units |= {f"{what}_{kind}": unit for kind in found}
-    return columns, units, flags
+    if "filled" in (every[0].dtype.names or ()):
+        every[0]["filled"] = np.any([flags["filled"] for flags in every], axis=0)
+    return columns, units, every[0]
 
 
 def rounded(columns: Columns) -> Columns:
-    """Answers with the digits that mean something, in single precision.
+    """Round answers to significant digits, in single precision.
 
-    A standard deviation keeps three, what it is the deviation of as many decimals, or
-    three digits if these are more; so do distances with half their interval. Others
-    keep five digits, and so do extinctions: by the digits of its standard deviation one
-    would be rounded below another that is less.
+    A standard deviation keeps three digits, and its quantity as many decimals, at least
+    three digits; distances do so with half their interval. Others keep five digits, and
+    so do extinctions, whose order rounding by their own std might change.
     """
     found = {}
     for name, column in columns.items():
@@ -148,9 +145,9 @@ def write_answers(
     *,
     overwrite: bool = False,
 ) -> Counter[str]:
-    """Ask at every row, and write the table with the answers beside its own columns.
+    """Write a table with answers beside its own columns.
 
-    Returns the number of ``rows``, and of those for which each flag is set.
+    Return the number of ``rows``, and of those for which each flag is set.
 
     Raises
     ------
@@ -167,7 +164,13 @@ def write_answers(
             columns, units = ask(dust, rows.coords, wanted)
             answers = {f"{wanted.prefix}{n}": c for n, c in rounded(columns).items()}
             if write is None:
-                _require_new(answers, targets)
+                taken = [name for name in answers if name in targets.columns]
+                if taken:
+                    raise InputError(
+                        f"the table has columns {', '.join(taken)} already: put "
+                        "something before the names of the answers, such as --prefix "
+                        "map_"
+                    )
                 described = _described(answers, units, targets, wanted, about["band"])
                 file = answer_file(output, described, about, overwrite=overwrite)
                 write = stack.enter_context(file)
@@ -180,15 +183,6 @@ def write_answers(
     return counts
 
 
-def _require_new(answers: Columns, targets: TargetTable) -> None:
-    taken = [name for name in answers if name in targets.columns]
-    if taken:
-        raise InputError(
-            f"the table has columns {', '.join(taken)} already: put something before "
-            "the names of the answers, such as --prefix map_"
-        )
-
-
 def _described(
     answers: Columns,
     units: Units,
@@ -196,7 +190,7 @@ def _described(
     wanted: QueryOptions,
     band: str,
 ) -> dict[str, Described]:
-    """Units and descriptions of the table's own columns, and of the answers."""
+    """Return units and descriptions of the table's own columns and of the answers."""
     found = {
         name: Described(unit=info.unit or "", text=info.description or "")
         for name, info in targets.columns.items()
@@ -212,18 +206,13 @@ def _described(
             if what == "extinction" and wanted.total:
                 place = "through the whole map"
             of = f"{what} {place}{f', {band}' if band else ''}"
-            text = f"{_kind(kind)} of the {of}"
+            quantile = f"{kind[1:].replace('_', '.')}% quantile"
+            said = quantile if kind.startswith("p") else _KINDS.get(kind, kind)
+            text = f"{said} of the {of}"
             if kind == "std" and f"{wanted.prefix}filled" in answers:
                 text += "; where filled, of the map's own part"
         found[name] = Described(unit=units.get(plain, ""), text=text)
     return found
-
-
-def _kind(kind: str) -> str:
-    """What of a posterior a column holds, in words."""
-    if kind.startswith("p"):
-        return f"{kind[1:].replace('_', '.')}% quantile"
-    return _KINDS.get(kind, kind)
 
 
 _FLAG_TEXTS = {
@@ -244,10 +233,9 @@ def _quantity(
     dust: DustMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
 ) -> tuple[Columns, np.ndarray]:
     if wanted.mode is None:
+        total = wanted.total
         whole = (
-            dust.extinction(coords, total=wanted.total)
-            if integrated
-            else dust.density(coords)
+            dust.extinction(coords, total=total) if integrated else dust.density(coords)
         )
         parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
         known = {n: part.value for n, part in parts.items() if part is not None}

@@ -21,9 +21,8 @@ COORDS = SkyCoord(
 
 
 @pytest.fixture(scope="module")
-def dust(tmp_path_factory):
-    path = tmp_path_factory.mktemp("crossing") / "map.zarr"
-    return open_map(ray_field.write(path, nside=32))
+def dust(store):
+    return open_map(store)
 
 
 def reached(value):
