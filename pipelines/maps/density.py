@@ -181,7 +181,7 @@ def columns(
 
 
 def _is_corrected(run: Run) -> bool:
-    """Whether neighbouring stars correct the samples."""
+    """Return true if neighbouring stars correct the samples."""
     return run.posterior.residual is not None and len(run.posterior.samples) > 0
 
 

@@ -30,7 +30,7 @@ Form = Literal["run", "store", "vti", "npz", "cube", "sky", "shells", "stars"]
 PACKAGE = "dustmaps:"
 # Spacing [pc] over which extinctions are differenced and densities integrated.
 STEP = 20.0
-# Nodes at once along rays of a map that only knows densities.
+# Nodes at once along rays through a map of densities.
 _NODES = 1_000_000
 _TABLES = (".csv", ".ecsv", ".vot", ".parquet")
 
@@ -138,7 +138,7 @@ def open_other(
         What `open_answers` opens, ``dustmaps:MODULE.CLASS``, a map, or an object with
         ``.query(coordinates)``.
     factor
-        What turns its values into mag (mag/pc) in the band that is wanted; needed of a
+        Factor from its values to mag (mag/pc) in the band of the first; needed of a
         map that dustmaps names, else 1 unless given.
     integrated, query, step
         Of objects with a query: whether it gives extinctions from the observer,
@@ -218,7 +218,7 @@ class QueriedMap(Answers):
 
     @property
     def box(self) -> Box:
-        # Not known: the object itself has NaN where it knows nothing.
+        # Not known: the object itself returns NaN outside.
         return EVERYWHERE
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
