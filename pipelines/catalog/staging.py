@@ -61,6 +61,8 @@ class Staging:
             },
         )
         self._run("SET enable_external_access = false")
+        # It would draw a bar on standard output.
+        self._run("SET enable_progress_bar = false")
 
     def __enter__(self) -> Staging:
         return self
