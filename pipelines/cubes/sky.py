@@ -116,7 +116,7 @@ class Integrated:
         return nside_of(len(self.last_star))
 
     def at(self, distances: np.ndarray) -> Integrated:
-        """The same at some of its distances."""
+        """Select some of the distances."""
         kept = np.searchsorted(self.distance, distances)
         arrays = {name: values[:, kept] for name, values in self.arrays.items()}
         return replace(self, distance=self.distance[kept], arrays=arrays)
@@ -244,18 +244,18 @@ class SkyMaps:
         known = self.distances
         if distances is None:
             last = np.linspace(0, len(known), _DISTANCES + 1)[1:].astype(int)
-            wanted = known[np.unique(last) - 1]
+            chosen = known[np.unique(last) - 1]
         else:
-            wanted = np.array(sorted(distances))
-        if wanted[-1] > known[-1] or wanted[0] <= 0:
+            chosen = np.array(sorted(distances))
+        if chosen[-1] > known[-1] or chosen[0] <= 0:
             raise InputError(
                 f"the map knows extinctions out to {known[-1]:g} pc: choose distances "
-                f"up to that, got {wanted.tolist()}"
+                f"up to that, got {chosen.tolist()}"
             )
-        arrays = {name: self.at(name, wanted) for name in self.arrays}
+        arrays = {name: self.at(name, chosen) for name in self.arrays}
         mean, std = arrays.pop("mean"), arrays.pop("std")
         return replace(
-            self, distances=wanted, mean=mean, std=std, quantiles=arrays, filled=None
+            self, distances=chosen, mean=mean, std=std, quantiles=arrays, filled=None
         )
 
     def ray(self, l: float, b: float) -> LineOfSight:  # noqa: E741
@@ -335,7 +335,7 @@ class LineOfSight:
     last_star: float | None = None
 
     def scaled(self, factor: float) -> LineOfSight:
-        """The same with all extinctions multiplied by a factor."""
+        """Return this line with all extinctions multiplied by a factor."""
         names = ("mean", "std", "star_extinction", "star_error", "truth", "median")
         names += ("inner", "outer")
         known = {n: v for n in names if (v := getattr(self, n)) is not None}

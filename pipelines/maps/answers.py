@@ -53,7 +53,7 @@ class Answers:
     """A map, whatever it is read from; each kind overrides the methods that begin "_".
 
     These answer in the map's own band, the public ones in the band of ``change``.
-    Places may lie anywhere: where a map knows nothing the answer is NaN.
+    Places may lie anywhere: where a map has no value the answer is NaN.
 
     Parameters
     ----------
@@ -203,12 +203,12 @@ class Answers:
     def in_band(
         self, band: str | None, declared: str | None = None, **by: Any
     ) -> Answers:
-        """The same map in another band (`pipelines.bands.wanted_conversion`)."""
+        """Return this map in another band (`pipelines.bands.wanted_conversion`)."""
         meta = {"extinction_band": self.band}
         return self.converted(wanted_conversion(meta, band, declared, **by))
 
     def converted(self, change: Conversion | None, factor: float = 1.0) -> Answers:
-        """The same map by a conversion, or with all values times a factor."""
+        """Return this map by a conversion, or with all values times a factor."""
         if change is None:
             return self if factor == 1 else replace(self, factor=self.factor * factor)
         factor = self.factor * change.factor

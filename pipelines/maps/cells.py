@@ -29,7 +29,7 @@ class Reader(Protocol):
     """Arrays by name, read at scattered places."""
 
     def take(self, name: str, /, *index: np.ndarray) -> np.ndarray:
-        """Values at index arrays ``(...)`` for the first axes; others are whole."""
+        """Return values at index arrays ``(...)`` of the first axes, others whole."""
         ...
 
     def chunks(self, name: str) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ class InMemory:
     arrays: dict[str, np.ndarray]
 
     def take(self, name: str, /, *index: np.ndarray) -> np.ndarray:
-        """Values at index arrays."""
+        """Return values at index arrays."""
         return self.arrays[name][index]
 
     def chunks(self, name: str) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class ChunkReader:
         return self.array(name).chunks
 
     def take(self, name: str, /, *index: np.ndarray) -> np.ndarray:
-        """Values at index arrays, from the chunks that hold them."""
+        """Return values at index arrays, from the chunks that hold them."""
         array = self.array(name)
         flat = [i.reshape(-1) for i in index]
         chunks, rest = array.chunks[: len(flat)], array.shape[len(flat) :]
@@ -216,7 +216,7 @@ class ShellCells:
         return {name: np.where(within, part, np.nan) for name, part in found.items()}
 
     def support(self, places: Places) -> np.ndarray:
-        """Not known: as if every cell were seen."""
+        """Return ones: the support is not known."""
         return np.ones(len(places))
 
 

@@ -66,7 +66,7 @@ class Continued(Answers):
 
     @classmethod
     def of(cls, own: Answers, other: Answers, beyond: str | None = None) -> Continued:
-        """Return a map continued beyond its box, unless told otherwise."""
+        """Return a map continued by another one, beyond its box by default."""
         return cls(
             path=own.path,
             band=own.band,
@@ -212,7 +212,7 @@ class Continued(Answers):
         if filled.any():
             kind = self.other.central(integrated=False)
             put[filled] = self.other.density(places.select(filled), (kind,))[kind]
-        # Where the other knows nothing the map answers as it does.
+        # Where the other has no value the map keeps its own.
         return put, filled & np.isfinite(put)
 
 

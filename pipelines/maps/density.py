@@ -35,13 +35,12 @@ def map_cube(
     spacing: float | None = None,
     within: Mapping[str, tuple[float, float]] | None = None,
 ) -> Cube:
-    """Posterior mean and std of the density at the grid points, and sight lines.
+    """Return the posterior of the density at the grid points, and the support.
 
-    At its own points the grid resolves the field, so that no sub-grid variance is added
-    there but what a residual of neighbouring stars leaves. With ``spacing`` [pc] at
-    points so far apart, from the box's lower corner on; then ``within`` ranges of x, y
-    and z alone. A run with finer grids has a finer cube for each, unless the spacing
-    is given.
+    At its own points the grid resolves the field: no sub-grid variance is added but
+    that which a residual of neighbouring stars leaves. With ``spacing`` [pc] the points
+    are this far apart, from the box's lower corner on, and ``within`` ranges of x, y
+    and z; otherwise a run with finer grids has a finer cube for each.
 
     Raises
     ------
@@ -59,7 +58,7 @@ def map_cube(
 def map_and_columns(
     run: Run, between: Mapping[str, tuple[float, float] | None]
 ) -> tuple[Cube, dict[str, Columns]]:
-    """The cube of `map_cube` and `columns` along axes, from one pass over the grid.
+    """Return the cube of `map_cube` and `columns`, from one pass over the grid.
 
     ``between`` has the ends [pc] of the columns by axis, ``None`` for the whole box.
     """
@@ -145,7 +144,7 @@ def columns(
     *,
     level: int = 0,
 ) -> Columns:
-    """The density integrated along an axis, from the first grid point to the last.
+    """Return the density integrated along an axis, from first to last grid point.
 
     ``between`` [pc] are other ends, within these; ``level`` is which of nested grids,
     the coarsest first.
@@ -182,14 +181,14 @@ def columns(
 
 
 def _is_corrected(run: Run) -> bool:
-    """Whether neighbouring stars correct the samples."""
+    """Return true if neighbouring stars correct the samples."""
     return run.posterior.residual is not None and len(run.posterior.samples) > 0
 
 
 def _swept(
     run: Run, grid: Grid, between: Mapping[str, tuple[float, float] | None]
 ) -> tuple[Moments, dict[str, Columns]]:
-    """Moments of the corrected density at a grid's points, and of its integrals.
+    """Return moments of the corrected density at a grid's points, and of integrals.
 
     A sample's density is linear between the points. What is unresolved at them, of
     variance v, adds up over the lengths F of `ResidualField.correlation_length`: an

@@ -29,7 +29,7 @@ Form = Literal["run", "store", "vti", "npz", "cube", "sky", "shells", "stars"]
 PACKAGE = "dustmaps:"
 # Spacing [pc] over which extinctions are differenced and densities integrated.
 STEP = 20.0
-# Nodes at once along rays of a map that only knows densities.
+# Nodes at once along rays through a map of densities.
 _NODES = 1_000_000
 _TABLES = (".csv", ".ecsv", ".vot", ".parquet")
 
@@ -75,13 +75,10 @@ def form_of(path: Path) -> Form:
 def open_answers(path: str | Path) -> Answers:
     """Open a map.
 
-    Parameters
-    ----------
-    path
-        A map store (``dustmap export RUN --zarr map.zarr``), of which only the chunks
-        around places will be read; another export (``map.fits``, ``map.vti``,
-        ``map.healpix.fits`` or shells) or an archive (`read_npz`), which is read whole
-        and knows less; or a run folder, which computes every answer anew.
+    ``path`` is a map store (``dustmap export RUN --zarr map.zarr``), of which only the
+    chunks around places are read; another export (``map.fits``, ``map.vti``,
+    ``map.healpix.fits`` or shells) or an archive (`read_npz`), which is read whole and
+    holds less; or a run folder, which computes every answer anew.
 
     Raises
     ------
@@ -140,7 +137,7 @@ def open_other(
         What `open_answers` opens, ``dustmaps:MODULE.CLASS``, a map, or an object with
         ``.query(coordinates)``.
     factor
-        What turns its values into mag (mag/pc) in the band that is wanted; needed of a
+        Factor from its values to mag (mag/pc) in the band of the first; needed of a
         map that dustmaps names, else 1 unless given.
     integrated, query, step
         Of objects with a query: whether it gives extinctions from the observer,
@@ -220,7 +217,7 @@ class QueriedMap(Answers):
 
     @property
     def box(self) -> Box:
-        # Not known: the object itself has NaN where it knows nothing.
+        # Not known: the object itself returns NaN outside.
         return EVERYWHERE
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
@@ -282,28 +279,8 @@ def open_package(name: str) -> Any:
         If the package, the map or its data are not there.
     """
     module_name, _, class_name = name.partition(".")
-    found = _maps_of(module_name)
-    local = [n for n in found if n.endswith("Query") and "Web" not in n]
-    wanted = class_name or (local[0] if len(local) == 1 else "")
-    if wanted not in found:
-        raise InputError(
-            f"name one of the maps of dustmaps.{module_name} as {PACKAGE}{module_name}"
-            f".CLASS: {', '.join(found) or 'there is none'}"
-        )
-    try:
-        return found[wanted]()
-    except (OSError, TypeError, ValueError) as error:
-        raise InputError(
-            f"dustmaps.{module_name}.{wanted} cannot be opened "
-            f"({type(error).__name__}: {error}): fetch its data first, as its "
-            "documentation says, or open it in Python and call compare_map"
-        ) from error
-
-
-def _maps_of(module_name: str) -> dict[str, Any]:
-    """The classes of maps that a module of dustmaps defines."""
     with warnings.catch_warnings():
-        # Of a configuration that need not exist: its defaults are what is meant.
+        # A missing configuration file: the defaults are meant.
         warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
         try:
             base = importlib.import_module("dustmaps.map_base").DustMap
@@ -313,15 +290,30 @@ def _maps_of(module_name: str) -> dict[str, Any]:
                 f"no map {module_name!r} of the package dustmaps ({error}): is it "
                 "installed (pip install 'dustmap[dustmaps]')?"
             ) from error
-    return {
+    found = {
         name: each
         for name, each in inspect.getmembers(module, inspect.isclass)
         if issubclass(each, base) and each.__module__ == module.__name__
     }
+    local = [n for n in found if n.endswith("Query") and "Web" not in n]
+    chosen = class_name or (local[0] if len(local) == 1 else "")
+    if chosen not in found:
+        raise InputError(
+            f"name one of the maps of dustmaps.{module_name} as {PACKAGE}{module_name}"
+            f".CLASS: {', '.join(found) or 'there is none'}"
+        )
+    try:
+        return found[chosen]()
+    except (OSError, TypeError, ValueError) as error:
+        raise InputError(
+            f"dustmaps.{module_name}.{chosen} cannot be opened "
+            f"({type(error).__name__}: {error}): fetch its data first, as its "
+            "documentation says, or open it in Python and call compare_map"
+        ) from error
 
 
 def read_npz(path: Path) -> Cube:
-    """A cube from a NumPy archive.
+    """Read a cube from a NumPy archive.
 
     It holds ``density`` of shape ``(x, y, z)``, with x towards l = 0 and z towards the
     north Galactic pole, in mag per unit of length of the axes, and these: ``x``, ``y``

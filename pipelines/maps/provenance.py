@@ -1,4 +1,4 @@
-"""What an exported file says of its origin and its band."""
+"""Origin, band and citation in exported files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Product = TypeVar("Product", Cube, Integrated, ShellMaps, SkyMaps, Columns)
 
 
 def provenance(run: Run) -> dict[str, Any]:
-    """What an exported file says of its origin, and whom it asks to cite."""
-    told = surveys(run.provenance.get("catalogue") or {})
-    catalogues = [one for one in told if one["name"]]
-    band = joined_bands([one["band"] for one in told])
+    """Return the origin of an exported file, and whom to cite."""
+    held = surveys(run.provenance.get("catalogue") or {})
+    catalogues = [one for one in held if one["name"]]
+    band = joined_bands([one["band"] for one in held])
     inputs = run.provenance["inputs"]
     return {
         "program": f"dustmap {dustmap.__version__}",
@@ -66,7 +66,7 @@ def convert(
 
 
 def converted(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]:
-    """A provenance that tells of the conversion, and whom to cite for it."""
+    """Return a provenance with the conversion, and whom to cite for it."""
     if change is None:
         return meta
     changed = {

@@ -217,7 +217,7 @@ def _rising(curves: np.ndarray, variances: np.ndarray, places: Places) -> np.nda
     """`non_decreasing` of extinctions ``(k, n)`` to the places in each direction.
 
     A place that is alone in its direction keeps its values: to make these
-    non-decreasing whatever else is asked, the whole ray would have to be predicted.
+    non-decreasing in any call, the whole ray would have to be predicted.
     """
     keys = _direction_keys(places.positions())
     order = np.lexsort((places.distance, *keys.T))

@@ -54,10 +54,10 @@ def default_distances(run: Run, count: int = 6) -> np.ndarray:
 
 
 def ray_distances(run: Run) -> np.ndarray:
-    """Every grid step [pc] out to the box's furthest corner, finer where the grid is.
+    """Return every grid step [pc] to the box's furthest corner, finer on finer grids.
 
-    Every second or third where there would be more than 160. The published engine pays
-    a solve for each: those of `default_distances`.
+    Every second or third if these are more than 160; with the published engine, which
+    pays a solve for each, `default_distances`.
     """
     if not run.plan.is_full_batch:
         return default_distances(run)
@@ -173,17 +173,17 @@ def integrals_along(
     ``rays`` and of those ``changed``, and the largest and the median over rays of the
     largest change of the median [mag in the run's band].
     """
-    asked = RayIntegrals(run, directions, edges)
+    integrals = RayIntegrals(run, directions, edges)
     arrays: dict[str, np.ndarray] = {}
     changes = np.zeros(len(directions))
     with Progress(
         description="integrated extinction", total=len(directions), unit="px"
     ) as progress:
-        for part in asked.parts():
-            found, changes[part] = outward_summaries(asked.moments(part))
+        for part in integrals.parts():
+            found, changes[part] = outward_summaries(integrals.moments(part))
             for name, value in found.items():
                 if name not in arrays:
-                    arrays[name] = np.empty(asked.shape[::-1], dtype=np.float32)
+                    arrays[name] = np.empty(integrals.shape[::-1], dtype=np.float32)
                 arrays[name][part] = value.T
             progress.update(part.stop - part.start)
     changed = int(np.count_nonzero(changes))
@@ -222,7 +222,7 @@ def last_star(run: Run, directions: np.ndarray) -> np.ndarray:
 def shell_maps(
     run: Run, *, edges: np.ndarray | None = None, nside: int | None = None
 ) -> ShellMaps:
-    """Mean density between each two ``edges`` [pc] in every pixel, with its std.
+    """Return the mean density between successive ``edges`` [pc] by pixel, and its std.
 
     A pixel's value is the average of ``∫ ρ ds / (d1 − d0)`` over rays through it: one
     at its centre, or up to 8 × 8 no further apart than a grid step at the outer sphere
@@ -303,7 +303,7 @@ def _corrected(
     edges: tuple[float, float],
     average: Callable[[Tensor], Tensor],
 ) -> Moments:
-    """Integrals between two spheres [mag] of the density that stars correct.
+    """Return integrals between two spheres [mag] of the density that stars correct.
 
     By the midpoint rule, a grid step apart at most. What is unresolved is taken to be
     the same within a pixel and independent along rays.
@@ -325,8 +325,9 @@ def _corrected(
 def lines_of_sight(
     run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
 ) -> list[LineOfSight]:
-    """Cumulative extinction along a few directions, and the stars near.
+    """Return cumulative extinction along a few directions, and the stars near.
 
+    Those are up to 60 within the smallest radius that holds them, at most 3 deg.
     Quantiles are those of the posterior of every integral, normal for a density that
     may be negative; without posterior samples there are none.
     """
@@ -342,7 +343,11 @@ def lines_of_sight(
     last = last_star(run, vectors)
     lines = []
     for i, (lon, lat) in enumerate(chosen):
-        near, radius = _stars_near(stars, vectors[i])
+        cosine = np.clip(unit_vectors(stars.l, stars.b) @ vectors[i], -1.0, 1.0)
+        angle = np.degrees(np.arccos(cosine))
+        nearest = np.argsort(angle)[:60]
+        near = nearest[angle[nearest] <= 3.0]
+        radius = float(angle[near].max()) if len(near) else 3.0
         bands = {}
         if sampled:
             low, left, median, right, high = (found[name][:, i] for name in NAMES)
@@ -356,7 +361,8 @@ def lines_of_sight(
             star_distance=stars.distance[near],
             star_extinction=stars.extinction[near],
             star_error=stars.extinction_error[near],
-            radius=radius,
+            # Rounded up, for the figure's title.
+            radius=math.ceil(10 * radius) / 10,
             last_star=float(last[i]),
             **bands,
         )
@@ -386,14 +392,3 @@ def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]
                 chosen.append(int(index))
         separation /= 2
     return [(float(stars.l[i]), float(stars.b[i])) for i in chosen]
-
-
-def _stars_near(stars: Stars, direction: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return up to 60 stars within 3 deg, and the radius [deg] that holds them."""
-    cosine = np.clip(unit_vectors(stars.l, stars.b) @ direction, -1.0, 1.0)
-    angle = np.degrees(np.arccos(cosine))
-    nearest = np.argsort(angle)[:60]
-    near = nearest[angle[nearest] <= 3.0]
-    radius = float(angle[near].max()) if len(near) else 3.0
-    # Rounded up, for the figure's title.
-    return near, math.ceil(10 * radius) / 10

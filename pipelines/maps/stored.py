@@ -1,7 +1,7 @@
 """Exported maps: stores that are read chunk by chunk, and files that are read whole.
 
-A cube knows the mean of an integral, the integral of its mean, but no error of it; maps
-of the sky know no density, and not which cells stars see.
+Integrals through a cube have a mean, the integral of its mean, but no error; maps of
+the sky have no density and no support of cells.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class ZarrMap(Stored):
         return self._stored_cube
 
     def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
-        """Those that the store holds: through the coarsest grid."""
+        """Return columns of the store: through the coarsest grid."""
         found = None if level else self._stored_columns.get(along)
         assert isinstance(self.cells, GridCells)
         axis, box = AXES.index(along), self.cells.box

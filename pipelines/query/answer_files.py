@@ -115,7 +115,7 @@ def _as_text(column: np.ndarray) -> np.ndarray:
 
 
 def _table(columns: Columns, described: Mapping[str, Described]) -> Table:
-    """Columns with units and descriptions, masked where there is no value."""
+    """Return columns with units and descriptions, masked where there is no value."""
     table = Table()
     for name, column in columns.items():
         if column.dtype.kind == "O":

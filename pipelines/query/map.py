@@ -40,7 +40,7 @@ left. ``no_distance``: the distance is missing. ``to_edge``: the distance was in
 and the value is that at the edge of the map.
 """
 FILLED_FLAGS = np.dtype([*FLAGS.descr, ("filled", "?"), ("joined", "?")])
-"""Those of a map that another one continues. ``filled``: the answer, or its far part,
+"""Flags of a map that another one continues. ``filled``: the answer, or its far part,
 is the other map's; ``joined``: its near part is the map's own."""
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "mean": ("mean",),
@@ -145,7 +145,7 @@ class DustMap:
 
     @property
     def path(self) -> Path:
-        """What it was opened from."""
+        """File or folder that it was opened from."""
         return self.answers.path
 
     @property
@@ -155,12 +155,12 @@ class DustMap:
 
     @property
     def verdict(self) -> str:
-        """Whether the map can be used, why, and what to do; empty if not stated."""
+        """Judgement of the map, why, and what to do; empty if not stated."""
         return self._facts().get("verdict", "")
 
     @property
     def has_samples(self) -> bool:
-        """Whether posterior samples answer."""
+        """True if there are posterior samples."""
         return self.draws is not None
 
     @cached_property

@@ -62,14 +62,18 @@ class QueryOptions:
         return self.total or self.extinction is not None
 
 
-def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
+def ask(
+    dust: DustMap, coords: SkyCoord, options: QueryOptions
+) -> tuple[Columns, Units]:
     """Return columns of answers, shape ``(n,)`` each, and units of those with one.
 
     A row whose coordinates are NaN has the flag ``no_position`` and NaN as answers.
     """
     sphere: Any = coords.spherical
     known = np.isfinite(sphere.lon.deg) & np.isfinite(sphere.lat.deg)
-    answers, units, flags = _asked(dust, cast(SkyCoord, coords[known]), wanted)
+    answers, units, flags = _at_known_places(
+        dust, cast(SkyCoord, coords[known]), options
+    )
     columns: Columns = {}
     for name, found in answers.items():
         columns[name] = np.full(len(known), np.nan)
@@ -80,24 +84,26 @@ def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns,
     return {**columns, _NO_POSITION: ~known}, units
 
 
-def _asked(
-    dust: DustMap, coords: SkyCoord, wanted: QueryOptions
+def _at_known_places(
+    dust: DustMap, coords: SkyCoord, options: QueryOptions
 ) -> tuple[Columns, Units, np.ndarray]:
     """Answers and flags at places that are known."""
-    if wanted.extinction is not None:
-        crossing, flags = dust.distance_at(coords, wanted.extinction, return_flags=True)
+    if options.extinction is not None:
+        crossing, flags = dust.distance_at(
+            coords, options.extinction, return_flags=True
+        )
         parts = {n: part.value for n, part in zip(_CROSSING, crossing, strict=True)}
         return parts, dict.fromkeys(parts, "pc"), flags
-    if wanted.beam is not None:
-        average, flags = dust.beam(coords, wanted.beam, return_flags=True)
+    if options.beam is not None:
+        average, flags = dust.beam(coords, options.beam, return_flags=True)
         parts = {
             f"extinction_{name}": part.value for name, part in average._asdict().items()
         }
         return parts, dict.fromkeys(parts, "mag"), flags
     columns, units, every = {}, {}, []
-    for integrated in wanted.integrated:
+    for integrated in options.integrated:
         what, unit = _QUANTITIES[integrated]
-        found, flags = _quantity(dust, coords, wanted, integrated)
+        found, flags = _quantity(dust, coords, options, integrated)
         every.append(flags)
         columns |= {f"{what}_{kind}": values for kind, values in found.items()}
         units |= {f"{what}_{kind}": unit for kind in found}
@@ -140,7 +146,7 @@ def rounded(columns: Columns) -> Columns:
 def write_answers(
     dust: DustMap,
     targets: TargetTable,
-    wanted: QueryOptions,
+    options: QueryOptions,
     output: Path,
     *,
     overwrite: bool = False,
@@ -161,8 +167,8 @@ def write_answers(
     with ExitStack() as stack:
         write = None
         for rows in targets:
-            columns, units = ask(dust, rows.coords, wanted)
-            answers = {f"{wanted.prefix}{n}": c for n, c in rounded(columns).items()}
+            columns, units = ask(dust, rows.coords, options)
+            answers = {f"{options.prefix}{n}": c for n, c in rounded(columns).items()}
             if write is None:
                 taken = [name for name in answers if name in targets.columns]
                 if taken:
@@ -171,7 +177,7 @@ def write_answers(
                         "something before the names of the answers, such as --prefix "
                         "map_"
                     )
-                described = _described(answers, units, targets, wanted, about["band"])
+                described = _described(answers, units, targets, options, about["band"])
                 file = answer_file(output, described, about, overwrite=overwrite)
                 write = stack.enter_context(file)
             write(rows.columns | answers)
@@ -187,7 +193,7 @@ def _described(
     answers: Columns,
     units: Units,
     targets: TargetTable,
-    wanted: QueryOptions,
+    options: QueryOptions,
     band: str,
 ) -> dict[str, Described]:
     """Return units and descriptions of the table's own columns and of the answers."""
@@ -196,20 +202,20 @@ def _described(
         for name, info in targets.columns.items()
     }
     for name in answers:
-        plain = name.removeprefix(wanted.prefix)
+        plain = name.removeprefix(options.prefix)
         text = _CROSSING.get(plain) or _FLAG_TEXTS.get(plain, "")
         if plain in units and not text:
             what, _, kind = plain.partition("_")
             place = "to this place" if what == "extinction" else "at this place"
-            if wanted.beam is not None:
+            if options.beam is not None:
                 place = "over the beam, to this distance"
-            if what == "extinction" and wanted.total:
+            if what == "extinction" and options.total:
                 place = "through the whole map"
             of = f"{what} {place}{f', {band}' if band else ''}"
             quantile = f"{kind[1:].replace('_', '.')}% quantile"
             said = quantile if kind.startswith("p") else _KINDS.get(kind, kind)
             text = f"{said} of the {of}"
-            if kind == "std" and f"{wanted.prefix}filled" in answers:
+            if kind == "std" and f"{options.prefix}filled" in answers:
                 text += "; where filled, of the map's own part"
         found[name] = Described(unit=units.get(plain, ""), text=text)
     return found
@@ -230,10 +236,10 @@ _FLAG_TEXTS = {
 
 
 def _quantity(
-    dust: DustMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
+    dust: DustMap, coords: SkyCoord, options: QueryOptions, integrated: bool
 ) -> tuple[Columns, np.ndarray]:
-    if wanted.mode is None:
-        total = wanted.total
+    if options.mode is None:
+        total = options.total
         whole = (
             dust.extinction(coords, total=total) if integrated else dust.density(coords)
         )
@@ -243,16 +249,16 @@ def _quantity(
     answer, flags = dust.query(
         coords,
         integrated=integrated,
-        mode=wanted.mode,
-        pct=list(wanted.pct) or None,
-        total=wanted.total,
+        mode=options.mode,
+        pct=list(options.pct) or None,
+        total=options.total,
         return_flags=True,
-        rng=np.random.default_rng(wanted.seed),
+        rng=np.random.default_rng(options.seed),
     )
     if answer.ndim == 1:
-        return {wanted.mode: answer.value}, flags
-    if wanted.mode == "percentile":
-        names = [f"p{p:g}" for p in wanted.pct]
+        return {options.mode: answer.value}, flags
+    if options.mode == "percentile":
+        names = [f"p{p:g}" for p in options.pct]
     else:
         width = len(str(max(answer.shape[1] - 1, 0)))
         names = [f"sample{i:0{width}}" for i in range(answer.shape[1])]

@@ -29,7 +29,7 @@ _KNOWN = ("l", "b", "ra", "dec", "distance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Some rows: their coordinates, and all columns as the table has them.
+    """Coordinates of some rows, and all columns as the table has them.
 
     Coordinates are NaN where a column of theirs has no value.
     """

@@ -107,10 +107,6 @@ def test_samples_along_one_direction_are_curves(positive_run):
     for again in (places[order], places[order].icrs):
         some = dust.query(again, integrated=True, mode="samples").value
         np.testing.assert_allclose(some, draws[order], rtol=1e-6)
-    one = dust.query(
-        places, integrated=True, mode="random_sample", rng=np.random.default_rng(2)
-    )
-    assert (draws == one.value[:, None]).all(axis=0).sum() == 1
     near = ray_field.at(18.4, -9.0 + 1e-3, distances)
     other = dust.query(near, integrated=True, mode="samples").value
     assert not np.allclose(other, draws, rtol=1e-3)

@@ -81,6 +81,12 @@ def test_one_place_is_told_with_names_and_units(command, path):
     found = said(command, f"query {path} --l 90 --b 5 --distance 2000")
     assert found["extinction_mean"][0] == "nan"
     assert found["flags"] == ["outside", "the", "map"]
+    line = f"query {path} --ra 83.8 --dec -5.4 --distance 150"
+    for options, names in (
+        ("--integrated --mode std", {"extinction_std"}),
+        ("--differential --pct 5,95", {"density_p5", "density_p95"}),
+    ):
+        assert set(said(command, f"{line} {options}")) == {*names, "flags"}
 
 
 def test_a_place_may_have_units_and_sexagesimal_angles(command, path):
@@ -89,19 +95,6 @@ def test_a_place_may_have_units_and_sexagesimal_angles(command, path):
     assert command(other).output == plain and "extinction_mean" in plain
     refused(command, f"query {path} --l 5 --b 5 --distance 2mag", "no length")
     refused(command, f"query {path} --ra 5x --dec 5 --distance 2", "no angle")
-
-
-def test_one_quantity_one_mode(command, path):
-    line = f"query {path} --ra 83.8 --dec -5.4 --distance 150"
-    assert set(said(command, f"{line} --integrated --mode std")) == {
-        "extinction_std",
-        "flags",
-    }
-    assert set(said(command, f"{line} --differential --pct 5,95")) == {
-        "density_p5",
-        "density_p95",
-        "flags",
-    }
 
 
 def test_the_inverse_and_the_whole_way(command, path):
