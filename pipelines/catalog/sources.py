@@ -442,7 +442,7 @@ def locate(source: Source, reference: str) -> tuple[str, int | None]:
 
 
 def describe_absence(source: Source, name: str) -> str:
-    """Say that a column is missing, and which ones are there."""
+    """Describe a missing column: one of other case, or the columns there are."""
     near = [other for other in source.columns if other.lower() == name.lower()]
     if near:
         return f"has no column {name!r}, but {near[0]!r}: the case must match"

@@ -18,7 +18,7 @@ from pipelines.base.errors import InputError
 
 CHECKSUM_KEY = "dustmap.sha256"
 PLACEHOLDER = "0" * 64
-"""What stands in the checksum's place until all else is written."""
+"""Content of the checksum's place until all else is written."""
 # In a parquet footer a text follows its field's mark and its length, in the header of
 # a safetensors file a colon.
 _IN_PARQUET = CHECKSUM_KEY.encode() + b"\x18\x40"
@@ -56,7 +56,7 @@ def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
 
 
 def insert_checksum(path: Path) -> None:
-    """Put it into a file written with `PLACEHOLDER` under `CHECKSUM_KEY`.
+    """Insert the checksum into a file written with `PLACEHOLDER` under `CHECKSUM_KEY`.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def verify_checksum(path: Path) -> None:
 
 
 def _checksum(path: Path) -> tuple[int, bytes, bytes]:
-    """Its place in the file, what stands there and what should, in hexadecimal."""
+    """Return the checksum's place, the text there, and the right one."""
     with (
         path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
