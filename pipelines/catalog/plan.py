@@ -29,7 +29,8 @@ from pipelines.catalog.presets import (
 from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.rows import RowReader
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
-from pipelines.catalog.sources import Source, find_files, locate, open_source
+from pipelines.catalog.sources import Source, locate, open_source
+from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import parse_unit
 
 REPEATS = ("keep", "first", "error")
