@@ -9,12 +9,10 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.sky import Integrated
-
-Range = tuple[float, float]
+from pipelines.cubes.sky import Ends, Integrated
 
 
-def cut_box(cube: Cube, **ranges: Range) -> Cube:
+def cut_box(cube: Cube, **ranges: Ends) -> Cube:
     """The cells whose centres lie in ranges of ``x y z`` [pc], both ends included.
 
     Coordinates stay heliocentric; what was cut is noted in the provenance as ``cut``,
@@ -84,7 +82,7 @@ def reach_of_cube(cube: Cube) -> float:
     return math.hypot(*(float(np.abs(axis).max() + step / 2) for axis, step in axes))
 
 
-def _each_level(cube: Cube, ranges: dict[str, Range], noted: dict[str, object]) -> Cube:
+def _each_level(cube: Cube, ranges: dict[str, Ends], noted: dict[str, object]) -> Cube:
     """Crop every level; finer ones that keep fewer than two cells go."""
 
     def crop(part: Cube) -> Cube | None:
@@ -105,7 +103,7 @@ def _each_level(cube: Cube, ranges: dict[str, Range], noted: dict[str, object]) 
     return cube.each(crop)
 
 
-def _cells(cube: Cube, axis: str, bounds: Range) -> slice:
+def _cells(cube: Cube, axis: str, bounds: Ends) -> slice:
     low, high = bounds
     if not low < high:
         raise InputError(

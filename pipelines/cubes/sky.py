@@ -272,17 +272,12 @@ class SkyMaps:
                 "inner": (found["p16"], found["p84"]),
                 "outer": (between(found, 0.025), between(found, 0.975)),
             }
-        nothing = np.zeros(0)
         return LineOfSight(
             l=l,
             b=b,
             distance=self.distances[known],
             mean=found["mean"],
             std=found["std"],
-            star_distance=nothing,
-            star_extinction=nothing,
-            star_error=nothing,
-            radius=0.0,
             last_star=None if self.last_star is None else float(self.last_star[pixel]),
             **bands,
         )
@@ -324,10 +319,10 @@ class LineOfSight:
     distance: np.ndarray
     mean: np.ndarray
     std: np.ndarray
-    star_distance: np.ndarray
-    star_extinction: np.ndarray
-    star_error: np.ndarray
-    radius: float
+    star_distance: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    star_extinction: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    star_error: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    radius: float = 0.0
     truth: np.ndarray | None = None
     median: np.ndarray | None = None
     inner: Band | None = None

@@ -2,7 +2,6 @@
 
 import healpy
 import numpy as np
-import one_cloud
 import pytest
 import ray_field
 
@@ -36,14 +35,6 @@ def exported(positive_run, tmp_path_factory):
 def pixels(distance):
     lon, lat = healpy.pix2ang(NSIDE, np.arange(12 * NSIDE**2), nest=True, lonlat=True)
     return ray_field.at(lon, lat, distance)
-
-
-@pytest.fixture(scope="module")
-def coords():
-    lower, upper = np.array(one_cloud.BOX).T
-    ends = np.random.default_rng(6).uniform(lower, upper, size=(300, 3))
-    places = one_cloud.at(ends, np.zeros(300), 0.1)
-    return ray_field.at(places.l, places.b, places.distance)
 
 
 @pytest.mark.parametrize("name", ["map.fits", "map.vti"])

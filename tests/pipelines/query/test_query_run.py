@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import one_cloud
 import pytest
 import ray_field
 from astropy import units as u
@@ -15,20 +14,6 @@ from pipelines.maps.density import map_cube
 from pipelines.maps.sky import integrated
 from pipelines.query import open_map
 from pipelines.run.predict import predict_columns
-
-
-@pytest.fixture(scope="module")
-def places():
-    """Places in the box and the coordinates of the same."""
-    rng = np.random.default_rng(6)
-    lower, upper = np.array(one_cloud.BOX).T
-    ends = rng.uniform(lower, upper, size=(300, 3))
-    return one_cloud.at(ends, np.zeros(300), 0.1)
-
-
-@pytest.fixture(scope="module")
-def coords(places):
-    return ray_field.at(places.l, places.b, places.distance)
 
 
 @pytest.fixture(scope="module")
