@@ -144,15 +144,6 @@ class Stars:
         chosen = {name: column[rows] for name, column in self.columns().items()}
         return Stars.of(chosen, self.units, self.meta)
 
-    def joined(self, other: Stars) -> Stars:
-        """These and then others of the same columns, with the ``meta`` of these."""
-        further = other.columns()
-        columns = {
-            name: np.concatenate([column, further[name]])
-            for name, column in self.columns().items()
-        }
-        return Stars.of(columns, self.units, self.meta)
-
     def split(self, config: FitConfig, generator: torch.Generator) -> Split:
         """Hold out ``data.holdout`` of the stars at random, and some for the residual.
 
