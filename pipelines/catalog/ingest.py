@@ -146,7 +146,9 @@ def ingest(
                 table.meta = make_record(plan, report)
         else:
             with atomic_directory(output, overwrite=overwrite) as folder:
-                cells = cells and cells.reaching(stars.farthest())
+                cells = cells and cells.reaching(
+                    stars.aggregate("max({0})", "distance")
+                )
                 notes = _write_partitions(plan, stars, folder, cells)
                 notes += warned
                 report = make_report(plan, stars, tally, repeats, ranges, notes)

@@ -33,7 +33,7 @@ Unit = Annotated[str | None, pydantic.AfterValidator(_known_unit)]
 
 
 class PresetColumn(_Strict):
-    """Where a canonical quantity comes from: a column, or one value for all rows.
+    """Origin of a canonical quantity: a column, or one value for all rows.
 
     A column is multiplied by ``times``.
     """

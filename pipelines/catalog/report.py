@@ -112,6 +112,10 @@ def make_report(
 ) -> IngestReport:
     """Report the counts, the plan's assumptions, further ``notes``, then warnings."""
     kept, names = stars.count(), plan.catalogues
+    negative = 0
+    if "extinction" in stars.schema.names:
+        expression = "count(*) FILTER (WHERE {0} < 0)"
+        negative = int(stars.aggregate(expression, "extinction"))
     return IngestReport(
         sources=tuple(reader.source.path.name for reader in plan.readers),
         rows_read=tally.rows_read,
@@ -120,7 +124,7 @@ def make_report(
         repeats=tuple(plan.shared(repeats.pairs)),
         faults=dict(tally.faults),
         cuts=dict(tally.cuts),
-        negative_extinctions=stars.negative("extinction"),
+        negative_extinctions=negative,
         origins={n: str(binding) for n, binding in plan.readers[0].recipe.items()},
         ranges=ranges,
         notes=(*_assumptions(plan), *notes),
@@ -202,7 +206,10 @@ def find_doubts(stars: Staging, ranges: Ranges) -> list[str]:
     if _ERROR in ranges and sum(stars.count().values()) >= _FEWEST_SPREAD:
         # The outermost 1% on either side may be anything.
         low, _, high = ranges["extinction"]
-        spread = stars.spread("extinction", low, high)
+        within = f"{{0}} BETWEEN {low!r} AND {high!r}"
+        spread = stars.aggregate(
+            f"stddev_pop({{0}}) FILTER (WHERE {within})", "extinction"
+        )
         median = ranges[_ERROR][1]
         least, most = (limit * spread for limit in _PLAUSIBLE_ERRORS)
         if spread and not least <= median <= most:

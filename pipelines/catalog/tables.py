@@ -1,4 +1,4 @@
-"""Parquet tables that carry units and provenance, written whole or not at all."""
+"""Parquet tables with units and provenance, files of folders, and Arrow's columns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
-from pipelines.storage.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
+from pipelines.storage.digests import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
@@ -231,6 +232,92 @@ def partitions(folder: Path) -> list[Path]:
     return files
 
 
+def find_files(path: Path) -> list[Path]:
+    """Return the files that a source stands for: a folder is read whole, in order.
+
+    Names that begin with a dot or an underscore are markers and not read. A folder
+    that ``ingest`` wrote is read only if it is whole.
+
+    Raises
+    ------
+    InputError
+        If the path is absent, or a folder holds no file or a HATS catalogue, whose
+        thumbnails hold rows a second time.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    if not path.is_dir():
+        return [path]
+    if (path / PROVENANCE).is_file():
+        return partitions(path)
+    files = [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+        and not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)
+    ]
+    if not files:
+        raise InputError(f"the folder {path} holds no file to read")
+    leaves = [file for file in files if "/Norder=" in file.as_posix()]
+    if leaves and len(leaves) < len(files):
+        raise InputError(
+            f"{path} is a HATS catalogue, with files beside its partitions such as "
+            f"{next(file.name for file in files if file not in leaves)}: name the "
+            f"folders of the partitions, {leaves[0].as_posix().split('/Norder=')[0]}"
+            "/Norder=*"
+        )
+    return files
+
+
+def is_table(stars: Any) -> bool:
+    """Return whether it has named columns: astropy's table, DataFrame or mapping."""
+    return isinstance(stars, Mapping) or hasattr(stars, "columns")
+
+
+@contextmanager
+def as_file(table: Any) -> Iterator[Path]:
+    """Yield a parquet file with a table's columns and their units.
+
+    Parameters
+    ----------
+    table
+        `astropy.table.Table` or ``QTable``, a DataFrame, or a mapping of arrays and
+        quantities by name. Columns of a DataFrame have no units.
+
+    Raises
+    ------
+    InputError
+        If it holds a column that is no array of one value per row.
+    """
+    from astropy import units as u  # which a fit's tables do without
+
+    fields, arrays = [], []
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "table in memory.parquet"
+        try:
+            for name in getattr(table, "colnames", table):
+                column = table[name]
+                unit = str(getattr(column, "unit", None) or "")
+                column = column.value if isinstance(column, u.Quantity) else column
+                masked = np.ma.isMaskedArray(column)
+                values = native(np.asarray(column))
+                if values.ndim != 1:
+                    raise InputError(
+                        f"column {name!r} has shape {values.shape}: expected one value "
+                        "per row"
+                    )
+                mask = np.ma.getmaskarray(column) if masked else None
+                arrays.append(pa.array(values, mask=mask))
+                fields.append(
+                    pa.field(str(name), arrays[-1].type, metadata={"unit": unit})
+                )
+            whole = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        except pa.ArrowException as error:
+            raise InputError(f"the table in memory cannot be read: {error}") from error
+        pq.write_table(whole, path)
+        yield path
+
+
 def to_arrow(column: np.ndarray) -> pa.Array:
     """Return a column as an Arrow array: objects as strings, nulls where masked."""
     mask = np.ma.getmaskarray(column) if np.ma.isMaskedArray(column) else None
@@ -239,6 +326,36 @@ def to_arrow(column: np.ndarray) -> pa.Array:
         return pa.array(values.astype(object), pa.string(), mask=mask)
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
     return pa.array(native, mask=mask)
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def to_numpy(array: pa.Array) -> np.ndarray:
+    """Return an Arrow array as NumPy: NaN, None or a mask where values are missing."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return to_numpy(array.dictionary_decode())
+    if pa.types.is_decimal(kind):
+        return to_numpy(array.cast(pa.float64()))
+    if pa.types.is_fixed_size_list(kind):
+        if array.null_count:
+            # A missing row has no values in the flattened array.
+            nothing = [None] * kind.list_size
+            rows = [nothing if row is None else row for row in array.tolist()]
+            array = pa.array(rows, kind)
+        return to_numpy(array.flatten()).reshape(len(array), kind.list_size)
+    if pa.types.is_floating(kind):
+        # NumPy has NaN where Arrow has nulls.
+        return array.to_numpy(zero_copy_only=False).astype(np.float64)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        if not array.null_count:
+            return array.to_numpy(zero_copy_only=False)
+        missing = array.is_null().to_numpy(zero_copy_only=False)
+        filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
+        return np.ma.array(filled.to_numpy(zero_copy_only=False), mask=missing)
+    return array.to_numpy(zero_copy_only=False).astype(object)
 
 
 def read_footer(path: Path) -> pq.FileMetaData:

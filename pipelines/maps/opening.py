@@ -16,8 +16,7 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
-from pipelines.formats.fits import read_fits
-from pipelines.formats.hdus import open_checked
+from pipelines.formats.fits import open_checked, read_fits
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
 from pipelines.formats.vtk import read_vti
 from pipelines.formats.zarr import read_zarr

@@ -17,10 +17,10 @@ from pipelines.catalog.sources import (
     ColumnInfo,
     Source,
     describe_absence,
-    find_files,
     locate,
     open_source,
 )
+from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import convert, sexagesimal
 
 _ANGLES = (("l", "b"), ("ra", "dec"))

@@ -87,6 +87,7 @@ def test_a_conversion_names_all_that_it_rests_on():
     [
         (" A_V ", "A_V"),
         ("AV", "A_V"),
+        ("A0", "A_0"),
         ("A(V)", "A_V"),
         ("A(Ks)", "A_Ks"),
         ("A_G_BP", "A_BP"),

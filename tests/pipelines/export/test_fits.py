@@ -141,17 +141,6 @@ def test_other_files_are_refused(tmp_path):
         read_fits(tmp_path / "other.fits")
 
 
-def test_overwriting_must_be_asked_for(tmp_path):
-    path = tmp_path / "map.fits"
-    write_fits(path, make_cube())
-    before = path.read_bytes()
-    with pytest.raises(InputError, match="exists"):
-        write_fits(path, make_cube())
-    assert path.read_bytes() == before
-    write_fits(path, make_cube(), overwrite=True)
-    assert [item.name for item in tmp_path.iterdir()] == ["map.fits"]
-
-
 def test_band_conversion_and_citation_have_cards_of_their_own(tmp_path):
     catalogue = {
         "name": "a",
