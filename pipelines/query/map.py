@@ -121,13 +121,8 @@ class Answer:
 class DustMap:
     """A map that answers at coordinates.
 
-    Parameters
-    ----------
-    answers
-        What answers with moments and quantiles: a store interpolates them, a fit
-        computes them anew for every place.
-    draws
-        The fit that draws posterior samples, if there is one.
+    ``answers`` has moments and quantiles: a store interpolates them, a fit computes
+    them anew for every place. ``draws`` is the fit with posterior samples, if any.
     """
 
     answers: Answers
@@ -334,13 +329,8 @@ class DustMap:
     ) -> Any:
         """Average extinction within a disc or a Gaussian beam around coordinates.
 
-        Parameters
-        ----------
-        coords
-            As of `query`; each beam ends at its coordinate's distance.
-        beam
-            ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg], or an
-            angle as a quantity.
+        Each beam, ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg],
+        ends at its coordinate's distance.
 
         Returns
         -------
@@ -448,15 +438,9 @@ class DustMap:
 
 
 def open_map(path: str | Path, *, samples: str | Path | None = None) -> DustMap:
-    """Open a map for questions.
+    """Open a map store, another export or a run folder (`open_answers`).
 
-    Parameters
-    ----------
-    path
-        As of `pipelines.maps.opening.open_answers`: a map store, another export, or a
-        run folder.
-    samples
-        The run folder that answers ``mode="samples"`` beside a store.
+    ``samples`` is the run folder that draws posterior samples beside a store.
 
     Raises
     ------
