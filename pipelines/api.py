@@ -18,11 +18,11 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.table import QTable, Table, vstack
 
-from pipelines.bands.passbands import parse_band
+from pipelines.bands import parse_band
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_stars
-from pipelines.catalog.sources import as_file, is_table
+from pipelines.catalog.tables import as_file, is_table
 from pipelines.maps.places import places_of
 from pipelines.query import Beam, DustMap, open_map
 

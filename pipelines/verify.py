@@ -12,15 +12,14 @@ import pyarrow.parquet as pq
 from pipelines.base.errors import InputError
 from pipelines.catalog.tables import reading
 from pipelines.cubes.cube import Cube
-from pipelines.formats.fits import read_fits
-from pipelines.formats.hdus import open_checked
+from pipelines.formats.fits import open_checked, read_fits
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
 from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
 from pipelines.maps.opening import form_of
 from pipelines.saving.state_file import check_state, check_states, is_state
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
-from pipelines.storage.checksum import verify_checksum
+from pipelines.storage.digests import verify_checksum
 from pipelines.storage.metrics import read_metrics
 
 # Kinds of folders, by the record in them.

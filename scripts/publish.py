@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +18,10 @@ import click
 import yaml
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.presets import OTHERS
 from pipelines.cli.reporting import OVERWRITE, reporting
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
-from pipelines.formats.citation import cited_papers
+from pipelines.formats.citation import cited_papers, doi_of
 from pipelines.maps.provenance import provenance
 from pipelines.run.facts import run_facts
 from pipelines.run.folder import read_run
@@ -80,7 +80,7 @@ def publish(run: Path, folder: Path, overwrite: bool, **about: Any) -> None:
     for work in meta["citation"].get("catalogues", []):
         if not work.get("references"):
             click.echo(
-                f"no paper is named for {work['title']}: name it by `reference` in "
+                f"no paper is named for {work['title']}: name it by `references` in "
                 "the preset, and ingest and fit again",
                 err=True,
             )
@@ -122,19 +122,14 @@ def citation(block: dict[str, Any], about: dict[str, Any]) -> str:
         "authors": [{"name": n} for n in software["authors"]],
     }
     references = [program, *block["references"]]
-    for work, paper in cited_papers(block):
+    for _, paper in cited_papers(block):
+        found = re.match(r"(.+?) (\d{4}), ", paper)
         known = {
-            "type": "article" if paper.authors else "data",
-            # The format requires a title: the catalogue's, or the citation.
-            "title": (paper.title if paper.authors else work["title"]) or str(paper),
-            "authors": [person(name) for name in paper.authors]
-            or [{"name": "not stated"}],
-            "year": paper.year,
-            "journal": paper.journal,
-            "volume": paper.volume,
-            "start": paper.pages,
-            "doi": paper.doi,
-            "notes": paper.note,
+            "type": "article" if found else "data",
+            "title": paper,
+            "authors": [{"name": found[1] if found else "not stated"}],
+            "year": int(found[2]) if found else None,
+            "doi": doi_of(paper),
         }
         reference = {key: value for key, value in known.items() if value}
         # A paper may stand for several catalogues.
@@ -157,8 +152,6 @@ def citation(block: dict[str, Any], about: dict[str, Any]) -> str:
 
 def person(author: str) -> dict[str, str]:
     """Return a name as CITATION.cff has it."""
-    if author == OTHERS:
-        return {"name": "et al."}
     family, _, given = author.partition(", ")
     return {"family-names": family, **({"given-names": given} if given else {})}
 
@@ -167,9 +160,9 @@ def zenodo(block: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     """Metadata that Zenodo reads."""
     papers = [p for w in block["catalogues"] for p in w.get("references", [])]
     related = [
-        {"identifier": paper["doi"], "relation": "isDerivedFrom", "scheme": "doi"}
-        for paper in papers
-        if paper.get("doi")
+        {"identifier": doi, "relation": "isDerivedFrom", "scheme": "doi"}
+        for doi in map(doi_of, papers)
+        if doi
     ]
     return {
         "title": about["title"],

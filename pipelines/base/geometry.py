@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# That tell which part of the sky a sphere has in common with a box.
+# Used to measure which part of a sphere lies in a box.
 _DIRECTIONS = 20_000
 
 
@@ -24,7 +24,7 @@ def unit_vectors(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
 
 
 def spherical(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``l, b`` [deg] and distance [pc] of points [pc], shape ``(..., 3)``."""
+    """Return ``l, b`` [deg] and distance [pc] of points [pc] ``(..., 3)``."""
     distance = np.linalg.norm(points, axis=-1)
     lon = np.degrees(np.arctan2(points[..., 1], points[..., 0])) % 360
     sine = points[..., 2] / np.where(distance > 0, distance, 1.0)
@@ -40,12 +40,12 @@ class Box:
     upper: tuple[float, ...]
 
     def contains(self, positions: np.ndarray) -> np.ndarray:
-        """Whether ``x, y, z`` [pc], shape ``(..., 3)``, lie in the box."""
+        """Return whether ``x, y, z`` [pc], shape ``(..., 3)``, lie in the box."""
         within = (positions >= self.lower) & (positions <= self.upper)
         return np.asarray(within.all(axis=-1))
 
     def exits(self, directions: np.ndarray) -> np.ndarray:
-        """Distance [pc] at which rays along unit vectors ``(..., 3)`` leave it."""
+        """Return the distance [pc] at which rays along ``(..., 3)`` leave it."""
         face = np.where(directions > 0, self.upper, self.lower)
         flat = np.abs(directions) < 1e-12
         reach = np.where(flat, np.inf, face / np.where(flat, 1.0, directions))
@@ -53,7 +53,7 @@ class Box:
         return reach.min(axis=-1) * (1 - 1e-9)
 
     def outside(self, distance: float) -> float:
-        """The part of the sky on which this distance [pc] lies outside the box."""
+        """Return the fraction of the sky on which a distance [pc] is outside."""
         # A Fibonacci lattice: as many directions in all parts of the sky.
         number = np.arange(_DIRECTIONS)
         sine = 1 - (2 * number + 1) / _DIRECTIONS

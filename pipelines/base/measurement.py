@@ -1,4 +1,4 @@
-"""Reporting measurements: the processor, the load, Markdown tables, strict JSON."""
+"""Reporting measurements: the processor, Markdown tables, strict JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or "unknown"
-
-
-def loads(averages: Sequence[float]) -> str:
-    """Format the system's load averages [processes] for people."""
-    return " / ".join(f"{average:.2f}" for average in averages)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -28,7 +28,7 @@ WIDTH_95 = float(ndtri(0.975))
 
 
 def summaries(moments: Moments, *, quantiles: bool | None = None) -> dict:
-    """``mean``, ``std`` and, of a positive density, `QUANTILES` of each quantity.
+    """Return mean, std and, of a positive density, `QUANTILES` of each quantity.
 
     ``quantiles`` true gives those of any density.
     """
@@ -40,7 +40,7 @@ def summaries(moments: Moments, *, quantiles: bool | None = None) -> dict:
 
 
 def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:
-    r"""A quantile of a positive posterior from those that are stored, by name.
+    r"""Interpolate a quantile of a positive posterior between the stored ones.
 
     Their logarithms are interpolated, and extrapolated, linearly in the standard normal
     quantile :math:`z_p`. What is zero everywhere stays so.
@@ -56,7 +56,7 @@ def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:
 def places_between(
     normals: np.ndarray | float, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where standard normal quantiles lie among those of `QUANTILES`: left one, share.
+    """Return the left neighbour among `QUANTILES`, and the share beyond it.
 
     Shares beyond the first and the last name are less than 0 and more than 1.
     """
@@ -66,5 +66,5 @@ def places_between(
 
 
 def normal(mean: np.ndarray, std: np.ndarray, probability: float) -> np.ndarray:
-    """A quantile of a posterior whose field may be negative."""
+    """Return a quantile of a normal posterior, whose field may be negative."""
     return mean + ndtri(probability) * std

@@ -23,17 +23,23 @@ from pipelines.catalog.merging import MERGED_COLUMNS, Cells, merge_rows, parse_c
 from pipelines.catalog.plan import IngestOptions, IngestPlan, make_plan, preset_of
 from pipelines.catalog.presets import write_preset
 from pipelines.catalog.provenance import make_record
-from pipelines.catalog.report import IngestReport, make_report, warnings_of
+from pipelines.catalog.report import (
+    IngestReport,
+    find_doubts,
+    make_report,
+    ranges_of,
+    refuse_unsound,
+    warnings_of,
+)
 from pipelines.catalog.rows import Progress, Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.catalog.soundness import find_doubts, ranges_of, refuse_unsound
 from pipelines.catalog.sources import FORMATS, ParquetSource
 from pipelines.catalog.staging import DEEPEST, Repeats, Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.storage.atomic import (
-    MANIFEST,
     atomic_directory,
     check_output,
+    check_output_folder,
     write_manifest,
 )
 
@@ -112,8 +118,9 @@ def ingest(
         check_output(Path(save_preset), overwrite=overwrite)
     check_output(output, overwrite=overwrite)
     if not single:
-        _check_folder(output)
-        _check_merging(plan, cells)
+        check_output_folder(output, PROVENANCE, overwrite=overwrite)
+    if cells is not None:
+        _check_merging(plan)
     prefix = f".{output.name}."
     with (
         TemporaryDirectory(prefix=prefix, suffix=".part", dir=output.parent) as work,
@@ -136,10 +143,12 @@ def ingest(
             ) as table:
                 for batch in stars.in_order():
                     table.write(batch)
-                table.describe(make_record(plan, report))
+                table.meta = make_record(plan, report)
         else:
             with atomic_directory(output, overwrite=overwrite) as folder:
-                cells = cells and cells.reaching(stars.farthest())
+                cells = cells and cells.reaching(
+                    stars.aggregate("max({0})", "distance")
+                )
                 notes = _write_partitions(plan, stars, folder, cells)
                 notes += warned
                 report = make_report(plan, stars, tally, repeats, ranges, notes)
@@ -198,20 +207,7 @@ def _write_partitions(
     return notes
 
 
-def _check_folder(output: Path) -> None:
-    """Refuse to replace a folder that holds anything else than such a table."""
-    if not output.is_dir() or not any(output.iterdir()):
-        return
-    if not all((output / name).is_file() for name in (PROVENANCE, MANIFEST)):
-        raise InputError(
-            f"{output} is a folder with other things in it: name one that is not "
-            "there yet, or a single file, e.g. stars.parquet"
-        )
-
-
-def _check_merging(plan: IngestPlan, cells: Cells | None) -> None:
-    if cells is None:
-        return
+def _check_merging(plan: IngestPlan) -> None:
     if plan.options.positions_only:
         raise InputError("positions without extinctions cannot be merged")
     for source in (reader.source for reader in plan.readers):

@@ -7,15 +7,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from astropy import units as u
+
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Preset
 from pipelines.catalog.sources import Source, describe_absence, locate
-from pipelines.catalog.units import INPUT_UNITS, conversion_factor, sexagesimal
+from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
 
 CANONICAL = ("source_id", *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
 USER, PRESET, NAME = 0, 1, 2
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+# A unit that a column's name ends in.
+_SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
 _PRODUCT = re.compile(rf"({_NUMBER})\s*\*\s*(.+)|(.+?)\s*\*\s*({_NUMBER})")
 
 
@@ -134,8 +139,17 @@ def choose(
         or without a unit.
     """
     choice = _Choice(source, _candidates(source, user, preset))
-    names = choice.position()
-    names += choice.distance(derived="x" in names)
+    # Of columns that only bear the names, those whose units are known go first.
+    systems = sorted(POSITIONS, key=lambda system: not choice.have_units(system))
+    names = choice.one_of("position (l and b, ra and dec, or x, y and z)", *systems)
+    if "x" in names:
+        names += [n for n in ("distance_error",) if n in choice.candidates]
+    else:
+        what = "distance (or parallax with parallax_error)"
+        pair = ("parallax", "parallax_error")
+        chosen = choice.one_of(what, ("distance",), pair)
+        names += chosen
+        names += choice.error("distance") if chosen == ["distance"] else []
     if not positions_only:
         names += choice.one_of("extinction", ("extinction",))
         names += choice.error("extinction")
@@ -158,19 +172,6 @@ class _Choice:
     def __init__(self, source: Source, candidates: dict[str, Binding]) -> None:
         self._source = source
         self.candidates = candidates
-
-    def position(self) -> list[str]:
-        # Of columns that only bear the names, those whose units are known go first.
-        systems = sorted(POSITIONS, key=lambda system: not self._have_units(system))
-        what = "position (l and b, ra and dec, or x, y and z)"
-        return self.one_of(what, *systems)
-
-    def distance(self, *, derived: bool) -> list[str]:
-        if derived:
-            return ["distance_error"] if "distance_error" in self.candidates else []
-        what = "distance (or parallax with parallax_error)"
-        chosen = self.one_of(what, ("distance",), ("parallax", "parallax_error"))
-        return chosen + (self.error("distance") if chosen == ["distance"] else [])
 
     def error(self, name: str) -> list[str]:
         """Choose the error of a chosen quantity, or the bounds that give it."""
@@ -208,7 +209,7 @@ class _Choice:
     def _origin(self, names: Sequence[str]) -> int:
         return min(self.candidates[name].origin for name in names)
 
-    def _have_units(self, names: Sequence[str]) -> bool:
+    def have_units(self, names: Sequence[str]) -> bool:
         bindings = [self.candidates[name] for name in names if name in self.candidates]
         return all(b.unit or _unit_in_file(self._source, b) for b in bindings)
 
@@ -232,17 +233,56 @@ def _candidates(
 
 
 def settled(source: Source, binding: Binding) -> Binding:
-    """Return the binding with its unit, stated or found, and the factor of that."""
-    if binding.canonical == "source_id":
+    """Return the binding with its unit and the factor to the canonical unit.
+
+    The unit is the one that the user or a preset states, that of the file, or that
+    which the column's name ends in, as in ``d_kpc``. Angles as text, in ``hms`` or
+    ``dms``, are read as degrees.
+
+    Raises
+    ------
+    InputError
+        If no unit is known, the only one is not understood, they contradict each
+        other, or the unit measures something else.
+    """
+    canonical = binding.canonical
+    if canonical == "source_id":
         return binding
-    unit, factor = conversion_factor(
-        binding.canonical,
-        binding.column or str(binding.value),
-        stated=binding.unit,
-        found=_unit_in_file(source, binding),
-        source=str(source.path),
-    )
-    return replace(binding, unit=unit, factor=binding.times * factor)
+    column = binding.column or str(binding.value)
+    target = u.Unit(INPUT_UNITS[canonical])
+    suffix = _SUFFIX.fullmatch(column)
+    stated, found = binding.unit, _unit_in_file(source, binding)
+    found = found or (suffix[1] if suffix and not stated else None)
+    said = stated or found or ""
+    if sexagesimal(said) and target == u.deg:
+        return replace(binding, unit=said, factor=binding.times)
+    example = "kpc" if target == u.pc else target
+    remedy = f"--map {canonical}={column}:{example}"
+    unit = parse_unit(said) if said else None
+    in_file = parse_unit(found) if stated and found else None
+    if not said:
+        fault = (
+            f"no unit is given or in the file; say it, e.g. {remedy} (hms or dms if it "
+            f"is sexagesimal text), or leave the column out: --map {canonical}=none"
+        )
+    elif unit is None:
+        fault = f"unit {said!r} is not understood; say it, e.g. {remedy}"
+    elif not unit.is_equivalent(target):
+        fault = (
+            f"unit {said!r} is not a unit of {canonical}, which is in {target}; map "
+            f"another column or another unit: {remedy}"
+        )
+    elif in_file is not None and not (
+        in_file.is_equivalent(unit) and abs(in_file.to(unit) - 1) < 1e-12
+    ):
+        fault = (
+            f"the file says {found!r} but {stated!r} was stated; leave the unit out "
+            f"(--map {canonical}={column}) or correct the file"
+        )
+    else:
+        factor = binding.times * float(np.real(unit.to(target)))
+        return replace(binding, unit=said, factor=factor)
+    raise InputError(f"{source.path}, column {column!r} for {canonical}: {fault}")
 
 
 def _unit_in_file(source: Source, binding: Binding) -> str | None:

@@ -69,14 +69,14 @@ class Cells:
         return max(self.order - _PARENT_ORDERS, 0)
 
     def reaching(self, farthest: float) -> Cells:
-        """The same with the width settled, for stars up to ``farthest`` [pc]."""
+        """Return cells of a known width, for stars up to ``farthest`` [pc]."""
         if self.width is not None:
             return self
         assert self.bins is not None
         return replace(self, width=farthest / self.bins)
 
     def __str__(self) -> str:
-        """Say it as the option has it."""
+        """Write the cells as the option ``--merge`` takes them."""
         extent = f"{self.width:.6g}pc" if self.bins is None else str(self.bins)
         return f"{self.nside},{extent}"
 
@@ -143,7 +143,7 @@ def merge_rows(
 def _rows(
     columns: Mapping[str, np.ndarray], keys: tuple[np.ndarray, ...]
 ) -> dict[str, np.ndarray]:
-    """Columns in the order of keys, the last first."""
+    """Return columns sorted by ``keys``, the last one first."""
     order = np.lexsort(keys)
     return {name: column[order] for name, column in columns.items()}
 
@@ -175,7 +175,7 @@ class _Groups:
 
 
 def _variance(stars: Mapping[str, np.ndarray], groups: _Groups) -> np.ndarray:
-    """``σ_i² + g² s_i²`` [mag²]."""
+    """Return ``σ_i² + g² s_i²`` [mag²]."""
     variance = stars["extinction_error"] ** 2
     if "distance_error" not in stars:
         return variance

@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from pipelines.bands import Conversion, conversion, source_band
-from pipelines.bands.passbands import parse_band
-from pipelines.bands.source import UNKNOWN, known_band
+from pipelines.bands import (
+    UNKNOWN,
+    Conversion,
+    conversion,
+    known_band,
+    parse_band,
+    source_band,
+)
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import parse_filter
 from pipelines.catalog.mapping import NAME, PRESET, Recipe, choose, parse_mappings
@@ -24,7 +29,8 @@ from pipelines.catalog.presets import (
 from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.rows import RowReader
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
-from pipelines.catalog.sources import Source, find_files, locate, open_source
+from pipelines.catalog.sources import Source, locate, open_source
+from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import parse_unit
 
 REPEATS = ("keep", "first", "error")
@@ -61,7 +67,7 @@ class IngestOptions:
         was ingested before.
     any_range
         Whether to accept medians that look as if the unit were another
-        (`pipelines.catalog.soundness.find_doubts`).
+        (`pipelines.catalog.report.find_doubts`).
     repeats
         The fate of objects that are in more than one catalogue, by ``source_id``:
         ``keep`` all, keep the ``first``, or refuse them as an ``error``.
@@ -153,7 +159,15 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                 for name, item in keep.items()
                 if not item.optional or item.column in source.columns
             }
-            _check_widths(source, survey)
+            for name, width in (survey.widths if survey else {}).items():
+                locate(source, f"{name}[0]")
+                width_there = source.columns[name].width
+                if survey is not None and width_there != width:
+                    raise InputError(
+                        f"{source.path}: column {name!r} has {width_there} values per "
+                        f"row, but {survey.title} has {width}: another release? Choose "
+                        "its preset"
+                    )
             filtered = [name for item in filters.values() for name in item.kinds]
             for column in (*filtered, *carried.values()):
                 locate(source, column)
@@ -214,7 +228,6 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
     survey = plan.survey or Preset(
         name=name,
         title=f"Columns as in {first.source.path.name}",
-        reference="",
         band="",
         tested_on="real",
         notes=f"Saved from the mapping of {first.source.path.name}.",
@@ -302,17 +315,6 @@ def _kept(preset: Preset | None, keep: Sequence[str]) -> dict[str, KeptColumn]:
             "own in the table of stars"
         )
     return kept
-
-
-def _check_widths(source: Source, preset: Preset | None) -> None:
-    for name, width in (preset.widths if preset else {}).items():
-        locate(source, f"{name}[0]")
-        found = source.columns[name].width
-        if preset is not None and found != width:
-            raise InputError(
-                f"{source.path}: column {name!r} has {found} values per row, but "
-                f"{preset.title} has {width}: another release? Choose its preset"
-            )
 
 
 def _units(sources: Sequence[Source], keep: Mapping[str, KeptColumn]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.resources
-import re
 import tomllib
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -19,58 +18,9 @@ from pipelines.storage.atomic import atomic_file
 MINIMUM_PARALLAX_SNR = 5.0
 _FOLDER = importlib.resources.files("catalogs")
 
-# The last of the authors, where there are more than are named.
-OTHERS = "others"
-_LISTED = 3
-_REFERENCE = re.compile(r"(?P<who>[^\d]+?) (?P<year>\d{4}), (?P<where>.+)")
-_WHERE = re.compile(r"(?P<journal>.+?) (?P<volume>\d+), (?P<pages>[A-Z]?\d+)")
-
-Name = Annotated[str, pydantic.StringConstraints(min_length=1)]
-
 
 class _Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Reference(_Strict):
-    """One paper; what is empty is not known, and never guessed.
-
-    ``authors`` are ``"Surname, Given names"`` or the surname alone, the last is
-    ``"others"`` where there are more; ``note`` is what else is said, or all that is.
-    """
-
-    authors: list[Name] = []
-    year: int | None = None
-    title: str = ""
-    journal: str = ""
-    volume: str = ""
-    pages: str = ""
-    doi: str = ""
-    note: str = ""
-
-    @pydantic.model_validator(mode="after")
-    def _identified(self) -> Reference:
-        if not (self.authors and self.year) and not self.note:
-            raise ValueError("a reference needs authors and year, or a note")
-        return self
-
-    @property
-    def surnames(self) -> list[str]:
-        """Surnames of the authors that are named, and ``"others"``."""
-        return [name.split(",")[0] for name in self.authors]
-
-    def __str__(self) -> str:
-        """Cite it as an article does: ``Miglio et al. 2021, A&A 645, A85``."""
-        if not self.authors:
-            return self.note
-        *first, last = self.surnames
-        if last == OTHERS or len(first) >= _LISTED:
-            who = f"{first[0]} et al."
-        else:
-            who = f"{', '.join(first)} & {last}" if first else last
-        where = f"{self.journal} {self.volume}".strip()
-        said = (f"{who} {self.year}", where, self.pages, self.note)
-        return ", ".join(filter(None, said))
 
 
 def _known_unit(text: str | None) -> str | None:
@@ -83,7 +33,7 @@ Unit = Annotated[str | None, pydantic.AfterValidator(_known_unit)]
 
 
 class PresetColumn(_Strict):
-    """Where a canonical quantity comes from: a column, or one value for all rows.
+    """Origin of a canonical quantity: a column, or one value for all rows.
 
     A column is multiplied by ``times``.
     """
@@ -117,8 +67,8 @@ class Preset(_Strict):
     Parameters
     ----------
     references
-        Whom to cite, paper by paper. Instead there may be ``reference``, one line such
-        as ``A & B 2023, A&A 1, 2; C et al. 2020, ApJ 3, 4``, and ``doi`` of the first.
+        Papers to cite, one line each:
+        ``A & B 2023, A&A 1, 2. The title. doi:10.1/2``.
     band
         The extinction's band or wavelength.
     tested_on
@@ -136,9 +86,7 @@ class Preset(_Strict):
 
     name: str
     title: str
-    references: list[Reference] = []
-    reference: str = ""
-    doi: str = ""
+    references: list[str] = []
     band: str
     tested_on: Literal["real", "generated"]
     notes: str
@@ -148,21 +96,20 @@ class Preset(_Strict):
     keep: dict[str, KeptColumn] = {}
     min_parallax_snr: pydantic.PositiveFloat = MINIMUM_PARALLAX_SNR
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _of_any_version(cls, content: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(content.get("references", []), list):
+            return content
+        rest = {k: v for k, v in content.items() if k not in ("reference", "doi")}
+        return {**rest, "references": references_of(content)}
+
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Preset:
         unknown = set(self.columns) - set(INPUT_UNITS) - {"source_id"}
         if unknown:
             raise ValueError(f"not canonical: {', '.join(sorted(unknown))}")
-        if len({"references", "reference"} & self.model_fields_set) != 1:
-            raise ValueError("give either references or reference")
-        if self.references and self.doi:
-            raise ValueError("give each of the references its doi")
         return self
-
-    @property
-    def cited(self) -> str:
-        """Whom to cite, in one line."""
-        return "; ".join(map(str, references_of(self.model_dump())))
 
 
 def list_presets() -> list[str]:
@@ -182,8 +129,6 @@ def write_preset(path: Path, preset: Preset, *, overwrite: bool = False) -> None
     if path.suffix != ".toml":
         raise InputError(f"{path}: a preset's name ends in .toml")
     content = preset.model_dump(exclude_none=True, exclude_defaults=True)
-    if "references" not in content:
-        content = {"reference": "", **content}
     tables = {name: part for name, part in content.items() if isinstance(part, dict)}
     plain = {name: part for name, part in content.items() if name not in tables}
     lines = [f"{name} = {_inline(value)}" for name, value in plain.items()]
@@ -249,37 +194,19 @@ def load_preset(name: str) -> Preset:
         raise InputError(f"the preset {name} is not valid: {faults}") from error
 
 
-def parse_references(text: str, doi: str = "") -> list[Reference]:
-    """Parse one line: ``A & B 2023, A&A 1, 2; C et al. 2020, ApJ 3, 4``.
+def references_of(work: dict[str, Any]) -> list[str]:
+    """Return the references of a preset, a catalogue or a curve, one line each.
 
-    The DOI is that of the first. What is written otherwise is kept as a note. Titles
-    of papers cannot be had from it.
+    Earlier versions wrote ``reference`` and ``doi``, or references in parts.
     """
-    texts = filter(None, text.split("; ")) if text else filter(None, [doi])
-    return [_parsed(one, "" if number else doi) for number, one in enumerate(texts)]
+    line = ", ".join(filter(None, (work.get("reference"), work.get("doi"))))
+    return [
+        _joined(one) if isinstance(one, dict) else one
+        for one in work.get("references") or [line] * bool(line)
+    ]
 
 
-def references_of(work: dict[str, Any]) -> list[Reference]:
-    """Return the references of a preset or another work, as its JSON states them."""
-    if work.get("references"):
-        return [Reference.model_validate(one) for one in work["references"]]
-    return parse_references(work.get("reference", ""), work.get("doi", ""))
-
-
-def plain(references: list[Reference]) -> list[dict[str, Any]]:
-    """Return references as JSON, without unknown parts."""
-    return [one.model_dump(mode="json", exclude_defaults=True) for one in references]
-
-
-def _parsed(text: str, doi: str) -> Reference:
-    found = _REFERENCE.fullmatch(text)
-    if found is None:
-        return Reference(note=text, doi=doi)
-    who = found["who"].replace(" et al.", f" & {OTHERS}")
-    where = _WHERE.fullmatch(found["where"])
-    return Reference(
-        authors=[name.strip() for name in re.split(r" & |, ", who)],
-        year=int(found["year"]),
-        doi=doi,
-        **(where.groupdict() if where else {"note": found["where"]}),
-    )
+def _joined(parts: dict[str, Any]) -> str:
+    who = ", ".join(parts.get("authors", []))
+    named = [str(value) for key, value in parts.items() if key != "authors"]
+    return ", ".join(filter(None, [who, *named]))

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.bands.source import joined_bands
+from pipelines.bands import joined_bands
 from pipelines.base.errors import InputError
-from pipelines.catalog.presets import plain, references_of
+from pipelines.catalog.presets import references_of
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, read_footer
 from pipelines.storage.digests import digest_of
 
@@ -85,7 +85,7 @@ def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
 def _stated(survey: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a preset, in the form of any version."""
     stated: dict[str, Any] = {key: str(survey.get(key, "")) for key in _STATED}
-    return {**stated, "references": plain(references_of(survey))}
+    return {**stated, "references": references_of(survey)}
 
 
 def _own_record(path: Path) -> dict[str, Any] | None:

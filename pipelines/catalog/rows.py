@@ -45,25 +45,18 @@ class Tally:
     identifier_kind: str = ""
 
 
+@dataclass(slots=True)
 class _Mask:
-    """The rows of a batch that are still kept, shape ``(n,)``."""
+    """The rows of a batch that are still ``kept``, shape ``(n,)``."""
 
-    def __init__(self, rows: int, tally: Tally) -> None:
-        self.kept = np.ones(rows, dtype=bool)
-        self._tally = tally
+    kept: np.ndarray
+    tally: Tally
 
-    def fault(self, bad: np.ndarray, reason: str) -> None:
-        """Drop faulty rows, shape ``(n,)``."""
-        self._drop(bad, reason, self._tally.faults)
-
-    def cut(self, bad: np.ndarray, reason: str) -> None:
-        """Drop sound rows that fail a quality cut, shape ``(n,)``."""
-        self._drop(bad, reason, self._tally.cuts)
-
-    def _drop(self, bad: np.ndarray, reason: str, counter: Counter[str]) -> None:
+    def drop(self, bad: np.ndarray, reason: str, *, cut: bool = False) -> None:
+        """Drop faulty rows, shape ``(n,)``, or sound ones that fail a quality cut."""
         count = int((self.kept & bad).sum())
         if count:
-            counter[reason] += count
+            (self.tally.cuts if cut else self.tally.faults)[reason] += count
             self.kept &= ~bad
 
 
@@ -122,10 +115,10 @@ class RowReader:
         self, batch: Columns, rows: int, tally: Tally
     ) -> tuple[np.ndarray, Columns]:
         tally.rows_read += rows
-        mask = _Mask(rows, tally)
+        mask = _Mask(np.ones(rows, dtype=bool), tally)
         for name, row_filter in self.filters.items():
             columns = {c: batch[f"{kind} {c}"] for c, kind in row_filter.kinds.items()}
-            mask.cut(~row_filter.passes(columns), name)
+            mask.drop(~row_filter.passes(columns), name, cut=True)
         tally.filtered += int((~mask.kept).sum())
         identifiers = batch.get("source_id")
         if identifiers is not None and rows:
@@ -137,7 +130,7 @@ class RowReader:
                     "out with --map source_id=none"
                 )
             tally.identifier_kind = kind
-            mask.fault(np.ma.getmaskarray(identifiers), "source_id missing")
+            mask.drop(np.ma.getmaskarray(identifiers), "source_id missing")
         values = {
             name: batch[name] if b.value is None else np.full(rows, b.value)
             for name, b in self.recipe.items()
@@ -165,15 +158,15 @@ class RowReader:
 def _check_values(mask: _Mask, values: Columns) -> None:
     """Drop rows with a missing, infinite or sentinel value, in the file's units."""
     for name, column in values.items():
-        mask.fault(np.isnan(column), f"{name} missing or not a number")
-        mask.fault(np.isinf(column), f"{name} infinite")
+        mask.drop(np.isnan(column), f"{name} missing or not a number")
+        mask.drop(np.isinf(column), f"{name} infinite")
         if name not in ("x", "y", "z"):
-            mask.fault(np.isin(column, _SENTINELS), f"{name} is a sentinel like -999")
+            mask.drop(np.isin(column, _SENTINELS), f"{name} is a sentinel like -999")
     if "x" in values:
         # One coordinate may well be -99 pc; all three alike are a mark.
         alike = (values["x"] == values["y"]) & (values["x"] == values["z"])
         marked = alike & np.isin(values["x"], _SENTINELS)
-        mask.fault(marked, "position is a sentinel like -999")
+        mask.drop(marked, "position is a sentinel like -999")
 
 
 def _check_quantities(mask: _Mask, values: Columns, min_parallax_snr: float) -> None:
@@ -182,33 +175,33 @@ def _check_quantities(mask: _Mask, values: Columns, min_parallax_snr: float) -> 
         values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))
     for name, limit in _LIMITS.items():
         if name in values:
-            mask.fault(np.abs(values[name]) > limit, f"|{name}| > {limit} deg")
+            mask.drop(np.abs(values[name]) > limit, f"|{name}| > {limit} deg")
     for name in ("distance", "parallax"):
         if name in values:
-            mask.fault(values[name] <= 0, f"{name} not positive")
+            mask.drop(values[name] <= 0, f"{name} not positive")
     for name in ("distance", "extinction"):
         if f"{name}_lower" in values:
             lower, upper = values[f"{name}_lower"], values[f"{name}_upper"]
-            mask.fault(lower > upper, f"{name}_lower > {name}_upper")
+            mask.drop(lower > upper, f"{name}_lower > {name}_upper")
             values[f"{name}_error"] = (upper - lower) / 2
     for name in ("parallax_error", "distance_error", "extinction_error"):
         if name in values:
-            mask.fault(values[name] == 0, f"{name} zero")
-            mask.fault(values[name] < 0, f"{name} negative")
+            mask.drop(values[name] == 0, f"{name} zero")
+            mask.drop(values[name] < 0, f"{name} negative")
     if "parallax" in values:
         parallax, error = values["parallax"], values["parallax_error"]
-        low = parallax < min_parallax_snr * error
-        mask.cut(low, f"parallax below {min_parallax_snr:g} times its error")
+        reason = f"parallax below {min_parallax_snr:g} times its error"
+        mask.drop(parallax < min_parallax_snr * error, reason, cut=True)
         values["distance"] = 1000 / parallax
         values["distance_error"] = 1000 * error / parallax**2
     if "distance_error" in values:
         tiny = values["distance_error"] < _TINY_DISTANCE_ERROR * values["distance"]
-        mask.fault(tiny, "distance_error absurdly small")
+        mask.drop(tiny, "distance_error absurdly small")
     if "extinction_error" in values and mask.kept.any():
         error = values["extinction_error"]
         size = np.maximum(np.abs(values["extinction"]), error)[mask.kept]
         tiny = error < _TINY_EXTINCTION_ERROR * np.median(size)
-        mask.fault(tiny, "extinction_error absurdly small")
+        mask.drop(tiny, "extinction_error absurdly small")
 
 
 def _canonical(values: Columns) -> Columns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -145,15 +144,6 @@ class Stars:
         chosen = {name: column[rows] for name, column in self.columns().items()}
         return Stars.of(chosen, self.units, self.meta)
 
-    def joined(self, other: Stars) -> Stars:
-        """These and then others of the same columns, with the ``meta`` of these."""
-        further = other.columns()
-        columns = {
-            name: np.concatenate([column, further[name]])
-            for name, column in self.columns().items()
-        }
-        return Stars.of(columns, self.units, self.meta)
-
     def split(self, config: FitConfig, generator: torch.Generator) -> Split:
         """Hold out ``data.holdout`` of the stars at random, and some for the residual.
 
@@ -224,19 +214,18 @@ def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) 
     )
 
 
-def read_stars(
-    path: str | os.PathLike[str], *, share: tuple[int, int] = (0, 1)
-) -> Stars:
+def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) -> Stars:
     """Read a table that ``dustmap ingest`` or ``dustmap simulate`` wrote.
 
-    ``share`` reads a part of its row groups: see `read_table`.
+    ``canonical_only`` leaves out identifiers and further columns.
 
     Raises
     ------
     InputError
         If the file is missing, unreadable, or not such a table.
     """
-    columns, units, meta = read_table(path, share=share)
+    names = tuple(CANONICAL_UNITS) if canonical_only else None
+    columns, units, meta = read_table(path, names)
     missing = {"l", "b", "distance"} - set(columns)
     if missing:
         raise InputError(
@@ -250,45 +239,23 @@ def read_stars(
 
 
 def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
-    """`read_stars` by all ranks of a group, each its own row groups.
+    """Read the stars on all ranks of a group.
 
-    All columns are gathered; rank 0 alone keeps identifiers and further columns, which
-    a fit passes on without looking at them. The others keep 8 bytes per star for each
-    of the canonical columns, at most 56.
+    Rank 0 alone keeps identifiers and further columns, which a fit passes on without
+    looking at them. The others keep 8 bytes per star for each of the canonical columns,
+    at most 56.
 
     Raises
     ------
     InputError
-        As `read_stars`, on all ranks, whichever of them it was that could not read.
+        As `read_stars`, on all ranks if one of them could not read.
     """
-    if group.size == 1:
-        return read_stars(path)
-    own, fault = None, ""
+    stars, fault = None, None
     try:
-        own = read_stars(path, share=(group.rank, group.size))
+        stars = read_stars(path, canonical_only=not group.first)
     except InputError as error:
-        fault = str(error)
+        fault = error
     group.meet()
-    faults = [text for text in _gathered(fault, group) if text]
-    if own is None or faults:
-        raise InputError(faults[0])
-    columns = {}
-    for name, column in own.columns().items():
-        # With missing values the ranks' types may differ.
-        whole = np.concatenate(_gathered(column, group))
-        if group.first or name in CANONICAL_UNITS:
-            columns[name] = whole
-    return Stars.of(columns, own.units, own.meta)
-
-
-def _gathered(own: Any, group: Group) -> list[Any]:
-    """What every rank has, in their order."""
-    import torch  # which the processes of an ingestion need not load
-
-    raw = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
-    lengths = group.numbers(len(raw))
-    whole = group.gather(raw, lengths).numpy()
-    ends = np.cumsum(lengths)
-    return [
-        pickle.loads(whole[end - n : end].tobytes()) for n, end in zip(lengths, ends)
-    ]
+    if group.agree(fault is not None) or stars is None:
+        raise fault or InputError(f"{path} cannot be read by another process")
+    return stars

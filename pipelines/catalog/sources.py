@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import h5py
@@ -26,14 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from astropy import units as u
 from astropy.io import fits
 from astropy.io.votable import parse
 from astropy.table import Table
 from astropy.table.meta import get_header_from_yaml
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, partitions, reading
+from pipelines.catalog.tables import METADATA_KEY, native, reading, to_numpy
 from pipelines.catalog.units import KINDS, convert
 
 ROWS_PER_BATCH = 1 << 18
@@ -139,7 +137,7 @@ class ParquetSource(Source):
     def _read(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         with pq.ParquetFile(self.path, pre_buffer=False) as file:
             for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(kinds)):
-                yield {name: _to_numpy(batch.column(name)) for name in kinds}
+                yield {name: to_numpy(batch.column(name)) for name in kinds}
 
 
 class Hdf5Source(Source):
@@ -192,7 +190,7 @@ class Hdf5Source(Source):
                     place, field, _ = self._places[name]
                     dataset: Any = file[place]
                     values = dataset[piece] if field is None else dataset[field, piece]
-                    batch[name] = _native(np.asarray(values))
+                    batch[name] = native(np.asarray(values))
                 yield batch
 
 
@@ -231,7 +229,7 @@ class _AstropySource(Source):
         if array.ndim > 1:
             array = array.reshape(len(array), -1)
             array = array[:, 0] if array.shape[1] == 1 else array
-        return _native(array)
+        return native(array)
 
     def _quietly(self) -> Table:
         with warnings.catch_warnings():
@@ -340,7 +338,7 @@ class TextSource(Source):
                             "utf8_trim_whitespace", [columns[name]]
                         )
                         columns[name] = pc.cast(trimmed, pa.int64())
-                yield {name: _to_numpy(column) for name, column in columns.items()}
+                yield {name: to_numpy(column) for name, column in columns.items()}
 
     def _holds_integers(self, name: str, text: pa.Array) -> bool:
         declared = self._fields.get(name, {}).get("datatype", "")
@@ -380,43 +378,6 @@ FORMATS: tuple[type[Source], ...] = (
     VOTableSource,
     TextSource,
 )
-
-
-def find_files(path: Path) -> list[Path]:
-    """Return the files that a source stands for: a folder is read whole, in order.
-
-    Names that begin with a dot or an underscore are markers and not read. A folder
-    that ``ingest`` wrote is read only if it is whole.
-
-    Raises
-    ------
-    InputError
-        If the path is absent, or a folder holds no file or a HATS catalogue, whose
-        thumbnails hold rows a second time.
-    """
-    if not path.exists():
-        raise InputError(f"{path} does not exist")
-    if not path.is_dir():
-        return [path]
-    if (path / PROVENANCE).is_file():
-        return partitions(path)
-    files = [
-        file
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
-        and not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)
-    ]
-    if not files:
-        raise InputError(f"the folder {path} holds no file to read")
-    leaves = [file for file in files if "/Norder=" in file.as_posix()]
-    if leaves and len(leaves) < len(files):
-        raise InputError(
-            f"{path} is a HATS catalogue, with files beside its partitions such as "
-            f"{next(file.name for file in files if file not in leaves)}: name the "
-            f"folders of the partitions, {leaves[0].as_posix().split('/Norder=')[0]}"
-            "/Norder=*"
-        )
-    return files
 
 
 def open_source(path: Path) -> Source:
@@ -481,7 +442,7 @@ def locate(source: Source, reference: str) -> tuple[str, int | None]:
 
 
 def describe_absence(source: Source, name: str) -> str:
-    """Say that a column is missing, and which ones are there."""
+    """Describe a missing column: one of other case, or the columns there are."""
     near = [other for other in source.columns if other.lower() == name.lower()]
     if near:
         return f"has no column {name!r}, but {near[0]!r}: the case must match"
@@ -541,87 +502,10 @@ def is_gzipped(path: Path) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
-def is_table(stars: Any) -> bool:
-    """Return whether it has named columns: astropy's table, DataFrame or mapping."""
-    return isinstance(stars, Mapping) or hasattr(stars, "columns")
-
-
-@contextmanager
-def as_file(table: Any) -> Iterator[Path]:
-    """Yield a parquet file with a table's columns and their units.
-
-    Parameters
-    ----------
-    table
-        `astropy.table.Table` or ``QTable``, a DataFrame, or a mapping of arrays and
-        quantities by name. Columns of a DataFrame have no units.
-
-    Raises
-    ------
-    InputError
-        If it holds a column that is no array of one value per row.
-    """
-    fields, arrays = [], []
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "table in memory.parquet"
-        try:
-            for name in getattr(table, "colnames", table):
-                column = table[name]
-                unit = str(getattr(column, "unit", None) or "")
-                column = column.value if isinstance(column, u.Quantity) else column
-                masked = np.ma.isMaskedArray(column)
-                values = _native(np.asarray(column))
-                if values.ndim != 1:
-                    raise InputError(
-                        f"column {name!r} has shape {values.shape}: expected one value "
-                        "per row"
-                    )
-                mask = np.ma.getmaskarray(column) if masked else None
-                arrays.append(pa.array(values, mask=mask))
-                fields.append(
-                    pa.field(str(name), arrays[-1].type, metadata={"unit": unit})
-                )
-            whole = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-        except pa.ArrowException as error:
-            raise InputError(f"the table in memory cannot be read: {error}") from error
-        pq.write_table(whole, path)
-        yield path
-
-
 def _astropy_units(lines: Sequence[str]) -> dict[str, str]:
     """Return units by column from the YAML header that astropy writes with tables."""
     fields = get_header_from_yaml(lines)["datatype"]
     return {item["name"]: item["unit"] for item in fields if "unit" in item}
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _to_numpy(array: pa.Array) -> np.ndarray:
-    """Return an Arrow array as NumPy: NaN, None or a mask where values are missing."""
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        return _to_numpy(array.dictionary_decode())
-    if pa.types.is_decimal(kind):
-        return _to_numpy(array.cast(pa.float64()))
-    if pa.types.is_fixed_size_list(kind):
-        if array.null_count:
-            # A missing row has no values in the flattened array.
-            nothing = [None] * kind.list_size
-            rows = [nothing if row is None else row for row in array.tolist()]
-            array = pa.array(rows, kind)
-        return _to_numpy(array.flatten()).reshape(len(array), kind.list_size)
-    if pa.types.is_floating(kind):
-        # NumPy has NaN where Arrow has nulls.
-        return array.to_numpy(zero_copy_only=False).astype(np.float64)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        if not array.null_count:
-            return array.to_numpy(zero_copy_only=False)
-        missing = array.is_null().to_numpy(zero_copy_only=False)
-        filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
-        return np.ma.array(filled.to_numpy(zero_copy_only=False), mask=missing)
-    return array.to_numpy(zero_copy_only=False).astype(object)
 
 
 def _all_match(text: pa.Array, pattern: str) -> bool:

@@ -61,6 +61,8 @@ class Staging:
             },
         )
         self._run("SET enable_external_access = false")
+        # It would draw a bar on standard output.
+        self._run("SET enable_progress_bar = false")
 
     def __enter__(self) -> Staging:
         return self
@@ -165,16 +167,11 @@ class Staging:
                 return enough
         return found
 
-    def farthest(self) -> float:
-        """Return the largest distance [pc]."""
-        return self._one(f"SELECT max({self._column('distance')}) FROM stars")[0]
-
-    def negative(self, name: str) -> int:
-        """Return how many values of a column are negative; 0 if there is none."""
-        if name not in self.schema.names:
-            return 0
-        where = f"{self._column(name)} < 0"
-        return self._one(f"SELECT count(*) FROM stars WHERE {where}")[0]
+    def aggregate(self, expression: str, name: str) -> float:
+        """Return an SQL aggregate in which ``{0}`` stands for a column."""
+        return self._one(f"SELECT {expression.format(self._column(name))} FROM stars")[
+            0
+        ]
 
     def quantiles(self, name: str, percents: tuple[int, ...]) -> tuple[float, ...]:
         """Return the k-th smallest of the n values, ``k = ⌈percent · n / 100⌉``.
@@ -190,14 +187,6 @@ class Staging:
         )
         values = dict(found)
         return tuple(values[place] for place in places)
-
-    def spread(self, name: str, low: float, high: float) -> float:
-        """Return the standard deviation of the values from ``low`` to ``high``."""
-        column = self._column(name)
-        return self._one(
-            f"SELECT stddev_pop({column}) FROM stars "
-            f"WHERE {column} BETWEEN {low!r} AND {high!r}"
-        )[0]
 
     def in_order(self) -> Iterator[pa.Table]:
         """Yield all rows in the order of the sources."""

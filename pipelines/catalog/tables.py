@@ -1,13 +1,14 @@
-"""Parquet tables that carry units and provenance, written whole or not at all."""
+"""Parquet tables with units and provenance, files of folders, and Arrow's columns."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
-from pipelines.storage.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
+from pipelines.storage.digests import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
@@ -54,6 +55,64 @@ def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> Input
     return InputError(f"{path} cannot be read: {reason}")
 
 
+class TableWriter:
+    """A writer of batches of rows, whose provenance ``meta`` may come at the end."""
+
+    def __init__(self, path: Path, *, units: Mapping[str, str], kind: str) -> None:
+        self._path, self._units, self._kind = path, units, kind
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self.meta: Mapping[str, Any] = {}
+
+    def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
+        """Append one batch, all columns, of one length."""
+        table: Any = columns
+        if not isinstance(columns, pa.Table):
+            table = pa.table({name: to_arrow(c) for name, c in columns.items()})
+        if self._writer is None:
+            fields = [
+                field.with_metadata({"unit": self._units[field.name]})
+                if field.name in self._units
+                else field.remove_metadata()
+                for field in table.schema
+            ]
+            self._writer = pq.ParquetWriter(
+                self._path, pa.schema(fields), write_page_checksum=True
+            )
+        schema = self._writer.schema
+        if table.column_names != schema.names:
+            raise ValueError(f"columns {table.column_names} after {schema.names}")
+        self._waiting.append(table.cast(schema))
+        # Batches that filters left small would make tiny row groups.
+        if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
+            self._flush(self._writer)
+
+    def close(self) -> None:
+        """Write what is left, with units, provenance and checksum."""
+        if self._writer is None:
+            raise ValueError(f"no rows came for {self._path}")
+        self._flush(self._writer)
+        names = self._writer.schema.names
+        description = {
+            "version": TABLE_VERSION,
+            "kind": self._kind,
+            "units": {n: unit for n, unit in self._units.items() if n in names},
+            "meta": self.meta,
+        }
+        text = json.dumps(description, allow_nan=False)
+        self._writer.add_key_value_metadata(
+            {METADATA_KEY.decode(): text, CHECKSUM_KEY: PLACEHOLDER}
+        )
+        self._writer.close()
+        insert_checksum(self._path)
+
+    def _flush(self, writer: pq.ParquetWriter) -> None:
+        if self._waiting:
+            joined = pa.concat_tables(self._waiting)
+            writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
+            self._waiting = []
+
+
 @contextmanager
 def open_table(
     path: str | os.PathLike[str],
@@ -69,75 +128,9 @@ def open_table(
     where that would lose something.
     """
     with atomic_file(path, overwrite=overwrite) as temporary:
-        writer = TableWriter(temporary, units=dict(units), kind=kind)
-        try:
-            yield writer
-        finally:
-            writer.close()
-        if temporary.exists():
-            insert_checksum(temporary)
-
-
-class TableWriter:
-    """A writer of batches of rows, whose provenance may be known only at the end."""
-
-    def __init__(self, path: Path, *, units: dict[str, str], kind: str) -> None:
-        self._path, self._units, self._kind = path, units, kind
-        self._writer: pq.ParquetWriter | None = None
-        self._meta: dict[str, Any] = {}
-        self._waiting: list[pa.Table] = []
-
-    def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
-        """Append one batch, all columns, of one length."""
-        table: Any = columns
-        if not isinstance(columns, pa.Table):
-            table = pa.table({name: to_arrow(c) for name, c in columns.items()})
-        if self._writer is None:
-            fields = []
-            for field in table.schema:
-                unit = self._units.get(field.name)
-                metadata = None if unit is None else {"unit": unit}
-                fields.append(field.with_metadata(metadata))
-            self._writer = pq.ParquetWriter(
-                self._path, pa.schema(fields), write_page_checksum=True
-            )
-        schema = self._writer.schema
-        if table.column_names != schema.names:
-            raise ValueError(f"columns {table.column_names} after {schema.names}")
-        self._waiting.append(table.cast(schema))
-        # Batches that filters left small would make tiny row groups.
-        if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
-            self._flush(self._writer)
-
-    def describe(self, meta: Mapping[str, Any]) -> None:
-        """Set the provenance that is saved with the table."""
-        # Now, where the caller can see what is wrong with it.
-        json.dumps(meta, allow_nan=False)
-        self._meta = dict(meta)
-
-    def close(self) -> None:
-        """Write what is left, with units and provenance."""
-        if self._writer is None:
-            return
-        self._flush(self._writer)
-        names = self._writer.schema.names
-        description = {
-            "version": TABLE_VERSION,
-            "kind": self._kind,
-            "units": {n: unit for n, unit in self._units.items() if n in names},
-            "meta": self._meta,
-        }
-        text = json.dumps(description, allow_nan=False)
-        self._writer.add_key_value_metadata(
-            {METADATA_KEY.decode(): text, CHECKSUM_KEY: PLACEHOLDER}
-        )
-        self._writer.close()
-
-    def _flush(self, writer: pq.ParquetWriter) -> None:
-        if self._waiting:
-            joined = pa.concat_tables(self._waiting)
-            writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
-            self._waiting = []
+        table = TableWriter(temporary, units=units, kind=kind)
+        yield table
+        table.close()
 
 
 def write_table(
@@ -176,23 +169,18 @@ def write_table(
         raise ValueError(f"units for no column: {sorted(set(units) - set(columns))}")
     with open_table(path, units=units, kind=kind, overwrite=overwrite) as table:
         table.write(columns)
-        table.describe(meta)
+        table.meta = meta
 
 
 def read_table(
-    path: str | os.PathLike[str], *, share: tuple[int, int] = (0, 1)
+    path: str | os.PathLike[str], names: Collection[str] | None = None
 ) -> Read:
     """Read what `write_table` wrote: columns, units and provenance.
 
     ``path`` may be a folder of such files, which are joined in the order of their
     names; the provenance is then ``{"partitions": {file name: provenance}}``, or, of a
-    folder that was written as one, the folder's own.
-
-    Parameters
-    ----------
-    share
-        ``(k, n)`` reads the k-th of n runs of row groups with about as many rows each.
-        One after another, k = 0 … n − 1, they are the table.
+    folder that was written as one, the folder's own. Of the columns only ``names`` are
+    read, if they are given.
 
     Raises
     ------
@@ -202,8 +190,7 @@ def read_table(
     """
     path = Path(path)
     files = partitions(path) if path.is_dir() else [path]
-    chosen = _row_groups(files, share)
-    tables = [_read_file(file, groups) for file, groups in zip(files, chosen)]
+    tables = [_read_file(file, names) for file in files]
     if not path.is_dir():
         return tables[0]
     first_columns, units, _ = tables[0]
@@ -245,6 +232,92 @@ def partitions(folder: Path) -> list[Path]:
     return files
 
 
+def find_files(path: Path) -> list[Path]:
+    """Return the files that a source stands for: a folder is read whole, in order.
+
+    Names that begin with a dot or an underscore are markers and not read. A folder
+    that ``ingest`` wrote is read only if it is whole.
+
+    Raises
+    ------
+    InputError
+        If the path is absent, or a folder holds no file or a HATS catalogue, whose
+        thumbnails hold rows a second time.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    if not path.is_dir():
+        return [path]
+    if (path / PROVENANCE).is_file():
+        return partitions(path)
+    files = [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+        and not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)
+    ]
+    if not files:
+        raise InputError(f"the folder {path} holds no file to read")
+    leaves = [file for file in files if "/Norder=" in file.as_posix()]
+    if leaves and len(leaves) < len(files):
+        raise InputError(
+            f"{path} is a HATS catalogue, with files beside its partitions such as "
+            f"{next(file.name for file in files if file not in leaves)}: name the "
+            f"folders of the partitions, {leaves[0].as_posix().split('/Norder=')[0]}"
+            "/Norder=*"
+        )
+    return files
+
+
+def is_table(stars: Any) -> bool:
+    """Return whether it has named columns: astropy's table, DataFrame or mapping."""
+    return isinstance(stars, Mapping) or hasattr(stars, "columns")
+
+
+@contextmanager
+def as_file(table: Any) -> Iterator[Path]:
+    """Yield a parquet file with a table's columns and their units.
+
+    Parameters
+    ----------
+    table
+        `astropy.table.Table` or ``QTable``, a DataFrame, or a mapping of arrays and
+        quantities by name. Columns of a DataFrame have no units.
+
+    Raises
+    ------
+    InputError
+        If it holds a column that is no array of one value per row.
+    """
+    from astropy import units as u  # which a fit's tables do without
+
+    fields, arrays = [], []
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "table in memory.parquet"
+        try:
+            for name in getattr(table, "colnames", table):
+                column = table[name]
+                unit = str(getattr(column, "unit", None) or "")
+                column = column.value if isinstance(column, u.Quantity) else column
+                masked = np.ma.isMaskedArray(column)
+                values = native(np.asarray(column))
+                if values.ndim != 1:
+                    raise InputError(
+                        f"column {name!r} has shape {values.shape}: expected one value "
+                        "per row"
+                    )
+                mask = np.ma.getmaskarray(column) if masked else None
+                arrays.append(pa.array(values, mask=mask))
+                fields.append(
+                    pa.field(str(name), arrays[-1].type, metadata={"unit": unit})
+                )
+            whole = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        except pa.ArrowException as error:
+            raise InputError(f"the table in memory cannot be read: {error}") from error
+        pq.write_table(whole, path)
+        yield path
+
+
 def to_arrow(column: np.ndarray) -> pa.Array:
     """Return a column as an Arrow array: objects as strings, nulls where masked."""
     mask = np.ma.getmaskarray(column) if np.ma.isMaskedArray(column) else None
@@ -255,27 +328,34 @@ def to_arrow(column: np.ndarray) -> pa.Array:
     return pa.array(native, mask=mask)
 
 
-def _row_groups(
-    files: list[Path], share: tuple[int, int]
-) -> list[list[int]] | list[None]:
-    """Return the row groups of each file in a share; ``None`` stands for all.
+def native(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
-    A group belongs to the share that its middle row lies in.
-    """
-    part, of = share
-    if of == 1:
-        return [None] * len(files)
-    footers = [read_footer(path) for path in files]
-    total = max(sum(footer.num_rows for footer in footers), 1)
-    chosen, before = [], 0
-    for footer in footers:
-        chosen.append([])
-        for group in range(footer.num_row_groups):
-            rows = footer.row_group(group).num_rows
-            if (2 * before + rows) * of // (2 * total) == part:
-                chosen[-1].append(group)
-            before += rows
-    return chosen
+
+def to_numpy(array: pa.Array) -> np.ndarray:
+    """Return an Arrow array as NumPy: NaN, None or a mask where values are missing."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return to_numpy(array.dictionary_decode())
+    if pa.types.is_decimal(kind):
+        return to_numpy(array.cast(pa.float64()))
+    if pa.types.is_fixed_size_list(kind):
+        if array.null_count:
+            # A missing row has no values in the flattened array.
+            nothing = [None] * kind.list_size
+            rows = [nothing if row is None else row for row in array.tolist()]
+            array = pa.array(rows, kind)
+        return to_numpy(array.flatten()).reshape(len(array), kind.list_size)
+    if pa.types.is_floating(kind):
+        # NumPy has NaN where Arrow has nulls.
+        return array.to_numpy(zero_copy_only=False).astype(np.float64)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        if not array.null_count:
+            return array.to_numpy(zero_copy_only=False)
+        missing = array.is_null().to_numpy(zero_copy_only=False)
+        filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
+        return np.ma.array(filled.to_numpy(zero_copy_only=False), mask=missing)
+    return array.to_numpy(zero_copy_only=False).astype(object)
 
 
 def read_footer(path: Path) -> pq.FileMetaData:
@@ -284,7 +364,7 @@ def read_footer(path: Path) -> pq.FileMetaData:
         return pq.read_metadata(path)
 
 
-def _read_file(path: Path, groups: list[int] | None) -> Read:
+def _read_file(path: Path, names: Collection[str] | None) -> Read:
     if not path.exists():
         raise InputError(f"{path} does not exist")
     with open(path, "rb") as stream:
@@ -295,7 +375,8 @@ def _read_file(path: Path, groups: list[int] | None) -> Read:
             )
     with reading(path), pq.ParquetFile(path) as file:
         metadata = file.metadata.metadata or {}
-        table = file.read() if groups is None else file.read_row_groups(groups)
+        there = file.schema_arrow.names
+        table = file.read([n for n in there if names is None or n in names])
     description = json.loads(metadata.get(METADATA_KEY, b"{}"))
     if description.get("version") != TABLE_VERSION:
         raise InputError(

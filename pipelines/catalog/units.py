@@ -19,15 +19,12 @@ _NAMES = {
 }
 INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.split()}
 """Canonical unit of every quantity that a source may give."""
-EXAMPLES = {"deg": "deg", "pc": "kpc", "mas": "mas", "mag": "mag"}
 
 # Units of angles as text, by their kinds in `convert`; quoted ones are of the CDS.
 _SEXAGESIMAL = {
     "hms": ("hms", "h:m:s", '"h:m:s"'),
     "dms": ("dms", "d:m:s", '"d:m:s"'),
 }
-# A unit that a column's name ends in.
-_SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
 
 
 def sexagesimal(unit: str | None) -> str | None:
@@ -45,54 +42,6 @@ def parse_unit(text: str) -> u.UnitBase | None:
         except (ValueError, TypeError):
             continue
     return None
-
-
-def conversion_factor(
-    canonical: str, column: str, *, stated: str | None, found: str | None, source: str
-) -> tuple[str, float]:
-    """Return a column's unit, and what brings it to its canonical unit.
-
-    ``stated`` is the unit given by the user or a preset, ``found`` that of the file;
-    without either it is the one that the column's name ends in, as in ``d_kpc``. Angles
-    as text, in ``hms`` or ``dms``, are read as degrees.
-
-    Raises
-    ------
-    InputError
-        If neither is there, the only one is not understood, they contradict each
-        other, or the unit measures something else.
-    """
-    target = u.Unit(INPUT_UNITS[canonical])
-    suffix = _SUFFIX.fullmatch(column)
-    found = found or (suffix[1] if suffix and not stated else None)
-    said = stated or found or ""
-    if sexagesimal(said) and target == u.deg:
-        return said, 1.0
-    remedy = f"--map {canonical}={column}:{EXAMPLES[INPUT_UNITS[canonical]]}"
-    unit = parse_unit(said) if said else None
-    in_file = parse_unit(found) if stated and found else None
-    if not said:
-        fault = (
-            f"no unit is given or in the file; say it, e.g. {remedy} (hms or dms if it "
-            f"is sexagesimal text), or leave the column out: --map {canonical}=none"
-        )
-    elif unit is None:
-        fault = f"unit {said!r} is not understood; say it, e.g. {remedy}"
-    elif not unit.is_equivalent(target):
-        fault = (
-            f"unit {said!r} is not a unit of {canonical}, which is in {target}; map "
-            f"another column or another unit: {remedy}"
-        )
-    elif in_file is not None and not (
-        in_file.is_equivalent(unit) and abs(in_file.to(unit) - 1) < 1e-12
-    ):
-        fault = (
-            f"the file says {found!r} but {stated!r} was stated; leave the unit out "
-            f"(--map {canonical}={column}) or correct the file"
-        )
-    else:
-        return said, float(np.real(unit.to(target)))
-    raise InputError(f"{source}, column {column!r} for {canonical}: {fault}")
 
 
 # By kind: NumPy's letters of the types that are taken, and these in words.

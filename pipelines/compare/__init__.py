@@ -12,8 +12,7 @@ from pipelines.catalog.schema import read_stars
 from pipelines.compare.comparison import SUMMARY, Comparison, write_comparison
 from pipelines.compare.maps import compare_map
 from pipelines.compare.stars import compare_held_out, compare_stars
-from pipelines.maps.opening import form_of
-from pipelines.maps.others import PACKAGE
+from pipelines.maps.opening import PACKAGE, form_of
 from pipelines.run.folder import read_run
 from pipelines.storage.atomic import check_output_folder
 

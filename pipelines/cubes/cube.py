@@ -135,7 +135,7 @@ class Cube:
         return max(holding, default=0)
 
     def each(self, change: Callable[[Cube], Cube | None]) -> Cube:
-        """The same change of every level; finer ones that it leaves out go."""
+        """Change every level; finer ones for which ``change`` returns ``None`` go."""
         coarsest, *finer = (change(cube) for cube in self.levels)
         assert coarsest is not None
         return replace(coarsest, finer=tuple(c for c in finer if c is not None))

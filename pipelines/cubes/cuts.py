@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.sky import Integrated
-
-Range = tuple[float, float]
+from pipelines.cubes.sky import Ends, Integrated
 
 
-def cut_box(cube: Cube, **ranges: Range) -> Cube:
+def cut_box(cube: Cube, **ranges: Ends) -> Cube:
     """The cells whose centres lie in ranges of ``x y z`` [pc], both ends included.
 
     Coordinates stay heliocentric; what was cut is noted in the provenance as ``cut``,
@@ -30,7 +27,7 @@ def cut_box(cube: Cube, **ranges: Range) -> Cube:
         axis: [end if math.isfinite(end) else None for end in ends]
         for axis, ends in ranges.items()
     }
-    return _each(cube, lambda part: _crop(part, ranges, {"box": noted, "unit": "pc"}))
+    return _each_level(cube, ranges, {"box": noted, "unit": "pc"})
 
 
 def cut_sphere(cube: Cube, radius: float) -> Cube:
@@ -47,32 +44,17 @@ def cut_sphere(cube: Cube, radius: float) -> Cube:
     """
     if not 0 < radius < math.inf:
         raise InputError(f"a sphere has a positive radius [pc], got {radius:g}")
-    return _each(cube, lambda part: _within(part, radius))
-
-
-def _each(cube: Cube, cut: Callable[[Cube], Cube]) -> Cube:
-    """The cut of every level; finer ones that keep fewer than two cells go."""
-
-    def cut_or_none(part: Cube) -> Cube | None:
-        try:
-            return cut(part)
-        except InputError:
-            if part.spacing == cube.spacing:
-                raise
-            return None
-
-    return cube.each(cut_or_none)
-
-
-def _within(cube: Cube, radius: float) -> Cube:
-    """The cells within a radius; see `cut_sphere`."""
     noted = {"sphere": radius, "centre": [0.0, 0.0, 0.0], "unit": "pc"}
-    cropped = _crop(cube, dict.fromkeys(AXES, (-radius, radius)), noted)
-    z, y, x = np.ix_(cropped.z, cropped.y, cropped.x)
-    # A centre on the sphere may land a rounding error beyond it.
-    outside = x**2 + y**2 + z**2 > (radius * (1 + 1e-12)) ** 2
-    arrays = {n: np.where(outside, np.nan, a) for n, a in cropped.arrays.items()}
-    return replace(cropped, arrays=arrays)
+    cropped = _each_level(cube, dict.fromkeys(AXES, (-radius, radius)), noted)
+
+    def inside(part: Cube) -> Cube:
+        z, y, x = np.ix_(part.z, part.y, part.x)
+        # A centre on the sphere may land a rounding error beyond it.
+        outside = x**2 + y**2 + z**2 > (radius * (1 + 1e-12)) ** 2
+        arrays = {n: np.where(outside, np.nan, a) for n, a in part.arrays.items()}
+        return replace(part, arrays=arrays)
+
+    return cropped.each(inside)
 
 
 def cut_distance(integrated: Integrated, reach: float) -> Integrated:
@@ -100,18 +82,28 @@ def reach_of_cube(cube: Cube) -> float:
     return math.hypot(*(float(np.abs(axis).max() + step / 2) for axis, step in axes))
 
 
-def _crop(cube: Cube, ranges: dict[str, Range], noted: dict[str, object]) -> Cube:
-    cells = {axis: _cells(cube, axis, ends) for axis, ends in ranges.items()}
-    along = tuple(cells.get(axis, slice(None)) for axis in reversed(AXES))
-    return replace(
-        cube,
-        **{axis: getattr(cube, axis)[kept] for axis, kept in cells.items()},
-        arrays={name: array[along] for name, array in cube.arrays.items()},
-        meta={**cube.meta, "cut": {**cube.meta.get("cut", {}), **noted}},
-    )
+def _each_level(cube: Cube, ranges: dict[str, Ends], noted: dict[str, object]) -> Cube:
+    """Crop every level; finer ones that keep fewer than two cells go."""
+
+    def crop(part: Cube) -> Cube | None:
+        try:
+            cells = {axis: _cells(part, axis, ends) for axis, ends in ranges.items()}
+        except InputError:
+            if part.spacing == cube.spacing:
+                raise
+            return None
+        along = tuple(cells.get(axis, slice(None)) for axis in reversed(AXES))
+        return replace(
+            part,
+            **{axis: getattr(part, axis)[kept] for axis, kept in cells.items()},
+            arrays={name: array[along] for name, array in part.arrays.items()},
+            meta={**part.meta, "cut": {**part.meta.get("cut", {}), **noted}},
+        )
+
+    return cube.each(crop)
 
 
-def _cells(cube: Cube, axis: str, bounds: Range) -> slice:
+def _cells(cube: Cube, axis: str, bounds: Ends) -> slice:
     low, high = bounds
     if not low < high:
         raise InputError(

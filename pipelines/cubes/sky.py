@@ -16,9 +16,10 @@ from pipelines.base.quantiles import KINDS, between
 Band = tuple[np.ndarray, np.ndarray]
 Ends = tuple[float, float]
 
-# Of boxes wider than this only what lies near the Sun is seen from the side [pc].
+# Through kiloparsecs every column meets the plane's dust: side views of boxes wider
+# than this [pc] are cut.
 _WIDE, _NEAR = 2000.0, 500.0
-# Maps of the sky that are shown unless told otherwise.
+# Default number of maps of the sky.
 _DISTANCES = 6
 _STATISTICS = {
     "mean": "posterior mean",
@@ -32,7 +33,7 @@ _STATISTICS = {
 
 
 def statistic_title(name: str, quantity: str) -> str:
-    """One line that says which statistic of a quantity the array ``name`` holds."""
+    """Return a title of the array ``name``: a statistic of a quantity."""
     return f"{_STATISTICS[name]} of the {quantity}" if name in _STATISTICS else name
 
 
@@ -67,13 +68,7 @@ def check_arrays(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> No
 
 
 def nside_of(pixels: int) -> int:
-    """HEALPix resolution of a number of pixels.
-
-    Raises
-    ------
-    InputError
-        If no NESTED map has so many.
-    """
+    """Return the HEALPix resolution, or raise an `InputError` if none has these."""
     nside = math.isqrt(pixels // 12)
     if not nside or 12 * nside**2 != pixels or nside & (nside - 1):
         raise InputError(
@@ -121,7 +116,7 @@ class Integrated:
         return nside_of(len(self.last_star))
 
     def at(self, distances: np.ndarray) -> Integrated:
-        """The same at some of its distances."""
+        """Select some of the distances."""
         kept = np.searchsorted(self.distance, distances)
         arrays = {name: values[:, kept] for name, values in self.arrays.items()}
         return replace(self, distance=self.distance[kept], arrays=arrays)
@@ -162,10 +157,7 @@ class ShellMaps:
 
 
 def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
-    """Which part of the sky a map leaves out at each distance [pc], where it does.
-
-    ``maps``, shape ``(n, npix)``, are NaN there.
-    """
+    """Return the share of the sky where ``maps (n, npix)`` are NaN, by distance."""
     parts = zip(np.isnan(maps).mean(axis=1), distances, strict=True)
     return [f"{100 * part:.2g}% of the sky at {at:g} pc" for part, at in parts if part]
 
@@ -252,18 +244,18 @@ class SkyMaps:
         known = self.distances
         if distances is None:
             last = np.linspace(0, len(known), _DISTANCES + 1)[1:].astype(int)
-            wanted = known[np.unique(last) - 1]
+            chosen = known[np.unique(last) - 1]
         else:
-            wanted = np.array(sorted(distances))
-        if wanted[-1] > known[-1] or wanted[0] <= 0:
+            chosen = np.array(sorted(distances))
+        if chosen[-1] > known[-1] or chosen[0] <= 0:
             raise InputError(
                 f"the map knows extinctions out to {known[-1]:g} pc: choose distances "
-                f"up to that, got {wanted.tolist()}"
+                f"up to that, got {chosen.tolist()}"
             )
-        arrays = {name: self.at(name, wanted) for name in self.arrays}
+        arrays = {name: self.at(name, chosen) for name in self.arrays}
         mean, std = arrays.pop("mean"), arrays.pop("std")
         return replace(
-            self, distances=wanted, mean=mean, std=std, quantiles=arrays, filled=None
+            self, distances=chosen, mean=mean, std=std, quantiles=arrays, filled=None
         )
 
     def ray(self, l: float, b: float) -> LineOfSight:  # noqa: E741
@@ -280,27 +272,21 @@ class SkyMaps:
                 "inner": (found["p16"], found["p84"]),
                 "outer": (between(found, 0.025), between(found, 0.975)),
             }
-        nothing = np.zeros(0)
         return LineOfSight(
             l=l,
             b=b,
             distance=self.distances[known],
             mean=found["mean"],
             std=found["std"],
-            star_distance=nothing,
-            star_extinction=nothing,
-            star_error=nothing,
-            radius=0.0,
             last_star=None if self.last_star is None else float(self.last_star[pixel]),
             **bands,
         )
 
     def informed_directions(self, count: int = 6) -> list[tuple[float, float]]:
-        """Directions ``l, b`` [deg] of much extinction that stars look far along.
+        """Return directions ``l, b`` [deg] of much extinction and distant stars.
 
-        One of every stretch of longitude: where the extinction out to the last star,
-        times its distance, is largest; in the Galactic plane where no sight line
-        passes.
+        One for each interval of longitude: the largest product of the last star's
+        distance and the extinction out to it; in the plane where there are no stars.
         """
         assert self.last_star is not None
         pixels = np.arange(len(self.last_star))
@@ -333,10 +319,10 @@ class LineOfSight:
     distance: np.ndarray
     mean: np.ndarray
     std: np.ndarray
-    star_distance: np.ndarray
-    star_extinction: np.ndarray
-    star_error: np.ndarray
-    radius: float
+    star_distance: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    star_extinction: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    star_error: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    radius: float = 0.0
     truth: np.ndarray | None = None
     median: np.ndarray | None = None
     inner: Band | None = None
@@ -344,7 +330,7 @@ class LineOfSight:
     last_star: float | None = None
 
     def scaled(self, factor: float) -> LineOfSight:
-        """The same with all extinctions multiplied by a factor."""
+        """Return this line with all extinctions multiplied by a factor."""
         names = ("mean", "std", "star_extinction", "star_error", "truth", "median")
         names += ("inner", "outer")
         known = {n: v for n in names if (v := getattr(self, n)) is not None}
@@ -374,10 +360,9 @@ class Columns:
 
 
 def near_the_sun(centres: np.ndarray, within: float | None = None) -> Ends:
-    """Ends of columns along x or y [pc]: a wide box is cut to 500 pc on either side.
+    """Return ends of columns along x or y [pc], at most 500 pc from the Sun.
 
-    Through kiloparsecs every column meets some star's sight line, and the plane's
-    dust: such a picture tells little. ``within`` is another distance from the Sun.
+    Of boxes up to 2 kpc wide the whole; ``within`` is another distance from the Sun.
     """
     low, high = float(centres[0]), float(centres[-1])
     if within is None:
@@ -387,8 +372,8 @@ def near_the_sun(centres: np.ndarray, within: float | None = None) -> Ends:
 
 
 def usual_ends(y: np.ndarray) -> dict[str, Ends | None]:
-    """Ends of the columns that are shown unless told otherwise, by axis.
+    """Return the default ends of columns by axis, ``None`` for the whole box.
 
-    ``None`` is the whole box; ``y`` are the centres of its cells.
+    ``y`` are the centres of its cells.
     """
     return {"z": None, "y": near_the_sun(y)}

@@ -21,9 +21,9 @@ from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
+from pipelines.maps.answers import NOTHING
 from pipelines.maps.continued import Continued, filled_cube
 from pipelines.maps.density import density_samples, map_and_columns, map_cube
-from pipelines.maps.others import NOTHING
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import convert, converted, provenance
 from pipelines.maps.run_map import RunMap

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
-from pipelines.bands.source import known_band
+from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import atomic_file
 

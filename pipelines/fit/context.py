@@ -20,8 +20,7 @@ from dustmap.distributed.group import Group
 from pipelines.base.allocation import release_freed_memory
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.geometry import Box
-from pipelines.base.progress import Progress, say
-from pipelines.base.timing import StageClock
+from pipelines.base.progress import Progress, StageClock, say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState

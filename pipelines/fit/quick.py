@@ -11,7 +11,7 @@ import torch
 from dustmap.distributed.group import Group
 from pipelines.base.calibration import coverage, z_scores
 from pipelines.base.errors import InputError
-from pipelines.base.timing import StageClock
+from pipelines.base.progress import StageClock
 from pipelines.config import FitConfig
 from pipelines.planning.selection import choose_box, usable_stars
 from pipelines.run.baseline import (

@@ -13,17 +13,18 @@ and cards of a FITS file):
 ``inputs``            name and SHA-256 of the tables that were fitted
 ====================  =================================================================
 
-The ``references`` of a catalogue or curve are papers: authors, year, title, journal,
-volume, pages, doi, note, each only where it is known.
+The ``references`` of a catalogue or curve are papers, one line each:
+``A & B 2023, A&A 1, 2. The title. doi:10.1/2``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import dustmap
-from pipelines.catalog.presets import Reference, references_of
+from pipelines.catalog.presets import references_of
 
 SOFTWARE = {
     "name": "dustmap",
@@ -69,10 +70,16 @@ def citation_block(
     }
 
 
-def cited_papers(block: dict[str, Any]) -> list[tuple[dict[str, Any], Reference]]:
+def cited_papers(block: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     """Return every catalogue and curve of a block with each of its papers."""
     works = [*block.get("catalogues", []), *block.get("extinction_curve", [])]
     return [(work, paper) for work in works for paper in references_of(work)]
+
+
+def doi_of(paper: str) -> str:
+    """Return the DOI in a reference; empty if it has none."""
+    found = re.search(r"10\.\d+(?:\.\d+)*/\S+", paper)
+    return found[0] if found else ""
 
 
 def provenance_text(meta: dict[str, Any]) -> str:

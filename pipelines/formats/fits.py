@@ -1,20 +1,174 @@
-"""A cube as FITS: an empty primary unit and one float32 image per field."""
+"""FITS files: provenance in HISTORY, checksums on reading, and cubes.
+
+A cube is an empty primary unit and one float32 image per field.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import unicodedata
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from astropy.io import fits
+from astropy.io.fits.verify import VerifyError
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
-from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
+from pipelines.formats.citation import cited_papers, doi_of, provenance_text
+from pipelines.storage.atomic import atomic_file
 
+_OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
+_CLOSING = "END OF PROVENANCE"
+_CARD = 72
+# More inputs than these are listed in HISTORY alone.
+_INPUTS = 99
+_SPACE = "\\u0020"
+_WHOLE = 0xFFFFFFFF
 _SUMMARY = "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
+
+
+def write_hdus(
+    path: str | os.PathLike[str],
+    units: Sequence[Any],
+    meta: dict[str, Any],
+    summary: str,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write units behind an empty one whose HISTORY has ``summary`` and provenance.
+
+    Program, band, conversion, catalogues and inputs have cards of their own. Every
+    unit has checksums; astropy's strict check comes first.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, or cannot be written.
+    ValueError
+        If the provenance is not JSON.
+    """
+    primary = fits.PrimaryHDU()
+    for keyword, value, comment in _cards(meta):
+        if isinstance(value, str):
+            decomposed = unicodedata.normalize("NFKD", value)
+            value = "".join(c for c in decomposed if " " <= c <= "~")
+        if value != "":
+            primary.header[keyword] = (value, comment)
+    # FITS drops trailing blanks of a card: there, a blank is spelt as JSON's escape
+    # (blanks occur only inside strings here).
+    text, width = provenance_text(meta), _CARD - len(_SPACE) + 1
+    pieces = [text[start : start + width] for start in range(0, len(text), width)]
+    pieces = [p[:-1] + _SPACE if p.endswith(" ") else p for p in pieces]
+    for line in (summary, _OPENING, *pieces, _CLOSING):
+        primary.header.add_history(line)
+    # Without the count, a file cut between two units would look whole.
+    primary.header["NEXTEND"] = (len(units), "number of extensions")
+    with atomic_file(path, overwrite=overwrite) as temporary:
+        hdus = fits.HDUList([primary, *units])
+        hdus.writeto(temporary, checksum=True, output_verify="exception")
+
+
+def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
+    """Yield cards on origin, band and whom to cite, where they are known."""
+    yield "CREATOR", meta.get("program", ""), "program that made this map"
+    yield "EXTBAND", meta.get("extinction_band", ""), "band of the extinction"
+    change = meta.get("band_conversion")
+    if change:
+        yield "BANDFROM", change["source"], "band of the catalogue"
+        yield "BANDFAC", change["factor"], "EXTBAND / BANDFROM"
+        yield "EXTCURVE", change["curve"], change["package"]
+        yield "R_V", change["r_v"], "A_V / E(B-V)"
+        for number, (band, nm) in enumerate(change["wavelengths"].items(), start=1):
+            yield f"WAVE{number}", nm, f"[nm] that stands for {band}"[:45]
+    citation = meta.get("citation") or {}
+    yield "LICENSE", citation.get("software", {}).get("license", ""), "of the program"
+    for number, work in enumerate(citation.get("references", []), start=1):
+        yield f"PAPER{number}", work["title"], "please cite"
+    for number, (_, paper) in enumerate(cited_papers(citation), start=1):
+        yield f"CITE{number}", paper, "please cite"
+        yield f"DOI{number}", doi_of(paper), f"of CITE{number}"
+    for number, item in enumerate(meta.get("inputs", [])[:_INPUTS], start=1):
+        yield f"INPUT{number}", item["name"], "table that was fitted"
+        yield f"SHA{number}", item["sha256"], ""
+
+
+def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
+    """Join the provenance that :func:`write_hdus` put into HISTORY."""
+    lines = [str(line) for line in cast(Any, header.get("HISTORY", []))]
+    try:
+        start = lines.index(_OPENING) + 1
+        return dict(json.loads("".join(lines[start : lines.index(_CLOSING, start)])))
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{source}: its HISTORY holds no provenance of this program"
+        ) from error
+
+
+@contextmanager
+def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open a FITS file whose every unit has checksums that hold.
+
+    Yields astropy's ``HDUList``, whose items have no static type.
+
+    Raises
+    ------
+    InputError
+        If the file is absent, not FITS, truncated, breaks the standard, lacks a
+        checksum, or does not match one.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise InputError(f"{source} is no file")
+    with source.open("rb") as stream:
+        if stream.read(9) != b"SIMPLE  =":
+            raise InputError(
+                f"{source} is not a FITS file: it does not begin with SIMPLE"
+            )
+        stream.seek(0)
+        try:
+            hdus = _load(stream)
+        except (Warning, OSError, VerifyError, ValueError, TypeError, KeyError) as e:
+            reason = " ".join(str(e).split()).rstrip(".")
+            raise InputError(
+                f"{source} is damaged: {reason}. Restore it from a copy or write it "
+                "again"
+            ) from e
+        yield hdus
+
+
+def _load(stream: BinaryIO) -> Any:
+    """Read all units; a ValueError says which fails its checks."""
+    with warnings.catch_warnings():
+        # astropy only warns of a truncated file.
+        warnings.simplefilter("error")
+        hdus: Any = fits.open(stream, memmap=False, lazy_load_hdus=False)
+        hdus.verify("exception")
+    for index, hdu in enumerate(hdus):
+        for keyword in ("CHECKSUM", "DATASUM"):
+            if keyword not in hdu.header:
+                raise ValueError(f"unit {index} has no {keyword}")
+        # Over the bytes themselves: astropy sums the header as it understood it, which
+        # leaves out what lies beyond the END card.
+        place = hdu.fileinfo()
+        start, end = place["hdrLoc"], place["datLoc"] + place["datSpan"]
+        count = (end - start) // 4
+        words = np.memmap(stream, dtype=">u4", mode="r", offset=start, shape=count)
+        # The FITS standard (4.4.2.7): the sum with end-around carry has all bits set.
+        if int(words.sum(dtype=np.uint64)) % _WHOLE:
+            raise ValueError(f"the checksum of unit {index} fails")
+    expected = hdus[0].header.get("NEXTEND")
+    if expected != len(hdus) - 1:
+        raise ValueError(
+            f"it has {len(hdus) - 1} extensions where its NEXTEND says {expected}"
+        )
+    return hdus
 
 
 def write_fits(

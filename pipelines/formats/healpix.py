@@ -23,7 +23,7 @@ from astropy.io import fits
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS, OLDER_KINDS
 from pipelines.cubes.sky import ShellMaps, SkyMaps
-from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
+from pipelines.formats.fits import open_checked, read_provenance, write_hdus
 
 ORDERINGS = ("nested", "ring")
 SHELLS = "SHELLS"

@@ -17,7 +17,7 @@ from astropy.wcs import WCS
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.formats.hdus import write_hdus
+from pipelines.formats.fits import write_hdus
 
 PROJECTIONS = ("CAR", "ZEA", "TAN", "ARC", "SIN", "STG", "AIT", "MOL")
 _WHOLE = ("CAR", "AIT", "MOL")

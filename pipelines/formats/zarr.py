@@ -215,7 +215,7 @@ def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
 
 
 def is_zarr(path: Path) -> bool:
-    """Tell whether a folder is a zarr group."""
+    """Return whether a folder is a zarr group."""
     return (path / "zarr.json").is_file()
 
 

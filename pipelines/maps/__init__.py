@@ -1,1 +1,1 @@
-"""What any map can be asked, whatever it is read from: `pipelines.maps.answers`."""
+"""Maps of any origin that answer the same questions: `pipelines.maps.answers`."""

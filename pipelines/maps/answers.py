@@ -1,17 +1,17 @@
-"""What any map can be asked: moments at places, how far stars look, whole products."""
+"""The questions that every map answers: moments at places, reach, whole products."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from pipelines.bands import Conversion, wanted_conversion
-from pipelines.bands.source import known_band
+from pipelines.bands import Conversion, known_band, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import QUANTILES
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
 Found = dict[Kind, np.ndarray]
+Product = TypeVar("Product", Cube, SkyMaps, Columns)
 Directions = Sequence[tuple[float, float]]
 # Where the values of continued maps are from: the map itself, the other one, the other
 # one added to the map.
 OWN, OTHER, JOINED = 0.0, 1.0, 2.0
 FILLED = "filled"
+# Nearer than this [pc] there is no dust, and maps do not answer.
+NOTHING = 1e-3
+EVERYWHERE = Box(lower=(-math.inf,) * 3, upper=(math.inf,) * 3)
 
 
 class MissingError(InputError):
@@ -46,23 +50,28 @@ def probability(kind: Kind) -> float:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Answers:
-    """A map, whatever it is read from; kinds of maps override what they know.
+    """A map, whatever it is read from; each kind overrides the methods that begin "_".
 
-    Places may lie anywhere: where a map knows nothing the answer is NaN.
+    These answer in the map's own band, the public ones in the band of ``change``.
+    Places may lie anywhere: where a map has no value the answer is NaN.
 
     Parameters
     ----------
     path
-        What it was opened from.
+        File, folder or name that it was opened from.
     band
         The band of the extinction; empty if it is not known.
     verdict
         Whether the map can be used; empty if that is not stated.
+    change, factor
+        Conversion to another band, and the factor of all extinctions.
     """
 
     path: Path
     band: str = ""
     verdict: str = ""
+    change: Conversion | None = None
+    factor: float = 1.0
 
     @property
     def box(self) -> Box:
@@ -71,7 +80,7 @@ class Answers:
 
     @property
     def facts(self) -> Facts:
-        """What the map is, in a few lines."""
+        """A few lines that describe the map."""
         return {}
 
     @property
@@ -83,11 +92,6 @@ class Answers:
     def known_band(self) -> str:
         """Name of the band; empty if that is not one that is known."""
         return known_band(self.band)
-
-    @property
-    def factor(self) -> float:
-        """What values were multiplied by: of a map in another band."""
-        return 1.0
 
     @property
     def unit(self) -> str:
@@ -107,11 +111,18 @@ class Answers:
 
     def extinction(self, places: Places, kinds: Sequence[Kind]) -> Found:
         """Moments of the extinction from the observer [mag], shape ``(n,)`` each."""
-        return self._within(places, kinds, integrated=True)
+        return self.moments(places, kinds, integrated=True)
 
     def density(self, places: Places, kinds: Sequence[Kind]) -> Found:
         """Moments of the density [mag/pc], shape ``(n,)`` each."""
-        return self._within(places, kinds, integrated=False)
+        return self.moments(places, kinds, integrated=False)
+
+    def moments(
+        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
+    ) -> Found:
+        """Moments of the extinction or of the density."""
+        found = self._moments(places, kinds, integrated)
+        return {k: v if k == FILLED else self.factor * v for k, v in found.items()}
 
     def samples(
         self,
@@ -127,7 +138,7 @@ class Answers:
         InputError
             If the map has none.
         """
-        raise InputError(f"{self.path} holds no posterior samples")
+        return self.factor * self._samples(places, integrated, rng)
 
     def support(self, places: Places) -> np.ndarray:
         """Sight-line length [cells] in the cell of each place; 1 where not known."""
@@ -151,7 +162,7 @@ class Answers:
         InputError
             If the map holds no precomputed curves.
         """
-        raise InputError(NO_CURVES)
+        return self._crossings(places, extinction / self.factor, centre)
 
     def cube(self) -> Cube:
         """The density on the map's own grid, whole.
@@ -161,49 +172,47 @@ class Answers:
         MissingError
             If there is none; as the methods below.
         """
-        raise self.lacks("density cube", "a cube or a run (map.zarr or map.fits)")
+        return self._converted_cube
+
+    @cached_property
+    def _converted_cube(self) -> Cube:
+        return self._in_band(self._cube())
 
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
     ) -> Columns | None:
         """The integral through a level's box with its std; ``None`` if not known."""
-        return None
+        found = self._columns(along, between, level)
+        return None if found is None else self._in_band(found)
 
     def held_maps(self) -> SkyMaps | None:
         """Extinctions that were integrated beforehand, at all distances, if any."""
-        return None
+        found = self._held_maps()
+        return None if found is None else self._in_band(found)
 
     def sky_maps(
         self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         """Cumulative extinction over the sky."""
-        raise self.lacks(
-            "integrated extinctions", "a run, map.healpix.fits or a newer map.zarr"
-        )
+        return self._in_band(self._sky_maps(distances, nside))
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Extinction along lines of sight."""
-        raise self.lacks("extinctions along rays", "a run or a newer map.zarr")
+        return [line.scaled(self.factor) for line in self._lines(directions)]
 
     def in_band(
         self, band: str | None, declared: str | None = None, **by: Any
     ) -> Answers:
-        """The same map in another band (`pipelines.bands.wanted_conversion`)."""
+        """Return this map in another band (`pipelines.bands.wanted_conversion`)."""
         meta = {"extinction_band": self.band}
         return self.converted(wanted_conversion(meta, band, declared, **by))
 
     def converted(self, change: Conversion | None, factor: float = 1.0) -> Answers:
-        """The same map by a conversion, or with all values times a factor."""
-        if change is None and factor == 1:
-            return self
-        return Converted(
-            path=self.path,
-            band=self.band if change is None else change.target,
-            verdict=self.verdict,
-            own=self,
-            change=change,
-            times=factor if change is None else change.factor,
-        )
+        """Return this map by a conversion, or with all values times a factor."""
+        if change is None:
+            return self if factor == 1 else replace(self, factor=self.factor * factor)
+        factor = self.factor * change.factor
+        return replace(self, band=change.target, change=change, factor=factor)
 
     def beside(self, first: Answers, *, convert: bool = True) -> tuple[Answers, float]:
         """Return this map for a comparison, and the factor to the band of the first.
@@ -215,14 +224,10 @@ class Answers:
             return self.in_band(first.known_band), 1.0
         return self, first.factor
 
-    def lacks(self, what: str, where: str) -> MissingError:
-        """The error for a map without ``what``, which ``where`` has."""
-        return MissingError(f"{self.path} has no {what}: name {where}")
-
-    def _within(
-        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
+    def _moments(
+        self, places: Places, kinds: Sequence[Kind], integrated: bool
     ) -> Found:
-        """Values of the places inside among all, NaN for the others."""
+        """`_answers` at places in the box among all, NaN at the others."""
         inside = self.box.contains(places.positions())
         found = {}
         answers = self._answers(places.select(inside), kinds, integrated)
@@ -237,99 +242,38 @@ class Answers:
         """Moments at places in the box."""
         raise NotImplementedError
 
+    def _samples(
+        self, places: Places, integrated: bool, rng: np.random.Generator | None
+    ) -> np.ndarray:
+        raise InputError(f"{self.path} holds no posterior samples")
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Converted(Answers):
-    """A map with all of its extinctions times a factor, such as those of a band."""
-
-    own: Answers
-    change: Conversion | None
-    times: float
-
-    @property
-    def factor(self) -> float:
-        """What values are multiplied by."""
-        return self.times
-
-    @property
-    def box(self) -> Box:
-        """Where the map is."""
-        return self.own.box
-
-    @property
-    def facts(self) -> Facts:
-        """What the map is, in a few lines."""
-        return self.own.facts
-
-    @property
-    def fit(self) -> Run | None:
-        """The run, of a map that is one."""
-        return self.own.fit
-
-    @property
-    def unit(self) -> str:
-        """Unit of the densities of `cube`."""
-        return self.own.unit
-
-    def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        """Moments that the map holds."""
-        return self.own.kinds(integrated=integrated)
-
-    def extinction(self, places: Places, kinds: Sequence[Kind]) -> Found:
-        """Moments of the extinction [mag]."""
-        return self._scaled(self.own.extinction(places, kinds))
-
-    def density(self, places: Places, kinds: Sequence[Kind]) -> Found:
-        """Moments of the density [mag/pc]."""
-        return self._scaled(self.own.density(places, kinds))
-
-    def samples(self, places: Places, **options: Any) -> np.ndarray:
-        """Posterior samples."""
-        return self.factor * self.own.samples(places, **options)
-
-    def support(self, places: Places) -> np.ndarray:
-        """Sight-line length [cells] in the cell of each place."""
-        return self.own.support(places)
-
-    def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
-        return self.own.last_star(places)
-
-    def reach(self, places: Places) -> np.ndarray:
-        """Distance as far as which each sight line can be followed [pc]."""
-        return self.own.reach(places)
-
-    def crossings(
+    def _crossings(
         self, places: Places, extinction: np.ndarray, centre: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Distances at which extinctions are reached."""
-        return self.own.crossings(places, extinction / self.factor, centre)
+        raise InputError(NO_CURVES)
 
-    def cube(self) -> Cube:
-        """The density on the map's own grid."""
-        return self._cube
-
-    @cached_property
     def _cube(self) -> Cube:
-        return convert(self.own.cube(), self.change, self.factor)
+        raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
 
-    def columns(self, *place: Any, **options: Any) -> Columns | None:
-        """The integral through a level's box."""
-        found = self.own.columns(*place, **options)
-        return None if found is None else convert(found, self.change, self.factor)
+    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
+        return None
 
-    def held_maps(self) -> SkyMaps | None:
-        """Extinctions that were integrated beforehand."""
-        found = self.own.held_maps()
-        return None if found is None else convert(found, self.change, self.factor)
+    def _held_maps(self) -> SkyMaps | None:
+        return None
 
-    def sky_maps(self, *how: Any) -> SkyMaps:
-        """Cumulative extinction over the sky."""
-        return convert(self.own.sky_maps(*how), self.change, self.factor)
+    def _sky_maps(
+        self, distances: Sequence[float] | None, nside: int | None
+    ) -> SkyMaps:
+        raise self._lacks(
+            "integrated extinctions", "a run, map.healpix.fits or a newer map.zarr"
+        )
 
-    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
-        """Extinction along lines of sight."""
-        return [line.scaled(self.factor) for line in self.own.lines(directions)]
+    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+        raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
 
-    def _scaled(self, found: Found) -> Found:
-        return {k: v if k == FILLED else self.factor * v for k, v in found.items()}
+    def _lacks(self, what: str, where: str) -> MissingError:
+        """The error for a map without ``what``, which ``where`` has."""
+        return MissingError(f"{self.path} has no {what}: name {where}")
+
+    def _in_band(self, product: Product) -> Product:
+        return convert(product, self.change, self.factor)

@@ -29,7 +29,7 @@ class Reader(Protocol):
     """Arrays by name, read at scattered places."""
 
     def take(self, name: str, /, *index: np.ndarray) -> np.ndarray:
-        """Values at index arrays ``(...)`` for the first axes; others are whole."""
+        """Return values at index arrays ``(...)`` of the first axes, others whole."""
         ...
 
     def chunks(self, name: str) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ class InMemory:
     arrays: dict[str, np.ndarray]
 
     def take(self, name: str, /, *index: np.ndarray) -> np.ndarray:
-        """Values at index arrays."""
+        """Return values at index arrays."""
         return self.arrays[name][index]
 
     def chunks(self, name: str) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class ChunkReader:
         return self.array(name).chunks
 
     def take(self, name: str, /, *index: np.ndarray) -> np.ndarray:
-        """Values at index arrays, from the chunks that hold them."""
+        """Return values at index arrays, from the chunks that hold them."""
         array = self.array(name)
         flat = [i.reshape(-1) for i in index]
         chunks, rest = array.chunks[: len(flat)], array.shape[len(flat) :]
@@ -141,10 +141,10 @@ class GridCells:
     def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
         """Arrays by name, trilinear at places in the box, shape ``(n,)``.
 
-        The mean is what the fit itself has between the centres; std and quantiles are
-        those of the centres, interpolated. Not their logarithms: draws from a fit have
-        0.49 below the interpolated median and 0.15 and 0.84 below p16 and p84; by
-        logarithms 0.47, 0.14 and 0.83 (a log-normal fit on a 94 pc grid).
+        The mean is that of the fit between the centres; std and quantiles are
+        interpolated linearly, which is nearer to draws of a log-normal fit than their
+        logarithms: 0.15, 0.49 and 0.84 of draws lie below p16, p50 and p84, by
+        logarithms 0.14, 0.47 and 0.83 (on a 94 pc grid).
         """
         found = {name: np.zeros(len(places)) for name in names}
         for rows, positions in self._blocks(places):
@@ -216,7 +216,7 @@ class ShellCells:
         return {name: np.where(within, part, np.nan) for name, part in found.items()}
 
     def support(self, places: Places) -> np.ndarray:
-        """Not known: as if every cell were seen."""
+        """Return ones: the support is not known."""
         return np.ones(len(places))
 
 

@@ -14,15 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
-from pipelines.maps.answers import FILLED, JOINED, OTHER, OWN, Answers, Found, Kind
-from pipelines.maps.others import EVERYWHERE, NOTHING
+from pipelines.maps.answers import (
+    EVERYWHERE,
+    FILLED,
+    JOINED,
+    NOTHING,
+    OTHER,
+    OWN,
+    Answers,
+    Found,
+    Kind,
+)
 from pipelines.maps.places import Places
 from pipelines.run.facts import Facts
 
@@ -58,7 +66,7 @@ class Continued(Answers):
 
     @classmethod
     def of(cls, own: Answers, other: Answers, beyond: str | None = None) -> Continued:
-        """Return a map continued beyond its box, unless told otherwise."""
+        """Return a map continued by another one, beyond its box by default."""
         return cls(
             path=own.path,
             band=own.band,
@@ -75,35 +83,26 @@ class Continued(Answers):
 
     @property
     def facts(self) -> Facts:
-        """What the map itself is, and what fills it."""
         return {**self.own.facts, "filled": f"beyond its {self.beyond} by another map"}
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         """Moments of the map itself, and where they are from."""
         return (*self.own.kinds(integrated=integrated), FILLED)
 
-    def extinction(self, places: Places, kinds: Sequence[Kind]) -> Found:
-        """Moments of the extinction [mag], with what the other adds."""
-        near, put, filled, alone = self._along(places)
-        own = self.own.extinction(near, [kind for kind in kinds if kind != FILLED])
+    def _moments(
+        self, places: Places, kinds: Sequence[Kind], integrated: bool
+    ) -> Found:
+        """Moments of the map itself, with what the other adds or puts."""
+        near, put, filled, alone = self._split(places, integrated)
+        own_kinds = [kind for kind in kinds if kind != FILLED]
+        own = self.own.moments(near, own_kinds, integrated=integrated)
         return _joined(own, kinds, put, filled, alone)
 
-    def density(self, places: Places, kinds: Sequence[Kind]) -> Found:
-        """Moments of the density [mag/pc], the other's where the map has none."""
-        put, filled = self._holes(places)
-        own = self.own.density(places, [kind for kind in kinds if kind != FILLED])
-        return _joined(own, kinds, put, filled, filled)
-
-    def samples(
-        self, places: Places, *, integrated: bool, **options: Any
+    def _samples(
+        self, places: Places, integrated: bool, rng: np.random.Generator | None
     ) -> np.ndarray:
-        """Posterior samples of the map itself, with what the other puts or adds."""
-        if integrated:
-            near, put, filled, alone = self._along(places)
-        else:
-            (put, filled), near = self._holes(places), places
-            alone = filled
-        drawn = self.own.samples(near, integrated=integrated, **options)
+        near, put, filled, alone = self._split(places, integrated)
+        drawn = self.own.samples(near, integrated=integrated, rng=rng)
         return _joined({"mean": drawn}, ("mean",), put, filled, alone)["mean"]
 
     def support(self, places: Places) -> np.ndarray:
@@ -114,30 +113,22 @@ class Continued(Answers):
         return found
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
         return self.own.last_star(places)
 
     def reach(self, places: Places) -> np.ndarray:
         """Distance as far as which the map itself follows each sight line [pc]."""
         return self.own.reach(places)
 
-    def crossings(
+    def _crossings(
         self, places: Places, extinction: np.ndarray, centre: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Refused: the other map's curves have no error.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
+        # The other map's curves have no error.
         raise InputError(
             "distances of an extinction, and beams, are those of the map itself: ask "
             "it without the one that fills it"
         )
 
-    def cube(self) -> Cube:
-        """The density of the map itself, with the other's in its holes."""
+    def _cube(self) -> Cube:
         return filled_cube(self.own.cube(), self.other)
 
     def ends(self, places: Places) -> np.ndarray:
@@ -193,13 +184,16 @@ class Continued(Answers):
             found[name] = np.where(filled, longer, values).astype(np.float32)
         return found, origin.astype(np.float32)
 
-    def _along(
-        self, places: Places
+    def _split(
+        self, places: Places, integrated: bool
     ) -> tuple[Places, np.ndarray, np.ndarray, np.ndarray]:
-        """Where the map itself answers, what the other adds, and to which rows.
+        """Return where the map itself answers, and what the other adds.
 
         The last two are the rows that the other adds to, and those that are its alone.
         """
+        if not integrated:
+            put, filled = self._holes(places)
+            return places, put, filled, filled
         ends = self.ends(places)
         filled = np.isfinite(places.distance) & (places.distance > ends)
         starts = np.maximum(ends, NOTHING)
@@ -218,7 +212,7 @@ class Continued(Answers):
         if filled.any():
             kind = self.other.central(integrated=False)
             put[filled] = self.other.density(places.select(filled), (kind,))[kind]
-        # Where the other knows nothing the map answers as it does.
+        # Where the other has no value the map keeps its own.
         return put, filled & np.isfinite(put)
 
 

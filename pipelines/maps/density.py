@@ -35,13 +35,12 @@ def map_cube(
     spacing: float | None = None,
     within: Mapping[str, tuple[float, float]] | None = None,
 ) -> Cube:
-    """Posterior mean and std of the density at the grid points, and sight lines.
+    """Return the posterior of the density at the grid points, and the support.
 
-    At its own points the grid resolves the field, so that no sub-grid variance is added
-    there but what a residual of neighbouring stars leaves. With ``spacing`` [pc] at
-    points so far apart, from the box's lower corner on; then ``within`` ranges of x, y
-    and z alone. A run with finer grids has a finer cube for each, unless the spacing
-    is given.
+    At its own points the grid resolves the field: no sub-grid variance is added but
+    that which a residual of neighbouring stars leaves. With ``spacing`` [pc] the points
+    are this far apart, from the box's lower corner on, and ``within`` ranges of x, y
+    and z; otherwise a run with finer grids has a finer cube for each.
 
     Raises
     ------
@@ -52,14 +51,14 @@ def map_cube(
         axes = _axes(run, spacing, within or {})
         points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
         support = run.support_at(points.numpy()).reshape(-1)
-        return _cube_of(run, axes, support, _at(run, points.reshape(-1, 3)))
+        return _cube(run, axes, support, _at(run, points.reshape(-1, 3)))
     return map_and_columns(run, {})[0]
 
 
 def map_and_columns(
     run: Run, between: Mapping[str, tuple[float, float] | None]
 ) -> tuple[Cube, dict[str, Columns]]:
-    """The cube of `map_cube` and `columns` along axes, from one pass over the grid.
+    """Return the cube of `map_cube` and `columns`, from one pass over the grid.
 
     ``between`` has the ends [pc] of the columns by axis, ``None`` for the whole box.
     """
@@ -68,12 +67,13 @@ def map_and_columns(
     else:
         moments = _moments_on(run, run.plan.grid)
         found = {along: columns(run, along, ends) for along, ends in between.items()}
-    cube = _cube(run, run.plan.grid, run.support, moments)
-    finer = tuple(
-        _cube(run, grid, support, _moments_on(run, grid))
-        for grid, support in zip(run.plan.finer_grids, run.finer_support, strict=True)
+    supports = [run.support, *run.finer_support]
+    every = [moments, *(_moments_on(run, grid) for grid in run.plan.finer_grids)]
+    cube, *finer = (
+        _cube(run, [grid.axis(d) for d in range(3)], support.numpy(), each)
+        for grid, support, each in zip(run.plan.grids, supports, every, strict=True)
     )
-    return replace(cube, finer=finer), found
+    return replace(cube, finer=tuple(finer)), found
 
 
 def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z y x"]:
@@ -95,24 +95,16 @@ def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z 
 
 
 def _moments_on(run: Run, grid: Grid) -> Moments:
-    """Of the density at the points of a grid."""
     if isinstance(run.posterior.model, RowwiseGaussian):
         return _inducing_moments(run.posterior, run.posterior.model)
     return _at(run, grid.points())
 
 
 def _at(run: Run, points: Tensor) -> Moments:
-    """Of the density at points [pc]."""
     return run.posterior.moments(PointValues(points), rows=2**18)
 
 
-def _cube(run: Run, grid: Grid, support: Tensor, moments: Moments) -> Cube:
-    return _cube_of(run, [grid.axis(d) for d in range(3)], support.numpy(), moments)
-
-
-def _cube_of(
-    run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments
-) -> Cube:
+def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
     """Moments and support in C order of x, y and z."""
     shape = tuple(len(axis) for axis in axes)
     # From C order of (x, y, z) to (z, y, x).
@@ -127,7 +119,7 @@ def _cube_of(
 def _axes(
     run: Run, spacing: float, within: Mapping[str, tuple[float, float]]
 ) -> list[Tensor]:
-    """Coordinates [pc] that are ``spacing`` apart in the box and in these ranges."""
+    """Return coordinates [pc] that are ``spacing`` apart in the box and the ranges."""
     if not spacing > 0:
         raise InputError(f"--spacing is a positive number of pc, got {spacing:g}")
     grid, found = run.plan.grid, []
@@ -152,7 +144,7 @@ def columns(
     *,
     level: int = 0,
 ) -> Columns:
-    """The density integrated along an axis, from the first grid point to the last.
+    """Return the density integrated along an axis, from first to last grid point.
 
     ``between`` [pc] are other ends, within these; ``level`` is which of nested grids,
     the coarsest first.
@@ -189,14 +181,14 @@ def columns(
 
 
 def _is_corrected(run: Run) -> bool:
-    """Whether neighbouring stars correct the samples."""
+    """Return true if neighbouring stars correct the samples."""
     return run.posterior.residual is not None and len(run.posterior.samples) > 0
 
 
 def _swept(
     run: Run, grid: Grid, between: Mapping[str, tuple[float, float] | None]
 ) -> tuple[Moments, dict[str, Columns]]:
-    """Moments of the corrected density at a grid's points, and of its integrals.
+    """Return moments of the corrected density at a grid's points, and of integrals.
 
     A sample's density is linear between the points. What is unresolved at them, of
     variance v, adds up over the lengths F of `ResidualField.correlation_length`: an
@@ -245,7 +237,7 @@ def _swept(
 
 
 def _node_weights(points: Tensor, low: float, high: float) -> Tensor:
-    """Of values at points in an integral of what is linear between them."""
+    """Return weights of values at points in the integral of their interpolant."""
     ends = points[:-1].clamp(low, high), points[1:].clamp(low, high)
     width, step = ends[1] - ends[0], points.diff()
     middle = ((ends[0] + ends[1]) / 2 - points[:-1]) / step

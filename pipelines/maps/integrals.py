@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.isotonic import non_decreasing
-from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
 from dustmap.moments import Moments, moments_over_samples
 from pipelines.base.quantiles import summaries
@@ -22,99 +21,81 @@ from pipelines.run.folder import Run
 _RESIDUAL_SEED = 1
 # Bytes of samples' densities that are kept for the next segments.
 _DENSITIES = 2**31
+# Segments at once: some 400 bytes each while their weights are made, and 16 for every
+# sample.
+_SEGMENTS = 2**19
 
-Combine = Callable[[Tensor], Tensor]
 
+def segment_moments(
+    run: Run,
+    far: Float[Tensor, "i 3"],
+    near: Float[Tensor, "i 3"],
+    combine: Callable[[Tensor], Tensor],
+    kept: list[Tensor],
+    *,
+    joint: bool,
+    outwards: bool = False,
+) -> Moments:
+    """Return moments [mag] of what ``combine`` makes of integrals from near to far.
 
-class SegmentMoments:
-    """Moments of linear combinations of segments, for one set of segments at a time.
+    Samples are combined before moments are taken. What the grid cannot resolve of a
+    Gaussian density is drawn jointly, or taken to be the same for all segments that are
+    combined; that of a log-normal density is combined by its variances. With
+    ``outwards`` they make integrals from the observer to ``far``, which the stars'
+    residual corrects.
 
-    The densities of a log-normal posterior's samples are coloured once where they fit
-    in 2 GiB together, otherwise once per set.
+    ``kept`` has the densities of a log-normal posterior's samples for the next call,
+    where they fit in 2 GiB together.
     """
+    posterior, residual = run.posterior, run.posterior.residual
+    # Short segments need shorter steps than the stars' whole rays.
+    fine = replace(run.plan, ray_step=run.plan.ray_step / 2)
+    model = posterior.model.at(rays(fine, far, near))
 
-    def __init__(self, run: Run) -> None:
-        self._plan, self._posterior = run.plan, run.posterior
-        self._kept: list[Tensor] = []
+    def combined(values: Tensor) -> Tensor:
+        return combine(values.to(torch.float64).cpu())
 
-    def of(
-        self,
-        far: Float[Tensor, "i 3"],
-        near: Float[Tensor, "i 3"],
-        combine: Combine,
-        *,
-        joint: bool,
-        outwards: bool = False,
-    ) -> Moments:
-        """Moments [mag] of what ``combine`` makes of the integrals from near to far.
-
-        Samples are combined before moments are taken. What the grid cannot resolve of
-        a Gaussian density is drawn jointly, or taken to be the same for all segments
-        that are combined. That of a log-normal density is combined by its variances.
-        ``outwards`` says that they make integrals from the observer to ``far``, which
-        the stars' residual corrects.
-        """
-        # Short segments need shorter steps than the stars' whole rays.
-        fine = replace(self._plan, ray_step=self._plan.ray_step / 2)
-        model = self._posterior.model.at(rays(fine, far, near))
-
-        def combined(values: Tensor) -> Tensor:
-            return combine(values.to(torch.float64).cpu())
-
-        if isinstance(model, LogNormal) and len(self._posterior.samples):
-            return self._of_samples(model, combined, far if outwards else None)
-        return self._of_linear(model, combined, joint=joint)
-
-    def _of_samples(
-        self, model: LogNormal, combine: Combine, ends: Tensor | None
-    ) -> Moments:
-        """The rule of `Posterior.moments`, sample by sample."""
-        residual, densities = self._posterior.residual, self._densities(model)
-        if ends is None or residual is None:
+    if isinstance(model, LogNormal) and len(posterior.samples):
+        densities = _densities(model, posterior.samples, kept)
+        if not outwards or residual is None:
+            # The rule of `Posterior.moments`, sample by sample.
             pairs = (model.predict_from_density(density) for density in densities)
-            found = [[combine(part) for part in pair] for pair in pairs]
+            found = [[combined(part) for part in pair] for pair in pairs]
             values, unresolved = (torch.stack(parts) for parts in zip(*found))
             return moments_over_samples(values, unresolved, positive=True)
-        # What is unresolved is told by the stars near.
-        values = [combine(model.weights.matvec(density)) for density in densities]
-        values, variance = residual.correct(ends, torch.stack(values))
+        # What is unresolved is learnt from the stars near.
+        values = [combined(model.weights.matvec(density)) for density in densities]
+        values, variance = residual.correct(far, torch.stack(values))
         found = moments_over_samples(values, variance, positive=True)
         return replace(found, tails=torch.full_like(found.mean, residual.tails))
-
-    def _densities(self, model: LogNormal) -> Iterator[Tensor]:
-        """Every sample's density on the grid."""
-        samples = self._posterior.samples
-        size = model.whitening.fine_size * samples.element_size() * len(samples)
-        for i, sample in enumerate(samples):
-            density = self._kept[i] if i < len(self._kept) else model.density(sample)
-            if i == len(self._kept) and size <= _DENSITIES:
-                self._kept.append(density)
-            yield density
-
-    def _of_linear(
-        self, model: ForwardModel, combine: Combine, *, joint: bool
-    ) -> Moments:
-        posterior, count = self._posterior, self._plan.residual_count
-        mean = combine(model.apply(posterior.mean))
-        if not len(posterior.samples):
-            return Moments(mean=mean, std=torch.full_like(mean, float("nan")))
-        variance = torch.zeros_like(mean)
-        for sample in posterior.samples:
-            deviation = combine(model.apply(sample)) - mean
-            variance += deviation**2 / len(posterior.samples)
-        if joint:
-            generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
-            repeated = posterior.mean.expand(count, -1)
-            for draw in model.residual_draws(repeated, generator):
-                variance += combine(draw) ** 2 / count
-        else:
-            variance += combine(model.linearise(posterior.mean).variance)
-        return Moments(mean=mean, std=variance.sqrt())
+    mean = combined(model.apply(posterior.mean))
+    if not len(posterior.samples):
+        return Moments(mean=mean, std=torch.full_like(mean, float("nan")))
+    variance = torch.zeros_like(mean)
+    for sample in posterior.samples:
+        deviation = combined(model.apply(sample)) - mean
+        variance += deviation**2 / len(posterior.samples)
+    if joint:
+        count = run.plan.residual_count
+        generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
+        repeated = posterior.mean.expand(count, -1)
+        for draw in model.residual_draws(repeated, generator):
+            variance += combined(draw) ** 2 / count
+    else:
+        variance += combined(model.linearise(posterior.mean).variance)
+    return Moments(mean=mean, std=variance.sqrt())
 
 
-# Segments looked at together: some 400 bytes each while their weights are made, and 16
-# for every sample.
-_SEGMENTS = 2**19
+def _densities(
+    model: LogNormal, samples: Tensor, kept: list[Tensor]
+) -> Iterator[Tensor]:
+    """Yield every sample's density on the grid, kept if they fit together."""
+    size = model.whitening.fine_size * samples.element_size() * len(samples)
+    for i, sample in enumerate(samples):
+        density = kept[i] if i < len(kept) else model.density(sample)
+        if i == len(kept) and size <= _DENSITIES:
+            kept.append(density)
+        yield density
 
 
 class RayIntegrals:
@@ -134,8 +115,8 @@ class RayIntegrals:
     """
 
     def __init__(self, run: Run, directions: np.ndarray, edges: np.ndarray) -> None:
-        self._run, self._segments = run, SegmentMoments(run)
-        self._directions = torch.as_tensor(directions)
+        self._run, self._directions = run, torch.as_tensor(directions)
+        self._kept: list[Tensor] = []
         distances = torch.as_tensor(edges, dtype=torch.float64)
         self.shape = (len(edges), len(directions))
         self._edges = distances.reshape(len(edges), -1).expand(self.shape)
@@ -171,8 +152,9 @@ class RayIntegrals:
             return total.cumsum(dim=0).view(-1)[places]
 
         near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
-        found = self._segments.of(
-            far[inside], near[inside], outwards, joint=True, outwards=True
+        ends = far[inside], near[inside]
+        found = segment_moments(
+            self._run, *ends, outwards, self._kept, joint=True, outwards=True
         )
         return _scattered(found, inside)
 
@@ -180,7 +162,7 @@ class RayIntegrals:
 def outward_summaries(
     moments: Moments, *, quantiles: bool | None = None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """`summaries` of extinctions ``(e, n)`` from the observer; NaN outside the box.
+    """Return `summaries` of extinctions ``(e, n)`` from the observer; NaN outside.
 
     The mean and the quantiles of a positive density do not fall along a ray: where the
     residual of neighbouring stars lowers them, or widens the distribution, they are

@@ -41,13 +41,13 @@ class Places:
 
     @classmethod
     def of_points(cls, points: np.ndarray) -> Places:
-        """Places of ``x, y, z`` [pc], shape ``(n, 3)``."""
+        """Return the places of ``x, y, z`` [pc], shape ``(n, 3)``."""
         lon, lat, distance = spherical(points)
         return cls(l=lon, b=lat, distance=distance, shape=lon.shape)
 
     @classmethod
     def along(cls, directions: np.ndarray, distances: np.ndarray) -> Places:
-        """Places ``(n, e)`` at distances [pc], that shape, along unit vectors."""
+        """Return places at distances [pc], shape ``(n, e)``, along unit vectors."""
         lon, lat, _ = spherical(directions)
         each = [np.repeat(angle, distances.shape[1]) for angle in (lon, lat)]
         flat = np.asarray(distances, dtype=np.float64).reshape(-1)
@@ -75,12 +75,12 @@ class Places:
             return self.distance[:, None] * self.directions
 
     def select(self, rows: np.ndarray) -> Places:
-        """Some of the places, as a flat list."""
+        """Return some of the places, as a flat list."""
         lon, lat, distance = self.l[rows], self.b[rows], self.distance[rows]
         return Places(l=lon, b=lat, distance=distance, shape=lon.shape)
 
     def at(self, distance: np.ndarray) -> Places:
-        """The same directions at other distances [pc], shape ``(n,)``."""
+        """Return the same directions at other distances [pc], shape ``(n,)``."""
         return replace(self, distance=distance)
 
     def restore(self, values: np.ndarray) -> np.ndarray:

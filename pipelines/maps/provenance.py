@@ -1,4 +1,4 @@
-"""What an exported file says of its origin and its band."""
+"""Origin, band and citation in exported files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dustmap
-from pipelines.bands.conversion import Conversion
-from pipelines.bands.source import joined_bands
-from pipelines.catalog.presets import parse_references, plain
+from pipelines.bands import Conversion, joined_bands
 from pipelines.catalog.provenance import surveys
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Integrated, ShellMaps, SkyMaps
@@ -21,10 +19,10 @@ Product = TypeVar("Product", Cube, Integrated, ShellMaps, SkyMaps, Columns)
 
 
 def provenance(run: Run) -> dict[str, Any]:
-    """What an exported file says of its origin, and whom it asks to cite."""
-    told = surveys(run.provenance.get("catalogue") or {})
-    catalogues = [one for one in told if one["name"]]
-    band = joined_bands([one["band"] for one in told])
+    """Return the origin of an exported file, and whom to cite."""
+    held = surveys(run.provenance.get("catalogue") or {})
+    catalogues = [one for one in held if one["name"]]
+    band = joined_bands([one["band"] for one in held])
     inputs = run.provenance["inputs"]
     return {
         "program": f"dustmap {dustmap.__version__}",
@@ -40,17 +38,17 @@ def provenance(run: Run) -> dict[str, Any]:
 
 
 def convert(
-    product: Product, change: Conversion | None, factor: float = 1.0
+    product: Product, change: Conversion | None, factor: float | None = None
 ) -> Product:
-    """Multiply what is an extinction or its density; lengths and places stay.
+    """Multiply extinctions or densities by ``factor``; lengths and places stay.
 
-    By a conversion, or by a mere ``factor``. Band and conversion are in the provenance
+    It is that of the conversion unless given. Band and conversion are in the provenance
     of the result, those of `Integrated` and `Columns` in that of the cube they belong
     to.
     """
-    if change is not None:
-        factor = change.factor
-    elif factor == 1:
+    if factor is None:
+        factor = 1.0 if change is None else change.factor
+    if change is None and factor == 1:
         return product
     if isinstance(product, Cube) and product.finer:
         return product.each(lambda cube: convert(cube, change, factor))
@@ -68,7 +66,7 @@ def convert(
 
 
 def converted(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]:
-    """A provenance that tells of the conversion, and whom to cite for it."""
+    """Return a provenance with the conversion, and whom to cite for it."""
     if change is None:
         return meta
     changed = {
@@ -77,14 +75,7 @@ def converted(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]
         "band_conversion": change.as_dict(),
     }
     if "citation" in meta:
-        curves = [_cited(curve) for curve in change.cited]
+        curves = change.cited
         cited = {**meta["citation"], "band": change.target, "extinction_curve": curves}
         changed["citation"] = cited
     return changed
-
-
-def _cited(curve: dict[str, str]) -> dict[str, Any]:
-    title = curve["title"]
-    papers = parse_references(curve["reference"], curve["doi"])
-    entitled = [paper.model_copy(update={"title": title}) for paper in papers]
-    return {"title": title, "references": plain(entitled)}

@@ -74,7 +74,7 @@ class PixelRays:
         return np.concatenate([[0.0], self.distance, [last]])
 
     def reach(self, places: Places) -> np.ndarray:
-        """How far each sight line can be followed [pc]: the box, or the last node."""
+        """Return the end of each sight line [pc]: at the box, or the last node."""
         exits = self.box.exits(places.directions)
         return np.where(exits <= self.nodes[-1], exits, self.distance[-1])
 
@@ -101,18 +101,10 @@ class PixelRays:
             values[beyond] = np.nan
         return found
 
-    def curves(
-        self, names: Iterable[str], places: Places
-    ) -> Iterator[tuple[np.ndarray, Named]]:
-        """Yield curves in blocks: rows, and by name values at all `nodes`."""
-        nodes = self.nodes
-        for rows, near in self._blocks(places, _CURVES):
-            yield rows, {n: _curves(self._rays(n, near), near, nodes) for n in names}
-
     def crossings(
         self, places: Places, extinction: np.ndarray, centre: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        r"""Distance, lower and upper end [pc], shape ``(3, n)``, and flags ``(n,)``.
+        r"""Return distance, lower and upper end [pc], ``(3, n)``, and flags ``(n,)``.
 
         Extinction grows along a ray, so that the distance D at which it reaches a has
 
@@ -124,14 +116,16 @@ class PixelRays:
         if centre not in ("median", "mean"):
             raise InputError(f"centre is median or mean, got {centre!r}")
         names = ("p50" if centre == "median" else "mean", "p84", "p16")
-        normal = "p50" not in self.arrays
+        nodes, normal = self.nodes, "p50" not in self.arrays
         found = np.full((3, len(places)), np.nan)
-        for rows, curves in self.curves(("mean", "std") if normal else names, places):
+        for rows, near in self._blocks(places, _CURVES):
+            held = ("mean", "std") if normal else names
+            curves = {n: _curves(self._rays(n, near), near, nodes) for n in held}
             if normal:
                 mean, std = curves["mean"], curves["std"]
                 curves = dict(zip(names, (mean, mean + std, mean - std)))
             for part, name in enumerate(names):
-                found[part, rows] = _first(self.nodes, curves[name], extinction[rows])
+                found[part, rows] = _first(nodes, curves[name], extinction[rows])
         known, reach = ~np.isnan(found[0]), self.reach(places)
         found[1] = np.minimum(found[1], reach)
         found[found > reach] = np.nan
@@ -146,7 +140,7 @@ class PixelRays:
         return healpy.ang2pix(self.nside, places.l, places.b, nest=True, lonlat=True)
 
     def _rays(self, name: str, near: _Neighbours) -> np.ndarray:
-        """Rays of the pixels with a node at the observer, ``(u, k + 1)``."""
+        """Return the pixels' rays with a node at the observer, ``(u, k + 1)``."""
 
         def taken(name: str) -> np.ndarray:
             return self.reader.take(f"extinction_{name}", near.pixels)
@@ -154,7 +148,7 @@ class PixelRays:
         if name in self.arrays:
             rays = taken(name)
         else:
-            # What is extrapolated from curves that do not fall may do so.
+            # Extrapolated from curves that do not fall, it may itself.
             from dustmap.isotonic import non_decreasing  # which needs torch
 
             known = {name: taken(name) for name in NAMES if name in self.arrays}
@@ -169,7 +163,7 @@ class PixelRays:
     def _blocks(
         self, places: Places, size: int
     ) -> Iterator[tuple[np.ndarray, _Neighbours]]:
-        """Rows that are near each other on the sky, and the pixels around them."""
+        """Yield rows that are near each other on the sky, and pixels around them."""
         order = np.argsort(self._nearest(places), kind="stable")
         for start in range(0, len(order), size):
             rows = order[start : start + size]
@@ -183,7 +177,7 @@ class PixelRays:
 def _values(
     rays: np.ndarray, near: _Neighbours, nodes: np.ndarray, distance: np.ndarray
 ) -> np.ndarray:
-    """Values at one distance [pc] per sight line; garbage beyond the last node."""
+    """Return values at a distance [pc] per sight line; undefined beyond the nodes."""
     last = len(nodes) - 2
     step = np.clip(np.searchsorted(nodes, distance, side="right") - 1, 0, last)
     share = (distance - nodes[step]) / np.diff(nodes)[step]
@@ -205,7 +199,7 @@ def _values(
 
 
 def _curves(rays: np.ndarray, near: _Neighbours, nodes: np.ndarray) -> np.ndarray:
-    """Values at all nodes, shape ``(m, k + 2)``; NaN where every neighbour is."""
+    """Return values at all nodes, ``(m, k + 2)``; NaN where every neighbour is."""
     steps = np.diff(nodes)
     along = np.diff(rays, axis=1)[near.which]
     weights = near.weights[..., None] * np.isfinite(along)
@@ -236,16 +230,16 @@ class CubeRays:
 
     @property
     def box(self) -> Box:
-        """Where the cube is."""
+        """Bounds of the cube."""
         return self.cells.box
 
     @property
     def distance(self) -> np.ndarray:
-        """How far it goes [pc], shape ``(1,)``."""
+        """Distance of its furthest corner [pc], shape ``(1,)``."""
         return np.array([farthest(self.cells.grids.box)])
 
     def reach(self, places: Places) -> np.ndarray:
-        """How far each sight line can be followed [pc]."""
+        """Return the end of each sight line at the box [pc]."""
         return self.box.exits(places.directions)
 
     def at(self, names: Iterable[str], places: Places) -> Named:
@@ -257,13 +251,7 @@ class CubeRays:
     def crossings(
         self, places: Places, extinction: np.ndarray, centre: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Refused: a mean has no intervals.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
+        # A mean alone has no intervals.
         raise InputError(NO_CURVES)
 
     def last_star(self, places: Places) -> np.ndarray:
@@ -319,7 +307,7 @@ def last_seen(
 
 
 def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Where curves ``(m, k)`` first reach ``value (m,)``; NaN of a NaN curve."""
+    """Return where curves ``(m, k)`` first reach ``value (m,)``; NaN of NaN curves."""
     above = curve >= value[:, None]
     step = np.maximum(above.argmax(axis=1), 1)
     row = np.arange(len(curve))

@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import Grid
 from dustmap.isotonic import non_decreasing
 from dustmap.keyed_noise import keyed_normals
-from dustmap.moments import Moments
-from pipelines.bands.source import known_band
+from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps, usual_ends
 from pipelines.formats.healpix import read_healpix
-from pipelines.formats.zarr import read_columns, read_zarr
 from pipelines.maps.answers import Answers, Directions, Found, Kind, probability
 from pipelines.maps.density import columns, map_and_columns
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
 from pipelines.maps.sky import last_star, lines_of_sight, sky_maps
+from pipelines.maps.stored import ZarrMap, open_store
 from pipelines.model.observations import outward_rays
 from pipelines.run.facts import Facts, run_facts
 from pipelines.run.folder import Run
@@ -61,37 +58,22 @@ class RunMap(Answers):
 
     @property
     def fit(self) -> Run:
-        """The run."""
         return self.run
 
     @property
     def box(self) -> Box:
-        """Where the map is."""
         return self.run.box
 
     @property
     def facts(self) -> Facts:
-        """What the run is, in a few lines."""
         return run_facts(self.run)
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        """All moments."""
         return KINDS
 
-    def samples(
-        self,
-        places: Places,
-        *,
-        integrated: bool,
-        rng: np.random.Generator | None = None,
+    def _samples(
+        self, places: Places, integrated: bool, rng: np.random.Generator | None
     ) -> np.ndarray:
-        """Posterior samples, shape ``(n, s)``; with ``rng`` one of them, ``(n,)``.
-
-        Raises
-        ------
-        InputError
-            If the fit has no samples.
-        """
         count = len(self.run.posterior.samples)
         if not count:
             raise InputError(
@@ -111,69 +93,54 @@ class RunMap(Answers):
         return whole
 
     def support(self, places: Places) -> np.ndarray:
-        """Sight-line length [cells] in the cell of each place."""
         return self.run.support_at(places.positions())
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
         return last_star(self.run, places.directions)
 
     def reach(self, places: Places) -> np.ndarray:
         """Distance at which each sight line leaves the box [pc]."""
         return self.box.exits(places.directions)
 
-    def cube(self) -> Cube:
-        """The density: in the folder, or computed."""
-        return self._in_folder or self._computed[0]
+    def _cube(self) -> Cube:
+        return self._computed[0] if self._store is None else self._store.cube()
 
-    def columns(
-        self, along: str, between: Ends | None = None, *, level: int = 0
-    ) -> Columns | None:
+    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
         """The integral through a level's box; ``None`` with the engine svi."""
         if level:
             return columns(self.run, along, between, level=level)
-        cube, stored = self.cube(), None
-        if self._in_folder is not None:
-            stored = read_columns(self.path / "map.zarr").get(along)
-        centres = getattr(cube, along)
-        ends = between or (float(centres[0]), float(centres[-1]))
-        if stored is not None and (stored.low, stored.high) == ends:
-            return stored
+        stored = None if self._store is None else self._store.columns(along, between)
         # The published engine would pay a solve for every column.
-        if not self.run.plan.is_full_batch:
-            return None
-        usual = usual_ends(cube.y)
+        if stored is not None or not self.run.plan.is_full_batch:
+            return stored
+        usual = usual_ends(self._cube().y)
         if along in usual and usual[along] == between:
             return self._computed[1][along]
         return columns(self.run, along, between)
 
-    def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+    def _sky_maps(
+        self, distances: Sequence[float] | None, nside: int | None
     ) -> SkyMaps:
-        """Cumulative extinction over the sky: in the folder, or computed."""
         stored = self.path / "map.healpix.fits"
         if stored.exists() and nside is None and distances is None:
             maps = read_healpix(stored)
-            if self._is_own(maps.meta):
+            if self._is_own(str(maps.meta.get("extinction_band", ""))):
                 return maps
         chosen = None if distances is None else np.array(distances)
         return sky_maps(self.run, distances=chosen, nside=nside)
 
-    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
-        """Extinction along lines of sight, with the stars near them."""
+    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
         return lines_of_sight(self.run, directions)
 
     @cached_property
-    def _in_folder(self) -> Cube | None:
-        """The density that the run's folder holds, unless in another band."""
-        stored = self.path / "map.zarr"
-        cube = read_zarr(stored) if stored.exists() else None
-        return cube if cube is not None and self._is_own(cube.meta) else None
+    def _store(self) -> ZarrMap | None:
+        """The store in the run's folder, unless it is in another band."""
+        path = self.path / "map.zarr"
+        store = open_store(path) if path.exists() else None
+        return store if store is not None and self._is_own(store.band) else None
 
-    def _is_own(self, meta: dict[str, Any]) -> bool:
-        """Whether a product in the run's folder is in the run's own band."""
-        band = known_band(str(meta.get("extinction_band", "")))
-        return band in ("", self.known_band)
+    def _is_own(self, band: str) -> bool:
+        return known_band(band) in ("", self.known_band)
 
     @cached_property
     def _computed(self) -> tuple[Cube, dict[str, Columns]]:
@@ -193,7 +160,10 @@ class RunMap(Answers):
             if moments.log_std is not None:
                 variances[rows] = moments.log_std.numpy() ** 2
             for column, kind in zip(found, kinds):
-                column[rows] = _moment(moments, kind).numpy()
+                if kind in ("mean", "std"):
+                    column[rows] = getattr(moments, str(kind)).numpy()
+                else:
+                    column[rows] = moments.quantile(probability(kind)).numpy()
         rest = [i for i, kind in enumerate(kinds) if kind != "std"]
         if integrated and np.isfinite(variances).any():
             found[rest] = _rising(found[rest], variances, places)
@@ -202,7 +172,7 @@ class RunMap(Answers):
     def _blocks(
         self, integrated: bool, places: Places
     ) -> Iterator[tuple[slice, np.ndarray, Functionals]]:
-        """Some rows at a time, their positions [pc], and what is seen of them."""
+        """Yield rows in blocks, their positions [pc] and their functionals."""
         observed = partial(outward_rays, self.run.plan) if integrated else PointValues
         positions = places.positions()
         for start in range(0, len(places), _ROWS):
@@ -228,31 +198,26 @@ class RunMap(Answers):
         return self.run.posterior.draws_from(functionals, white).numpy()
 
     def _cell_keys(self, ends: np.ndarray) -> np.ndarray:
-        """Keys ``(n, 4)`` that are equal between the same points of the finest grid."""
+        """Return keys ``(n, 4)``, equal within a cell of the finest grid."""
+
+        def cells(grid: Grid, ends: np.ndarray) -> np.ndarray:
+            """Number the grid's (refined) cells of points, ``(n, 3)``."""
+            spacing = np.array(grid.spacing) / self.run.plan.refinement
+            return np.floor((ends - np.array(grid.origin)) / spacing)
+
         coarsest, *finer = self.run.plan.grids
-        keys = _keys(1, self._cells(coarsest, ends))
+        keys = _keys(1, cells(coarsest, ends))
         for kind, grid in enumerate(finer, start=3):
             inside = grid.contains(torch.as_tensor(ends)).numpy()
-            keys[inside] = _keys(kind, self._cells(grid, ends[inside]))
+            keys[inside] = _keys(kind, cells(grid, ends[inside]))
         return keys
-
-    def _cells(self, grid: Grid, ends: np.ndarray) -> np.ndarray:
-        """Which of a grid's (refined) cells the points lie in, ``(n, 3)``."""
-        spacing = np.array(grid.spacing) / self.run.plan.refinement
-        return np.floor((ends - np.array(grid.origin)) / spacing)
-
-
-def _moment(moments: Moments, kind: Kind) -> Tensor:
-    if kind in ("mean", "std"):
-        return getattr(moments, str(kind))
-    return moments.quantile(probability(kind))
 
 
 def _rising(curves: np.ndarray, variances: np.ndarray, places: Places) -> np.ndarray:
     """`non_decreasing` of extinctions ``(k, n)`` to the places in each direction.
 
     A place that is alone in its direction keeps its values: to make these
-    non-decreasing whatever else is asked, the whole ray would have to be predicted.
+    non-decreasing in any call, the whole ray would have to be predicted.
     """
     keys = _direction_keys(places.positions())
     order = np.lexsort((places.distance, *keys.T))
@@ -264,7 +229,7 @@ def _rising(curves: np.ndarray, variances: np.ndarray, places: Places) -> np.nda
 
 
 def _direction_keys(ends: np.ndarray) -> np.ndarray:
-    """Keys ``(n, 4)`` that are equal along a ray from the observer."""
+    """Return keys ``(n, 4)`` that are equal along a ray from the observer."""
     distance = np.linalg.norm(ends, axis=1, keepdims=True)
     vectors = ends / np.where(distance > 0, distance, 1.0)
     return _keys(0, np.rint(vectors / _NEAR))

@@ -27,7 +27,7 @@ from pipelines.cubes.sky import (
     SkyMaps,
     check_distances,
 )
-from pipelines.maps.integrals import RayIntegrals, SegmentMoments, outward_summaries
+from pipelines.maps.integrals import RayIntegrals, outward_summaries, segment_moments
 from pipelines.maps.provenance import provenance
 from pipelines.maps.rays import farthest, grid_steps, last_seen
 from pipelines.run.folder import Run
@@ -45,7 +45,7 @@ _ACROSS = 8
 
 
 def default_distances(run: Run, count: int = 6) -> np.ndarray:
-    """Even, round distances [pc] out to the box's furthest face."""
+    """Return even, round distances [pc] out to the box's furthest face."""
     reach = reach_of(run)
     step = reach / count
     power = 10.0 ** math.floor(math.log10(step))
@@ -54,10 +54,10 @@ def default_distances(run: Run, count: int = 6) -> np.ndarray:
 
 
 def ray_distances(run: Run) -> np.ndarray:
-    """Every grid step [pc] out to the box's furthest corner, finer where the grid is.
+    """Return every grid step [pc] to the box's furthest corner, finer on finer grids.
 
-    Every second or third where there would be more than 160. The published engine pays
-    a solve for each: those of `default_distances`.
+    Every second or third if these are more than 160; with the published engine, which
+    pays a solve for each, `default_distances`.
     """
     if not run.plan.is_full_batch:
         return default_distances(run)
@@ -108,29 +108,25 @@ def reach_of(run: Run) -> float:
 
 
 def default_nside(run: Run) -> int:
-    """The coarsest resolution whose pixels are a grid step or less, within 16..128.
+    """Return the coarsest resolution, in 16..128, with pixels of a grid step or less.
 
     That is at half the distance to the furthest face. Where a residual of neighbouring
-    stars makes extinctions sharper than the grid, pixels are no wider than the stars
-    are apart (the median separation from the nearest). The published engine
-    pays a solve for every pixel and distance: 8.
+    stars sharpens extinctions, pixels are no wider than the median separation of
+    nearest stars. The published engine pays a solve for every pixel and distance: 8.
     """
     nside = _nside_at(run, reach_of(run) / 2)
     if run.posterior.residual is None:
         return nside
     directions = run.posterior.residual.rays.directions.numpy()
     apart = float(np.median(KDTree(directions).query(directions, k=2)[0][:, 1]))
-    while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > apart:
-        nside *= 2
-    return nside
+    return _finer(nside, apart)
 
 
 def ray_nside(run: Run) -> int:
-    """The resolution of rays to look between: a grid step or less at the furthest face.
+    """Return the resolution, in 16..128, with a grid step or less at the furthest face.
 
-    Twice that of `default_nside`, within 16..128: halfway, what is interpolated between
-    rays was off by 0.6 standard deviations at the far side of a box of 85 cells, here
-    by 0.17. The published engine: 8.
+    Interpolation between rays is then off by 0.17 standard deviations at the far side
+    of a box of 85 cells, by 0.6 with half the resolution. The published engine: 8.
     """
     return _nside_at(run, reach_of(run))
 
@@ -138,8 +134,11 @@ def ray_nside(run: Run) -> int:
 def _nside_at(run: Run, distance: float) -> int:
     if not run.plan.is_full_batch:
         return 8
-    angle = min(run.plan.grid.spacing) / distance
-    nside = 16
+    return _finer(16, min(run.plan.grid.spacing) / distance)
+
+
+def _finer(nside: int, angle: float) -> int:
+    """Double the resolution until pixels are this wide [rad], or at their finest."""
     while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > angle:
         nside *= 2
     return nside
@@ -148,14 +147,11 @@ def _nside_at(run: Run, distance: float) -> int:
 def integrated(
     run: Run, *, nside: int | None = None, distances: np.ndarray | None = None
 ) -> Integrated:
-    """Moments of the integrated extinction by pixel and distance.
+    """Return moments of the integrated extinction by pixel and distance.
 
-    Mean, std, and of a positive density p2_5 to p97_5 as `outward_summaries` has
-    them; the std is that of the integral. Distances are every finest
-    grid step out to the box's furthest corner (160 at most) unless given, pixels those
-    of `ray_nside`. Memory: 20 bytes per pixel and distance (0.6 GiB at most), and what
-    `RayIntegrals` takes. The engine svi pays a solve per pixel and distance: it has
-    few of both.
+    Those of `outward_summaries`; the std is that of the integral. Distances and pixels
+    are `ray_distances` and `ray_nside` unless given. Memory: 20 bytes per pixel and
+    distance (0.6 GiB at most), and that of `RayIntegrals`.
     """
     nside = checked_nside(ray_nside(run) if nside is None else nside)
     chosen = ray_distances(run) if distances is None else distances
@@ -173,21 +169,21 @@ def integrals_along(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Moments by name, shape ``(n, e)``, along unit vectors to distances [pc].
 
-    The second result says what `outward_summaries` changed, if anything: the number of
-    ``rays`` and of those ``changed``, and of the largest changes of the median along
-    them the largest and the median [mag in the run's band].
+    The second result is what `outward_summaries` changed, if anything: the number of
+    ``rays`` and of those ``changed``, and the largest and the median over rays of the
+    largest change of the median [mag in the run's band].
     """
-    asked = RayIntegrals(run, directions, edges)
+    integrals = RayIntegrals(run, directions, edges)
     arrays: dict[str, np.ndarray] = {}
     changes = np.zeros(len(directions))
     with Progress(
         description="integrated extinction", total=len(directions), unit="px"
     ) as progress:
-        for part in asked.parts():
-            found, changes[part] = outward_summaries(asked.moments(part))
+        for part in integrals.parts():
+            found, changes[part] = outward_summaries(integrals.moments(part))
             for name, value in found.items():
                 if name not in arrays:
-                    arrays[name] = np.empty(asked.shape[::-1], dtype=np.float32)
+                    arrays[name] = np.empty(integrals.shape[::-1], dtype=np.float32)
                 arrays[name][part] = value.T
             progress.update(part.stop - part.start)
     changed = int(np.count_nonzero(changes))
@@ -199,15 +195,19 @@ def integrals_along(
         f"isotonic regression changes it by {largest:.2g} mag at most, and by "
         f"{middle:.2g} mag along the median ray"
     )
-    counts = {"rays": len(changes), "changed": changed}
-    sizes = {"largest_change_mag": largest, "median_change_mag": middle}
-    return arrays, {"isotonic_regression": {**counts, **sizes}}
+    changed_by = {
+        "rays": len(changes),
+        "changed": changed,
+        "largest_change_mag": largest,
+        "median_change_mag": middle,
+    }
+    return arrays, {"isotonic_regression": changed_by}
 
 
 def sky_maps(
     run: Run, *, distances: np.ndarray | None = None, nside: int | None = None
 ) -> SkyMaps:
-    """`integrated` at a few distances, with the provenance of the run."""
+    """Return `integrated` at a few distances, with the provenance of the run."""
     distances = default_distances(run) if distances is None else distances
     nside = default_nside(run) if nside is None else nside
     found = integrated(run, nside=nside, distances=distances)
@@ -222,17 +222,16 @@ def last_star(run: Run, directions: np.ndarray) -> np.ndarray:
 def shell_maps(
     run: Run, *, edges: np.ndarray | None = None, nside: int | None = None
 ) -> ShellMaps:
-    """Mean density between each two ``edges`` [pc] in every pixel, with its std.
+    """Return the mean density between successive ``edges`` [pc] by pixel, and its std.
 
-    What is averaged are the line integrals ``∫ ρ ds / (d1 − d0)`` between the two
-    spheres along rays through a pixel: one at its centre, or as many as make them no
-    further apart than a grid step at the outer sphere, 8 × 8 at most (and one with the
-    engine svi, which pays a solve for each). All volume along a ray counts alike,
-    whereas a mean by volume would favour the outer part.
+    A pixel's value is the average of ``∫ ρ ds / (d1 − d0)`` over rays through it: one
+    at its centre, or up to 8 × 8 no further apart than a grid step at the outer sphere
+    (one with the engine svi, which pays a solve for each). All parts of a ray count
+    alike, whereas a mean by volume would favour the outer part.
 
     The std is that of the average: samples are averaged before the variance is taken.
-    What the grid cannot resolve is taken to be the same for all rays of a pixel, which
-    is the most it can be. Edges are 0 and `default_distances` unless given.
+    What the grid cannot resolve is taken to be the same for all rays of a pixel, an
+    upper limit. Edges are 0 and `default_distances` unless given.
 
     Raises
     ------
@@ -243,18 +242,18 @@ def shell_maps(
         edges = np.concatenate([[0.0], default_distances(run)])
     edges = checked_distances(run, edges, edges=True)
     nside = checked_nside(default_nside(run) if nside is None else nside)
-    segments = SegmentMoments(run)
-    shells = []
+    kept: list[Tensor] = []
     with Progress(description="shells", total=len(edges) - 1, unit="shell") as progress:
+        shells = []
         for low, high in pairwise(edges):
-            shells.append(_shell(run, segments, low, high, nside))
+            shells.append(_shell(run, kept, low, high, nside))
             progress.update(1)
     arrays = {name: np.stack([shell[name] for shell in shells]) for name in shells[0]}
     return ShellMaps(edges=edges, arrays=arrays, meta=provenance(run))
 
 
 def rays_across(run: Run, distance: float, nside: int) -> int:
-    """Rays along a pixel's side that are a grid step apart or less at a distance."""
+    """Return the rays along a pixel's side, a grid step apart or less at a distance."""
     across = 1
     width = healpy.nside2resol(nside) * distance
     while (
@@ -267,7 +266,7 @@ def rays_across(run: Run, distance: float, nside: int) -> int:
 
 
 def _shell(
-    run: Run, segments: SegmentMoments, low: float, high: float, nside: int
+    run: Run, kept: list[Tensor], low: float, high: float, nside: int
 ) -> dict[str, np.ndarray]:
     """Mean, std and quantiles of one shell, shape ``(npix,)`` each."""
     across = rays_across(run, high, nside)
@@ -288,7 +287,8 @@ def _shell(
         inside = run.plan.grid.contains(ends.reshape(-1, 3)).reshape(-1, each).all(1)
         along = along[inside].reshape(-1, 3)
         if run.posterior.residual is None:
-            moments = segments.of(high * along, low * along, average, joint=False)
+            pieces = high * along, low * along
+            moments = segment_moments(run, *pieces, average, kept, joint=False)
         else:
             moments = _corrected(run, along, (low, high), average)
         for name, value in summaries(moments).items():
@@ -303,7 +303,7 @@ def _corrected(
     edges: tuple[float, float],
     average: Callable[[Tensor], Tensor],
 ) -> Moments:
-    """Integrals between two spheres [mag] of the density that stars correct.
+    """Return integrals between two spheres [mag] of the density that stars correct.
 
     By the midpoint rule, a grid step apart at most. What is unresolved is taken to be
     the same within a pixel and independent along rays.
@@ -325,8 +325,9 @@ def _corrected(
 def lines_of_sight(
     run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
 ) -> list[LineOfSight]:
-    """Cumulative extinction along a few directions, and the stars near.
+    """Return cumulative extinction along a few directions, and the stars near.
 
+    Those are up to 60 within the smallest radius that holds them, at most 3 deg.
     Quantiles are those of the posterior of every integral, normal for a density that
     may be negative; without posterior samples there are none.
     """
@@ -342,7 +343,11 @@ def lines_of_sight(
     last = last_star(run, vectors)
     lines = []
     for i, (lon, lat) in enumerate(chosen):
-        near, radius = _stars_near(stars, vectors[i])
+        cosine = np.clip(unit_vectors(stars.l, stars.b) @ vectors[i], -1.0, 1.0)
+        angle = np.degrees(np.arccos(cosine))
+        nearest = np.argsort(angle)[:60]
+        near = nearest[angle[nearest] <= 3.0]
+        radius = float(angle[near].max()) if len(near) else 3.0
         bands = {}
         if sampled:
             low, left, median, right, high = (found[name][:, i] for name in NAMES)
@@ -356,7 +361,8 @@ def lines_of_sight(
             star_distance=stars.distance[near],
             star_extinction=stars.extinction[near],
             star_error=stars.extinction_error[near],
-            radius=radius,
+            # Rounded up, for the figure's title.
+            radius=math.ceil(10 * radius) / 10,
             last_star=float(last[i]),
             **bands,
         )
@@ -365,11 +371,10 @@ def lines_of_sight(
 
 
 def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]]:
-    """Directions spread over the sky among the stars with most extinction.
+    """Return directions ``l, b`` [deg] of much extinction, spread over the sky.
 
-    Greedy: the star around which it is highest, then the highest that is at least
-    30 deg away from all chosen before (less where the field is small). It is the median
-    of the nearest stars in the sky, which single outliers do not move.
+    Stars in order of the median extinction of their neighbours in the sky, each at
+    least 30 deg from those before (less where the field is small).
     """
     assert stars.extinction is not None
     vectors = unit_vectors(stars.l, stars.b)
@@ -387,14 +392,3 @@ def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]
                 chosen.append(int(index))
         separation /= 2
     return [(float(stars.l[i]), float(stars.b[i])) for i in chosen]
-
-
-def _stars_near(stars: Stars, direction: np.ndarray) -> tuple[np.ndarray, float]:
-    """Up to 60 stars within the smallest radius that holds them, at most 3 deg."""
-    cosine = np.clip(unit_vectors(stars.l, stars.b) @ direction, -1.0, 1.0)
-    angle = np.degrees(np.arccos(cosine))
-    nearest = np.argsort(angle)[:60]
-    near = nearest[angle[nearest] <= 3.0]
-    radius = float(angle[near].max()) if len(near) else 3.0
-    # Rounded up, for the figure's title.
-    return near, math.ceil(10 * radius) / 10

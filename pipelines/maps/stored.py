@@ -1,7 +1,7 @@
 """Exported maps: stores that are read chunk by chunk, and files that are read whole.
 
-A cube knows the mean of an integral, the integral of its mean, but no error of it; maps
-of the sky know no density, and not which cells stars see.
+Integrals through a cube have a mean, the integral of its mean, but no error; maps of
+the sky have no density and no support of cells.
 """
 
 from __future__ import annotations
@@ -61,12 +61,10 @@ class Stored(Answers):
 
     @property
     def box(self) -> Box:
-        """Where the map is."""
         return self._rays().box if self.cells is None else self.cells.box
 
     @property
     def facts(self) -> Facts:
-        """Box, spacing and arrays of the map, and the verdict on it."""
         reach, judged = "none", {"verdict": self.verdict} if self.verdict else {}
         if self.rays is not None:
             known = ", ".join(self.rays.arrays)
@@ -81,7 +79,6 @@ class Stored(Answers):
         }
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        """Moments that the map holds."""
         part = self.rays if integrated else self.cells
         return () if part is None else part.arrays
 
@@ -95,17 +92,14 @@ class Stored(Answers):
         return self.cells.support(places)
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
         return self._rays().last_star(places)
 
     def reach(self, places: Places) -> np.ndarray:
-        """Distance as far as which each sight line can be followed [pc]."""
         return self._rays().reach(places)
 
-    def crossings(
+    def _crossings(
         self, places: Places, extinction: np.ndarray, centre: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Distances at which extinctions are reached."""
         return self._rays().crossings(places, extinction, centre)
 
     def _answers(
@@ -127,16 +121,16 @@ class Stored(Answers):
                 "name the run or its map.zarr"
             )
         read = part.at(names, places)
-        found: Found = {}
-        for kind, parts in made_of.items():
-            if len(parts) == 1:
-                found[kind] = read[parts[0]]
-            elif positive:
-                arrays = {name: read[name] for name in parts}
-                found[kind] = between(arrays, probability(kind))
-            else:
-                found[kind] = normal(read["mean"], read["std"], probability(kind))
-        return found
+
+        def value(kind: Kind) -> np.ndarray:
+            if len(made_of[kind]) == 1:
+                return read[made_of[kind][0]]
+            if positive:
+                arrays = {name: read[name] for name in made_of[kind]}
+                return between(arrays, probability(kind))
+            return normal(read["mean"], read["std"], probability(kind))
+
+        return {kind: value(kind) for kind in made_of}
 
     def _rays(self) -> PixelRays | CubeRays:
         if self.rays is None:
@@ -172,15 +166,12 @@ def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, 
 class ZarrMap(Stored):
     """A map store: only the chunks around places are read."""
 
-    def cube(self) -> Cube:
-        """The density, compared with its hashes."""
-        return self._cube
+    def _cube(self) -> Cube:
+        return self._stored_cube
 
-    def columns(
-        self, along: str, between: Ends | None = None, *, level: int = 0
-    ) -> Columns | None:
-        """Those that the store holds: through the coarsest grid."""
-        found = None if level else self._columns.get(along)
+    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
+        """Return columns of the store: through the coarsest grid."""
+        found = None if level else self._stored_columns.get(along)
         assert isinstance(self.cells, GridCells)
         axis, box = AXES.index(along), self.cells.box
         ends = between or (box.lower[axis], box.upper[axis])
@@ -188,42 +179,41 @@ class ZarrMap(Stored):
             return None
         return found
 
-    def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+    def _sky_maps(
+        self, distances: Sequence[float] | None, nside: int | None
     ) -> SkyMaps:
         """Maps at some of the distances along the store's rays."""
-        maps = self.held_maps()
+        maps = self._held_maps()
         if maps is None:
-            return super().sky_maps(distances, nside)
+            return super()._sky_maps(distances, nside)
         own = healpy.npix2nside(maps.mean.shape[1])
         if nside not in (None, own):
             raise InputError(f"{self.path} has sky maps of nside {own} only")
         return maps.out_to(distances)
 
-    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
-        """The rays of pixels."""
-        maps = self.held_maps()
+    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+        maps = self._held_maps()
         if maps is None:
-            return super().lines(directions)
+            return super()._lines(directions)
         return [maps.ray(*one) for one in directions or maps.informed_directions()]
 
-    def held_maps(self) -> SkyMaps | None:
-        """Extinctions along the store's rays."""
+    def _held_maps(self) -> SkyMaps | None:
         return self._maps
 
     @cached_property
-    def _cube(self) -> Cube:
+    def _stored_cube(self) -> Cube:
+        """The density, compared with its hashes."""
         return read_zarr(self.path)
 
     @cached_property
-    def _columns(self) -> dict[str, Columns]:
+    def _stored_columns(self) -> dict[str, Columns]:
         return read_columns(self.path)
 
     @cached_property
     def _maps(self) -> SkyMaps | None:
         if self.rays is None:
             return None
-        return SkyMaps.of(read_integrated(self.path), self.cube().meta)
+        return SkyMaps.of(read_integrated(self.path), self._stored_cube.meta)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -232,14 +222,10 @@ class SkyMap(Stored):
 
     maps: SkyMaps
 
-    def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
-    ) -> SkyMaps:
-        """The maps as they are."""
+    def _sky_maps(self, *chosen: Any) -> SkyMaps:
         return self.maps
 
-    def held_maps(self) -> SkyMaps:
-        """The maps as they are."""
+    def _held_maps(self) -> SkyMaps:
         return self.maps
 
 
@@ -262,11 +248,9 @@ class CubeMap(Stored):
 
     @property
     def unit(self) -> str:
-        """Unit of the densities of `cube`."""
         return self.density_cube.unit
 
-    def cube(self) -> Cube:
-        """The cube."""
+    def _cube(self) -> Cube:
         return self.density_cube
 
     def _answers(

@@ -1,4 +1,4 @@
-"""A map asked at coordinates: `SkyCoord` in, `Quantity` out.
+"""Queries of a map: `SkyCoord` in, `Quantity` out.
 
 >>> from pipelines.query import open_map                       # doctest: +SKIP
 >>> dust = open_map("map.zarr")                                # doctest: +SKIP

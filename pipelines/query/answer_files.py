@@ -45,10 +45,10 @@ def answer_file(
     *,
     overwrite: bool,
 ) -> Iterator[Write]:
-    """Yield what appends rows; the file appears at the end, whole or not at all.
+    """Yield a function that appends rows; the file appears at the end, whole.
 
-    Parquet and CSV are written batch by batch, others are held until the end. CSV has
-    no place for units, descriptions and what the table is ``about``.
+    Parquet and CSV are written batch by batch, others are held until the end. CSV holds
+    no units, descriptions or ``about``.
 
     Raises
     ------
@@ -57,11 +57,11 @@ def answer_file(
     """
     if output.suffix == ".parquet":
         units = {name: each.unit for name, each in described.items() if each.unit}
+        texts = {name: each.text for name, each in described.items() if each.text}
         with open_table(
             output, units=units, kind="answers", overwrite=overwrite
         ) as table:
-            texts = {name: each.text for name, each in described.items() if each.text}
-            table.describe({**about, "columns": texts})
+            table.meta = {**about, "columns": texts}
             yield lambda columns: table.write(
                 {name: _as_text(column) for name, column in columns.items()}
             )
@@ -115,7 +115,7 @@ def _as_text(column: np.ndarray) -> np.ndarray:
 
 
 def _table(columns: Columns, described: Mapping[str, Described]) -> Table:
-    """Columns with units and descriptions, masked where there is no value."""
+    """Return columns with units and descriptions, masked where there is no value."""
     table = Table()
     for name, column in columns.items():
         if column.dtype.kind == "O":

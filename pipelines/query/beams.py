@@ -29,12 +29,11 @@ _WIDEST = 90.0
 
 
 class BeamAverage(NamedTuple):
-    """Of the extinction within a beam [mag], NaN where the beam leaves the map.
+    """Average extinction within a beam [mag], NaN where the beam leaves the map.
 
-    ``mean`` is the posterior mean of the average, ``std`` its standard deviation (NaN
-    without posterior samples), ``scatter`` the standard deviation between the
-    directions: of samples their root mean square, without them that of the mean map,
-    which is smoother.
+    ``mean`` and ``std`` are of the posterior of the average (std: NaN without samples),
+    ``scatter`` is the standard deviation between the directions: the root mean square
+    over samples, without them that of the mean map, which is smoother.
     """
 
     mean: u.Quantity
@@ -46,8 +45,8 @@ class BeamAverage(NamedTuple):
 class Beam:
     """A disc of ``radius``, or a Gaussian of this ``fwhm``; one of the two.
 
-    Numbers are degrees; angles as quantities become degrees. ``directions`` is how many
-    stand for it.
+    Numbers are degrees; angles as quantities become degrees. ``directions`` is the
+    number of sight lines.
 
     Raises
     ------
@@ -72,10 +71,12 @@ class Beam:
                 f"{self.radius} and FWHM {self.fwhm}"
             )
         if self.directions < 1:
-            raise InputError(f"a beam has directions, not {self.directions}")
+            raise InputError(
+                f"a beam needs at least one direction, got {self.directions}"
+            )
 
     def around(self, places: Places) -> Places:
-        """All directions of the beams at each place's distance, row by row."""
+        """Return the beams' sight lines to each place's distance, row by row."""
         count = self.directions
         share = (np.arange(count) + 0.5) / count
         if self.fwhm is not None:
@@ -103,7 +104,7 @@ class Beam:
 
 
 def averaged(values: np.ndarray, beam: Beam) -> tuple[np.ndarray, ...]:
-    """Mean, std and scatter of values ``(n k)``, or of samples ``(n k, s)``."""
+    """Return mean, std and scatter of values ``(n k)``, or of samples ``(n k, s)``."""
     parts = values.reshape(-1, beam.directions, *values.shape[1:])
     average, scatter = parts.mean(axis=1), parts.std(axis=1)
     if values.ndim == 1:

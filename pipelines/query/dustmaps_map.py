@@ -6,9 +6,8 @@
 >>> fetch("near", registry="https://example.org/maps.toml")     # doctest: +SKIP
 >>> DustmapQuery("near", integrated=True).query_gal(90, 5, 0.4) # doctest: +SKIP
 
-Needs ``pip install 'dustmap[dustmaps]'``. That package looks for its own configuration
-when it is imported, and warns if there is none; it is needed for the maps that it
-downloads, not here, so that this one warning is left out. Nothing is written.
+Needs ``pip install 'dustmap[dustmaps]'``. That package warns if it has no
+configuration; only maps that it downloads need one, so that this warning is left out.
 """
 
 from __future__ import annotations
@@ -50,16 +49,8 @@ def register() -> None:
 def fetch(name: str, registry: str, *, clobber: bool = False) -> Path:
     """Download a published map into the folder where that package keeps its data.
 
-    Parameters
-    ----------
-    name, registry
-        As of ``dustmap fetch``: the map's name, and the path or URL of the registry.
-    clobber
-        Whether to fetch it again if it is there.
-
-    Returns
-    -------
-    Where it is; `DustmapQuery` opens it by its name.
+    ``name`` and ``registry`` are those of ``dustmap fetch``; with ``clobber`` it is
+    fetched again if it is there. Return its path; `DustmapQuery` opens it by its name.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""One map object: a map, asked with coordinates and units."""
+"""A map with coordinates in and quantities out."""
 
 from __future__ import annotations
 
@@ -30,22 +30,17 @@ if TYPE_CHECKING:
 
 # Beams handled at once.
 _BEAMS = 512
-FLAGS = np.dtype(
-    [
-        (name, "?")
-        for name in ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
-    ]
-)
+_NAMES = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
+FLAGS = np.dtype([(name, "?") for name in _NAMES])
 """Fields of the flags of a query.
 
-``inside``: the place is in the map, and only then there is a value. ``unseen``:
-no sight line crosses the cell itself. ``extrapolated``: nor through what lies behind it
-on the sight line, so that the map goes on with the prior.
-``no_distance``: the row's distance is missing. ``to_edge``: the distance was infinite,
+``inside``: the place is in the map; values outside are NaN. ``unseen``: no sight line
+crosses the cell. ``extrapolated``: nor any cell behind it, so that the prior alone is
+left. ``no_distance``: the distance is missing. ``to_edge``: the distance was infinite,
 and the value is that at the edge of the map.
 """
 FILLED_FLAGS = np.dtype([*FLAGS.descr, ("filled", "?"), ("joined", "?")])
-"""Those of a map that another one continues. ``filled``: the answer, or its far part,
+"""Flags of a map that another one continues. ``filled``: the answer, or its far part,
 is the other map's; ``joined``: its near part is the map's own."""
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "mean": ("mean",),
@@ -56,32 +51,23 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
     "random_sample": (),
 }
 MODES = tuple(_KINDS)
-_BOTH = (
-    "pass integrated=True for the extinction from the observer to each place [mag], or "
-    "integrated=False for the extinction density there [mag/pc]"
-)
+Percentiles = float | Sequence[float] | np.ndarray
 
 
-def kinds_of(
-    mode: str,
-    *,
-    integrated: bool | None,
-    pct: float | Sequence[float] | np.ndarray | None,
-    total: bool,
+def _kinds_of(
+    mode: str, integrated: bool | None, pct: Percentiles | None, total: bool
 ) -> tuple[Kind, ...]:
-    """Return the moments of a mode; none for posterior samples.
-
-    Raises
-    ------
-    InputError
-        If a choice is missing, unknown or contradicts another.
-    """
+    """Return the moments of a mode, none for samples; refuse choices that clash."""
+    both = (
+        "pass integrated=True for the extinction from the observer to each place "
+        "[mag], or integrated=False for the extinction density there [mag/pc]"
+    )
     if integrated is None:
-        raise InputError(f"the quantity is missing, and has no default: {_BOTH}")
+        raise InputError(f"the quantity is missing, and has no default: {both}")
     if mode not in MODES:
         raise InputError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
     if total and not integrated:
-        raise InputError(f"total=True goes with integrated=True only: {_BOTH}")
+        raise InputError(f"total=True goes with integrated=True only: {both}")
     if (pct is None) == (mode == "percentile"):
         raise InputError(
             "mode 'percentile' takes percentiles (--pct 16,50,84 or pct=[16, 50, 84]), "
@@ -135,13 +121,8 @@ class Answer:
 class DustMap:
     """A map that answers at coordinates.
 
-    Parameters
-    ----------
-    answers
-        What answers with moments and quantiles: a store interpolates them, a fit
-        computes them anew for every place.
-    draws
-        The fit that answers with posterior samples, if there is one.
+    ``answers`` has moments and quantiles: a store interpolates them, a fit computes
+    them anew for every place. ``draws`` is the fit with posterior samples, if any.
     """
 
     answers: Answers
@@ -159,7 +140,7 @@ class DustMap:
 
     @property
     def path(self) -> Path:
-        """What it was opened from."""
+        """File or folder that it was opened from."""
         return self.answers.path
 
     @property
@@ -169,21 +150,21 @@ class DustMap:
 
     @property
     def verdict(self) -> str:
-        """Whether the map can be used, why, and what to do; empty if not stated."""
+        """Judgement of the map, why, and what to do; empty if not stated."""
         return self._facts().get("verdict", "")
 
     @property
     def has_samples(self) -> bool:
-        """Whether posterior samples answer."""
+        """True if there are posterior samples."""
         return self.draws is not None
 
     @cached_property
     def cube(self) -> Cube:
-        """The density on the map's own grid, whole.
+        """The density on the map's own grid, whole; of a run it is computed.
 
         ``cube.arrays["mean"]``, ``"std"``, ``"p50"`` and others have shape
         ``(z, y, x)``, in ``cube.unit``; ``cube.x`` to ``cube.z`` [pc] are the cells'
-        centres, ``cube.finer`` the nested grids. Of a run it is computed.
+        centres, ``cube.finer`` the nested grids.
 
         Raises
         ------
@@ -195,14 +176,9 @@ class DustMap:
     def plot(self, kind: str = "face-on", **options: Any) -> Figure:
         """Draw a figure of the map, as ``dustmap plot --kind`` does.
 
-        Parameters
-        ----------
-        kind
-            ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice`` or
-            ``compare``.
-        options
-            Those of `pipelines.figures.registry.PlotOptions`, such as
-            ``distances=[500, 1000]`` [pc].
+        ``kind`` is ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice`` or
+        ``compare``; ``options`` are those of `pipelines.figures.registry.PlotOptions`,
+        such as ``distances=[500, 1000]`` [pc].
 
         Raises
         ------
@@ -214,9 +190,7 @@ class DustMap:
         return draw(self.answers, kind, PlotOptions(**options))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> DustMap:
-        """Copy the map, for example one that was fitted without ``output``.
-
-        Returns the copy, opened.
+        """Copy the map, e.g. one fitted without ``output``, and open the copy.
 
         Raises
         ------
@@ -232,10 +206,7 @@ class DustMap:
         return open_map(path)
 
     def continued(self, other: Answers, beyond: str | None = None) -> DustMap:
-        """Return this map continued by another one where it ends.
-
-        Flags are then those of `FILLED_FLAGS`; see `pipelines.maps.continued`.
-        """
+        """Return this map continued by another one where it ends (`FILLED_FLAGS`)."""
         draws = self.draws and Continued.of(self.draws, other, beyond)
         return DustMap(answers=Continued.of(self.answers, other, beyond), draws=draws)
 
@@ -250,31 +221,28 @@ class DustMap:
         *,
         integrated: bool | None = None,
         mode: str = "mean",
-        pct: float | Sequence[float] | np.ndarray | None = None,
+        pct: Percentiles | None = None,
         total: bool = False,
         return_flags: bool = False,
         rng: np.random.Generator | None = None,
     ) -> Any:
-        """Ask for the extinction to, or the density at, some coordinates.
+        """Return the extinction to, or the density at, coordinates.
 
-        What the grid cannot resolve of a positive density scatters by one number for
-        each sample and direction (within 2 milliarcsec), with the scatter of each
-        distance. Of the density, the number is that of a sample and a cell. Each
-        direction, or cell, scatters by itself.
+        What the grid cannot resolve of a positive density is drawn once for each
+        sample and direction (within 2 milliarcsec), and scaled to the scatter at each
+        distance; of the density, once for each sample and cell.
 
         The extinction of a positive density does not fall along a direction: a store
-        holds curves that do not, and a run makes them of the places of one call. A
-        place that is asked alone has the posterior of that place.
+        holds such curves, and a run makes them of the places of one call. A place in a
+        call of its own has the posterior of that place.
 
-        Between grid points a store interpolates mean, std and quantiles, trilinearly;
-        a run without a store takes quantiles over the samples at the place itself,
-        which are higher there.
+        Between grid points a store interpolates mean, std and quantiles trilinearly; a
+        run takes quantiles over the samples at the place itself, which are higher.
 
         Parameters
         ----------
         coords
-            Any frame, any shape, with distances. An infinite distance stands for the
-            edge of the map.
+            Any frame, any shape, with distances; an infinite one is the map's edge.
         integrated
             True for the extinction from the observer to each place [mag], False for
             the density there [mag/pc]. There is no default.
@@ -298,47 +266,55 @@ class DustMap:
         Raises
         ------
         InputError
-            If a choice is missing, distances are, or the map does not hold the answer.
+            If a choice or distances are missing, or the map does not hold the answer.
         """
-        kinds = kinds_of(mode, integrated=integrated, pct=pct, total=total)
-        source = self.answers if kinds else self._drawn_from(mode, rng)
-        places, reached = _reached(source, coords, bool(integrated), total)
+        kinds = _kinds_of(mode, integrated, pct, total)
+        integrated = bool(integrated)
+        source = self.answers if kinds else self.draws
+        if source is None:
+            raise InputError(
+                f"mode={mode!r} needs posterior samples, which {self.path} does not "
+                "hold: name the run folder beside the map, "
+                "by --samples RUN or open_map(map, samples=RUN)"
+            )
+        if mode == "random_sample" and rng is None:
+            raise InputError(
+                "mode='random_sample' takes rng=np.random.default_rng(seed), so that "
+                "the choice can be made again"
+            )
+        places, reached = _reached(source, coords, integrated, total)
         if kinds:
-            ask = source.extinction if integrated else source.density
-            found = ask(reached, kinds)
-            listed = pct is not None and np.ndim(pct)
-            values = [found[kind] for kind in kinds]
-            values = np.stack(values, axis=-1) if listed else values[0]
+            found = source.moments(reached, kinds, integrated=integrated)
+            values = np.stack([found[kind] for kind in kinds], axis=-1)
+            listed = pct is not None and np.ndim(pct) > 0
+            values = values if listed else values[:, 0]
         else:
             chosen = rng if mode == "random_sample" else None
-            values = source.samples(reached, integrated=bool(integrated), rng=chosen)
-        answer = _quantity(places, values, bool(integrated))
+            values = source.samples(reached, integrated=integrated, rng=chosen)
+        answer = _quantity(places, values, integrated)
         if not return_flags:
             return answer
-        return answer, self._flags(places, reached, values, bool(integrated))
+        return answer, self._flags(places, reached, values, integrated)
 
     def extinction(self, coords: SkyCoord, *, total: bool = False) -> Answer:
         """Return the posterior of the extinction from the observer to coordinates.
 
-        As `query` with each of the modes that the map holds, in one reading; its
-        arguments and errors.
+        As `query` with every mode that the map holds, in one reading.
         """
         return self._answer(coords, integrated=True, total=total)
 
     def density(self, coords: SkyCoord) -> Answer:
         """Return the posterior of the extinction density at coordinates.
 
-        As `query` with each of the modes that the map holds, in one reading; its
-        arguments and errors. `cube` is the density on the map's own grid.
+        As `query` with every mode that the map holds, in one reading.
         """
         return self._answer(coords, integrated=False, total=False)
 
     def _answer(self, coords: SkyCoord, *, integrated: bool, total: bool) -> Answer:
         places, reached = _reached(self.answers, coords, integrated, total)
-        ask = self.answers.extinction if integrated else self.answers.density
         has_std = "std" in self.answers.kinds(integrated=integrated)
         kinds = KINDS if has_std else ("mean",)
-        found = ask(reached, kinds)
+        found = self.answers.moments(reached, kinds, integrated=integrated)
         flags = self._flags(places, reached, found["mean"], integrated)
         parts = {name: _quantity(places, found[name], integrated) for name in kinds}
         mean, std = parts.pop("mean"), parts.pop("std", None)
@@ -353,21 +329,14 @@ class DustMap:
     ) -> Any:
         """Average extinction within a disc or a Gaussian beam around coordinates.
 
-        Parameters
-        ----------
-        coords
-            As of `query`; each beam ends at its coordinate's distance.
-        beam
-            ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg], or an
-            angle as a quantity.
-        return_flags
-            Return flags beside it: `FLAGS` of the coordinates, with ``inside`` where
-            the whole beam is in the map.
+        Each beam, ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg],
+        ends at its coordinate's distance.
 
         Returns
         -------
         `BeamAverage` of three quantities [mag] of the coordinates' shape. With
-        ``return_flags`` a pair of it and a structured array.
+        ``return_flags`` a pair of it and `FLAGS` of the coordinates, with ``inside``
+        where the whole beam is in the map.
 
         Raises
         ------
@@ -410,13 +379,12 @@ class DustMap:
             Positive [mag]: one, or one for each coordinate.
         centre
             ``median`` or ``mean``: the curve that gives the distance itself.
-        return_flags
-            Return flags beside it: see `pipelines.maps.rays.CROSSING_FLAGS`.
 
         Returns
         -------
         `Crossing` of three quantities [pc] of the coordinates' shape; NaN where the
-        map ends before. With ``return_flags`` a pair of it and a structured array.
+        map ends before. With ``return_flags`` a pair of it and an array of
+        `pipelines.maps.rays.CROSSING_FLAGS`.
 
         Raises
         ------
@@ -424,25 +392,22 @@ class DustMap:
             If the map holds no integrated extinction, or an extinction is not positive.
         """
         places = places_of(coords, total=True)
-        values = check_extinction(extinction, places.shape)
+        try:
+            values = u.Quantity(extinction, u.mag, dtype=np.float64).value
+            values = np.broadcast_to(values, places.shape).reshape(-1)
+        except (u.UnitConversionError, ValueError) as error:
+            raise InputError(
+                "expected one extinction [mag], or one for each of the coordinates, of "
+                f"shape {places.shape}: {error}"
+            ) from error
+        if not ((values > 0) & np.isfinite(values)).all():
+            raise InputError(
+                f"an extinction must be positive and finite [mag], got {extinction}"
+            )
         found, flags = self.answers.crossings(places, values, centre)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing
-
-    def _drawn_from(self, mode: str, rng: np.random.Generator | None) -> Answers:
-        if self.draws is None:
-            raise InputError(
-                f"mode={mode!r} needs posterior samples, which {self.path} does not "
-                "hold: name the run folder beside the map, "
-                "by --samples RUN or open_map(map, samples=RUN)"
-            )
-        if mode == "random_sample" and rng is None:
-            raise InputError(
-                "mode='random_sample' takes rng=np.random.default_rng(seed), so that "
-                "the choice can be made again"
-            )
-        return self.draws
 
     def _flags(
         self, places: Places, reached: Places, values: np.ndarray, integrated: bool
@@ -456,8 +421,8 @@ class DustMap:
         within = reached.select(inside)
         unseen = self.answers.support(within) <= 0
         if continued:
-            ask = self.answers.extinction if integrated else self.answers.density
-            origin = ask(within, (FILLED,))[FILLED]
+            answers = self.answers.moments(within, (FILLED,), integrated=integrated)
+            origin = answers[FILLED]
             flags["filled"][inside] = origin != OWN
             flags["joined"][inside] = origin == JOINED
             # Those of the map's own part are not the place's.
@@ -466,22 +431,16 @@ class DustMap:
         flags["no_distance"] = np.isnan(places.distance)
         flags["to_edge"] = np.isposinf(places.distance) & inside
         flags["unseen"][inside] = unseen
-        # What is known of a pixel's ray is no news of a cell that is known itself.
+        # The last star is that of a pixel's ray; a cell's own support goes before it.
         beyond = within.distance > self.answers.last_star(within)
         flags["extrapolated"][inside] = unseen & beyond
         return places.restore(flags)
 
 
 def open_map(path: str | Path, *, samples: str | Path | None = None) -> DustMap:
-    """Open a map for questions.
+    """Open a map store, another export or a run folder (`open_answers`).
 
-    Parameters
-    ----------
-    path
-        As of `pipelines.maps.opening.open_answers`: a map store, another export, or a
-        run folder.
-    samples
-        The run folder that answers ``mode="samples"`` beside a store.
+    ``samples`` is the run folder that draws posterior samples beside a store.
 
     Raises
     ------
@@ -537,28 +496,3 @@ def _quantity(places: Places, values: np.ndarray, integrated: bool) -> u.Quantit
     """Answers ``(n, ...)`` in the shape of the coordinates, with their unit."""
     unit = u.mag if integrated else u.mag / u.pc
     return u.Quantity(places.restore(values), unit, copy=False)
-
-
-def check_extinction(
-    extinction: u.Quantity | float | np.ndarray, shape: tuple[int, ...]
-) -> np.ndarray:
-    """Extinctions [mag], flat, one for each coordinate.
-
-    Raises
-    ------
-    InputError
-        If one is not positive, the unit is none of extinction, or the shapes differ.
-    """
-    try:
-        values = u.Quantity(extinction, u.mag, dtype=np.float64).value
-        values = np.broadcast_to(values, shape).reshape(-1)
-    except (u.UnitConversionError, ValueError) as error:
-        raise InputError(
-            "expected one extinction [mag], or one for each of the coordinates, of "
-            f"shape {shape}: {error}"
-        ) from error
-    if not ((values > 0) & np.isfinite(values)).all():
-        raise InputError(
-            f"an extinction must be positive and finite [mag], got {extinction}"
-        )
-    return values

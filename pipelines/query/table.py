@@ -1,4 +1,4 @@
-"""Questions row by row: columns with names and units that cannot be mistaken."""
+"""Answers at the rows of a table: columns with names, units and descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.beams import Beam
-from pipelines.query.map import FLAGS, DustMap
+from pipelines.query.map import DustMap
 from pipelines.query.targets import TargetTable
 
 Columns = dict[str, np.ndarray]
@@ -39,12 +39,12 @@ _OF_STD, _ALONE = 3, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """What is asked at each row.
+    """The question at each row.
 
-    ``integrated`` lists one quantity or both; without a ``mode`` the answer has mean,
-    std and five quantiles. ``extinction`` [mag] asks for the distance where it is
-    reached instead, ``beam`` for the average of the extinction over it; ``prefix``
-    comes before the names of answers.
+    ``integrated`` lists one quantity or both; without a ``mode`` there are mean, std
+    and five quantiles. With ``extinction`` [mag] the answer is the distance where it
+    is reached, with ``beam`` the average extinction over that. ``prefix`` begins the
+    names of answers.
     """
 
     integrated: tuple[bool, ...] = (True, False)
@@ -58,18 +58,22 @@ class QueryOptions:
 
     @property
     def directions(self) -> bool:
-        """Whether distances are not looked at."""
+        """True if distances are ignored."""
         return self.total or self.extinction is not None
 
 
-def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
-    """Columns of answers, shape ``(n,)`` each, and the units of those that have one.
+def ask(
+    dust: DustMap, coords: SkyCoord, options: QueryOptions
+) -> tuple[Columns, Units]:
+    """Return columns of answers, shape ``(n,)`` each, and units of those with one.
 
-    A row whose coordinates are NaN has no answer, and the flag ``no_position``.
+    A row whose coordinates are NaN has the flag ``no_position`` and NaN as answers.
     """
     sphere: Any = coords.spherical
     known = np.isfinite(sphere.lon.deg) & np.isfinite(sphere.lat.deg)
-    answers, units, flags = _asked(dust, cast(SkyCoord, coords[known]), wanted)
+    answers, units, flags = _at_known_places(
+        dust, cast(SkyCoord, coords[known]), options
+    )
     columns: Columns = {}
     for name, found in answers.items():
         columns[name] = np.full(len(known), np.nan)
@@ -80,41 +84,40 @@ def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns,
     return {**columns, _NO_POSITION: ~known}, units
 
 
-def _asked(
-    dust: DustMap, coords: SkyCoord, wanted: QueryOptions
+def _at_known_places(
+    dust: DustMap, coords: SkyCoord, options: QueryOptions
 ) -> tuple[Columns, Units, np.ndarray]:
     """Answers and flags at places that are known."""
-    if wanted.extinction is not None:
-        crossing, flags = dust.distance_at(coords, wanted.extinction, return_flags=True)
+    if options.extinction is not None:
+        crossing, flags = dust.distance_at(
+            coords, options.extinction, return_flags=True
+        )
         parts = {n: part.value for n, part in zip(_CROSSING, crossing, strict=True)}
         return parts, dict.fromkeys(parts, "pc"), flags
-    if wanted.beam is not None:
-        average, flags = dust.beam(coords, wanted.beam, return_flags=True)
+    if options.beam is not None:
+        average, flags = dust.beam(coords, options.beam, return_flags=True)
         parts = {
             f"extinction_{name}": part.value for name, part in average._asdict().items()
         }
         return parts, dict.fromkeys(parts, "mag"), flags
-    columns, units = {}, {}
-    flags: np.ndarray = np.empty(0, dtype=FLAGS)
-    for integrated in wanted.integrated:
+    columns, units, every = {}, {}, []
+    for integrated in options.integrated:
         what, unit = _QUANTITIES[integrated]
-        found, these = _quantity(dust, coords, wanted, integrated)
-        if not columns:
-            flags = these
-        elif "filled" in (these.dtype.names or ()):
-            flags["filled"] |= these["filled"]
+        found, flags = _quantity(dust, coords, options, integrated)
+        every.append(flags)
         columns |= {f"{what}_{kind}": values for kind, values in found.items()}
         units |= {f"{what}_{kind}": unit for kind in found}
-    return columns, units, flags
+    if "filled" in (every[0].dtype.names or ()):
+        every[0]["filled"] = np.any([flags["filled"] for flags in every], axis=0)
+    return columns, units, every[0]
 
 
 def rounded(columns: Columns) -> Columns:
-    """Answers with the digits that mean something, in single precision.
+    """Round answers to significant digits, in single precision.
 
-    A standard deviation keeps three, what it is the deviation of as many decimals, or
-    three digits if these are more; so do distances with half their interval. Others
-    keep five digits, and so do extinctions: by the digits of its standard deviation one
-    would be rounded below another that is less.
+    A standard deviation keeps three digits, and its quantity as many decimals, at least
+    three digits; distances do so with half their interval. Others keep five digits, and
+    so do extinctions, whose order rounding by their own std might change.
     """
     found = {}
     for name, column in columns.items():
@@ -143,14 +146,14 @@ def rounded(columns: Columns) -> Columns:
 def write_answers(
     dust: DustMap,
     targets: TargetTable,
-    wanted: QueryOptions,
+    options: QueryOptions,
     output: Path,
     *,
     overwrite: bool = False,
 ) -> Counter[str]:
-    """Ask at every row, and write the table with the answers beside its own columns.
+    """Write a table with answers beside its own columns.
 
-    Returns the number of ``rows``, and of those for which each flag is set.
+    Return the number of ``rows``, and of those for which each flag is set.
 
     Raises
     ------
@@ -164,11 +167,17 @@ def write_answers(
     with ExitStack() as stack:
         write = None
         for rows in targets:
-            columns, units = ask(dust, rows.coords, wanted)
-            answers = {f"{wanted.prefix}{n}": c for n, c in rounded(columns).items()}
+            columns, units = ask(dust, rows.coords, options)
+            answers = {f"{options.prefix}{n}": c for n, c in rounded(columns).items()}
             if write is None:
-                _require_new(answers, targets)
-                described = _described(answers, units, targets, wanted, about["band"])
+                taken = [name for name in answers if name in targets.columns]
+                if taken:
+                    raise InputError(
+                        f"the table has columns {', '.join(taken)} already: put "
+                        "something before the names of the answers, such as --prefix "
+                        "map_"
+                    )
+                described = _described(answers, units, targets, options, about["band"])
                 file = answer_file(output, described, about, overwrite=overwrite)
                 write = stack.enter_context(file)
             write(rows.columns | answers)
@@ -180,50 +189,36 @@ def write_answers(
     return counts
 
 
-def _require_new(answers: Columns, targets: TargetTable) -> None:
-    taken = [name for name in answers if name in targets.columns]
-    if taken:
-        raise InputError(
-            f"the table has columns {', '.join(taken)} already: put something before "
-            "the names of the answers, such as --prefix map_"
-        )
-
-
 def _described(
     answers: Columns,
     units: Units,
     targets: TargetTable,
-    wanted: QueryOptions,
+    options: QueryOptions,
     band: str,
 ) -> dict[str, Described]:
-    """Units and descriptions of the table's own columns, and of the answers."""
+    """Return units and descriptions of the table's own columns and of the answers."""
     found = {
         name: Described(unit=info.unit or "", text=info.description or "")
         for name, info in targets.columns.items()
     }
     for name in answers:
-        plain = name.removeprefix(wanted.prefix)
+        plain = name.removeprefix(options.prefix)
         text = _CROSSING.get(plain) or _FLAG_TEXTS.get(plain, "")
         if plain in units and not text:
             what, _, kind = plain.partition("_")
             place = "to this place" if what == "extinction" else "at this place"
-            if wanted.beam is not None:
+            if options.beam is not None:
                 place = "over the beam, to this distance"
-            if what == "extinction" and wanted.total:
+            if what == "extinction" and options.total:
                 place = "through the whole map"
             of = f"{what} {place}{f', {band}' if band else ''}"
-            text = f"{_kind(kind)} of the {of}"
-            if kind == "std" and f"{wanted.prefix}filled" in answers:
+            quantile = f"{kind[1:].replace('_', '.')}% quantile"
+            said = quantile if kind.startswith("p") else _KINDS.get(kind, kind)
+            text = f"{said} of the {of}"
+            if kind == "std" and f"{options.prefix}filled" in answers:
                 text += "; where filled, of the map's own part"
         found[name] = Described(unit=units.get(plain, ""), text=text)
     return found
-
-
-def _kind(kind: str) -> str:
-    """What of a posterior a column holds, in words."""
-    if kind.startswith("p"):
-        return f"{kind[1:].replace('_', '.')}% quantile"
-    return _KINDS.get(kind, kind)
 
 
 _FLAG_TEXTS = {
@@ -241,13 +236,12 @@ _FLAG_TEXTS = {
 
 
 def _quantity(
-    dust: DustMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
+    dust: DustMap, coords: SkyCoord, options: QueryOptions, integrated: bool
 ) -> tuple[Columns, np.ndarray]:
-    if wanted.mode is None:
+    if options.mode is None:
+        total = options.total
         whole = (
-            dust.extinction(coords, total=wanted.total)
-            if integrated
-            else dust.density(coords)
+            dust.extinction(coords, total=total) if integrated else dust.density(coords)
         )
         parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
         known = {n: part.value for n, part in parts.items() if part is not None}
@@ -255,16 +249,16 @@ def _quantity(
     answer, flags = dust.query(
         coords,
         integrated=integrated,
-        mode=wanted.mode,
-        pct=list(wanted.pct) or None,
-        total=wanted.total,
+        mode=options.mode,
+        pct=list(options.pct) or None,
+        total=options.total,
         return_flags=True,
-        rng=np.random.default_rng(wanted.seed),
+        rng=np.random.default_rng(options.seed),
     )
     if answer.ndim == 1:
-        return {wanted.mode: answer.value}, flags
-    if wanted.mode == "percentile":
-        names = [f"p{p:g}" for p in wanted.pct]
+        return {options.mode: answer.value}, flags
+    if options.mode == "percentile":
+        names = [f"p{p:g}" for p in options.pct]
     else:
         width = len(str(max(answer.shape[1] - 1, 0)))
         names = [f"sample{i:0{width}}" for i in range(answer.shape[1])]

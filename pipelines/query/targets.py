@@ -1,4 +1,4 @@
-"""The places that a map is asked at: rows of a table of any format, every one kept."""
+"""Places from the rows of a table of any format, every row kept."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pipelines.catalog.sources import (
     ColumnInfo,
     Source,
     describe_absence,
-    find_files,
     locate,
     open_source,
 )
+from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import convert, sexagesimal
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
@@ -29,7 +29,7 @@ _KNOWN = ("l", "b", "ra", "dec", "distance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Some rows: their coordinates, and all columns as the table has them.
+    """Coordinates of some rows, and all columns as the table has them.
 
     Coordinates are NaN where a column of theirs has no value.
     """
@@ -64,32 +64,39 @@ class TargetTable:
     ) -> None:
         self._sources = [open_source(file) for file in find_files(path)]
         first = self._sources[0]
-        user = {**_described(first, preset), **_mapped(mappings)}
-        self._bindings = _bindings(first, user, distance)
+        named = parse_mappings(mappings)
+        odd = [n for n, b in named.items() if n not in _KNOWN or b.value is not None]
+        if odd:
+            raise InputError(
+                f"--map {odd[0]}=...: a query takes columns for {', '.join(_KNOWN)}"
+            )
+        described = {} if preset is None else load_preset(preset).columns
+        user = {
+            name: Binding(canonical=name, **dict(item))
+            for name, item in described.items()
+            if name in _KNOWN
+            and item.column is not None
+            and (item.column in first.columns or not item.optional)
+        }
+        self._bindings = _bindings(first, {**user, **named}, distance)
         self.columns: dict[str, ColumnInfo] = {}
-        for name, info in self._sources[0].columns.items():
+        for name, info in first.columns.items():
             parts = [name] if info.width is None else _parts(name, info.width)
             self.columns |= dict.fromkeys(parts, info)
 
     def __iter__(self) -> Iterator[Targets]:
+        first = self._sources[0]
         for source in self._sources:
-            if list(source.columns) != list(self._sources[0].columns):
-                raise InputError(
-                    f"{source.path} has other columns than {self._sources[0].path}"
-                )
+            if list(source.columns) != list(first.columns):
+                raise InputError(f"{source.path} has other columns than {first.path}")
             yield from self._rows(source)
 
     def _rows(self, source: Source) -> Iterator[Targets]:
-        places = {
-            name: (
-                *locate(source, str(binding.column)),
-                settled(source, binding).factor,
-            )
-            for name, binding in self._bindings.items()
-        }
-        numbers = {}
-        for name, (column, _, _) in places.items():
-            stated = self._bindings[name].unit or source.columns[column].unit
+        places, numbers = {}, {}
+        for name, binding in self._bindings.items():
+            column, index = locate(source, str(binding.column))
+            places[name] = column, index, settled(source, binding).factor
+            stated = binding.unit or source.columns[column].unit
             numbers[column] = sexagesimal(stated) or "number"
         kinds = {name: numbers.get(name, "any") for name in source.columns}
         for batch in source.batches(kinds):
@@ -110,33 +117,10 @@ def _parts(name: str, width: int) -> list[str]:
     return [f"{name}_{index}" for index in range(width)]
 
 
-def _described(source: Source, preset: str | None) -> dict[str, Binding]:
-    """The columns of coordinates that a preset names, if one is given."""
-    columns = load_preset(preset).columns if preset is not None else {}
-    return {
-        name: Binding(canonical=name, **dict(item))
-        for name, item in columns.items()
-        if name in _KNOWN
-        and item.column is not None
-        and (item.column in source.columns or not item.optional)
-    }
-
-
-def _mapped(mappings: Sequence[str]) -> dict[str, Binding]:
-    """The columns of coordinates that the user names."""
-    user = parse_mappings(mappings)
-    odd = [n for n, b in user.items() if n not in _KNOWN or b.value is not None]
-    if odd:
-        raise InputError(
-            f"--map {odd[0]}=...: a query takes columns for {', '.join(_KNOWN)}"
-        )
-    return user
-
-
 def _bindings(
     source: Source, user: Mapping[str, Binding], distance: bool
 ) -> dict[str, Binding]:
-    """The columns of coordinates: one pair of angles, and what else is needed."""
+    """Return the columns of one pair of angles and, if needed, of the distance."""
     named = {n: Binding(canonical=n, column=n) for n in _KNOWN if n in source.columns}
     found = {n: b for n, b in {**named, **user}.items() if not b.ignored}
     pairs = [pair for pair in _ANGLES if set(pair) <= set(found)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import LIKELIHOODS, Likelihood
 from pipelines.base.errors import InputError
-from pipelines.catalog.sources import is_table
+from pipelines.catalog.tables import is_table
 from pipelines.regress.fitted import FittedField
 from pipelines.regress.neighbours import fit_neighbours
 from pipelines.regress.start import fit_exact

@@ -23,7 +23,7 @@ import torch
 import dustmap
 from dustmap.residual.neighbours import nearest
 from pipelines.base.errors import InputError
-from pipelines.base.timing import StageClock
+from pipelines.base.progress import StageClock
 from pipelines.catalog.schema import write_table
 from pipelines.figures.style import save_figure
 from pipelines.regress.figure import draw

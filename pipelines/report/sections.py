@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from dustmap.kernels import KERNELS
-from pipelines.bands.source import known_band
+from pipelines.bands import known_band
 from pipelines.formats.citation import cited_papers
 from pipelines.report.blocks import (
     Block,
@@ -327,9 +327,7 @@ def origin(data: ReportData) -> Section:
         where = work.get("conference", {}).get("name", "")
         works.append(("method", f"{who} ({work['year']}): {work['title']}. {where}"))
     for work, paper in cited_papers(cited):
-        said = (str(paper), paper.title, paper.doi)
-        label = str(work.get("name", "extinction curve"))
-        works.append((label, "; ".join(filter(None, said))))
+        works.append((str(work.get("name", "extinction curve")), paper))
     everything = {"summary": run.summary, "provenance": recorded}
     blocks += [
         str(cited["message"]),

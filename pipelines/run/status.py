@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import InputError
-from pipelines.base.timing import in_words
+from pipelines.base.progress import in_words
 from pipelines.saving.state_file import read_state, state_files
 from pipelines.saving.workspace import Workspace, is_held, read_json, unfinished
 from pipelines.storage.atomic import MARKER

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import atomic_file
-from pipelines.storage.checksum import (
+from pipelines.storage.digests import (
     CHECKSUM_KEY,
     PLACEHOLDER,
     insert_checksum,

@@ -243,7 +243,7 @@ def check_output(target: Path, *, overwrite: bool) -> None:
 
 
 def check_output_folder(target: Path, marker: str, *, overwrite: bool) -> None:
-    """As `check_output`; what is replaced must be empty or hold the file ``marker``."""
+    """Check as `check_output`, and that only a folder with ``marker`` is replaced."""
     check_output(target, overwrite=overwrite)
     is_empty = target.is_dir() and not any(target.iterdir())
     if target.exists() and not is_empty and not (target / marker).is_file():

@@ -10,7 +10,7 @@ import torch
 
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError, Stopped
-from pipelines.base.timing import StageClock
+from pipelines.base.progress import StageClock
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.saving.identity import Identity

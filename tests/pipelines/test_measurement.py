@@ -3,7 +3,7 @@
 import json
 import math
 
-from pipelines.base.measurement import loads, plain, processor, table
+from pipelines.base.measurement import plain, processor, table
 
 
 def test_a_table_has_a_column_for_every_key_and_a_text_for_every_value():
@@ -27,6 +27,5 @@ def test_what_is_not_finite_is_null_in_strict_json():
     }
 
 
-def test_the_processor_and_its_load_are_told():
+def test_the_processor_is_named():
     assert processor()
-    assert loads((0.5, 1.25, 10.0)) == "0.50 / 1.25 / 10.00"

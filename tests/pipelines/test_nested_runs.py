@@ -50,7 +50,9 @@ def stars(seed: int = 5) -> Stars:
     rng = np.random.default_rng(seed + 1)
     values = one_cloud.extinction(ends) + rng.normal(scale=one_cloud.ERROR, size=600)
     near = one_cloud.at(ends, values, one_cloud.ERROR)
-    return everywhere.joined(near)
+    pairs = zip(everywhere.columns().items(), near.columns().values(), strict=True)
+    joined = {name: np.concatenate([one, two]) for (name, one), two in pairs}
+    return Stars.of(joined, everywhere.units, everywhere.meta)
 
 
 @pytest.fixture(scope="module")

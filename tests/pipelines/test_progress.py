@@ -1,4 +1,4 @@
-"""Progress: a bar for people, few lines for logs."""
+"""Progress: a bar for people, few lines for logs; and time by stage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pipelines.base.progress import Progress, say
+from pipelines.base.progress import Progress, StageClock, in_words, say
 
 
 class Terminal(io.StringIO):
@@ -110,3 +110,28 @@ def test_of_several_processes_the_first_one_talks_and_says_which_it_is(
         work.update()
     assert lines(stream)[:1] == ([f"{mark}planned"] if mark else [])
     assert all(line.startswith(mark) for line in lines(stream))
+
+
+def test_what_is_put_aside_is_no_time_of_its_stage(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("pipelines.base.progress.time.perf_counter", lambda: now)
+    stages = StageClock({"plan": 2.0}, now)
+    now += 7.0
+    stages.aside("checkpoints", 3.0)
+    assert stages.so_far("inference") == {
+        "plan": 2.0,
+        "checkpoints": 3.0,
+        "inference": 4.0,
+    }
+    assert stages.so_far("") == {"plan": 2.0, "checkpoints": 3.0}
+    now += 1.0
+    stages.lap("inference")
+    assert stages.seconds["inference"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0 s"), (41.0, "45 s"), (200.0, "3 min"), (9e3, "2.5 h")],
+)
+def test_times_are_told_as_roughly_as_they_are_known(seconds, said):
+    assert in_words(seconds) == said

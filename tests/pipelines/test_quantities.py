@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipelines.bands import parse_band
 from pipelines.base.errors import InputError
 from pipelines.base.quantities import degrees, parsecs
 from pipelines.catalog.filters import parse_filter
@@ -37,11 +36,6 @@ def test_settings_take_lengths_with_units():
     for wrong in ("data.max_distance=1mag", "data.max_distance=-1kpc", "box.x=[1kpc]"):
         with pytest.raises(InputError, match=wrong.partition("=")[0]):
             load_config(FitConfig, overrides=[wrong])
-
-
-@pytest.mark.parametrize("text", ["A_0", "A0", "A_V", "AV", "A_G", "AG"])
-def test_a_band_may_lack_its_underscore(text):
-    assert parse_band(text).name == f"A_{text[-1]}"
 
 
 @pytest.mark.parametrize(

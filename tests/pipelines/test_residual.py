@@ -28,7 +28,7 @@ from pipelines.fit.mapping import first_settings
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.density import columns, map_cube
 from pipelines.maps.integrals import RayIntegrals, outward_summaries
-from pipelines.maps.others import QueriedMap
+from pipelines.maps.opening import QueriedMap
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.sky import default_nside, integrated, pixel_directions, shell_maps
 from pipelines.model.observations import outward_rays

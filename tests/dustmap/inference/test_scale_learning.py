@@ -209,3 +209,24 @@ def test_the_same_seeds_find_the_same():
     one, other = (recovered("matern12", True, truth, start, 400) for _ in range(2))
     assert one.scales.std == other.scales.std
     assert torch.equal(one.scales.lengthscale, other.scales.lengthscale)
+
+
+def test_lengthscales_fall_to_a_tenth_of_the_start_at_most():
+    """Stars that scatter independently have no lengthscale: the search would go on."""
+    ends = stars(1000, seeded(3))
+    white = torch.randn(1000, generator=seeded(4), dtype=torch.float64)
+    extinction = 1e-3 * ends.norm(dim=1) * torch.exp(0.5 * white)
+    noise = torch.full((1000,), 0.02**2, dtype=torch.float64)
+    kernel = KERNELS["matern12"]
+    found = learn_scales(
+        NeighbourLikelihood(ends, noise, kernel=kernel, positive=True),
+        extinction,
+        Coordinates(
+            start=scales(100.0, 1.0, ConstantMean(value=1e-3)),
+            names=("lengthscale", "variance", "mean"),
+        ),
+        PeriodicFields(kernel, 8, seeded(12)),
+        seeded(13),
+    )
+    assert not found.converged
+    assert float(found.scales.lengthscale[0]) == pytest.approx(10.0)

@@ -81,15 +81,6 @@ def test_the_first_of_repeated_stars_is_kept_unless_it_is_faulty(
     assert stars.l[2] == pytest.approx(catalogue["l"][3])
 
 
-def test_repeated_stars_are_found_across_files(tmp_path: Path, catalogue) -> None:
-    names = np.array([f"star {i}" for i in range(20)])
-    a = write_csv(tmp_path / "a.csv", {**catalogue, "source_id": names})
-    b = write_csv(tmp_path / "b.csv", {**catalogue, "source_id": names[::-1]})
-    report = ingest([a, b], tmp_path / "o.parquet", mappings=MAP)
-    assert report.rows_kept == 40 and not report.faults
-    assert report.repeats == ("20 in a.csv and b.csv",)
-
-
 def test_each_row_is_counted_once(catalogue, run) -> None:
     catalogue["distance"][:3] = -999
     catalogue["extinction"][:3] = np.nan
@@ -368,12 +359,6 @@ def test_batches_of_any_size_give_the_same_table(
     assert report.faults["source_id repeated"] > 20
     for name, column in whole.columns().items():
         np.testing.assert_array_equal(column, pieces.columns()[name])
-
-
-def test_progress_is_told_the_rows(catalogue, run) -> None:
-    rows: list[int] = []
-    run(catalogue, progress=rows.append)
-    assert sum(rows) == 20
 
 
 def test_what_a_map_lacks_is_said_loudly(tmp_path: Path, catalogue) -> None:

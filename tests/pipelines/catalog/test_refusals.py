@@ -37,12 +37,6 @@ def test_a_duplicate_column_is_refused(tmp_path: Path, catalogue, run) -> None:
     refuse(run, path, "more than one column 'l'", mappings=MAP)
 
 
-def test_a_ragged_row_is_refused(tmp_path: Path, catalogue, run) -> None:
-    path = write_csv(tmp_path / "a.csv", catalogue)
-    path.write_text(path.read_text() + "1,2,3\n")
-    refuse(run, path, "Expected 6 columns", mappings=MAP)
-
-
 @pytest.mark.parametrize("value", ["abc", "1.2.3", "12 pc", "N/A", "1,5"])
 def test_text_in_a_column_of_numbers_is_refused(value: str, catalogue, run) -> None:
     column = catalogue["distance"].astype(object)
@@ -60,26 +54,6 @@ def test_text_and_booleans_are_no_numbers_in_typed_files(
             table = Table({**catalogue, "distance": bad})
             table.write(tmp_path / name, overwrite=True, **form)
             refuse(run, tmp_path / name, "expected numbers", mappings=MAP)
-
-
-def test_a_missing_unit_is_never_guessed(catalogue, run) -> None:
-    maps = [item for item in MAP if not item.startswith("distance")]
-    refuse(run, catalogue, "--map distance=distance:kpc", mappings=maps)
-    bare = [*maps, "distance=distance"]
-    refuse(run, catalogue, "no unit is given or in the file", mappings=bare)
-
-
-@pytest.mark.parametrize(
-    ("unit", "match"),
-    [
-        ("parsecs", "not understood"),
-        ("mag", "not a unit of distance"),
-        ("mas", "not a unit of distance"),
-    ],
-)
-def test_an_unfit_unit_is_refused(unit: str, match: str, catalogue, run) -> None:
-    maps = [item for item in MAP if not item.startswith("distance")]
-    refuse(run, catalogue, match, mappings=[*maps, f"distance=distance:{unit}"])
 
 
 def unit_table(catalogue, unit: str) -> Table:
@@ -177,26 +151,6 @@ def test_a_malformed_mapping_is_refused(text: str, match: str) -> None:
         parse_mapping(text)
 
 
-@pytest.mark.parametrize(
-    ("extra", "match"),
-    [
-        (["l=b:deg"], "given twice"),
-        (["ra=l:deg", "dec=b:deg"], "more than one position"),
-        (["parallax=l:mas", "parallax_error=b:mas"], "more than one distance"),
-        (["extinction_lower=l:mag"], "of no use.*counterpart"),
-        (["extinction_lower=l:mag", "extinction_upper=b:mag"], "keep one"),
-        (["parallax_error=b:mas"], "of no use"),
-    ],
-)
-def test_contradictory_mappings_are_refused(extra, match: str, catalogue, run) -> None:
-    refuse(run, catalogue, match, mappings=[*MAP, *extra])
-
-
-def test_cartesian_positions_leave_no_room_for_a_distance(catalogue, run) -> None:
-    maps = [*(f"{axis}=l:pc" for axis in "xyz"), *MAP[2:]]
-    refuse(run, catalogue, "distance=.* is of no use", mappings=maps)
-
-
 def test_a_parallax_needs_its_error(catalogue, run) -> None:
     maps = [item for item in MAP if not item.startswith("distance")]
     refuse(run, catalogue, "parallax.*error", mappings=[*maps, "parallax=l:mas"])
@@ -223,25 +177,6 @@ def test_sources_that_do_not_fit_together_are_refused(
         ingest([a, c], tmp_path / "o.parquet", mappings=MAP)
 
 
-def test_kept_columns_must_be_there_and_not_canonical(catalogue, run) -> None:
-    refuse(run, catalogue, "no column 'colour'", keep=["colour"])
-    refuse(run, catalogue, "cannot keep a column as 'distance'", keep=["distance"])
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.5, float("nan")])
-def test_a_fraction_out_of_range_is_refused(fraction: float, catalogue, run) -> None:
-    refuse(run, catalogue, "from 0 to 1", max_bad=fraction)
-
-
-def test_an_unknown_preset_is_refused_with_a_list(catalogue, run) -> None:
-    refuse(run, catalogue, "there are ananke, gaia-dr3-gspphot", preset="gaia")
-
-
-def test_a_signal_to_noise_that_is_not_positive_is_refused(catalogue, run) -> None:
-    for value in (0.0, -1.0, float("nan")):
-        refuse(run, catalogue, "is positive", min_parallax_snr=value)
-
-
 def test_a_broken_ecsv_header_is_refused(tmp_path: Path, catalogue, run) -> None:
     unit_table(catalogue, "pc").write(tmp_path / "a.ecsv")
     text = (tmp_path / "a.ecsv").read_text()
@@ -253,3 +188,45 @@ def test_filters_name_columns_that_are_there(tmp_path: Path, catalogue, run) -> 
     refuse(run, catalogue, "no column 'ruwe'", where="ruwe < 1.4")
     unit_table(catalogue, "pc").write(tmp_path / "a.fits")
     refuse(run, tmp_path / "a.fits", "expected text", where="l == 'x'")
+
+
+REST = [item for item in MAP if not item.startswith("distance")]
+XYZ = [f"{axis}=l:pc" for axis in "xyz"]
+
+
+@pytest.mark.parametrize(
+    ("mappings", "match"),
+    [
+        (REST, "--map distance=distance:kpc"),
+        ([*REST, "distance=distance"], "no unit is given or in the file"),
+        ([*REST, "distance=distance:parsecs"], "not understood"),
+        ([*REST, "distance=distance:mag"], "not a unit of distance"),
+        ([*REST, "distance=distance:mas"], "not a unit of distance"),
+        ([*MAP, "l=b:deg"], "given twice"),
+        ([*MAP, "ra=l:deg", "dec=b:deg"], "more than one position"),
+        ([*MAP, "parallax=l:mas", "parallax_error=b:mas"], "more than one distance"),
+        ([*MAP, "extinction_lower=l:mag"], "of no use.*counterpart"),
+        ([*MAP, "extinction_lower=l:mag", "extinction_upper=b:mag"], "keep one"),
+        ([*MAP, "parallax_error=b:mas"], "of no use"),
+        ([*XYZ, *MAP[2:]], "distance=.* is of no use"),
+    ],
+)
+def test_unfit_mappings_are_refused(mappings, match: str, catalogue, run) -> None:
+    refuse(run, catalogue, match, mappings=mappings)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"keep": ["colour"]}, "no column 'colour'"),
+        ({"keep": ["distance"]}, "cannot keep a column as 'distance'"),
+        ({"preset": "gaia"}, "there are ananke, gaia-dr3-gspphot"),
+        *(({"max_bad": value}, "from 0 to 1") for value in (-0.1, 1.5, float("nan"))),
+        *(
+            ({"min_parallax_snr": value}, "is positive")
+            for value in (0.0, -1.0, float("nan"))
+        ),
+    ],
+)
+def test_unfit_choices_are_refused(options, match: str, catalogue, run) -> None:
+    refuse(run, catalogue, match, **options)

@@ -125,7 +125,6 @@ def test_a_saved_preset_keeps_whom_a_survey_cites(tmp_path):
     write_preset(path, survey)
     again = load_preset(str(path))
     assert again.references == survey.references and again.columns == survey.columns
-    assert again.references[0].doi and again.cited == survey.cited
 
 
 def test_bands_go_by_their_own_names_with_their_wavelengths(tmp_path):

@@ -17,7 +17,7 @@ from pipelines.compare.maps import compare_map, seen_cells
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import Answers
 from pipelines.maps.density import map_cube
-from pipelines.maps.others import QueriedMap, open_package, read_npz
+from pipelines.maps.opening import QueriedMap, open_package, read_npz
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import xarray
 
-from pipelines.base.errors import InputError
 from pipelines.cubes.sky import near_the_sun
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
@@ -75,8 +74,3 @@ def test_arrays_of_a_cube_do_not_take_the_names_of_columns(store, tmp_path):
     cube.arrays["column_z_mean"] = cube.arrays["mean"]
     with pytest.raises(ValueError, match="column_"):
         write_zarr(tmp_path / "other.zarr", cube)
-
-
-def test_columns_of_what_is_no_store(tmp_path):
-    with pytest.raises(InputError, match="no zarr store"):
-        read_columns(tmp_path)

@@ -77,17 +77,6 @@ def test_maps_in_ring_order_come_back_with_their_last_stars(tmp_path):
         write_healpix(tmp_path / "other.fits", maps, ordering="spiral")
 
 
-def test_a_bright_pixel_is_found_at_its_galactic_direction(tmp_path):
-    maps = make_maps(nside=16, distances=(500.0,))
-    pixel = healpy.ang2pix(16, 120.0, -30.0, lonlat=True, nest=True)
-    maps.mean[...] = 0.0
-    maps.mean[0, pixel] = 5.0
-    write_healpix(tmp_path / "sky.fits", maps)
-    ring = healpy.read_map(tmp_path / "sky.fits")
-    assert ring[healpy.ang2pix(16, 120.0, -30.0, lonlat=True)] == 5.0
-    assert ring.sum() == 5.0
-
-
 def test_the_header_states_frame_ordering_units_and_distances(tmp_path):
     write_healpix(tmp_path / "sky.fits", make_maps())
     with fits.open(tmp_path / "sky.fits", checksum=True) as hdus:

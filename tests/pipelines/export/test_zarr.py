@@ -124,17 +124,6 @@ def test_a_lost_chunk_is_noticed_even_without_hashing(tmp_path):
         read_zarr(store, verify=False)
 
 
-def test_overwriting_must_be_asked_for(tmp_path):
-    store = tmp_path / "map.zarr"
-    write_zarr(store, make_cube())
-    with pytest.raises(InputError, match="exists"):
-        write_zarr(store, make_cube((2, 2, 2)))
-    assert_same(read_zarr(store), make_cube())
-    write_zarr(store, make_cube((2, 2, 2)), overwrite=True)
-    assert_same(read_zarr(store), make_cube((2, 2, 2)))
-    assert [item.name for item in tmp_path.iterdir()] == ["map.zarr"]
-
-
 def test_a_folder_that_is_no_store_is_never_overwritten(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/one.jpg").touch()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import healpy
 import numpy as np
+from astropy import units as u
+from astropy.coordinates import SkyCoord
 
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
@@ -75,3 +77,11 @@ def write(path, nside=16, last=None):
     """The store of this map."""
     write_zarr(path, cube(), integrated(nside, last))
     return path
+
+
+def at(lon, lat, distance):
+    """Galactic coordinates of angles [deg] and distances [pc], broadcast."""
+    lon, lat, distance = np.broadcast_arrays(lon, lat, distance)
+    return SkyCoord(
+        l=lon * u.deg, b=lat * u.deg, distance=distance * u.pc, frame="galactic"
+    )

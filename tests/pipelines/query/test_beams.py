@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import ray_field
 from astropy import units as u
-from astropy.coordinates import SkyCoord
 from astropy.table import Table
 
 import dustmap
@@ -12,11 +11,7 @@ from pipelines.base.errors import InputError
 from pipelines.maps.places import places_of
 from pipelines.query.beams import Beam, averaged
 
-
-def at(lon, lat, distance):
-    return SkyCoord(
-        l=lon * u.deg, b=lat * u.deg, distance=distance * u.pc, frame="galactic"
-    )
+at = ray_field.at
 
 
 COORDS = at([10.0, 200.0, 359.9], [5.0, -60.0, 89.9], [100.0, 150.0, 120.0])

@@ -21,9 +21,8 @@ COORDS = SkyCoord(
 
 
 @pytest.fixture(scope="module")
-def dust(tmp_path_factory):
-    path = tmp_path_factory.mktemp("crossing") / "map.zarr"
-    return open_map(ray_field.write(path, nside=32))
+def dust(store):
+    return open_map(store)
 
 
 def reached(value):
@@ -54,6 +53,15 @@ def test_distance_and_interval_are_where_the_curves_cross(dust):
     np.testing.assert_array_equal(flags["bounded"], np.isfinite(crossing.upper))
     assert not (crossing.lower > crossing.distance).any()
     assert not (crossing.distance > crossing.upper).any()
+    crossing, flags = dust.distance_at(COORDS, 0.61, return_flags=True)
+    expected = ~flags["not_reached"] & (crossing.distance > ray_field.SEEN * u.pc)
+    assert 0 < expected.sum() < len(COORDS)
+    np.testing.assert_array_equal(flags["extrapolated"], expected)
+    # An extinction that the map never reaches lies beyond its end.
+    crossing, flags = dust.distance_at(COORDS[:5], 50 * u.mag, return_flags=True)
+    assert np.isnan(crossing.distance).all() and np.isnan(crossing.upper).all()
+    np.testing.assert_allclose(crossing.lower.value, end[:5], rtol=0.02)
+    assert flags["not_reached"].all() and flags["inside"].all()
 
 
 def test_it_is_the_inverse_of_the_query(dust):
@@ -63,21 +71,6 @@ def test_it_is_the_inverse_of_the_query(dust):
     assert kept.sum() > 100
     back = dust.query(there[kept], integrated=True)
     np.testing.assert_allclose(back.value, 0.25, rtol=1e-9)
-
-
-def test_what_the_map_never_reaches_lies_beyond_its_end(dust):
-    crossing, flags = dust.distance_at(COORDS[:5], 50 * u.mag, return_flags=True)
-    assert np.isnan(crossing.distance).all() and np.isnan(crossing.upper).all()
-    _, end = reached(0.3)
-    np.testing.assert_allclose(crossing.lower.value, end[:5], rtol=0.02)
-    assert flags["not_reached"].all() and flags["inside"].all()
-
-
-def test_a_crossing_beyond_the_last_star_is_flagged(dust):
-    crossing, flags = dust.distance_at(COORDS, 0.61, return_flags=True)
-    expected = ~flags["not_reached"] & (crossing.distance > ray_field.SEEN * u.pc)
-    assert 0 < expected.sum() < len(COORDS)
-    np.testing.assert_array_equal(flags["extrapolated"], expected)
 
 
 def test_one_extinction_for_each_coordinate_and_any_shape(dust):

@@ -2,10 +2,8 @@
 
 import healpy
 import numpy as np
-import one_cloud
 import pytest
-from astropy import units as u
-from astropy.coordinates import SkyCoord
+import ray_field
 
 from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
@@ -34,23 +32,9 @@ def exported(positive_run, tmp_path_factory):
     return folder
 
 
-def galactic(lon, lat, distance):
-    return SkyCoord(
-        l=lon * u.deg, b=lat * u.deg, distance=distance * u.pc, frame="galactic"
-    )
-
-
 def pixels(distance):
     lon, lat = healpy.pix2ang(NSIDE, np.arange(12 * NSIDE**2), nest=True, lonlat=True)
-    return galactic(lon, lat, distance * np.ones(len(lon)))
-
-
-@pytest.fixture(scope="module")
-def coords():
-    lower, upper = np.array(one_cloud.BOX).T
-    ends = np.random.default_rng(6).uniform(lower, upper, size=(300, 3))
-    places = one_cloud.at(ends, np.zeros(300), 0.1)
-    return galactic(places.l, places.b, places.distance)
+    return ray_field.at(lon, lat, distance)
 
 
 @pytest.mark.parametrize("name", ["map.fits", "map.vti"])

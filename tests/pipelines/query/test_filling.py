@@ -6,8 +6,6 @@ import healpy
 import numpy as np
 import pytest
 import ray_field
-from astropy import units as u
-from astropy.coordinates import SkyCoord
 from astropy.io import fits
 from astropy.table import Table
 
@@ -20,11 +18,12 @@ from pipelines.formats.fits import read_fits, write_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.vtk import read_vti
 from pipelines.maps.continued import Continued
-from pipelines.maps.others import QueriedMap
+from pipelines.maps.opening import QueriedMap
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube
 
 LEVEL = 5e-3
+at = ray_field.at
 
 
 class Even:
@@ -43,17 +42,6 @@ def queried(source):
 
 
 EVEN, BLIND = queried(Even()), queried(Even(reach=0.0))
-
-
-def at(lon, lat, distance):
-    return SkyCoord(
-        l=lon * u.deg, b=lat * u.deg, distance=distance * u.pc, frame="galactic"
-    )
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ray_field.write(tmp_path_factory.mktemp("filling") / "map.zarr", nside=32)
 
 
 @pytest.fixture(scope="module")

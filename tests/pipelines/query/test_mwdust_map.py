@@ -7,8 +7,6 @@ import warnings
 import numpy as np
 import pytest
 import ray_field
-from astropy import units as u
-from astropy.coordinates import SkyCoord
 
 import dustmap
 from pipelines.bands import factor
@@ -26,18 +24,8 @@ with warnings.catch_warnings():
     from pipelines.query.mwdust_map import MwdustMap
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return ray_field.write(tmp_path_factory.mktemp("mwdust") / "map.zarr")
-
-
 def plain(path, distance):
-    where = SkyCoord(
-        l=np.full(len(distance), 30.0) * u.deg,
-        b=np.full(len(distance), 3.0) * u.deg,
-        distance=distance * u.kpc,
-        frame="galactic",
-    )
+    where = ray_field.at(30.0, 3.0, 1e3 * distance)
     return dustmap.open_map(path).query(where, integrated=True).value
 
 

@@ -95,8 +95,5 @@ def test_a_distance_is_demanded_and_needs_a_unit():
     with pytest.raises(InputError, match="without a unit"):
         places_of(SkyCoord(ra=1 * u.deg, dec=2 * u.deg, distance=3))
     assert places_of(bare, total=True).distance == np.inf
-
-
-def test_what_is_no_coordinate_is_refused():
     with pytest.raises(InputError, match="SkyCoord, got tuple"):
         places_of((10, 20, 300))

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import one_cloud
 import pytest
+import ray_field
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
@@ -17,36 +17,10 @@ from pipelines.run.predict import predict_columns
 
 
 @pytest.fixture(scope="module")
-def places():
-    """Places in the box and the coordinates of the same."""
-    rng = np.random.default_rng(6)
-    lower, upper = np.array(one_cloud.BOX).T
-    ends = rng.uniform(lower, upper, size=(300, 3))
-    return one_cloud.at(ends, np.zeros(300), 0.1)
-
-
-@pytest.fixture(scope="module")
-def coords(places):
-    return SkyCoord(
-        l=places.l * u.deg,
-        b=places.b * u.deg,
-        distance=places.distance * u.pc,
-        frame="galactic",
-    )
-
-
-@pytest.fixture(scope="module")
 def store(positive_run, tmp_path_factory):
     path = tmp_path_factory.mktemp("positive") / "map.zarr"
     write_zarr(path, map_cube(positive_run), integrated(positive_run, nside=32))
     return path
-
-
-def test_a_run_asked_without_a_quantity_says_what_to_pass(positive_run):
-    dust = open_map(positive_run.path)
-    coords = SkyCoord(10 * u.deg, 2 * u.deg, 150 * u.pc, frame="galactic")
-    with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
-        dust.query(coords)
 
 
 def test_a_run_answers_as_predict_does(positive_run, places, coords):
@@ -97,20 +71,20 @@ def test_draws_stand_on_a_last_axis_and_scatter_as_the_std_says(
     assert abs(np.median(ratio) - 1) < 0.1
     again = dust.query(shaped, integrated=True, mode="samples")
     np.testing.assert_array_equal(again, draws)
-
-
-def along(direction, distances):
-    lon, lat = (np.full(len(distances), angle) for angle in direction)
-    return SkyCoord(
-        l=lon * u.deg, b=lat * u.deg, distance=distances * u.pc, frame="galactic"
-    )
+    outside = dust.query(ray_field.at([0, 1], 0, 9000), integrated=True, mode="samples")
+    assert outside.shape == (2, count) and np.isnan(outside).all()
+    run = open_map(positive_run.path)
+    with pytest.raises(InputError, match="export RUN --zarr"):
+        run.distance_at(shaped, 0.3)
+    with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
+        run.query(shaped)
 
 
 def test_samples_along_one_direction_are_curves(positive_run):
     """Another order, another frame, another query: the same curves, which rise."""
     dust = open_map(positive_run.path)
     distances = np.arange(5.0, 480.0, 5.0)
-    places = along((18.4, -9.0), distances)
+    places = ray_field.at(18.4, -9.0, distances)
     draws = dust.query(places, integrated=True, mode="samples").value
     falls = np.diff(draws, axis=0) < 0
     assert falls.mean() < 0.01
@@ -118,11 +92,7 @@ def test_samples_along_one_direction_are_curves(positive_run):
     for again in (places[order], places[order].icrs):
         some = dust.query(again, integrated=True, mode="samples").value
         np.testing.assert_allclose(some, draws[order], rtol=1e-6)
-    one = dust.query(
-        places, integrated=True, mode="random_sample", rng=np.random.default_rng(2)
-    )
-    assert (draws == one.value[:, None]).all(axis=0).sum() == 1
-    near = along((18.4, -9.0 + 1e-3), distances)
+    near = ray_field.at(18.4, -9.0 + 1e-3, distances)
     other = dust.query(near, integrated=True, mode="samples").value
     assert not np.allclose(other, draws, rtol=1e-3)
 
@@ -152,19 +122,6 @@ def test_one_random_sample_is_one_of_the_samples(positive_run, store, coords):
     assert same.sum() == 1
     with pytest.raises(InputError, match="default_rng"):
         dust.query(coords, integrated=False, mode="random_sample")
-
-
-def test_draws_outside_are_nan_with_their_axis(positive_run):
-    dust = open_map(positive_run.path)
-    far = SkyCoord(l=[0, 1] * u.deg, b=0 * u.deg, distance=9 * u.kpc, frame="galactic")
-    draws = dust.query(far, integrated=True, mode="samples")
-    assert draws.shape == (2, len(positive_run.posterior.samples))
-    assert np.isnan(draws).all()
-
-
-def test_the_inverse_needs_a_store(positive_run, coords):
-    with pytest.raises(InputError, match="export RUN --zarr"):
-        open_map(positive_run.path).distance_at(coords, 0.3)
 
 
 def test_intervals_of_the_inverse_hold_two_thirds_of_the_draws(positive_run, store):

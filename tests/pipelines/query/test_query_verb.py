@@ -15,11 +15,6 @@ from pipelines.query.table import rounded
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return ray_field.write(tmp_path_factory.mktemp("verb") / "map.zarr")
-
-
-@pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     """Stars: inside, outside, without distance, behind the last, without position."""
     path = tmp_path_factory.mktemp("rows") / "stars.csv"
@@ -69,7 +64,7 @@ def refused(command, line, text):
 
 def test_one_place_is_told_with_names_and_units(command, path):
     found = said(command, f"query {path} --l 90 --b 5 --distance 200")
-    here = SkyCoord(l=90 * u.deg, b=5 * u.deg, distance=200 * u.pc, frame="galactic")
+    here = ray_field.at(90, 5, 200)
     dust = open_map(path)
     for what, answer in (
         ("extinction", dust.extinction(here)),
@@ -83,6 +78,15 @@ def test_one_place_is_told_with_names_and_units(command, path):
             assert len(number.strip("0.").partition("e")[0]) <= 5
             assert u.Unit(unit) == value.unit
     assert found["flags"] == ["inside"]
+    found = said(command, f"query {path} --l 90 --b 5 --distance 2000")
+    assert found["extinction_mean"][0] == "nan"
+    assert found["flags"] == ["outside", "the", "map"]
+    line = f"query {path} --ra 83.8 --dec -5.4 --distance 150"
+    for options, names in (
+        ("--integrated --mode std", {"extinction_std"}),
+        ("--differential --pct 5,95", {"density_p5", "density_p95"}),
+    ):
+        assert set(said(command, f"{line} {options}")) == {*names, "flags"}
 
 
 def test_a_place_may_have_units_and_sexagesimal_angles(command, path):
@@ -91,19 +95,6 @@ def test_a_place_may_have_units_and_sexagesimal_angles(command, path):
     assert command(other).output == plain and "extinction_mean" in plain
     refused(command, f"query {path} --l 5 --b 5 --distance 2mag", "no length")
     refused(command, f"query {path} --ra 5x --dec 5 --distance 2", "no angle")
-
-
-def test_one_quantity_one_mode(command, path):
-    line = f"query {path} --ra 83.8 --dec -5.4 --distance 150"
-    assert set(said(command, f"{line} --integrated --mode std")) == {
-        "extinction_std",
-        "flags",
-    }
-    assert set(said(command, f"{line} --differential --pct 5,95")) == {
-        "density_p5",
-        "density_p95",
-        "flags",
-    }
 
 
 def test_the_inverse_and_the_whole_way(command, path):
@@ -121,12 +112,6 @@ def test_the_inverse_and_the_whole_way(command, path):
     end = float(found["distance_lower"][0])
     assert end == pytest.approx(ray_field.HALF[1], rel=0.02)
     assert "not reached" in " ".join(found["flags"])
-
-
-def test_outside_is_said(command, path):
-    found = said(command, f"query {path} --l 90 --b 5 --distance 2000")
-    assert found["extinction_mean"][0] == "nan"
-    assert found["flags"] == ["outside", "the", "map"]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "ecsv"])
@@ -168,8 +153,7 @@ def test_a_table_keeps_every_row_and_column(command, path, rows, tmp_path, suffi
     inside = [True, False, False, True, False]
     np.testing.assert_array_equal(np.isfinite(found), inside)
     assert flags["inside"] == inside
-    coords = SkyCoord(l=10 * u.deg, b=5 * u.deg, distance=200 * u.pc, frame="galactic")
-    answer = open_map(path).extinction(coords)
+    answer = open_map(path).extinction(ray_field.at(10, 5, 200))
     assert found[0] == pytest.approx(answer.mean.value, abs=1e-2 * answer.std.value)
     if suffix != "csv":
         assert table["extinction_mean"].unit == u.mag
