@@ -94,7 +94,12 @@ class LogNormal(TorusModel[GridWhitening]):
                 f"mean function is {float(median.min()):.3g} at its lowest: use a "
                 "positive mean, or a Gaussian density"
             )
-        self._log_mean = median.log().to(dtype=self.dtype, device=self.device)
+        logarithm = median.log()
+        if whitening.cut:
+            # The mean over what the grids do not carry.
+            below = whitening.tori.constants(whitening.unresolved)
+            logarithm += below.repeat_interleave(len(median) // len(below)) / 2
+        self._log_mean = logarithm.to(dtype=self.dtype, device=self.device)
         # Shared with all models derived from this: one for each level.
         self._measured: list[LocalResidual] = []
         self._relative: list[Tensor] = []
@@ -126,6 +131,7 @@ class LogNormal(TorusModel[GridWhitening]):
                     grid.spacing,
                     refinement=self.whitening.refinement,
                     interpolation=self.interpolation,
+                    cut=self.whitening.cut,
                 )
                 for grid in self.whitening.tori.grids
             ]

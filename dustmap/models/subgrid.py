@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import scipy.ndimage
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ from dustmap.kernels import Radial
 from dustmap.linalg.operator import LinearOperator
 from dustmap.projection import Interpolation, projection
 from dustmap.whitening import TorusWhitening
+from dustmap.whitening.bands import band_covariance, shortest_time
 
 # Cells per axis of the small torus in one, two and three dimensions: about ten thousand
 # in total give c to 2% and κ to 5%. The number does not depend on the lengthscale, or
@@ -75,6 +77,7 @@ def local_residual(
     *,
     refinement: int = 1,
     interpolation: Interpolation = "linear",
+    cut: float = 0.0,
 ) -> LocalResidual:
     r"""Measure the residual of a kernel on a grid of this spacing.
 
@@ -90,14 +93,22 @@ def local_residual(
         Refinement of the grid on which the inducing points determine the field.
     interpolation
         Weights of W.
+    cut
+        The shortest scale of the field on the grid, in its steps: what is below is
+        independent of it, a part of the residual whose κ is that of its exponential,
+        :math:`\int (e^{k_{[0, t]}(x)} - 1) dx`.
     """
-    dimension = len(spacing)
+    dimension, prior = len(spacing), kernel
     kernel = _as_rough(kernel, spacing)
     cells = (_CELLS[dimension],) * dimension
     box = Grid(shape=cells, spacing=tuple(spacing), origin=(0.0,) * dimension)
     torus = Torus(grid=box, shape=cells)
     fine = TorusWhitening(
-        kernel, torus, refinement=refinement * _PHASES, image_tolerance=_IMAGES
+        kernel,
+        torus,
+        refinement=refinement * _PHASES,
+        cut=cut,
+        image_tolerance=_IMAGES,
     )
     known = fine.refined(refinement)
     count = refinement * _PHASES
@@ -131,7 +142,25 @@ def local_residual(
     for axis in range(dimension):
         variance = variance.unflatten(axis, (-1, count)).mean(dim=axis)
     line = _line_variance(power, [h / count for h in spacing]) * _kinks(variance)
+    if cut:
+        line += _line_below(prior, spacing, cut)
+        zero = torch.zeros(1, dtype=torch.float64)
+        time = shortest_time(prior, spacing, cut)
+        variance += float(band_covariance(prior, 0.0, time, zero))
     return LocalResidual(line=line, phases=variance)
+
+
+def _line_below(kernel: Radial, spacing: tuple[float, ...], cut: float) -> float:
+    """Return κ of what is below the cut, by Gauss–Legendre panels towards its cusp."""
+    time = shortest_time(kernel, spacing, cut)
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    edges = np.concatenate([[0.0], np.geomspace(1e-4, 10.0, 40)])
+    halves = np.diff(edges)[:, None] / 2
+    at = torch.from_numpy((edges[:-1, None] + halves * (nodes + 1)).ravel())
+    value = band_covariance(kernel, 0.0, time, at * math.sqrt(time)).expm1()
+    scale = float(kernel.lengthscale.detach().double().log().mean().exp())
+    total = float(value @ torch.from_numpy((halves * weights).ravel()))
+    return 2 * total * scale * math.sqrt(time)
 
 
 def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:

@@ -17,6 +17,7 @@ at every frequency. A band's spectrum is thus a sum of products of positive numb
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -53,14 +54,10 @@ def band_spectrum(
     ValueError
         If the kernel is no mixture of Gaussians with a density over τ.
     """
-    if kernel.smoothness is None:
-        raise ValueError(
-            f"a {kernel.title} covariance has no bands of scales: use a Matérn "
-            "covariance, or one level"
-        )
+    smoothness = _smoothness(kernel)
     scale = kernel.lengthscale.detach().double().expand(len(torus.shape)).tolist()
     steps = [h / s for h, s in zip(torus.grid.spacing, scale, strict=True)]
-    times, weights = _mixture(kernel.smoothness, shortest, longest, max(steps) ** 2)
+    times, weights = _mixture(smoothness, shortest, longest, max(steps) ** 2)
     *axes, last = [
         _gaussian_spectra(times, n, h) for n, h in zip(torus.shape, steps, strict=True)
     ]
@@ -70,6 +67,40 @@ def band_spectrum(
         product = (product[:, :, None] * axis[:, None, :]).flatten(1)
     shape = (*torus.shape[:-1], last.shape[1])
     return float(kernel.variance) * (product.mT @ last).reshape(shape)
+
+
+def band_covariance(
+    kernel: Radial, shortest: float, longest: float, distance: Float[Tensor, "*n"]
+) -> Float[Tensor, "*n"]:
+    """Return a band's covariance at scaled distances r (times as in `band_spectrum`).
+
+    Raises
+    ------
+    ValueError
+        If the kernel is no mixture of Gaussians with a density over τ.
+    """
+    # To the longest time over √τ: one part.
+    cell = min(longest, _END / (2 * _smoothness(kernel)))
+    times, weights = _mixture(_smoothness(kernel), shortest, longest, cell)
+    total = torch.zeros_like(distance)
+    for time, weight in zip(times.tolist(), weights.tolist(), strict=True):
+        total += weight * torch.exp(-(distance**2) / (4 * time))
+    return float(kernel.variance) * total
+
+
+def shortest_time(kernel: Radial, spacing: Sequence[float], cut: float) -> float:
+    """Return :math:`t = (c h)^2` with the largest step h, in lengthscales squared."""
+    scale = kernel.lengthscale.detach().expand(len(spacing)).tolist()
+    return (cut * max(h / s for h, s in zip(spacing, scale, strict=True))) ** 2
+
+
+def _smoothness(kernel: Radial) -> float:
+    if kernel.smoothness is None:
+        raise ValueError(
+            f"a {kernel.title} covariance has no bands of scales: use a Matérn "
+            "covariance, or one level"
+        )
+    return kernel.smoothness
 
 
 def _mixture(

@@ -21,9 +21,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.grid import Torus
-from dustmap.kernels import Kernel
+from dustmap.kernels import Kernel, Radial
 from dustmap.linalg.circulant import inverse_transform
 from dustmap.tori import Tori
+from dustmap.whitening.bands import band_covariance, shortest_time
 
 
 class TorusModes:
@@ -157,6 +158,10 @@ class GridWhitening(ABC):
         Where the white noise lives.
     refinement
         How many times finer the field is than these tori.
+    cut
+        If positive, the field has only the part of a Matérn covariance that is longer
+        than this many grid steps: its band of times from :math:`t = (c h)^2` on, with
+        the largest step h along an axis, in lengthscales (`dustmap.whitening.bands`).
     dtype, device
         Precision and place of products; spectra are computed in float64.
     """
@@ -168,12 +173,14 @@ class GridWhitening(ABC):
         noise: Sequence[Torus],
         *,
         refinement: int = 1,
+        cut: float = 0.0,
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
         self.kernel = kernel
         self.tori = tori
         self.refinement = refinement
+        self.cut = cut
         self.dtype = dtype
         self.device = torch.device(device)
         self.modes = Modes(noise, dtype, self.device)
@@ -187,6 +194,19 @@ class GridWhitening(ABC):
     def fine_size(self) -> int:
         """Length of the field: all points of the tori, refined."""
         return self.tori.size * self.refinement**self.tori.grids.dimension
+
+    @property
+    def unresolved(self) -> list[float]:
+        """The variance of the field below the cut of every grid."""
+        if not self.cut:
+            return [0.0] * len(self.tori)
+        kernel, zero = self.kernel, torch.zeros(1, dtype=torch.float64)
+        assert isinstance(kernel, Radial)
+        found = []
+        for torus in self.tori:
+            time = shortest_time(kernel, torus.grid.spacing, self.cut)
+            found.append(float(band_covariance(kernel, 0.0, time, zero)))
+        return found
 
     @abstractmethod
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:

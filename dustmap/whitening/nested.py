@@ -34,7 +34,7 @@ from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Radial
 from dustmap.tori import Tori
 from dustmap.whitening import splines
-from dustmap.whitening.bands import band_spectrum
+from dustmap.whitening.bands import band_spectrum, shortest_time
 from dustmap.whitening.modes import GridWhitening, TorusModes
 from dustmap.whitening.torus import padded_torus
 
@@ -145,6 +145,8 @@ class LevelWhitening(GridWhitening):
         A Matérn covariance.
     tori
         Where the field lives.
+    cut
+        The shortest scale of the field on each grid, in its steps.
     dtype, device
         Precision and place of products; spectra are computed in float64.
 
@@ -159,20 +161,19 @@ class LevelWhitening(GridWhitening):
         kernel: Radial,
         tori: Tori,
         *,
+        cut: float = 0.0,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         coarser = hidden_tori(tori[0], kernel)
         self.hidden = len(coarser)
         self._tori = (*coarser, *tori)
-        super().__init__(kernel, tori, self._tori, dtype=dtype, device=device)
-        scale = kernel.lengthscale.detach().expand(tori.grids.dimension).tolist()
-        # ``t_l``, in lengthscales squared.
-        self._cuts = [
-            (_CUT * max(h / s for h, s in zip(torus.grid.spacing, scale, strict=True)))
-            ** 2
-            for torus in self._tori
-        ]
+        super().__init__(kernel, tori, self._tori, cut=cut, dtype=dtype, device=device)
+        # ``t_l``, and the shortest times that fields have.
+        self._cuts, self._lowest = (
+            [shortest_time(kernel, torus.grid.spacing, c) for torus in self._tori]
+            for c in (_CUT, cut)
+        )
         self._parts = [self._level(kernel, n) for n in range(len(self._tori))]
 
     def _level(self, kernel: Radial, number: int) -> _Level:
@@ -190,7 +191,7 @@ class LevelWhitening(GridWhitening):
         window, finer = (), ()
         modes = self.modes.parts[number]
         if number >= self.hidden:
-            spectrum = band_spectrum(kernel, torus, 0.0, longest)
+            spectrum = band_spectrum(kernel, torus, self._lowest[number], longest)
             folded = self._root(spectrum.sqrt(), modes)
         if number + 1 < len(self._tori):
             band = band_spectrum(kernel, torus, self._cuts[number], longest)

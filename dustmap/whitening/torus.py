@@ -6,6 +6,7 @@ With the periodically summed kernel ``ε = C^{-1/2} u`` is diagonal in Fourier s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
-from dustmap.linalg.circulant import Circulant
+from dustmap.linalg.circulant import Circulant, inverse_transform
 from dustmap.tori import Tori
+from dustmap.whitening.bands import band_covariance, band_spectrum, shortest_time
 from dustmap.whitening.modes import GridWhitening
 
 # Lags at which a kernel is evaluated together, with some dozen numbers for each.
@@ -63,6 +65,8 @@ class TorusWhitening(GridWhitening):
         Where ξ lives.
     refinement
         r, how many times finer the field is than the inducing points.
+    cut
+        The shortest scale of the field, in steps of the torus.
     dtype, device
         Precision and place of products; spectra are computed in float64.
     image_tolerance
@@ -76,6 +80,7 @@ class TorusWhitening(GridWhitening):
         torus: Torus,
         *,
         refinement: int = 1,
+        cut: float = 0.0,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
         image_tolerance: float | None = None,
@@ -87,6 +92,7 @@ class TorusWhitening(GridWhitening):
             Tori(tori=(torus,)),
             (torus,),
             refinement=refinement,
+            cut=cut,
             dtype=dtype,
             device=device,
         )
@@ -95,21 +101,19 @@ class TorusWhitening(GridWhitening):
         # lengthscales single precision needs a fifth of those of double precision.
         precise = IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
         self.image_tolerance = image_tolerance or precise
-        self.periodic = kernel.periodised(torus.periods, self.image_tolerance)
         self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
         self.fine_shape = tuple(n * refinement for n in torus.shape)
-        column = self._column(1)
-        coarse = fine = Circulant.from_first_column(column)
+        coarse = fine = self._circulant(1)
         if refinement > 1:
-            fine = Circulant.from_first_column(self._column(refinement))
+            fine = self._circulant(refinement)
         self.coarse, self.fine = coarse, fine
         at_zero = kernel(torch.zeros(1, len(torus.shape)).double())
         self.report = TorusReport(
             shape=torus.shape,
             dropped_modes=coarse.dropped_modes(),
             dropped_fine_modes=fine.dropped_modes(),
-            wrap_error=_wrap_gap(kernel, torus.grid, column) / float(at_zero),
+            wrap_error=self._wrap_gap() / float(at_zero),
         )
         # Roots for modes with the factors √2: from them, and to them.
         root = coarse.power(0.5).to(dtype, self.device).spectrum
@@ -121,12 +125,41 @@ class TorusWhitening(GridWhitening):
             self._full_inverse_root = _full_spectrum(coarse.power(-0.5)).to(dtype)
             self._fine_spectrum = fine.spectrum.to(dtype)
 
-    def _column(self, refinement: int) -> Float[Tensor, "*n"]:
-        """The periodised kernel at all lags of the torus with this refinement."""
+    def _circulant(self, refinement: int) -> Circulant:
+        """The periodised covariance on the torus with this refinement."""
+        if self.cut:
+            assert isinstance(self.kernel, Radial)
+            time = shortest_time(self.kernel, self.torus.grid.spacing, self.cut)
+            grid = self.torus.grid.refined(refinement)
+            shape = tuple(n * refinement for n in self.torus.shape)
+            torus = Torus(grid=grid, shape=shape)
+            spectrum = band_spectrum(self.kernel, torus, time, math.inf)
+            return Circulant(spectrum.to(self.device), shape)
+        periodic = self.kernel.periodised(self.torus.periods, self.image_tolerance)
         axes = self.torus.half_lags(refinement, self.device)
-        return _even_column(
-            self.periodic, axes, tuple(n * refinement for n in self.torus.shape)
-        )
+        shape = tuple(n * refinement for n in self.torus.shape)
+        return Circulant.from_first_column(_even_column(periodic, axes, shape))
+
+    def _wrap_gap(self) -> float:
+        """``max |k_periodic − k|`` over lags within the box."""
+        grid, shape = self.torus.grid, self.torus.shape
+        axes = [
+            h * torch.arange(n, dtype=torch.float64, device=self.device)
+            for n, h in zip(grid.shape, grid.spacing, strict=True)
+        ]
+        column = inverse_transform(self.coarse.spectrum.to(torch.complex128), shape)
+        block = column[tuple(slice(0, n) for n in grid.shape)]
+        return float((block - _even_column(self._plain, axes, grid.shape)).abs().max())
+
+    def _plain(self, lags: Float[Tensor, "*n d"]) -> Float[Tensor, "*n"]:
+        """The covariance that the torus periodises."""
+        if not self.cut:
+            return self.kernel(lags)
+        assert isinstance(self.kernel, Radial)
+        time = shortest_time(self.kernel, self.torus.grid.spacing, self.cut)
+        scaled = lags / self.kernel.lengthscale.detach().to(lags)
+        distance = torch.linalg.vector_norm(scaled, dim=-1)
+        return band_covariance(self.kernel, time, math.inf, distance)
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``A ε``: the conditional mean of the field on the fine torus."""
@@ -180,6 +213,7 @@ class TorusWhitening(GridWhitening):
                 self.kernel,
                 self.torus,
                 refinement=refinement,
+                cut=self.cut,
                 dtype=self.dtype,
                 device=self.device,
                 image_tolerance=self.image_tolerance,
@@ -205,7 +239,9 @@ class TorusWhitening(GridWhitening):
 
 
 def _even_column(
-    kernel: Kernel, axes: list[Float[Tensor, " _"]], shape: tuple[int, ...]
+    kernel: Callable[[Tensor], Tensor],
+    axes: list[Float[Tensor, " _"]],
+    shape: tuple[int, ...],
 ) -> Float[Tensor, "*n"]:
     """``k`` on the mesh of these lags; axes with the non-negative ones are mirrored.
 
@@ -224,17 +260,6 @@ def _even_column(
     if len(axes[0]) < shape[0]:
         column[len(axes[0]) :] = column[1 : (shape[0] + 1) // 2].flip(0)
     return column
-
-
-def _wrap_gap(kernel: Kernel, grid: Grid, column: Float[Tensor, "*n"]) -> float:
-    """``max |k_periodic − k|`` over lags within the box."""
-    axes = [
-        h * torch.arange(n, dtype=torch.float64, device=column.device)
-        for n, h in zip(grid.shape, grid.spacing, strict=True)
-    ]
-    plain = _even_column(kernel, axes, grid.shape)
-    block = column[tuple(slice(0, n) for n in grid.shape)]
-    return float((block - plain).abs().max())
 
 
 def _full_spectrum(circulant: Circulant) -> Tensor:

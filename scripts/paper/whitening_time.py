@@ -179,7 +179,7 @@ def prepare(name: str, kernel: Radial, grid: Grid) -> Prepared:
         ).points()
         # k_n = C^{-1/2} k_cn: one product in Fourier space.
         return Prepared(
-            whitening.periodic,
+            kernel.periodised(torus.periods, whitening.image_tolerance),
             points,
             lambda cross: (inverse_root.matvec(cross), None, None),
         )

@@ -17,6 +17,7 @@ from dustmap.kernels import KERNELS, Constant, Matern32, Matern52, SquaredExpone
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.testing import check_linear_operator
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
+from dustmap.whitening.bands import band_covariance
 
 SPACING = (1.0, 0.8, 1.25)
 SCALES = (0.9, 1.0, 1.1)
@@ -159,10 +160,34 @@ def test_the_wrap_error_is_that_of_the_covariance_inside_the_box():
         w = TorusWhitening(kernel, Torus(grid=grid, shape=shape))
         points = grid.points()
         lag = points[:, None] - points[None]
-        exact = (w.periodic(lag) - kernel(lag)).abs().max() / 3.0
+        periodic = kernel.periodised(w.torus.periods, w.image_tolerance)
+        exact = (periodic(lag) - kernel(lag)).abs().max() / 3.0
         assert w.report.wrap_error == pytest.approx(float(exact), rel=1e-9)
         assert w.report.wrap_error < 0.5 * previous
         previous = w.report.wrap_error
+
+
+@pytest.mark.parametrize("refinement", [1, 2])
+@pytest.mark.parametrize("name", ["matern12", "matern32"])
+def test_below_its_cut_a_torus_carries_nothing(name, refinement, generator):
+    grid = Grid(shape=(10, 9), spacing=(1.0, 0.8), origin=(0.0, 0.0))
+    kernel = KERNELS[name](lengthscale=[3.0, 2.4], variance=1.5)
+    torus = padded_torus(grid, kernel, 1e-6)
+    w = TorusWhitening(kernel, torus, refinement=refinement, cut=0.6)
+    time = (0.6 / 3) ** 2
+    A = as_operator(w).to_dense()
+    check_linear_operator(as_operator(w), generator=generator)
+    lags = grid.points() / torch.tensor([3.0, 2.4], dtype=torch.float64)
+    distance = lags.norm(dim=1).reshape(grid.shape)
+    exact = band_covariance(kernel, time, math.inf, distance)
+    every = (slice(None, None, refinement),) * 2
+    first = (A @ A.mT)[0].reshape(w.fine_shape)[every]
+    found = first[: grid.shape[0], : grid.shape[1]]
+    torch.testing.assert_close(found, exact, rtol=0, atol=2e-5)
+    (below,) = w.unresolved
+    assert below + float(exact[0, 0]) == pytest.approx(1.5)
+    assert TorusWhitening(kernel, torus).unresolved == [0.0]
+    assert w.report.wrap_error < 1e-5
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -16,6 +16,7 @@ from dustmap.grid import Grid
 from dustmap.kernels import KERNELS, Matern32
 from dustmap.models import subgrid
 from dustmap.models.subgrid import local_residual
+from dustmap.whitening.bands import band_covariance
 
 SPACING = (0.5, 0.4, 0.6)
 VARIANCE = 1.7
@@ -182,6 +183,19 @@ def test_long_line_integrals_collect_it_by_their_length(dimension, count, length
         increases.append((far - near) / length)
     found = measured(dimension).line
     assert found == pytest.approx(np.mean(increases), rel=0.06)
+
+
+def test_what_lies_below_a_cut_is_added():
+    """Linear interpolation loses little of a field without short scales."""
+    kernel, spacing = KERNELS["matern12"](lengthscale=100.0, variance=1.2), (25.0,) * 3
+    found = local_residual(kernel, spacing, cut=0.6)
+    time = (0.6 * 25 / 100) ** 2
+    s = torch.linspace(0, 400, 400_001, dtype=torch.float64)
+    below = band_covariance(kernel, 0.0, time, s / 100)
+    line = 2 * float(torch.trapezoid(below.expm1(), s))
+    assert line < found.line < 1.1 * line
+    assert float(found.phases.min()) == pytest.approx(float(below[0]), rel=1e-6)
+    assert float(found.phases.max()) < 1.2 * float(below[0])
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])
