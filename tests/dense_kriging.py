@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import pairwise
+
 import numpy as np
 import torch
-from scipy.interpolate import RegularGridInterpolator
+from scipy.integrate import quad
+from scipy.interpolate import CubicSpline, RegularGridInterpolator
+from scipy.special import erfc
 
-from dustmap.residual.covariance import RayCovariance, Rays, ray_table
+from dustmap.residual.covariance import RayCovariance, Rays, Remainder, ray_table
 from dustmap.residual.kriging import JITTER
 
 
@@ -18,20 +23,52 @@ def components(covariance: RayCovariance, one: Rays, other: Rays) -> torch.Tenso
         scales = covariance.lengthscales
         parts = [s**2 * integrals(chord, *(x / s for x in lengths)) for s in scales]
         return (one.density * other.density)[..., None] * torch.stack(parts, dim=-1)
-    assert covariance.cells is not None
+    assert covariance.levels is not None
+    assert covariance.remainder is not None
     assert one.profile is not None
     assert other.profile is not None
     shorter = torch.minimum(one.lengths, other.lengths)
-    total = shorter.new_zeros(*shorter.shape, len(covariance.lengthscales))
-    edges, cells = covariance.edges.tolist(), covariance.cells.tolist()
-    for b, (start, end, cell) in enumerate(zip(edges, edges[1:], cells)):
+    total = shorter.new_zeros(shorter.shape)
+    edges, levels = covariance.edges.tolist(), covariance.levels.tolist()
+    for b, (start, end, level) in enumerate(zip(edges, edges[1:], levels)):
         within = (shorter.clamp_max(end) - start).clamp_min(0.0)
         product = one.profile[..., b] * other.profile[..., b] * within
-        for j, scale in enumerate(cell * s for s in covariance.lengthscales):
-            x = (chord * (start + end) / 2 / scale).clamp_min(1e-9)
-            bessel = x * torch.special.modified_bessel_k1(x)
-            total[..., j] += product * 2 * scale * bessel
-    return total
+        impact = (chord * (start + end) / 2).numpy()
+        total += product * torch.from_numpy(line(covariance.remainder, level, impact))
+    return total[..., None]
+
+
+def relative(remainder: Remainder, level: int, distance: np.ndarray) -> np.ndarray:
+    """``e^k - 1`` of a Matern-1/2 covariance's shortest band, in closed form."""
+    assert remainder.kernel == "matern12"
+    root = remainder.cuts[level] / remainder.lengthscale
+    half = distance / remainder.lengthscale / 2
+    near = np.exp(-2 * half) * erfc(half / root - root)
+    far = np.exp(2 * half) * erfc(half / root + root)
+    return np.expm1(remainder.variance * (near - far) / 2)
+
+
+@cache
+def _line(remainder: Remainder, level: int) -> CubicSpline:
+    """``κ`` over logarithms of impact parameters, by adaptive quadrature."""
+    cut = remainder.cuts[level]
+    impacts = cut * np.geomspace(1e-6, 20.0, 300)
+
+    def at(impact: float) -> float:
+        def along(x: float) -> float:
+            return float(relative(remainder, level, np.hypot(impact, x)))
+
+        breaks = sorted({0.0, min(impact, cut), cut, 12 * cut})
+        return 2 * sum(quad(along, *part)[0] for part in pairwise(breaks))
+
+    values = [at(impact) if impact < 12 * cut else 0.0 for impact in impacts]
+    return CubicSpline(np.log(impacts), values)
+
+
+def line(remainder: Remainder, level: int, impact: np.ndarray) -> np.ndarray:
+    """``κ`` at impact parameters [pc]."""
+    spline = _line(remainder, level)
+    return spline(np.log(np.maximum(impact, 1e-300)).clip(spline.x[0], spline.x[-1]))
 
 
 def integrals(chord, one, other):

@@ -1,21 +1,22 @@
 r"""Rays, and the covariance of extinctions along neighbouring ones.
 
-Structure that is short against the rays adds up along them. At an angle
-:math:`\theta`, with the amplitude :math:`a_n(s)` of `DensityCube`,
+The prior of the logarithm of the density has the covariance k. A grid of spacing h
+carries its band of times longer than :math:`t = (c h)^2`
+(:mod:`dustmap.whitening.bands`); the remainder :math:`k_{[0, t]}` multiplies the
+density by a log-normal factor of mean one, whose covariance is
+:math:`e^{k_{[0, t]}} - 1`. It is short against the rays and adds up along them. At an
+angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
 
 .. math::
-   C_{nm} = \sum_b a_n(s_b)\, a_m(s_b)\, \Delta s_b
-            \sum_j w_j\, \kappa_j(2 s_b \sin(\theta / 2)),
+   C_{nm} = \alpha \sum_b \rho_n(s_b)\, \rho_m(s_b)\,
+            \kappa(2 s_b \sin(\theta / 2))\, \Delta s_b , \qquad
+   \kappa(b) = \int_{-\infty}^\infty
+       \left(e^{k_{[0, t]}(\sqrt{b^2 + x^2})} - 1\right) dx ,
 
-over shells up to the shorter ray's end, where
-
-.. math::
-   \kappa_j(b) = \int_{-\infty}^\infty e^{-\sqrt{b^2 + t^2} / \ell_j}\,dt
-              = 2 b K_1(b / \ell_j)
-
-is the exponential kernel integrated along the line of sight: :math:`2 \ell_j` at 0.
-For rays shorter than :math:`\ell_j` this is too large: it ignores both ends. With the
-chord for b the covariance is positive definite on every shell.
+over shells up to the shorter ray's end, with the t of the finest grid that holds the
+whole shell. :math:`\alpha` is one if the prior is right. Near its ends a ray sees less
+than this: the error is of the order of :math:`\sqrt t`. With the chord for b the
+covariance is positive definite on every shell.
 
 Without a map the spectrum is free:
 
@@ -30,17 +31,18 @@ lengthscale (`ray_table`).
 The relative density :math:`\delta` at a point and the extinction along a ray covary by
 
 .. math::
-   \sum_b a_n(s_b) [F(p, s_{b+1} - x) - F(p, s_b - x)], \qquad
-   F(p, x) = \sum_j w_j \int_0^x e^{-\sqrt{p^2 + t^2} / \ell_j}\,dt ,
+   \alpha \sum_b \rho_n(s_b) [F(p, s_{b+1} - x) - F(p, s_b - x)], \qquad
+   F(p, x) = \int_0^x \left(e^{k_{[0, t]}(\sqrt{p^2 + s^2})} - 1\right) ds ,
 
-over shells up to the ray's end, with the scales of the shell that the point is in;
-``p`` is the distance of the point from the ray's line and ``x`` that of its foot from
-the observer. ``F`` is odd in ``x``.
+over shells up to the ray's end, with the t of the shell that the point is in; ``p`` is
+the distance of the point from the ray's line and ``x`` that of its foot from the
+observer. ``F`` is odd in ``x``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -50,7 +52,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.grid import Grid
+from dustmap.kernels import KERNELS, Radial
 from dustmap.linalg.compiled_tasks import compiled
+from dustmap.whitening.bands import band_covariance
 
 # Axes of the table of ``I``: least and largest value, and how many there are. It is
 # entered at its ends where arguments are beyond.
@@ -58,20 +63,18 @@ _CHORDS, _LENGTHS = (1e-5, 2.0, 96), (3e-2, 3e3, 96)
 _DIFFERENCES = (0.0, 12.0, 20)
 # Beyond this argument the integral of a decay is complete.
 _DECAY = 40.0
-# Arguments of the table of F, in the least and the largest scale. Closer to its line a
-# point covaries no more, and further away by less than e^-10.
-_NEAREST, _FURTHEST, _DECAYS = 1e-4, 10.0, 384
-# Impact parameters of the table along rays, in the least and in the largest scale.
-_IMPACTS, _IMPACT_COUNT = (1e-4, 40.0), 1024
-# Argument below which x K₁(x) is 1 to rounding.
-_NEAR = 1e-9
+# Arguments of the tables of κ and F, in √t, and how many there are. Closer to its line
+# a point covaries no more, and further away by less than e^-25 of its variance.
+_REMAINDER, _IMPACT_COUNT, _DECAYS = (1e-4, 10.0), 1024, 256
+# √t of a grid, in its spacing: the shortest scale that it carries.
+CUT = 0.6
 # Components of less than this part of the relative variance are left out.
 _NEGLIGIBLE = 1e-9
 # Scales [pc] where no map gives them.
 FREE_SCALES = (5.0, 20.0, 60.0, 180.0)
-# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, then the profile. In place
-# of the density those with shells have the cell at the end.
-_LENGTH, _DENSITY, _CELL, _LOGARITHM, _FALLS = 3, 4, 4, 5, 6
+# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, or the profile. In place
+# of the density those with shells have the number of the grid at the end.
+_LENGTH, _DENSITY, LEVEL, _LOGARITHM, _FALLS = 3, 4, 4, 5, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +90,8 @@ class Rays:
     density
         Mean density along each ray [mag/pc].
     profile
-        Amplitude of structure in the shells of a `DensityCube` [mag/pc], whatever the
-        length; ``None`` where only mean densities count.
+        Density in the shells of a `DensityCube` [mag/pc], whatever the length; ``None``
+        where only mean densities count.
     """
 
     directions: Float[Tensor, "*n 3"]
@@ -131,6 +134,59 @@ def rays_to(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remainder:
+    """The part of a Matérn covariance of ln ρ that nested grids do not carry.
+
+    Parameters
+    ----------
+    kernel
+        Its name in `KERNELS`.
+    lengthscale
+        [pc]; of an anisotropic covariance the geometric mean.
+    variance
+        σ² of ln ρ.
+    cuts
+        √t of every grid, the coarsest first [pc].
+    """
+
+    kernel: str
+    lengthscale: float
+    variance: float
+    cuts: tuple[float, ...]
+
+    @classmethod
+    def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> Remainder:
+        """Return what grids leave of a prior covariance."""
+        scale = prior.lengthscale.detach().double()
+        return cls(
+            kernel=kernel,
+            lengthscale=float(scale.log().mean().exp()),
+            variance=float(prior.variance),
+            cuts=tuple(CUT * max(grid.spacing) for grid in grids),
+        )
+
+    def relative(
+        self, level: int, distance: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n"]:
+        """Return the covariance of ρ over its mean at distances in √t of a grid."""
+        scaled = self.cuts[level] / self.lengthscale
+        prior = KERNELS[self.kernel](lengthscale=1.0, variance=self.variance)
+        return band_covariance(prior, 0.0, scaled**2, scaled * distance).expm1()
+
+    @property
+    def variances(self) -> Float[np.ndarray, " g"]:
+        """Variance of ρ over its mean at a point, for every grid."""
+        zero = torch.zeros(1, dtype=torch.float64)
+        return np.array([float(self.relative(g, zero)) for g in range(len(self.cuts))])
+
+    @property
+    def lengths(self) -> Float[np.ndarray, " g"]:
+        """κ(0) over that variance, for every grid [pc]."""
+        _, tables = _remainder_tables(self)
+        return self.cuts * tables[0][:, 0] / self.variances
+
+
 @dataclass(frozen=True, kw_only=True)
 class RayCovariance:
     """The covariance of extinctions; see the module.
@@ -138,22 +194,30 @@ class RayCovariance:
     Parameters
     ----------
     weights
-        Variances w_j of the relative density.
+        Variances w_j of the relative density; with a ``remainder`` α alone.
     lengthscales
         Its scales ℓ_j [pc].
-    edges, cells
-        Bounds of the shells along rays [pc], and the factor, one or less, on all scales
-        in each; ``None`` without a map.
+    remainder, edges, levels
+        The covariance below the grids, bounds of the shells along rays [pc], and the
+        number of the grid in each; ``None`` without a map.
     """
 
     weights: Float[Tensor, " j"]
     lengthscales: tuple[float, ...] = FREE_SCALES
+    remainder: Remainder | None = None
     edges: Float[Tensor, " b+1"] | None = None
-    cells: Float[Tensor, " b"] | None = None
+    levels: Int[Tensor, " b"] | None = None
+
+    @property
+    def components(self) -> int:
+        """How many weights there are."""
+        return len(self.lengthscales) if self.remainder is None else 1
 
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
         """Scales and weights without negligible ones."""
+        if self.remainder is not None:
+            return np.empty(0), self.weights.numpy()
         used = (self.weights > _NEGLIGIBLE * self.weights.max()).numpy()
         return np.array(self.lengthscales)[used], self.weights.numpy()[used]
 
@@ -161,15 +225,21 @@ class RayCovariance:
         """Return the tables of the compiled functions, with ``points`` that of F."""
         scales, weights = self._used
         # The free spectrum has no shells.
-        shells, impacts = np.zeros((4, 0)), np.zeros((2, 2))
-        decays = np.zeros(2), np.zeros((2, 2))
-        if points:
-            decays = decay_table(tuple(scales), tuple(weights))
-        if self.edges is not None and self.cells is not None:
-            starts, thickness = self.edges[:-1], self.edges.diff()
-            impact = ((self.edges[1:] + starts) / 2 / self.cells).log()
-            shells = torch.stack([starts, thickness, impact, self.cells]).numpy()
-            impacts = _impact_table(scales, weights)
+        shells, impacts = np.zeros((5, 0)), np.zeros((2, 2))
+        decays = np.zeros(2), np.zeros((1, 2, 2)), np.zeros((2, 1))
+        if self.remainder is not None:
+            assert self.edges is not None
+            assert self.levels is not None
+            own = np.array(self.remainder.cuts)
+            abscissas, (lines, halves) = _remainder_tables(self.remainder)
+            starts, cuts = self.edges[:-1], torch.from_numpy(own)[self.levels]
+            impact = ((self.edges[1:] + starts) / 2 / cuts).log()
+            parts = [starts, self.edges.diff(), impact, cuts, self.levels.double()]
+            shells = torch.stack(parts).numpy()
+            impacts = np.vstack([abscissas[0], weights[0] * lines])
+            if points:
+                variances = weights[0] * self.remainder.variances
+                decays = abscissas[1], weights[0] * halves, np.stack([own, variances])
         ratio, axes = ray_table()
         free = ratio, axes, np.log(scales)
         return scales, weights, free, decays, impacts, shells
@@ -181,21 +251,41 @@ class RayCovariance:
         falls = np.expm1(-lengths / self._used[0])
         directions, density = rays.directions.numpy(), rays.density.numpy()[:, None]
         parts = [directions, lengths, density, logarithms, falls]
-        if self.edges is not None and self.cells is not None:
+        if self.edges is not None and self.levels is not None:
             shell = np.searchsorted(self.edges[:-1].numpy(), lengths, side="right") - 1
-            parts[2] = self.cells.numpy()[shell]
+            parts[2] = self.levels.numpy()[shell]
             if rays.profile is not None:
                 parts.append(rays.profile.numpy())
         return np.hstack(parts)
 
 
-def _impact_table(scales: np.ndarray, weights: np.ndarray) -> Float[np.ndarray, "2 i"]:
-    r""":math:`\sum_j w_j \kappa_j` on a regular grid of ln b: abscissas and values."""
-    nearest, furthest = _IMPACTS[0] * scales.min(), _IMPACTS[1] * scales.max()
-    abscissas = np.linspace(math.log(nearest), math.log(furthest), _IMPACT_COUNT)
-    x = torch.from_numpy(np.exp(abscissas)[:, None] / scales).clamp_min(_NEAR)
-    decays = (x * torch.special.modified_bessel_k1(x)).numpy()
-    return np.stack([abscissas, decays @ (2 * scales * weights)])
+@lru_cache(maxsize=8)
+def _remainder_tables(
+    remainder: Remainder,
+) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid; their ln arguments.
+
+    All lengths are in √t.
+    """
+    ends = [math.log(end) for end in _REMAINDER]
+    impacts = _axis(ends[0], ends[1], _IMPACT_COUNT)
+    apart = _axis(ends[0], ends[1], _DECAYS)
+    # Panels that shorten towards the cusp of rough kernels at zero.
+    edges = torch.cat([torch.zeros(1).double(), apart.exp()])
+    along, steps = _panels(edges[:-1], edges[1:], order=3)
+    fine = _axis(math.log(_REMAINDER[0] / 10), math.log(2 * _REMAINDER[1]), 4_096)
+    lines, halves = [], []
+    for level in range(len(remainder.cuts)):
+        known = remainder.relative(level, fine.exp()).numpy()
+
+        def values(p: Tensor, known: np.ndarray = known) -> Tensor:
+            distance = (p.exp()[:, None] ** 2 + along.reshape(-1) ** 2).sqrt().log()
+            found = np.interp(distance.numpy(), fine.numpy(), known)
+            return torch.from_numpy(found).reshape(len(p), *along.shape)
+
+        lines.append(2 * (values(impacts) * steps).sum((1, 2)).numpy())
+        halves.append((values(apart) * steps).sum(2).cumsum(1).numpy())
+    return [impacts.numpy(), apart.numpy()], (np.stack(lines), np.stack(halves))
 
 
 @compiled
@@ -228,9 +318,9 @@ def covariances(one, rows, columns, count, tables, found):
 @compiled
 def _along(one, columns, count, tables, found):
     """Find those along rays: the same steps for all, so that they are vectors."""
-    scales, impacts, shells = tables[0], tables[4], tables[5]
-    lengths, first = columns[_LENGTH], _FALLS + len(scales)
-    origin, values, last = impacts[0, 0], impacts[1], impacts.shape[1] - 1 - 1e-9
+    impacts, shells = tables[4], tables[5]
+    lengths, first = columns[_LENGTH], _FALLS
+    origin, last = impacts[0, 0], impacts.shape[1] - 1 - 1e-9
     scaling = 1 / (impacts[0, 1] - origin)
     chords = np.empty(count)
     for j in range(count):
@@ -242,7 +332,7 @@ def _along(one, columns, count, tables, found):
         mine, profile = one[_LENGTH] - start, columns[first + b]
         if mine <= 0:
             break
-        here = one[first + b] * shells[3, b]
+        here, values = one[first + b] * shells[3, b], impacts[1 + int(shells[4, b])]
         for j in range(count):
             within = max(min(thickness, min(mine, lengths[j] - start)), 0.0)
             place = min(max((chords[j] + impact) * scaling, 0.0), last)
@@ -292,10 +382,10 @@ def _parallel(u, difference, falls):
 @compiled
 def point_covariance(point, ray, tables):
     """Return that of the relative density at a point with the extinction of a ray."""
-    (logarithms, values), shells = tables[3], tables[5]
-    first, size = _FALLS + len(tables[0]), len(logarithms)
+    (logarithms, halves, levels), shells = tables[3], tables[5]
+    first, size = _FALLS, len(logarithms)
     square = _squared_chord(point, ray)
-    cell = point[_CELL]
+    values, cell = halves[int(point[LEVEL])], levels[0, int(point[LEVEL])]
     foot = point[_LENGTH] * (1 - square / 2)
     apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0)) / cell
     reach, nearest = math.exp(logarithms[-1]), math.exp(logarithms[0])
@@ -321,7 +411,7 @@ def point_covariance(point, ray, tables):
 
 @compiled
 def _decay(x, i, a, values, origin, step):
-    """``F(p, x)`` with p between two rows of the table; see `decay_table`."""
+    """Return ``F(p, x)`` with p between two rows of the table."""
     along, smallest = abs(x), math.exp(origin)
     j, b = _position(math.log(max(along, smallest)), origin, step, values.shape[1])
     first = values[i, j] + b * (values[i, j + 1] - values[i, j])
@@ -399,17 +489,3 @@ def _panels(start: Tensor, end: Tensor, *, order: int) -> tuple[Tensor, Tensor]:
     )
     half = (end - start)[..., None] / 2
     return start[..., None] + half * (nodes + 1), half * weights
-
-
-@lru_cache(maxsize=8)
-def decay_table(
-    scales: tuple[float, ...], weights: tuple[float, ...]
-) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
-    """Logarithms of the arguments [pc], a regular grid, and F on its mesh."""
-    ends = np.log(_NEAREST * min(scales)), np.log(_FURTHEST * max(scales))
-    logarithms = torch.linspace(*ends, _DECAYS, dtype=torch.float64)
-    apart, along = torch.meshgrid(logarithms.exp(), logarithms.exp(), indexing="ij")
-    total = torch.zeros_like(apart)
-    for scale, weight in zip(scales, weights, strict=True):
-        total += weight * scale * decay_integral(apart / scale, along / scale)
-    return logarithms.numpy(), total.numpy()

@@ -1,4 +1,4 @@
-"""The density of a map along rays, and how structure below its grids scales with it."""
+"""The density of a map along rays."""
 
 from __future__ import annotations
 
@@ -15,20 +15,11 @@ from dustmap.residual.covariance import Rays
 
 # Least thickness of a shell relative to its distance.
 _SHELL = 0.1
-# Scales of structure in steps of the grid; longer ones belong to the map. With 0.75 for
-# the last, residuals took structure from it: on 35 pc cells of a simulated sky errors
-# of extinctions were 0.0306 mag instead of 0.0283, and densities at the stars
-# correlated by 0.87 instead of 0.93.
-_SCALES = (0.06, 0.18, 0.55)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityCube:
-    r"""Densities on regular grids around the observer, and shells along rays.
-
-    Structure below the grid has the standard deviation
-    :math:`a(s) = \rho(s)^\gamma g(s)^{1 - \gamma}` times that of the relative
-    density, with the mean density g from the observer to s.
+    """Densities on regular grids around the observer, and shells along rays.
 
     Parameters
     ----------
@@ -36,18 +27,10 @@ class DensityCube:
         At the points of all grids, one after another [mag/pc], positive.
     grids
         Nested, the coarsest first, around the observer [pc].
-    power
-        The exponent γ.
     """
 
     values: Float[Tensor, " m"]
     grids: tuple[Grid, ...]
-    power: float = 1.0
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """Scales of the structure below the coarsest grid [pc]."""
-        return tuple(scale * min(self.grids[0].spacing) for scale in _SCALES)
 
     def edges(self) -> Float[Tensor, " b+1"]:
         """Return the bounds of shells [pc] out to the furthest point of the grids.
@@ -64,10 +47,9 @@ class DensityCube:
             edges.append(edges[-1] + max(step, _SHELL * edges[-1]))
         return torch.tensor(edges, dtype=torch.float64)
 
-    def cells(self) -> Float[Tensor, " b"]:
-        """Return the grid step of every shell, over that of the coarsest grid."""
-        steps = self.values.new_tensor([grid.spacing[0] for grid in self.grids])
-        return steps[self.level_at(self.edges()[:-1])] / steps[0]
+    def levels(self) -> Int[Tensor, " b"]:
+        """Return the number of the finest grid that holds the start of every shell."""
+        return self.level_at(self.edges()[:-1])
 
     def level_at(self, distance: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
         """Return the number of the finest grid that reaches so far all around [pc]."""
@@ -76,40 +58,20 @@ class DensityCube:
         return far.sum(dim=1)
 
     def along(self, rays: Rays) -> Rays:
-        """Return the rays with the amplitude a of every shell for profile."""
-        density = self._followed(rays)
-        if self.power == 1:
-            return replace(rays, profile=density)
-        edges = self.edges()
-        before = (density * edges.diff()).cumsum(1) - density * edges.diff() / 2
-        mean = 2 * before / (edges[1:] + edges[:-1])
-        profile = density**self.power * mean ** (1 - self.power)
-        return replace(rays, profile=profile)
+        """Return the rays with the mean density of every shell for profile.
 
-    def relative_amplitude(self, rays: Rays) -> Float[Tensor, " n"]:
-        """Return the amplitude over the density at the rays' ends."""
-        if self.power == 1:
-            return torch.ones_like(rays.lengths)
+        Points at most a grid step apart tell it.
+        """
         edges = self.edges()
-        # At the observer the mean is the density there.
-        lengths = rays.lengths.clamp_min(1e-9)
-        within = (lengths[:, None] - edges[:-1]).clamp_min(0.0)
-        within = torch.minimum(within, edges.diff())
-        mean = (self._followed(rays) * within).sum(1) / lengths
-        tips, one = rays.directions * rays.lengths[:, None], torch.ones(1).double()
-        density = self._sums(tips, one, torch.zeros(1).long(), one)[:, 0]
-        return (mean / density) ** (1 - self.power)
-
-    def _followed(self, rays: Rays) -> Float[Tensor, "n b"]:
-        """Return mean densities of the shells, by points at most a grid step apart."""
-        edges = self.edges()
-        steps = self.cells() * float(np.mean(self.grids[0].spacing))
+        spacing = [float(np.mean(grid.spacing)) for grid in self.grids]
+        steps = self.values.new_tensor(spacing)[self.levels()]
         counts = (edges.diff() / steps - 1e-9).ceil().long()
         shells = torch.repeat_interleave(counts)
         number = torch.arange(len(shells)) - (counts.cumsum(0) - counts)[shells]
         at = edges[shells] + edges.diff()[shells] * (number + 0.5) / counts[shells]
         weights = 1 / counts[shells].double()
-        return self._sums(rays.directions, at, shells, weights)
+        profile = self._sums(rays.directions, at, shells, weights)
+        return replace(rays, profile=profile)
 
     def _sums(
         self,

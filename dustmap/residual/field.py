@@ -29,8 +29,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.corrections import calibrated, corrected, spread
-from dustmap.residual.covariance import RayCovariance, Rays, rays_to
+from dustmap.residual.corrections import corrected, spread
+from dustmap.residual.covariance import RayCovariance, Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays, walk
 from dustmap.residual.neighbours import RowIndex, nearest, nearest_earlier, without_self
@@ -41,14 +41,10 @@ COUNT = 64
 _FEW = 20
 # How much wider outliers scatter than other stars.
 OUTLYING = 10.0
-# The power of the factor on variances that densities have. No star tells theirs: in
-# three simulated skies 68% intervals held 72%, 74% and 68% of densities with this,
-# 66%, 69% and 63% with one.
-_OF_DENSITIES = 0.5
 # Densities of rays are raised to at least this fraction of the mean.
 _DARKEST = 0.02
-# Neighbours of a drawn place among the stars, and among the places before it.
-_STARS, _PLACES = 40, 24
+# Neighbours of a drawn place among the places before it, beside those among the stars.
+_PLACES = 24
 # Noise of a drawn place [mag²]: at the observer its extinction does not vary.
 _EXACT = 1e-12
 # Seed of the order, which draws hardly depend on.
@@ -74,18 +70,18 @@ class ResidualField:
     scales
         The factors on predicted variances, those of samples included, with which 68% of
         the stars that the map had not seen lie within one standard deviation: one for
-        the places of each grid, the coarsest first. Variances of densities have their
-        square root.
+        the places of each grid, the coarsest first.
     tails
         Degrees of freedom of the Student-T that errors of these stars' extinctions
         follow.
     stretch
         Of angles against logarithms of distance, where neighbours are sought.
-    cube
-        The mean map's density, which the rays have profiles of; the covariance is that
-        along rays. ``None`` without a map: the covariance is that of a free spectrum.
-    gain
-        Of the log score of the rows that teach, over that of the map alone [nats].
+    cube, remainder
+        The mean map's density, which the rays have profiles of, and the prior's part
+        that its grids do not carry; the covariance is that along rays. ``None`` without
+        a map: the covariance is that of a free spectrum.
+    score
+        Log score of the rows that teach [nats].
     """
 
     rays: Rays
@@ -98,7 +94,8 @@ class ResidualField:
     outliers: float
     stretch: float
     cube: DensityCube | None = None
-    gain: float = math.nan
+    remainder: Remainder | None = None
+    score: float = math.nan
     tails: float = math.inf
 
     @cached_property
@@ -108,9 +105,9 @@ class ResidualField:
             return RayCovariance(weights=self.weights)
         return RayCovariance(
             weights=self.weights,
-            lengthscales=self.cube.scales,
+            remainder=self.remainder,
             edges=self.cube.edges(),
-            cells=self.cube.cells(),
+            levels=self.cube.levels(),
         )
 
     @property
@@ -172,37 +169,30 @@ class ResidualField:
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
         r"""Correct every sample's densities at points [pc]; return them and variances.
 
-        The residual of the density is :math:`\rho_s(x) (a / \bar\rho)(x) \delta(x)`
-        with the amplitude a of `DensityCube` over the mean map's density. The relative
-        density :math:`\delta` has the variance :math:`\sum_j w_j`; its covariance with
-        the extinction of a star is that of
+        The residual of the density is :math:`\rho_s(x) \delta(x)`; the covariance of
+        the relative density :math:`\delta` with the extinction of a star is that of
         :mod:`dustmap.residual.covariance`.
         """
         assert self.cube is not None
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
         mean, variance = self._predict(places, COUNT, points=True)
-        scale = self.scale_at(places.lengths) ** _OF_DENSITIES
-        relative = self.cube.relative_amplitude(places)
-        found = corrected(densities, mean, scale, relative=relative)
-        # What is left is in proportion to the amplitude of the corrected density.
-        power, before = self.cube.power, calibrated(densities, scale)
-        left = relative * before ** (1 - power) * found**power
-        return found, scale * left**2 * variance
+        # No star tells a factor on variances of densities.
+        one = torch.ones(len(points), dtype=torch.float64)
+        found = corrected(densities, mean, one, relative=one)
+        # What is left is in proportion to the corrected density.
+        return found, found**2 * variance
 
     def correlation_length(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
         r"""Return the length [pc] over which the relative density adds up along a line.
 
-        :math:`\int \mathrm{corr}(t)\,dt = 2 \sum_j w_j \ell_j / \sum_j w_j` with the
-        scales :math:`\ell_j` at these points.
+        :math:`\int \mathrm{corr}(x)\,dx = \kappa(0) / (e^{k_{[0, t]}(0)} - 1)` with the
+        t of the finest grid that reaches so far all around.
         """
-        edges, cells = self.covariance.edges, self.covariance.cells
-        assert edges is not None
-        assert cells is not None
-        scales = self.weights.new_tensor(self.covariance.lengthscales)
-        length = 2 * (self.weights @ scales) / self.weights.sum()
-        distance = torch.linalg.vector_norm(points, dim=1)
-        return length * cells[torch.bucketize(distance, edges[1:-1], right=True)]
+        assert self.cube is not None
+        assert self.remainder is not None
+        level = self.cube.level_at(torch.linalg.vector_norm(points, dim=1))
+        return torch.from_numpy(self.remainder.lengths)[level]
 
     def _predict(
         self, places: Rays, count: int, *, points: bool = False
@@ -258,7 +248,7 @@ class ResidualField:
     def _drawn(self, places: Rays, white: Float[Tensor, "s m"]) -> Float[Tensor, "s m"]:
         """Draw the residuals of places in this order."""
         stars, points = (x.coordinates(self.stretch) for x in (self.rays, places))
-        near, first = nearest(stars, points, _STARS), len(stars)
+        near, first = nearest(stars, points, COUNT), len(stars)
         # The first have all before them for neighbours.
         blocks = [
             torch.cat([near[m : m + 1], first + torch.arange(m)[None]], dim=1)

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
 from dustmap.residual.covariance import (
+    LEVEL,
     RayCovariance,
     Rays,
     covariances,
@@ -116,10 +117,9 @@ def predict_rays(
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
     # Those of one row beside each other.
     known = residuals.T[used].contiguous().numpy()
-    prior = float(covariance.weights.sum()) if points else math.nan
     mean = np.zeros((len(places), known.shape[1]))
     variance = np.full(len(places), np.nan)
-    own = known, order.numpy(), starts.numpy(), prior
+    own = known, order.numpy(), starts.numpy(), points
     _in_parts(_predict, neighbours, *given, *own, mean, variance)
     _require_solved(variance, "places have neighbours")
     return torch.from_numpy(mean).T, torch.from_numpy(variance)
@@ -206,7 +206,7 @@ class Neighbourhoods:
     ) -> Neighbourhoods:
         """Tabulate the components, whatever their weights in the covariance."""
         used, near = neighbours.unique(return_inverse=True)
-        (count, size), scales = neighbours.shape, len(covariance.lengthscales)
+        (count, size), scales = neighbours.shape, covariance.components
         among = np.empty((count, scales, size, size))
         across, prior = np.empty((count, scales, size)), np.empty((count, scales))
         for j, unit in enumerate(torch.eye(scales, dtype=torch.float64)):
@@ -364,15 +364,12 @@ def _predict(
     residuals,
     order,
     starts,
-    prior,
+    points,
     mean,
     variance,
 ):
-    """Fill in the means and variances of the blocks from ``first`` to ``last``.
-
-    The ``prior`` variance is that of points; NaN where places are rays.
-    """
-    size, points = neighbours.shape[1], not math.isnan(prior)
+    """Fill in the means and variances of the blocks from ``first`` to ``last``."""
+    size = neighbours.shape[1]
     matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
     across = np.empty((size, _TOGETHER))
     for block in range(first, last):
@@ -390,7 +387,7 @@ def _predict(
                 if points:
                     for i in range(size):
                         across[i, p] = point_covariance(place[0], rows[i], tables)
-                    own[0] = prior
+                    own[0] = tables[3][2][1, int(place[0, LEVEL])]
                 else:
                     covariances(place[0], rows, columns, size, tables, found)
                     across[:, p] = found

@@ -18,17 +18,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.covariance import Rays
+from dustmap.residual.covariance import Rays, Remainder
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import COUNT, ResidualField, least_density
 from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
-from dustmap.residual.scoring import learn_weights, tail_degrees, variance_scale
+from dustmap.residual.scoring import TAILS, learn_weights, tail_degrees, variance_scale
 
 # Neighbours of a row while the covariance is learnt, and in trials.
 _LEARNING_COUNT, _FEW = 30, 20
-# Stretches of angles and powers of `DensityCube` that are tried.
-_STRETCHES, _POWERS = (5.0, 10.0, 20.0), (1.0, 0.5)
+# Stretches of angles that are tried.
+_STRETCHES = (5.0, 10.0, 20.0)
 # Held-out rows that teach the covariance, and that find the first outliers; all of them
 # calibrate its errors.
 _LEARNING, _FIRST = 1200, 400
@@ -54,6 +54,7 @@ def learn_residual(
     placing: Float[Tensor, " n"] | None = None,
     stretches: tuple[float, ...] = _STRETCHES,
     cube: DensityCube | None = None,
+    remainder: Remainder | None = None,
 ) -> ResidualField:
     r"""Learn the residual whose covariance predicts held-out rows best.
 
@@ -61,8 +62,9 @@ def learn_residual(
     teach. The others are their neighbours while the covariance is learnt. Errors of
     distances make noise of the density at the star: ``placing`` [mag²] is their
     variance for the map's density :math:`\bar\rho`, and
-    :math:`\langle\rho^2\rangle = \bar\rho^2 + a^2 \sum_j w_j`. With the mean map's
-    ``cube`` the covariance is that along rays, by the amplitude of the best log score.
+    :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \mathrm{var}\,\delta)`. With the mean
+    map's ``cube`` the covariance is that of the prior's ``remainder`` along rays, times
+    α; without held-out rows α is one.
     Where more than two rows in a thousand are outliers, these count less if held-out
     rows are then predicted better: fewer cannot be told from rays through compact
     clouds. Outliers and errors of distances call for the covariance to be learnt anew.
@@ -75,7 +77,10 @@ def learn_residual(
     placing = torch.zeros_like(noise) if placing is None else placing
     start = _unlearnt(rays, residuals, noise + placing, stretches[len(stretches) // 2])
     if cube is not None:
-        start = replace(start, cube=cube, rays=cube.along(rays))
+        along, one = cube.along(rays), noise.new_ones(1)
+        start = replace(start, cube=cube, remainder=remainder, rays=along, weights=one)
+    if not len(held):
+        return calibrated_on(_weighed(start, noise, placing, outliers=False), held)
     known = held[:_LEARNING]
     # First without trials, which outliers would decide.
     field = _best([start], held[:_FIRST])
@@ -89,48 +94,11 @@ def learn_residual(
     if len(stretches) > 1:
         tried = [replace(field, stretch=stretch) for stretch in stretches]
         field = _best(tried, known, _FEW)
-    field = _weighed(_best(_forms(field), known), noise, placing, outliers=tells)
+    field = _weighed(_best([field], known), noise, placing, outliers=tells)
     if tells or bool(placing.any()):
         field = _best([field], known)
         field = _weighed(field, noise, placing, outliers=tells)
-    # Without any weight it does not matter which neighbours there are.
-    alone = _learnt(field, known, 1, shared=False)
-    return _calibrated(replace(field, gain=field.gain - alone.gain), held)
-
-
-def relearn_residual(
-    known: ResidualField,
-    rays: Rays,
-    residuals: Float[Tensor, "s n"],
-    noise: Float[Tensor, " n"],
-    held: Int[Tensor, " m"],
-    *,
-    placing: Float[Tensor, " n"],
-    cube: DensityCube,
-) -> ResidualField:
-    """Learn the residual of the same stars about another map.
-
-    Form, neighbours and outliers are those of `learn_residual` on the map before.
-
-    Raises
-    ------
-    FloatingPointError
-        If the covariance is not positive definite.
-    """
-    assert known.cube is not None
-    about = replace(cube, power=known.cube.power)
-    raised = known.noise / known.stated
-    field = replace(
-        known,
-        rays=about.along(rays),
-        residuals=residuals,
-        stated=noise + placing,
-        noise=raised * (noise + placing),
-        cube=about,
-    )
-    field = _learnt(field, held[:_LEARNING], _LEARNING_COUNT)
-    field = _weighed(field, noise, placing, outliers=bool((raised > 1).any()))
-    return _calibrated(replace(field, gain=known.gain), held)
+    return calibrated_on(field, held)
 
 
 def _unlearnt(
@@ -153,27 +121,15 @@ def _unlearnt(
     )
 
 
-def _forms(field: ResidualField) -> list[ResidualField]:
-    """Return the residual with both amplitudes along rays; without a cube itself.
-
-    Beside a map the free spectrum is not tried. As noise of a real field's stars it
-    made errors 5% larger than the covariance along rays did with the same prior, though
-    held-out residuals of the first map preferred it by little.
-    """
-    if field.cube is None:
-        return [field]
-    cubes = [replace(field.cube, power=power) for power in _POWERS]
-    return [replace(field, cube=c, rays=c.along(field.rays)) for c in cubes]
-
-
 def _weighed(
     field: ResidualField, noise: Tensor, placing: Tensor, *, outliers: bool = True
 ) -> ResidualField:
     """Set the noise to this variance, and weigh outliers if more than a few."""
-    second = torch.ones_like(noise)
-    if field.cube is not None:
-        second = field.cube.relative_amplitude(field.rays) ** 2
-    stated = noise + placing * (1 + float(field.weights.sum()) * second)
+    relative = field.weights.sum()
+    if field.cube is not None and field.remainder is not None:
+        variances = field.weights.sum() * torch.from_numpy(field.remainder.variances)
+        relative = variances[field.cube.level_at(field.rays.lengths)]
+    stated = noise + placing * (1 + relative)
     raised = (field.noise / field.stated).clamp_min(1.0)
     if not outliers or field.outliers < _FEW_OUTLIERS:
         return replace(field, stated=stated, noise=stated)
@@ -204,16 +160,11 @@ def _best(
             failed = error
     if failed is not None and not learnt:
         raise failed
-    return max(learnt, key=lambda found: found.gain)
+    return max(learnt, key=lambda found: found.score)
 
 
-def _learnt(
-    field: ResidualField, held: Tensor, count: int, *, shared: bool = True
-) -> ResidualField:
-    """Learn the covariance from held-out rows; ``gain`` is its whole score.
-
-    Unless rows share something it is nothing but the nugget.
-    """
+def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
+    """Learn the covariance from held-out rows; ``score`` is its whole log score."""
     near = _near_unseen(field.rays, held, field.stretch, count)
     hoods = Neighbourhoods.of(field.covariance, field.rays, field.rays[held], near)
     mean = field.residuals.mean(dim=0)
@@ -223,15 +174,15 @@ def _learnt(
         field.noise,
         mean[held],
         field.stated[held],
-        shared=shared,
         known=field.weights,
+        expected=None if field.remainder is None else 1.0,
     )
     return replace(
         field,
         weights=learnt.weights,
         nugget=learnt.nugget,
         outliers=learnt.outliers,
-        gain=learnt.score * len(held),
+        score=learnt.score * len(held),
     )
 
 
@@ -243,20 +194,23 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
     return known[nearest(points[known], points[held], count)]
 
 
-def _calibrated(field: ResidualField, held: Tensor) -> ResidualField:
-    """Set the scales and the tails to those of the errors of held-out rows."""
+def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
+    """Set scales and tails to those of the errors of rows that the map has not seen.
+
+    Without such rows they are those of their priors.
+    """
+    levels = 1 if field.cube is None else len(field.cube.grids)
+    if not len(held):
+        return replace(field, scales=field.scales.new_ones(levels), tails=1 / TAILS)
     near = _near_unseen(field.rays, held, field.stretch, COUNT)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
     # A single prediction has no spread.
     spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
     mean, variance = errors.mean(dim=0), found.variance + spread
-    # The nugget is no part of the variances, and the scale covers it.
-    stated, outliers = field.stated[held], field.outliers
-    scales = field.scales.new_full(
-        (1 if field.cube is None else len(field.cube.grids),),
-        variance_scale(mean, variance, stated, outliers),
-    )
+    stated, outliers = field.stated[held] + field.nugget, field.outliers
+    whole = variance_scale(mean, variance, stated, outliers)
+    scales = field.scales.new_full((levels,), whole)
     field = replace(field, scales=scales.clone())
     if field.cube is not None and len(scales) > 1:
         level = field.cube.level_at(field.rays.lengths[held])
@@ -335,10 +289,10 @@ def learn_grid_free(
     # Other searches begin at the first one's weights.
     trials = [replace(trial, weights=first.weights) for trial in trials]
     learnt = [first, *(_learnt(trial, tried, _FEW) for trial in trials[1:])]
-    best = max(range(len(learnt)), key=lambda number: learnt[number].gain)
+    best = max(range(len(learnt)), key=lambda number: learnt[number].score)
     stretched = [replace(trials[best], stretch=each) for each in _MORE_STRETCHES]
     found = [learnt[best], *(_learnt(trial, tried, _FEW) for trial in stretched)]
-    chosen = max(found, key=lambda trial: trial.gain)
+    chosen = max(found, key=lambda trial: trial.score)
     field = learn_residual(
         chosen.rays,
         chosen.residuals,

@@ -14,24 +14,25 @@ from torch import Tensor
 from dustmap.residual.field import OUTLYING
 from dustmap.residual.kriging import Neighbourhoods
 
-# Degrees of freedom of the score: rows far off count less than in a normal's.
-_DEGREES = 5.0
+# Degrees of freedom of the score. With five its maximum lies above the variance of
+# normal errors, by a fifth; a normal makes nuggets of the errors of distances.
+_DEGREES = 20.0
 _STEPS = 60
 # Of the logarithms that are searched, about their start: the score is flat in weights
 # that do not matter. Steps of a line search that go too far end at the range's bounds.
 _PRIOR_STD, _RANGE, _FARTHEST = 5.0, 12.0, 6.0
+_EXPECTED_STD = 0.5
 _OUTLIER_LOGIT = -4.0
 # How far apart weights start [their logarithm], and a change of the mean score that is
 # none [nats].
 _APART, _FLAT = 6.0, 1e-7
 # Parts of a normal within one standard deviation and within 1.96 of them, and how well
-# noise tells the first: noise of a slightly other shape has another core. The factor on
-# variances was 0.53 to 0.66 where true extinctions are known; the doubt is about its
-# logarithm.
+# noise tells the first: noise of a slightly other shape has another core. The prior of
+# the factor's logarithm has this standard deviation.
 _WITHIN, _MOST, _SHAPE = 0.6827, 0.95, 0.01
-_SCALE, _SCALE_STD = 0.65, 0.15
+_SCALE_STD = 0.3
 # One over the degrees of freedom of errors, its doubt, and the range that is tried.
-_TAILS, _TAILS_STD, _TAILS_TRIED = 0.1, 0.1, (1e-3, 0.4)
+TAILS, _TAILS_STD, _TAILS_TRIED = 0.1, 0.1, (1e-3, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,26 +56,30 @@ def learn_weights(
     observed: Float[Tensor, " m"],
     observed_noise: Float[Tensor, " m"],
     *,
-    shared: bool = True,
     known: Float[Tensor, " j"] | None = None,
+    expected: float | None = None,
 ) -> Learnt:
     r"""Maximise the log score of held-out residuals by L-BFGS.
 
-    Components have no weight if nothing is ``shared``. The search starts from weights
-    that are ``known``; else from several, as the score may have a maximum for each of
-    two lengthscales that explain the same.
+    The search starts from weights that are ``known``; else from several, as the score
+    may have a maximum for each of two lengthscales that explain the same. The logarithm
+    of a weight that is ``expected`` has the prior std 0.5; with no rows it stays there.
 
-    The score is a mixture of two Student-T densities, five degrees of freedom, one with
-    the predicted variance and one of outliers, ten times as wide. Weights and the
+    The score is a mixture of two Student-T densities, one with the predicted variance
+    and one of outliers, ten times as wide. Weights and the
     nugget :math:`\tau^2`, which is added to every row's noise, are positive: their
     logarithms are searched, and the logit of the part of outliers.
     """
     # In units of the residuals' own variance, by their median.
     spread = 1.5 * observed.abs().median() ** 2
     unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
-    largest = unit / hoods.prior.mean(dim=0) * shared
+    largest = unit / hoods.prior.mean(dim=0)
+    origin = torch.full((len(largest) + 2,), -math.log(len(largest) + 1)).double()
+    doubt = torch.full_like(origin, _PRIOR_STD)
+    if expected is not None:
+        largest = torch.full_like(largest, expected)
+        origin[:-2], doubt[:-2] = 0.0, _EXPECTED_STD
     scale = torch.cat([largest, unit[None]])
-    origin = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
     origin[-1] = _OUTLIER_LOGIT
 
     def place(steps: Tensor) -> Tensor:
@@ -92,14 +97,14 @@ def learn_weights(
         return torch.logaddexp(inlying, outlying).mean()
 
     def loss(steps: Tensor) -> Tensor:
-        prior = (steps / _PRIOR_STD).square().sum() / 2 / len(observed)
+        prior = (steps / doubt).square().sum() / 2 / len(observed)
         return prior - score(place(steps))
 
     j, starts = len(largest), [torch.zeros_like(origin)]
-    if shared and known is not None and len(known):
+    if known is not None and len(known):
         steps = (known / largest).log() - origin[:j]
         starts[0][:j] = steps.clamp(-_FARTHEST, _FARTHEST)
-    elif shared:
+    elif j > 1:
         # Each component above the others.
         above = _APART * (torch.eye(j) - 0.5)
         starts += torch.nn.functional.pad(above, (0, 2)).to(origin)
@@ -135,15 +140,15 @@ def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 
 def log_score(
-    error: Float[Tensor, " m"], variance: Float[Tensor, " m"], degrees: float = _DEGREES
+    error: Float[Tensor, " m"], variance: Float[Tensor, " m"]
 ) -> Float[Tensor, " m"]:
-    """Return the log density of a Student-T of this variance (``degrees > 2``)."""
-    spread = (degrees - 2) * variance
-    constant = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+    """Return the log density of a Student-T of this variance."""
+    spread = (_DEGREES - 2) * variance
+    constant = math.lgamma((_DEGREES + 1) / 2) - math.lgamma(_DEGREES / 2)
     return (
         constant
         - 0.5 * (math.pi * spread).log()
-        - (degrees + 1) / 2 * torch.log1p(error**2 / spread)
+        - (_DEGREES + 1) / 2 * torch.log1p(error**2 / spread)
     )
 
 
@@ -159,11 +164,11 @@ def variance_scale(
 
     Residuals have heavier tails than a normal of their variance, whose central
     interval would be too wide. Tried between 1/4 and 4; where noise hides the variance
-    the factor is about 0.65.
+    the factor is about one.
     """
     factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
     std = (factors[:, None] * variance + noise).sqrt()
-    doubt = (factors / _SCALE).log() / _SCALE_STD
+    doubt = factors.log() / _SCALE_STD
     return float(factors[_misfit(error, std, _WITHIN, outliers, doubt).argmin()])
 
 
@@ -183,7 +188,7 @@ def tail_degrees(
     wide = stdtrit(degrees, (1 + _MOST) / 2) / stdtrit(degrees, (1 + _WITHIN) / 2)
     normal = float(ndtri((1 + _MOST) / 2))
     widths = torch.from_numpy(wide)[:, None] ** 2 * variance + normal**2 * noise
-    doubt = (inverse - _TAILS) / _TAILS_STD
+    doubt = (inverse - TAILS) / _TAILS_STD
     misfit = _misfit(error, widths.sqrt(), _MOST, outliers, doubt)
     return float(1 / inverse[misfit.argmin()])
 

@@ -312,11 +312,12 @@ class FitConfig(Settings):
 
     @property
     def shares_noise(self) -> bool:
-        """Neighbouring stars' noise is correlated, if enough stars can teach it."""
+        """Neighbouring stars' noise is correlated: grids carry a band of the prior."""
         full_batch = self.inference.engine == "full-batch"
         lognormal = self.density == "lognormal"
         samples = self.inference.samples > 0
-        return self.model.residual and lognormal and full_batch and samples
+        bands = self.kernel != "squared-exponential"
+        return self.model.residual and lognormal and full_batch and samples and bands
 
     @property
     def density(self) -> DensityKind:

@@ -9,7 +9,7 @@ from pipelines.base.progress import say
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context, opened
 from pipelines.fit.judging import judge
-from pipelines.fit.mapping import first_map, map_and_samples
+from pipelines.fit.mapping import first_map, map_and_samples, second_map
 from pipelines.fit.prior import learn_prior, plan
 from pipelines.fit.shared_noise import learn_residual
 from pipelines.fit.state import FitState
@@ -22,6 +22,8 @@ STAGES = (
     plan,
     learn_prior,
     first_map,
+    learn_residual,
+    second_map,
     learn_residual,
     map_and_samples,
     judge,

@@ -14,7 +14,7 @@ from pipelines.fit.announcing import announce
 from pipelines.fit.context import Context
 from pipelines.fit.judging import seconds_to_judge
 from pipelines.fit.prior import replanned
-from pipelines.fit.shared_noise import correlation_of, is_wanted
+from pipelines.fit.shared_noise import correlation_of
 from pipelines.fit.state import FitState
 from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan
@@ -23,31 +23,19 @@ from pipelines.planning.prior import revised_prior
 
 # Part of the time left before a first map that the rest of the fit needs.
 _AFTER_FIRST = 0.7
-# Part of the unresolved variance in the first map's noise. With 1 that map follows its
-# stars less than the last one does, and residuals seem larger than they are: errors of
-# extinctions were 5% larger in a simulated sky.
-_FIRST_SHARE = 0.1
-# Where stars are sparse, the mode lies far below the mean density, and stars seem to
-# share several times of it. With samples of the first map errors of 4,135 clusters were
-# 0.562 and 0.578 mag with two seeds; without 0.573 and 0.636.
-_FEW_STARS, _FIRST_SAMPLES = 20_000, 8
 
 
 def first_map(state: FitState, at: Context) -> FitState:
     """Infer a map with independent noise, whose residuals neighbouring stars may share.
 
-    Where its power by wavelength calls for other scales there is another one. If stars
-    are few it has samples.
+    Where its power by wavelength calls for other scales there is another one.
     """
     announce(state, at)
-    if not is_wanted(at):
+    if not at.config.shares_noise:
         return state
-    few = len(at.fitted) <= _FEW_STARS
-    samples = min(_FIRST_SAMPLES, at.config.inference.samples) if few else 0
     while True:
         plan, _ = state.planned
-        first = first_settings(plan, at.config, samples)
-        result = _infer(state, at, *first, rough=True)
+        result = _infer(state, at, plan, first_settings(at.config), rough=True)
         if result.facts["out_of_time"]:
             say("note: the first map ended early, as budget.minutes calls for")
         bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
@@ -64,15 +52,24 @@ def first_map(state: FitState, at: Context) -> FitState:
         announce(state, at)
 
 
-def first_settings(
-    plan: Plan, config: FitConfig, samples: int
-) -> tuple[Plan, FitConfig]:
-    """Return plan and configuration of a map with independent noise."""
-    share = config.model.subgrid_share or _FIRST_SHARE
-    inference = config.inference.model_copy(update={"samples": samples})
-    model = config.model.model_copy(update={"subgrid_share": share})
-    config = config.model_copy(update={"inference": inference, "model": model})
-    return replace(plan, subgrid_share=share), config
+def second_map(state: FitState, at: Context) -> FitState:
+    """Infer the mode with what neighbours share, whose covariance then follows it.
+
+    The first map, with independent noise, is too smooth behind dense clouds: with its
+    density in the covariance extinctions of a simulated sky had errors 11% larger.
+    """
+    if not state.residual:
+        return state
+    plan, settings = state.planned[0], first_settings(at.config)
+    correlation = correlation_of(state, at)
+    result = _infer(state, at, plan, settings, correlation=correlation, rough=True)
+    return replace(state, result=_with_earlier_facts(result, state))
+
+
+def first_settings(config: FitConfig) -> FitConfig:
+    """Return the configuration of a map without samples."""
+    inference = config.inference.model_copy(update={"samples": 0})
+    return config.model_copy(update={"inference": inference})
 
 
 def map_and_samples(state: FitState, at: Context) -> FitState:
@@ -83,10 +80,13 @@ def map_and_samples(state: FitState, at: Context) -> FitState:
     plan, _ = state.planned
     correlation = correlation_of(state, at)
     result = _infer(state, at, plan, at.config, correlation=correlation)
+    return replace(state, result=_with_earlier_facts(result, state))
+
+
+def _with_earlier_facts(result: Inference, state: FitState) -> Inference:
     facts = {} if state.result is None else state.result.facts
     learning = {} if state.learning is None else {"learning": state.learning}
-    facts = {**facts, **result.facts, **learning}
-    return replace(state, result=replace(result, facts=facts))
+    return replace(result, facts={**facts, **result.facts, **learning})
 
 
 def _infer(

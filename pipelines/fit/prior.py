@@ -25,13 +25,13 @@ def plan(state: FitState, at: Context) -> FitState:
         stars = at.fitted.select(box.contains(at.fitted.positions()))
         scales, more = prior.start_scales(stars, config)
         speed = cost.measure(at.place["dtype"], at.place["device"])
-        shared = {"ranks": at.group.size, "here": at.group.here}
-        place = scales, box, stars.distance, config, speed
-        made = make_plan(*place, **shared, notes=[*notes, *more])
+        ranks, here = at.group.size, at.group.here
+        place, more = (scales, box, stars.distance, config, speed), [*notes, *more]
+        made = make_plan(*place, ranks=ranks, here=here, notes=more)
         if made.is_full_batch:
             kernel, distances = made.build_kernel(), stars.distance
             work = cost.work_of(made.grids, kernel, distances, config, std=made.std)
-            refuse_too_large(made, work.shared_out(**shared), config)
+            refuse_too_large(made, work.shared_out(ranks, here), config)
         box = Box(lower=made.grid.lower, upper=made.grid.upper)
         return replace(state, plan=made, speed=speed, box=box)
 
@@ -73,5 +73,6 @@ def replanned(
         ranks=at.group.size,
         here=at.group.here,
         notes=notes,
+        settled=learning["converged"],
     )
     return replace(state, plan=revised, learning=learning)

@@ -44,8 +44,10 @@ def build_model(
     if plan.is_lognormal:
         shared["memory_budget"] = _weights_budget(plan, device, group)
         shared["subgrid_share"] = plan.subgrid_share
+    place["cut"] = plan.cut
     if plan.finer:
-        return LogNormal(LevelWhitening(kernel, tori, **place), functionals, **shared)
+        whitening = LevelWhitening(kernel, tori, **place)
+        return LogNormal(whitening, functionals, **shared)
     fine = plan.refinement
     whitening = TorusWhitening(kernel, tori[0], refinement=fine, **place)
     shared["interpolation"] = plan.interpolation

@@ -90,8 +90,9 @@ class Plan:
     logarithm of a lognormal ``density``), ``common_noise`` [mag], ``ray_step`` in
     cells, ``weights_budget`` [bytes] beyond which W is recomputed in every product
     instead of kept, ``degrees`` of freedom of the Student-T noise of ``outliers``
-    (learnt if ``None``), ``subgrid_share`` of the unresolved variance that is left to
-    each star; ``notes`` say in words what was chosen and why.
+    (learnt if ``None``), ``cut`` the shortest scale that a grid carries in its
+    spacings (0 if it carries the whole prior), ``subgrid_share`` of the unresolved
+    variance that is left to each star; ``notes`` say in words what was chosen and why.
     """
 
     grid: Grid
@@ -108,6 +109,7 @@ class Plan:
     degrees: float | None = None
     subgrid_share: float = 1.0
     refinement: int = 1
+    cut: float = 0.0
     residual_refinement: int = 2
     residual_count: int = 16
     interpolation: Interpolation = "linear"

@@ -14,6 +14,7 @@ from scipy.optimize import bisect
 from dustmap.grid import Grid
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS
+from dustmap.residual.covariance import CUT
 from dustmap.whitening import nested_tori
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
@@ -37,12 +38,14 @@ def make_plan(
     ranks: int = 1,
     here: int = 1,
     notes: Sequence[str] = (),
+    settled: bool = False,
 ) -> Plan:
     """Choose grids in the box for these scales and stars' distances [pc].
 
     A lengthscale that the grid does not resolve is raised to one that it does, with the
-    std that goes with it, unless they are given. ``ranks`` processes share out the fit,
-    ``here`` of them on this machine.
+    std that goes with it, unless they are given, or learning ``settled`` on them and
+    stars share what is below the grid. ``ranks`` processes share out the fit, ``here``
+    of them on this machine.
 
     Raises
     ------
@@ -58,7 +61,7 @@ def make_plan(
 
     def carried(grid: Grid) -> tuple[tuple[float, ...], float]:
         """Lengthscales that a grid resolves, and the std."""
-        if config.prior.lengthscale is not None:
+        if config.prior.lengthscale is not None or (settled and config.shares_noise):
             return lengthscale, std
         steps = zip(lengthscale, grid.spacing, strict=True)
         raised = tuple(max(scale, RESOLVED * step) for scale, step in steps)
@@ -77,7 +80,8 @@ def make_plan(
             f"lengthscale raised to {RESOLVED:g} grid steps, {min(raised):.4g} pc: the "
             "grid does not resolve the one found"
         )
-    found += resolution_notes(raised, grids[0], config)
+    if not config.shares_noise:
+        found += resolution_notes(raised, grids[0], config)
     lengthscale, std = raised, lower
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
@@ -99,6 +103,7 @@ def make_plan(
         degrees=model.degrees,
         subgrid_share=model.subgrid_share or 1.0,
         refinement=model.refinement,
+        cut=CUT if config.shares_noise else 0.0,
         residual_refinement=cost.residual_refinement(model.refinement),
         interpolation=model.interpolation,
         ray_step=model.ray_step,

@@ -35,7 +35,7 @@ from pipelines.run.verdict import Grade
 from pipelines.storage.metrics import Record
 
 # Lines in which a fit says how its solvers ended and what it found.
-_STATUS = ("mean: ", "samples: ", "sight lines ", "residual: along rays")
+_STATUS = ("mean: ", "samples: ", "sight lines ", "residual: ")
 _DENSITIES = {
     "lognormal": "a log-normal density, which is positive",
     "gaussian": "a Gaussian density, which may be negative where little is known",

@@ -152,8 +152,12 @@ def test_quick_writes_the_figures_that_it_prints(command, folder, catalogue) -> 
     assert done.exit_code == 0, done.output
     found = json.loads((folder / "run.quick.json").read_text())
     assert not (folder / "run").exists()
-    for name in ("rmse_kriging", "coverage_68", "log_score"):
-        assert f"{found[name]:.4g}" in done.output
+    for name, digits in (
+        ("rmse_kriging", ".4g"),
+        ("coverage_68", ".3f"),
+        ("log_score", ".4g"),
+    ):
+        assert format(found[name], digits) in done.output
     # Of 60 those in the box of the others.
     assert 57 <= found["counts"]["held out"] <= 60
     assert found["rmse_kriging"] < 0.6 * found["scatter"]

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
+from dustmap.residual.covariance import CUT
 from dustmap.whitening import nested_tori
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
@@ -387,7 +388,7 @@ def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
     assert svi_spacing(extent, 5000, short) > svi_spacing(extent, 5000, config())
 
 
-def planned(lengthscale=(150.0,) * 3, std=0.8, **sections):
+def planned(lengthscale=(150.0,) * 3, std=0.8, settled=False, **sections):
     """A plan on a grid of 100 pc, or another, for scales that may be given."""
     settings = config(**{"box": {"spacing": 100.0}, **sections})
     scales = replace(
@@ -397,7 +398,8 @@ def planned(lengthscale=(150.0,) * 3, std=0.8, **sections):
         common_noise=0.04,
     )
     box, distances = around(900.0, 800.0, 300.0), np.full(60, 500.0)
-    return make_plan(scales, box, distances, settings, SPEED, notes=["as found"])
+    place, notes = (scales, box, distances, settings, SPEED), ["as found"]
+    return make_plan(*place, notes=notes, settled=settled)
 
 
 def test_the_plan_has_the_scales_with_the_median_of_a_lognormal_density():
@@ -417,18 +419,34 @@ def test_the_plan_has_the_scales_with_the_median_of_a_lognormal_density():
     assert (made.density, made.outliers) == ("gaussian", False)
 
 
-def test_a_lengthscale_the_grid_cannot_carry_is_raised_and_said():
-    made = planned(lengthscale=(90.0,) * 3)
+@pytest.mark.parametrize(("residual", "settled"), [(True, False), (False, True)])
+def test_a_lengthscale_the_grid_cannot_carry_is_raised_and_said(residual, settled):
+    alone = {"model": {"residual": residual}, "settled": settled}
+    short = (90.0,) * 3
+    made = planned(lengthscale=short, **alone)
     assert made.lengthscale == (RESOLVED * 100.0,) * 3 and made.std < 0.8
     assert any("lengthscale raised" in note for note in made.notes)
-    given = planned(lengthscale=(90.0,) * 3, prior={"lengthscale": 90.0})
-    assert (given.lengthscale, given.std) == ((90.0,) * 3, 0.8)
-    assert any("below 1.5" in note for note in given.notes)
-    assert planned(lengthscale=(90.0,) * 3, prior={"std": 0.8}).std == 0.8
+    given = planned(lengthscale=short, prior={"lengthscale": 90.0}, **alone)
+    assert (given.lengthscale, given.std) == (short, 0.8)
+    assert residual or any("below 1.5" in note for note in given.notes)
+    assert planned(lengthscale=short, prior={"std": 0.8}, **alone).std == 0.8
     long = (600.0,) * 3
-    assert planned(lengthscale=long).notes == ("as found",)
+    assert planned(lengthscale=long, **alone).notes == ("as found",)
     published = planned(lengthscale=long, inference={"engine": "svi"})
     assert "coarser grid" in str(published.notes)
+
+
+def test_what_stars_share_needs_no_raised_lengthscale():
+    made = planned(lengthscale=(90.0,) * 3, settled=True)
+    assert (made.lengthscale, made.std) == ((90.0,) * 3, 0.8)
+    assert made.cut == CUT and made.notes == ("as found",)
+    for whole in (
+        {"model": {"residual": False}},
+        {"model": {"density": "gaussian"}},
+        {"inference": {"samples": 0}},
+        {"prior": {"kernel": "squared-exponential"}},
+    ):
+        assert planned(**whole).cut == 0.0
 
 
 def test_a_plan_made_again_for_its_own_scales_is_the_same():

@@ -15,8 +15,6 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from dustmap.functionals import PointValues, Stack
-from dustmap.grid import Grid
-from dustmap.residual.cube import DensityCube
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
@@ -24,7 +22,6 @@ from pipelines.config import FitConfig, load_config
 from pipelines.export.exporters import RunProducts, export_run
 from pipelines.export.options import ExportOptions
 from pipelines.fit import fit
-from pipelines.fit.mapping import first_settings
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.density import columns, map_cube
 from pipelines.maps.integrals import RayIntegrals, outward_summaries
@@ -37,14 +34,14 @@ from pipelines.query.map import of_answers
 from pipelines.run.folder import Run, read_run
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import (
-    fit_residual,
+    learn_remainder,
     read_residual,
     residual_bytes,
     residual_from,
     residual_in_words,
 )
 
-COARSE = ["box.spacing=100", "box.x=[-400,400]", "box.y=[-400,400]", "box.z=[-400,400]"]
+COARSE = ["box.spacing=50", "box.x=[-400,400]", "box.y=[-400,400]", "box.z=[-400,400]"]
 
 
 def sky(count: int, seed: int) -> tuple[Stars, np.ndarray]:
@@ -74,22 +71,14 @@ def run(tmp_path_factory) -> Run:
             "model.residual=true",
             "data.validation=0.2",
             "data.holdout=0.1",
-            "prior.lengthscale=150",
-            "prior.std=1",
+            "prior.lengthscale=60",
+            "prior.std=1.5",
             "inference.learn=false",
             "inference.samples=4",
         ],
     )
     fit(folder / "stars.parquet", folder / "run", config)
     return read_run(folder / "run")
-
-
-def test_a_first_map_of_few_stars_has_samples(run: Run) -> None:
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    stages = [json.loads(line)["stage"] for line in lines]
-    assert any(s.startswith("first ") and "samples" in s for s in stages)
-    plan, settings = first_settings(run.plan, load_config(FitConfig), 0)
-    assert settings.inference.samples == 0 < plan.subgrid_share < 1
 
 
 def test_neighbours_predict_what_the_grid_cannot(run: Run) -> None:
@@ -162,7 +151,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     asked = RayIntegrals(
         random_map, unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg), distances
     )
-    assert np.median(outward_summaries(asked.moments(slice(None)))[1]) < 0.01
+    assert np.median(outward_summaries(asked.moments(slice(None)))[1]) < 0.05
     for name in {*store.arrays} - {"std"}:
         assert (np.diff(store.arrays[name], axis=1) >= 0).all(), name
     write_zarr(tmp_path / "map.zarr", map_cube(random_map), store)
@@ -228,25 +217,29 @@ def test_intervals_of_whole_rays_hold_as_many_as_those_of_single_places(
             np.mean((true > found[low].value) & (true < found[high].value))
             for found in (alone, {name: part[:, -1] for name, part in whole.items()})
         )
-        assert abs(one - other) <= 0.01
+        assert abs(one - other) < 0.015
 
 
-@pytest.mark.parametrize("power", [1.0, 0.5])
-def test_a_residual_is_read_as_it_was_written(run: Run, power: float) -> None:
+def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
     field = run.posterior.residual
     assert field is not None
-    values = torch.rand(5, 5, 5, generator=torch.Generator().manual_seed(1))
-    grid = Grid(shape=(5, 5, 5), origin=(-400.0,) * 3, spacing=(200.0,) * 3)
-    cube = DensityCube(values=values.double().reshape(-1), grids=(grid,), power=power)
-    field = replace(field, cube=cube, rays=cube.along(field.rays))
-    weights = torch.linspace(0.1, 0.4, len(field.covariance.lengthscales)).double()
-    field = replace(field, weights=weights)
     again = residual_from(residual_bytes(field))
-    assert again.covariance.lengthscales == field.covariance.lengthscales
+    assert again.remainder == field.remainder
     ends = torch.as_tensor(sky(30, 4)[0].positions())
     asked = ends, torch.ones(len(field.residuals), 30, dtype=torch.float64)
     for found, expected in zip(again.correct(*asked), field.correct(*asked)):
         torch.testing.assert_close(found, expected, rtol=5e-3, atol=1e-4)
+
+
+def test_grid_and_residual_share_one_prior(run: Run) -> None:
+    field, plan = run.posterior.residual, run.plan
+    assert field is not None and field.remainder is not None
+    assert field.remainder.cuts == (plan.cut * max(plan.grid.spacing),)
+    assert field.remainder.variance == pytest.approx(plan.std**2)
+    model = run.posterior.model
+    assert model.whitening.unresolved == pytest.approx(
+        np.log1p(field.remainder.variances)
+    )
 
 
 def test_cubes_columns_and_shells_hold_the_corrected_density(run: Run, tmp_path):
@@ -282,9 +275,10 @@ def test_the_std_of_a_column_is_that_of_correlated_structure_below_the_grid(run:
     assert field is not None
     z = torch.arange(grid.lower[2], grid.upper[2] + 1e-6, 2.0, dtype=torch.float64)
     apart = (z[:, None] - z).abs()
-    scales = zip(field.weights, field.covariance.lengthscales, strict=True)
-    correlation = sum(w * (-apart / scale).exp() for w, scale in scales)
-    correlation = correlation / field.weights.sum()
+    assert field.remainder is not None
+    scaled = (apart / field.remainder.cuts[0]).reshape(-1)
+    correlation = field.remainder.relative(0, scaled).reshape(apart.shape)
+    correlation = correlation / correlation[0, 0]
     columned = columns(run, "z").arrays["std"]
     for i, j in ((1, 2), (6, 6), (7, 4)):
         points = torch.stack([grid.axis(0)[i], grid.axis(1)[j], z[0]]).repeat(len(z), 1)
@@ -328,19 +322,28 @@ def test_draws_have_the_moments_of_predictions(run: Run) -> None:
     # Joint draws have fewer neighbours among the stars: other means by parts of a std.
     error = (draws.mean(0) - moments.mean[:30]) / moments.std[:30]
     assert float(error.abs().max()) < 0.5 + 6 / np.sqrt(len(draws))
-    assert float(error.square().mean().sqrt()) < 0.2
+    assert float(error.square().mean().sqrt()) < 0.25
     ratio = draws.std(0) / moments.std[:30]
     assert 0.8 < float(ratio.median()) < 1.2
 
 
-def test_a_fit_without_stars_to_learn_it_on_says_so(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [("inference.samples=0", "model.residual"), ("inference.samples=2", "times 1;")],
+)
+def test_a_fit_of_few_stars_takes_the_factor_of_the_prior(
+    tmp_path, more: str, message: str
+) -> None:
+    """Without samples there is no residual, and the grid carries the whole prior."""
     write_stars(tmp_path / "stars.parquet", sky(100, 1)[0], overwrite=False)
-    given = ["model.residual=true", "prior.lengthscale=150", "prior.std=1"]
-    small = ["inference.learn=false", "inference.samples=2"]
+    given = ["model.residual=true", "prior.lengthscale=60", "prior.std=1"]
+    small = ["inference.learn=false", more]
     config = load_config(FitConfig, overrides=[*COARSE, *given, *small])
     report = fit(tmp_path / "stars.parquet", tmp_path / "run", config)
-    assert any("model.residual" in message for message in report.messages)
-    assert read_run(tmp_path / "run").posterior.residual is None
+    assert any(message in told for told in report.messages)
+    run = read_run(tmp_path / "run")
+    assert (run.posterior.residual is None) == (run.plan.cut == 0)
+    assert (run.plan.cut == 0) == (more == "inference.samples=0")
 
 
 def test_the_covariance_that_was_chosen_is_told(run: Run) -> None:
@@ -361,23 +364,9 @@ def test_the_covariance_is_learnt_on_held_out_stars_in_random_order(
 
     monkeypatch.setattr("pipelines.run.residual.learn_residual", learn)
     stars, generator = sky(250, 5)[0], torch.Generator().manual_seed(0)
-    fit_residual(run.posterior, run.plan, stars, 100, generator)
+    learn_remainder(run.posterior, run.plan, stars, 100, generator)
     (held,) = asked
     assert sorted(held) == list(range(150, 250)) and held != sorted(held)
-
-
-def test_a_residual_that_cannot_be_learnt_costs_no_run(tmp_path, monkeypatch) -> None:
-    def fail(*_, **__) -> None:
-        raise FloatingPointError("not positive definite")
-
-    monkeypatch.setattr("pipelines.fit.shared_noise.fit_residual", fail)
-    write_stars(tmp_path / "stars.parquet", sky(300, 1)[0], overwrite=False)
-    given = ["prior.lengthscale=150", "prior.std=1", "inference.learn=false"]
-    given += ["inference.samples=2", "data.validation=0.3"]
-    config = load_config(FitConfig, overrides=[*COARSE, *given])
-    report = fit(tmp_path / "stars.parquet", tmp_path / "run", config)
-    assert any("model.residual: none" in message for message in report.messages)
-    assert read_run(tmp_path / "run").posterior.residual is None
 
 
 def test_pixels_of_maps_are_no_wider_than_stars_are_apart(run: Run) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import math
 import os
 import shutil
 import signal
@@ -26,7 +25,6 @@ import pipelines.saving.state_file
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
-from pipelines.fit import shared_noise
 from pipelines.fit.state import FitState
 from pipelines.run.folder import read_run
 from pipelines.saving.state_file import newest_state, state_files
@@ -59,14 +57,6 @@ def cases(folder):
             settings["checkpoint"] = {"iterations": 1}
             found[name] = replace(found[name], plain=settings)
     return found
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _neighbours_share():
-    # One smooth cloud: neighbours hardly tell anything of one another.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_noise, "_LEAST_GAIN", -math.inf)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -32,13 +32,14 @@ from dustmap.kernels import Radial
 from dustmap.residual.covariance import RayCovariance, Rays
 from dustmap.residual.kriging import JITTER, krige_rays
 from dustmap.residual.neighbours import nearest_earlier
-from dustmap.residual.scoring import log_score
 
 # Neighbours of a star, and the stretch of angles against ln distance among them.
 _NEIGHBOURS, _STRETCH = 20, 5.0
 # Least number of stars to learn scales from. Of 40, 60 and 100 mock stars logarithms of
 # the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
 FEWEST = 40
+# Degrees of freedom of the density: stars far off count less than in a normal's.
+_DEGREES = 5.0
 # Nodes of the mean's integral along a ray.
 _NODES = 24
 
@@ -60,7 +61,13 @@ class Conditionals:
 
     def log_density(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
         """Of every star but the first few, which are neighbours only."""
-        return log_score(self.errors(extinction), self.variance)
+        spread = (_DEGREES - 2) * self.variance
+        constant = math.lgamma((_DEGREES + 1) / 2) - math.lgamma(_DEGREES / 2)
+        return (
+            constant
+            - 0.5 * (math.pi * spread).log()
+            - (_DEGREES + 1) / 2 * torch.log1p(self.errors(extinction) ** 2 / spread)
+        )
 
 
 class NeighbourLikelihood:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dustmap.residual.covariance import Rays
+from dustmap.residual.covariance import Rays, Remainder
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField
 
@@ -16,6 +16,7 @@ def field_of(
     weights: torch.Tensor,
     *,
     cube: DensityCube | None = None,
+    remainder: Remainder | None = None,
     scale: float = 1.0,
 ) -> ResidualField:
     """Without nugget and outliers."""
@@ -30,4 +31,5 @@ def field_of(
         outliers=0.0,
         stretch=10.0,
         cube=cube,
+        remainder=remainder,
     )

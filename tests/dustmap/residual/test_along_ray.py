@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from dense_kriging import components, dense, kriged
+from dense_kriging import components, dense, kriged, line, relative
 from residual_fields import field_of
 from scipy.integrate import quad
-from scipy.interpolate import RegularGridInterpolator
-from scipy.special import k1
 from torch import Tensor
 
 from dustmap.grid import Grid
-from dustmap.residual.corrections import calibrated
-from dustmap.residual.covariance import RayCovariance, Rays, rays_to
+from dustmap.kernels import KERNELS
+from dustmap.residual.covariance import CUT, RayCovariance, Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import JITTER, Neighbourhoods, krige_rays, predict_rays
 from dustmap.residual.learning import learn_residual
 from dustmap.residual.neighbours import nearest
+from dustmap.whitening.bands import band_covariance
 
-WEIGHTS = torch.tensor([0.5, 1.0, 0.1], dtype=torch.float64)
-SCALES = (5.0, 20.0, 60.0)
+WEIGHTS = torch.tensor([1.3], dtype=torch.float64)
 
 
 @pytest.fixture
@@ -48,10 +47,20 @@ def cube_of(
     return DensityCube(values=values.reshape(-1), grids=(grid,))
 
 
-def form_of(density: DensityCube, scales=SCALES) -> RayCovariance:
-    """The covariance with the scales of these tests."""
-    edges, cells = density.edges(), density.cells()
-    return RayCovariance(weights=WEIGHTS, lengthscales=scales, edges=edges, cells=cells)
+def remainder_of(density: DensityCube) -> Remainder:
+    """What grids leave of a prior that varies over 120 pc."""
+    prior = KERNELS["matern12"](lengthscale=120.0, variance=1.2)
+    return Remainder.of("matern12", prior, density.grids)
+
+
+def form_of(density: DensityCube) -> RayCovariance:
+    """The covariance of these tests."""
+    return RayCovariance(
+        weights=WEIGHTS,
+        remainder=remainder_of(density),
+        edges=density.edges(),
+        levels=density.levels(),
+    )
 
 
 def rays(
@@ -91,69 +100,36 @@ def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
     assert float(found[0, -1]) == pytest.approx(8 + 9 - 4 + 20)
 
 
-def test_the_amplitude_lies_between_density_and_mean(
-    generator: torch.Generator,
-) -> None:
-    density = cube(generator)
-    some = rays(5, density, generator)
-    root = replace(density, power=0.5)
-    found = root.along(some).profile
-    assert found is not None
-    assert some.profile is not None
-    edges = density.edges()
-    for row, profile in zip(found, some.profile):
-        before = torch.cumsum(profile * edges.diff(), 0) - profile * edges.diff() / 2
-        middle = (edges[1:] + edges[:-1]) / 2
-        torch.testing.assert_close(row**2, profile * before / middle)
-    # At a ray's end the mean is that up to there.
-    within = (some.lengths[:, None] - edges[:-1]).clamp_min(0).minimum(edges.diff())
-    mean = (some.profile * within).sum(1) / some.lengths
-    axes = [np.linspace(-400, 400, 17)] * 3
-    tips = (some.directions * some.lengths[:, None]).numpy()
-    tip = torch.from_numpy(
-        RegularGridInterpolator(axes, density.values.reshape((17,) * 3).numpy())(tips)
-    )
-    torch.testing.assert_close(root.relative_amplitude(some) ** 2, mean / tip)
-    assert bool((density.relative_amplitude(some) == 1).all())
-
-
-def test_components_are_the_integral_along_the_shorter_ray(
+def test_the_covariance_is_the_integral_along_the_shorter_ray(
     generator: torch.Generator,
 ) -> None:
     smooth = cube_of(torch.full((17, 17, 17), 2e-3, dtype=torch.float64))
-    some = rays(2, smooth, generator)
-    form = form_of(smooth)
+    some, form = rays(2, smooth, generator), form_of(smooth)
     near = torch.zeros(1, 1, dtype=torch.int64)
-    found = Neighbourhoods.of(form, some, some[1:], near).across[0, :, 0]
+    found = Neighbourhoods.of(form, some, some[1:], near).across[0, 0, 0]
     chord = float((some.directions[0] - some.directions[1]).norm())
-    for value, scale in zip(found.tolist(), form.lengthscales):
+    assert form.remainder is not None
 
-        def kernel(x: float) -> float:
-            return x * k1(x) if x > 0 else 1.0
-
-        # From distances to distances in scales of the chord.
-        unit = scale / chord
-        integral = quad(kernel, 0, float(some.lengths.min()) / unit)[0]
-        expected = 4e-6 * 2 * scale * unit * integral
-        assert value == pytest.approx(expected, rel=0.03)
+    s = np.linspace(0.0, float(some.lengths.min()), 2001)
+    integral = np.trapezoid(line(form.remainder, 0, chord * s), s)
+    # α is no part of a neighbourhood.
+    assert float(found) == pytest.approx(4e-6 * integral, rel=0.03)
 
 
-def test_the_kernel_is_the_exponential_integrated_along_a_line() -> None:
-    one = torch.ones(1, dtype=torch.float64)
-    edges = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    found = RayCovariance(weights=one, lengthscales=(7.0,), edges=edges, cells=one)
-    ray = Rays(
-        directions=torch.tensor([[1.0, 0, 0], [0, 1.0, 0]], dtype=torch.float64),
-        lengths=torch.ones(2, dtype=torch.float64),
-        density=torch.ones(2, dtype=torch.float64),
-        profile=torch.ones(2, 1, dtype=torch.float64),
-    )
-    apart = 0.5 * np.sqrt(2)
-    expected = 2 * quad(lambda t: np.exp(-np.hypot(apart, t) / 7), 0, 200)[0]
-    assert float(dense(found, ray, ray)[0, 1]) == pytest.approx(expected, rel=1e-8)
-    near = torch.zeros(1, 1, dtype=torch.int64)
-    value = float(Neighbourhoods.of(found, ray, ray[1:], near).across)
-    assert value == pytest.approx(expected, rel=1e-3)
+def test_what_is_left_integrates_the_prior_below_the_cut() -> None:
+    """The whole prior is a grid's band and the remainder."""
+    prior = KERNELS["matern12"](lengthscale=120.0, variance=1.2)
+    grid = Grid(shape=(3, 3, 3), origin=(0.0,) * 3, spacing=(50.0,) * 3)
+    found = Remainder.of("matern12", prior, [grid])
+    assert found.cuts == (CUT * 50.0,)
+    apart = torch.tensor([0.0, 0.3, 1.0, 3.0], dtype=torch.float64)
+    band = band_covariance(prior, (CUT * 50 / 120) ** 2, math.inf, apart * 30 / 120)
+    whole = 1.2 * torch.exp(-apart * 30 / 120)
+    torch.testing.assert_close(found.relative(0, apart).log1p() + band, whole)
+    exact = torch.from_numpy(relative(found, 0, 30 * apart.numpy()))
+    torch.testing.assert_close(found.relative(0, apart), exact)
+    length = line(found, 0, np.array(0.0)) / found.variances[0]
+    assert found.lengths[0] == pytest.approx(float(length), rel=1e-4)
 
 
 def test_covariances_are_positive_definite_all_around(
@@ -227,21 +203,22 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
     edges = form.edges.tolist()
     assert rows.profile is not None
 
+    assert form.remainder is not None
+
     def across(point: np.ndarray, row: int) -> float:
         end, profile = rows.directions[row].numpy(), rows.profile[row].tolist()
         foot, length = float(point @ end), float(rows.lengths[row])
 
-        def relative(s: float) -> float:
-            away = np.linalg.norm(point - s * end)
-            scales = np.array(form.lengthscales)
-            return float(WEIGHTS.numpy() @ np.exp(-away / scales))
+        def kernel(s: float) -> float:
+            away = np.array(np.linalg.norm(point - s * end))
+            return float(WEIGHTS) * float(relative(form.remainder, 0, away))
 
         total = 0.0
         for start, stop, value in zip(edges, edges[1:], profile):
             if start < length:
                 inside = [foot] if start < foot < min(stop, length) else None
                 ends = start, min(stop, length)
-                total += value * quad(relative, *ends, points=inside, limit=200)[0]
+                total += value * quad(kernel, *ends, points=inside, limit=200)[0]
         return total
 
     points = (places.directions * places.lengths[:, None]).numpy()
@@ -254,39 +231,27 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
     )
 
 
-@pytest.mark.parametrize("power", [1.0, 0.5])
-def test_the_amplitude_that_made_the_residuals_is_learnt(
-    generator: torch.Generator, power: float
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_the_factor_that_made_the_residuals_is_learnt(
+    generator: torch.Generator, alpha: float
 ) -> None:
-    density = replace(cube(generator, contrast=1.5), power=power)
+    density = cube(generator, contrast=1.5)
     some = rays(1500, density, generator, spread=0.15)
-    weights = torch.tensor([0.0, 0.5, 0.0], dtype=torch.float64)
+    weights = torch.tensor([alpha], dtype=torch.float64)
     among = dense(replace(form_of(density), weights=weights), some, some)
     root = torch.linalg.cholesky(among + JITTER * torch.diag(torch.diagonal(among)))
     white = torch.randn(2, 1500, generator=generator, dtype=torch.float64)
     noise = torch.full((1500,), 0.01**2, dtype=torch.float64)
     residual = root @ white[0] + 0.01 * white[1]
-    held = torch.arange(1000, 1500)
-    found = learn_residual(some, residual.expand(2, -1), noise, held, cube=density)
-    assert found.cube is not None
-    assert found.cube.power == power
-    assert float(found.weights[1]) == pytest.approx(0.5, rel=0.6)
-    assert found.gain > 100
-
-
-def test_scales_that_the_map_resolves_have_no_weight(
-    generator: torch.Generator,
-) -> None:
-    density = cube(generator)
-    some = rays(600, density, generator, spread=0.15)
-    residual = 0.01 * torch.randn(600, generator=generator, dtype=torch.float64)
-    noise = torch.full((600,), 0.01**2, dtype=torch.float64)
-    held = torch.arange(400, 600)
-    found = learn_residual(some, residual.expand(2, -1), noise, held, cube=density)
-    scales = torch.tensor(found.covariance.lengthscales)
-    assert bool((found.weights[scales > min(density.grids[0].spacing)] == 0).all())
-    # Noise alone: neighbours tell nothing of one another.
-    assert found.gain < 5
+    given = some, residual.expand(2, -1), noise
+    about = {"cube": density, "remainder": remainder_of(density)}
+    found = learn_residual(*given, torch.arange(1000, 1500), **about)
+    assert float(found.weights) == pytest.approx(alpha, rel=0.4)
+    assert float(found.scales) == pytest.approx(1.0, rel=0.25)
+    # Without stars that the map has not seen it is the prior's.
+    alone = learn_residual(*given, torch.arange(0), **about)
+    assert float(alone.weights) == 1.0 == float(alone.scales)
+    assert alone.nugget == 0.0
 
 
 def zeros_about(density: DensityCube, generator: torch.Generator) -> ResidualField:
@@ -294,23 +259,21 @@ def zeros_about(density: DensityCube, generator: torch.Generator) -> ResidualFie
     rows = density.along(rays(50, density, generator))
     noise = torch.full((50,), 1e-3, dtype=torch.float64)
     none = torch.zeros(2, 50, dtype=torch.float64)
-    return field_of(rows, none, noise, WEIGHTS, cube=density, scale=0.5)
+    of_grid = {"cube": density, "remainder": remainder_of(density)}
+    return field_of(rows, none, noise, WEIGHTS, **of_grid, scale=0.5)
 
 
-@pytest.mark.parametrize("power", [1.0, 0.5])
-def test_far_from_stars_the_density_varies_by_its_amplitude(
-    generator: torch.Generator, power: float
+def test_far_from_stars_the_density_varies_as_the_prior_below_the_cut(
+    generator: torch.Generator,
 ) -> None:
-    field = zeros_about(replace(cube(generator), power=power), generator)
-    assert field.cube is not None
+    field = zeros_about(cube(generator), generator)
+    assert field.remainder is not None
     points = torch.tensor([[-300.0, 20, 10], [-90.0, -200, 50]], dtype=torch.float64)
     densities = torch.tensor([[1e-3, 2e-3], [3e-3, 1e-3]], dtype=torch.float64)
     corrected, variance = field.correct_density(points, densities)
-    torch.testing.assert_close(corrected, calibrated(densities, field.scales**0.5))
-    relative = field.cube.relative_amplitude(field.places(points, torch.ones(2)))
-    expected = field.scales**0.5 * (corrected * relative) ** 2 * WEIGHTS.sum()
+    torch.testing.assert_close(corrected, densities)
+    expected = corrected**2 * WEIGHTS * field.remainder.variances[0]
     torch.testing.assert_close(variance, expected, rtol=2e-2, atol=0)
-    assert bool((relative == 1).all()) == (power == 1)
 
 
 def test_a_correction_never_makes_a_density_negative(
@@ -323,20 +286,16 @@ def test_a_correction_never_makes_a_density_negative(
     assert bool((density >= 0).all()) and float(density.median()) < 1e-3
 
 
-@pytest.mark.parametrize("power", [1.0, 0.5])
 def test_nothing_lies_between_the_observer_and_itself(
-    generator: torch.Generator, power: float
+    generator: torch.Generator,
 ) -> None:
-    field = zeros_about(replace(cube(generator), power=power), generator)
+    field = zeros_about(cube(generator), generator)
     ends = torch.tensor([[0.0, 0, 0], [200.0, 3, 5]], dtype=torch.float64)
     extinctions = torch.tensor([[0.0, 0.3], [0.0, 0.3]], dtype=torch.float64)
     white = torch.ones(2, 2, dtype=torch.float64)
     found = field.draw(ends, extinctions, white)
     assert float(found[:, 0].abs().max()) < 1e-5
     assert bool(found.isfinite().all())
-    assert field.cube is not None
-    here = field.places(ends[:1], torch.zeros(1))
-    assert float(field.cube.relative_amplitude(here)) == pytest.approx(1.0, rel=0.5)
 
 
 def nested_cube(generator: torch.Generator) -> DensityCube:
@@ -352,24 +311,13 @@ def test_shells_densities_and_scales_follow_the_finest_grid(
     generator: torch.Generator,
 ) -> None:
     density = nested_cube(generator)
-    edges, cells = density.edges(), density.cells()
+    edges, levels = density.edges(), density.levels()
     assert float(edges[1]) == 25.0
-    assert torch.equal(cells, torch.where(edges[:-1] < 150.0, 0.5, 1.0).double())
+    assert torch.equal(levels, (edges[:-1] < 150.0).long())
     assert density.level_at(torch.tensor([10.0, 149.0, 151.0])).tolist() == [1, 1, 0]
-    # In the finer box its own values, interpolated.
-    points = 100 * torch.randn(40, 3, generator=generator, dtype=torch.float64)
-    fine = density.values[density.grids[0].size :].reshape(13, 13, 13).numpy()
-    axes = [np.linspace(-150, 150, 13)] * 3
-    near = points[(points.abs() <= 150).all(dim=1)]
-    lengths = near.norm(dim=1)
-    some = rays_to(near, torch.ones(len(near), dtype=torch.float64), 0.0)
-    half = replace(density, power=0.5)
-    mean = half.relative_amplitude(some) ** 2
-    along = density.along(some).profile
-    assert along is not None
-    within = (lengths[:, None] - edges[:-1]).clamp_min(0).minimum(edges.diff())
-    tips = torch.from_numpy(RegularGridInterpolator(axes, fine)(near.numpy()))
-    torch.testing.assert_close(mean, (along * within).sum(1) / lengths / tips)
+    form = form_of(density)
+    assert form.remainder is not None
+    assert form.remainder.cuts == (CUT * 50, CUT * 25)
 
 
 @pytest.mark.parametrize("points", [False, True])
@@ -387,7 +335,9 @@ def test_compiled_covariances_of_nested_grids_are_those_of_their_scales(
         blocks = torch.arange(10)
         given = (form, some, noise, residuals, places, near, blocks)
         mean, variance = predict_rays(*given, points=True)
-        assert bool((variance < WEIGHTS.sum()).all()) and bool((variance > 0).all())
+        assert form.remainder is not None
+        prior = WEIGHTS * float(max(form.remainder.variances))
+        assert bool((variance < prior).all()) and bool((variance > 0).all())
         assert bool(torch.isfinite(mean).all())
         return
     found = krige_rays(form, some, noise, places, near)
@@ -416,7 +366,7 @@ def test_a_density_near_a_seam_has_the_scales_of_its_own_grid(
     for each in (density, alone):
         ray = each.along(rays_to(100 * about, 0.1 * one, 0.0))
         place = rays_to(ends, one, 0.0)
-        form = form_of(each, each.scales)
+        form = form_of(each)
         residuals = torch.ones(1, 1, dtype=torch.float64)
         given = (form, ray, 1e-3 * one, residuals, each.along(place))
         near = torch.zeros(1, 1, dtype=torch.int64)

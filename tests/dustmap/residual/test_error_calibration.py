@@ -36,7 +36,7 @@ def test_noise_hides_tails_and_scale() -> None:
     errors = 100 * student(500, math.inf)
     little, noise = torch.full_like(errors, 0.01), torch.full_like(errors, 1e4)
     assert tail_degrees(errors, little, noise) == pytest.approx(10, rel=0.1)
-    assert variance_scale(errors, little, noise) == pytest.approx(0.65, rel=0.1)
+    assert variance_scale(errors, little, noise) == pytest.approx(1.0, rel=0.1)
 
 
 def test_the_scale_is_that_of_the_core() -> None:
