@@ -61,8 +61,10 @@ class Staging:
             },
         )
         self._run("SET enable_external_access = false")
-        # It would draw a bar on standard output.
-        self._run("SET enable_progress_bar = false")
+        # It would draw a bar on standard output. A notebook without ipywidgets has
+        # none, and refuses the setting.
+        if self._run("SELECT current_setting('enable_progress_bar')") == [(True,)]:
+            self._run("SET enable_progress_bar = false")
 
     def __enter__(self) -> Staging:
         return self
