@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from dustmap.distributed.group import Group
@@ -32,7 +33,7 @@ STAGES = (
 
 
 def run(state: FitState, at: Context) -> None:
-    """Make every stage that is not done, and save the state after each of them.
+    """Make every stage that is not done, and save the state after each that changed it.
 
     Raises
     ------
@@ -41,10 +42,13 @@ def run(state: FitState, at: Context) -> None:
     """
     for stage in STAGES[state.done :]:
         at.begin(stage.__name__)
-        state = stage(state, at)
-        # The last stage leaves the run itself.
-        if stage is not write:
-            state = at.save(state)
+        after = stage(state, at)
+        if stage is write:
+            # It leaves the run itself.
+            return
+        # Only the first rank knows: the others may have a copy of what it made.
+        changed = at.group.numbers(int(after is not state))[0]
+        state = at.save(after) if changed else replace(state, done=state.done + 1)
 
 
 def fit(

@@ -100,10 +100,11 @@ def test_stages_are_saved_in_their_order(wholes):
     stages = list(dict.fromkeys(wholes["shared"][1]))
     assert stages == [
         "plan",
-        "learn prior",
         "first map, under way",
         "first map",
         "learn residual",
+        "second map, under way",
+        "second map",
         MAP,
         "map and samples",
         "judge",
@@ -115,7 +116,7 @@ def test_stages_are_saved_in_their_order(wholes):
     [
         *(("lognormal", part) for part in (0.0, 0.4, 0.7, 1.0)),
         *(("gaussian", 0.5), ("svi", 0.6)),
-        *(("shared", part) for part in (0.2, 0.8)),
+        *(("shared", part) for part in (0.1, 0.3, 0.8)),
     ],
 )
 def test_a_fit_stopped_anywhere_ends_with_the_same_bits(wholes, tmp_path, name, part):
@@ -145,7 +146,7 @@ def test_a_signal_within_a_step_costs_this_step_alone(whole, tmp_path, iteration
     assert last.path.name in message
     if iteration == 3:
         # Within the first step: the stage before is what there is.
-        assert last.content["stage"] == "learn residual"
+        assert last.content["stage"] == "plan"
     else:
         assert last.content["stage"] == MAP
         assert iteration - 30 < last.content["records"] <= iteration
