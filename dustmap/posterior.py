@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,6 +46,17 @@ class Posterior:
                 raise ValueError(f"{name} must have shape {shape}, got {found}")
         if len(self.samples) == 1:
             raise ValueError("a posterior needs no sample or at least two, got one")
+
+    def over_cells(self, widths: Sequence[float]) -> Posterior:
+        """Return the posterior whose values at points are means over cells around them.
+
+        What neighbouring stars share below the grid averages out in a cell, which
+        counts as a cube; the grid's own part is that at its centre. ``widths`` [pc].
+        """
+        if self.residual is None:
+            return self
+        width = math.prod(widths) ** (1 / len(widths))
+        return replace(self, residual=self.residual.over_cells(width))
 
     def moments(self, functionals: Functionals, *, rows: int = 65536) -> Moments:
         """Mean and std of ``L_n ρ``; std is NaN if the posterior has no samples.

@@ -66,6 +66,8 @@ _DECAY = 40.0
 # Arguments of the tables of κ and F, in √t, and how many there are. Closer to its line
 # a point covaries no more, and further away by less than e^-25 of its variance.
 _REMAINDER, _IMPACT_COUNT, _DECAYS = (1e-4, 10.0), 1024, 256
+# Narrower cells, in √t, are points; averages are made at each so many of the distances.
+_NARROW, _SPARSE = 0.02, 4
 # √t of a grid, in its spacing: the shortest scale that it carries.
 CUT = 0.6
 # Components of less than this part of the relative variance are left out.
@@ -148,12 +150,15 @@ class Remainder:
         σ² of ln ρ.
     cuts
         √t of every grid, the coarsest first [pc].
+    cell
+        Width of the cells [pc] over which densities are averaged; 0 at points.
     """
 
     kernel: str
     lengthscale: float
     variance: float
     cuts: tuple[float, ...]
+    cell: float = 0.0
 
     @classmethod
     def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> Remainder:
@@ -176,15 +181,13 @@ class Remainder:
 
     @property
     def variances(self) -> Float[np.ndarray, " g"]:
-        """Variance of ρ over its mean at a point, for every grid."""
-        zero = torch.zeros(1, dtype=torch.float64)
-        return np.array([float(self.relative(g, zero)) for g in range(len(self.cuts))])
+        """Variance of ρ over its mean, in a cell or at a point, for every grid."""
+        return _remainder_tables(self)[2]
 
     @property
     def lengths(self) -> Float[np.ndarray, " g"]:
-        """κ(0) over that variance, for every grid [pc]."""
-        _, tables = _remainder_tables(self)
-        return self.cuts * tables[0][:, 0] / self.variances
+        """Integral of that covariance along a line over the variance [pc]."""
+        return self.cuts * _remainder_tables(self)[3] / self.variances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +234,7 @@ class RayCovariance:
             assert self.edges is not None
             assert self.levels is not None
             own = np.array(self.remainder.cuts)
-            abscissas, (lines, halves) = _remainder_tables(self.remainder)
+            abscissas, (lines, halves), *_ = _remainder_tables(self.remainder)
             starts, cuts = self.edges[:-1], torch.from_numpy(own)[self.levels]
             impact = ((self.edges[1:] + starts) / 2 / cuts).log()
             parts = [starts, self.edges.diff(), impact, cuts, self.levels.double()]
@@ -262,10 +265,11 @@ class RayCovariance:
 @lru_cache(maxsize=8)
 def _remainder_tables(
     remainder: Remainder,
-) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
     """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid; their ln arguments.
 
-    All lengths are in √t.
+    Also the variance of the relative density, and the integral of its covariance along
+    a line, for every grid. All lengths are in √t.
     """
     ends = [math.log(end) for end in _REMAINDER]
     impacts = _axis(ends[0], ends[1], _IMPACT_COUNT)
@@ -274,18 +278,50 @@ def _remainder_tables(
     edges = torch.cat([torch.zeros(1).double(), apart.exp()])
     along, steps = _panels(edges[:-1], edges[1:], order=3)
     fine = _axis(math.log(_REMAINDER[0] / 10), math.log(2 * _REMAINDER[1]), 4_096)
-    lines, halves = [], []
-    for level in range(len(remainder.cuts)):
-        known = remainder.relative(level, fine.exp()).numpy()
+    distance = torch.cat([torch.zeros(1).double(), fine.exp()]).numpy()
+    lines, halves, variances, totals = [], [], [], []
+    for level, cut in enumerate(remainder.cuts):
+        at_points = remainder.relative(level, torch.from_numpy(distance)).numpy()
+        # Of a cell and a point, and of two places in one cell.
+        with_point = _over_cells(at_points, distance, remainder.cell / cut)
+        within = _over_cells(with_point, distance, remainder.cell / cut)
 
-        def values(p: Tensor, known: np.ndarray = known) -> Tensor:
-            distance = (p.exp()[:, None] ** 2 + along.reshape(-1) ** 2).sqrt().log()
-            found = np.interp(distance.numpy(), fine.numpy(), known)
+        def values(p: Tensor, known: np.ndarray) -> Tensor:
+            where = (p[:, None] ** 2 + along.reshape(-1) ** 2).sqrt().log()
+            found = np.interp(where.numpy(), fine.numpy(), known[1:])
             return torch.from_numpy(found).reshape(len(p), *along.shape)
 
-        lines.append(2 * (values(impacts) * steps).sum((1, 2)).numpy())
-        halves.append((values(apart) * steps).sum(2).cumsum(1).numpy())
-    return [impacts.numpy(), apart.numpy()], (np.stack(lines), np.stack(halves))
+        lines.append(2 * (values(impacts.exp(), at_points) * steps).sum((1, 2)).numpy())
+        along_rays = values(apart.exp(), with_point) * steps
+        halves.append(along_rays.sum(2).cumsum(1).numpy())
+        variances.append(within[0])
+        totals.append(2 * float((values(impacts[:1].exp(), within) * steps).sum()))
+    tables = np.stack(lines), np.stack(halves)
+    axes = [impacts.numpy(), apart.numpy()]
+    return axes, tables, np.array(variances), np.array(totals)
+
+
+def _over_cells(
+    values: Float[np.ndarray, " r"], distance: Float[np.ndarray, " r"], cell: float
+) -> Float[np.ndarray, " r"]:
+    r"""Average an isotropic covariance over one of its places, in a cell.
+
+    The cell counts as a Gaussian of equal second moments, :math:`s = w / \sqrt{12}`:
+
+    .. math:: K_s(r) = \int_0^\infty K(u) \frac{u}{r s \sqrt{2\pi}}
+       \left(e^{-(r - u)^2 / 2 s^2} - e^{-(r + u)^2 / 2 s^2}\right) du .
+    """
+    width = cell / math.sqrt(12)
+    if width < _NARROW:
+        return values
+    # The limit at zero is that at the least distance.
+    r, u = distance[1::_SPARSE, None], distance[1:]
+    steps = u * np.gradient(np.log(u))
+    kernel = np.exp(-((r - u) ** 2) / (2 * width**2)) * -np.expm1(-2 * r * u / width**2)
+    found = (
+        kernel @ (values[1:] * u * steps) / (r[:, 0] * width * math.sqrt(2 * math.pi))
+    )
+    return np.interp(distance, r[:, 0], found)
 
 
 @compiled

@@ -183,6 +183,11 @@ class ResidualField:
         # What is left is in proportion to the corrected density.
         return found, found**2 * variance
 
+    def over_cells(self, width: float) -> ResidualField:
+        """Return the residual of mean densities in cells of this width [pc]."""
+        assert self.remainder is not None
+        return replace(self, remainder=replace(self.remainder, cell=width))
+
     def correlation_length(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
         r"""Return the length [pc] over which the relative density adds up along a line.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,10 +37,11 @@ def map_cube(
 ) -> Cube:
     """Return the posterior of the density at the grid points, and the support.
 
-    At its own points the grid resolves the field: no sub-grid variance is added but
-    that which a residual of neighbouring stars leaves. With ``spacing`` [pc] the points
-    are this far apart, from the box's lower corner on, and ``within`` ranges of x, y
-    and z; otherwise a run with finer grids has a finer cube for each.
+    Values are means over cells as wide as the points are apart: of the points' own
+    variance only the part is added that a residual of neighbouring stars leaves in a
+    cell. With ``spacing`` [pc] the points are this far apart, from the box's lower
+    corner on, and ``within`` ranges of x, y and z; otherwise a run with finer grids has
+    a finer cube for each.
 
     Raises
     ------
@@ -51,7 +52,8 @@ def map_cube(
         axes = _axes(run, spacing, within or {})
         points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
         support = run.support_at(points.numpy()).reshape(-1)
-        return _cube(run, axes, support, _at(run, points.reshape(-1, 3)))
+        moments = cell_means(run, points.reshape(-1, 3), (spacing,))
+        return _cube(run, axes, support, moments)
     return map_and_columns(run, {})[0]
 
 
@@ -85,9 +87,11 @@ def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z 
     points = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij"), axis=-1)
     places = torch.from_numpy(np.ascontiguousarray(points.reshape(-1, 3)[:, ::-1]))
     values = np.empty((count, len(places)), dtype=np.float32)
+    widths = [float(axis[1] - axis[0]) for axis in (cube.x, cube.y, cube.z)]
+    posterior = run.posterior.over_cells(widths)
     for first in range(0, len(places), _POINTS):
         part = slice(first, first + _POINTS)
-        found, _ = run.posterior.sampled(PointValues(places[part]))
+        found, _ = posterior.sampled(PointValues(places[part]))
         values[:, part] = found[:count].numpy()
     values = values.reshape(count, *points.shape[:3])
     values[:, np.isnan(cube.arrays["mean"])] = np.nan
@@ -97,11 +101,15 @@ def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z 
 def _moments_on(run: Run, grid: Grid) -> Moments:
     if isinstance(run.posterior.model, RowwiseGaussian):
         return _inducing_moments(run.posterior, run.posterior.model)
-    return _at(run, grid.points())
+    return cell_means(run, grid.points(), grid.spacing)
 
 
-def _at(run: Run, points: Tensor) -> Moments:
-    return run.posterior.moments(PointValues(points), rows=2**18)
+def cell_means(run: Run, points: Tensor, widths: Sequence[float]) -> Moments:
+    """Return moments of the mean density in cells of these widths around points [pc].
+
+    See `Posterior.over_cells`.
+    """
+    return run.posterior.over_cells(widths).moments(PointValues(points), rows=2**18)
 
 
 def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
@@ -194,7 +202,8 @@ def _swept(
     variance v, adds up over the lengths F of `ResidualField.correlation_length`: an
     integral has the variance of v F integrated.
     """
-    posterior, residual = run.posterior, run.posterior.residual
+    posterior = run.posterior.over_cells(grid.spacing)
+    residual = posterior.residual
     assert residual is not None
     positive, points = posterior.model.positive, grid.points().reshape(*grid.shape, 3)
     ends = {

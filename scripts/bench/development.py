@@ -36,8 +36,9 @@ import dustmap
 from pipelines.base.calibration import coverage as z_coverage
 from pipelines.base.calibration import predictive_z
 from pipelines.base.measurement import table
-from pipelines.base.quantiles import KINDS
+from pipelines.base.quantiles import KINDS, summaries
 from pipelines.catalog.schema import Stars
+from pipelines.maps.density import cell_means
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import predict_baseline
 from pipelines.run.folder import read_run
@@ -47,12 +48,16 @@ from pipelines.run.residual import read_residual
 _QUICK = 2000, 400
 _QUICK_SETTINGS = ("inference.samples=4", "inference.learn=false", "box.spacing=100")
 
+# Bounds of distances [pc] between which cells are judged.
+_CELL_SHELLS = 0.0, 300.0, 600.0, 900.0, 1200.0
+
 
 def main() -> None:
     options = arguments()
     report = Report.of("development", __doc__, options)
     rows: list[Row] = []
     shells: list[Row] = []
+    cells: list[Row] = []
     for name in options.set or SETS:
         print(f"development: {name}", file=sys.stderr, flush=True)
         part = SETS[name](options.data)
@@ -63,10 +68,16 @@ def main() -> None:
         row, apart = one_set(part, options, options.output / name)
         rows.append({"set": name, **row})
         shells += [{"set": name, **shell} for shell in apart]
+        if part.cells is not None:
+            run = options.output / name
+            cells += [{"set": name, **each} for each in in_cells(*part.cells, run)]
+            print(table(cells), file=sys.stderr, flush=True)
         print(table([*rows[-1:], *apart]), file=sys.stderr, flush=True)
     report.tables = {f"Held-out stars, {commit()}": rows}
     if shells:
         report.tables["By distance"] = shells
+    if cells:
+        report.tables["Mean densities in cells, by distance of the cells"] = cells
     report.write(options.output)
 
 
@@ -147,6 +158,29 @@ def judge(
         **{f"median {name}": float(np.median(v)) for name, v in off.items()},
         **judged,
     }
+
+
+def in_cells(centres: np.ndarray, true: np.ndarray, run: Path) -> list[Row]:
+    """Judge mean densities in cells by distance: those of the map over true masses."""
+    distance = np.linalg.norm(centres, axis=1)
+    widths = [float(np.diff(np.unique(axis)).min()) for axis in centres.T]
+    found = cell_means(read_run(run), torch.from_numpy(centres), widths)
+    said = {name: np.asarray(values) for name, values in summaries(found).items()}
+    rows: list[Row] = []
+    for low, high in itertools.pairwise(_CELL_SHELLS):
+        some = (low <= distance) & (distance < high)
+        part, rho = {name: values[some] for name, values in said.items()}, true[some]
+        row: Row = {"cells at [pc]": f"{low:g} to {high:g}", "cells": int(some.sum())}
+        row["mass / true"] = float(part["mean"].sum() / rho.sum())
+        row["r"] = float(np.corrcoef(part["mean"], rho)[0, 1])
+        row["RMSE / mean"] = rmse(part["mean"], rho) / float(rho.mean())
+        for share, ends in (("68%", ("p16", "p84")), ("95%", ("p2_5", "p97_5"))):
+            held = (part[ends[0]] <= rho) & (rho <= part[ends[1]])
+            row[f"ρ in {share}"] = float(held.mean())
+        row["median std/mean"] = float(np.median(part["std"] / part["mean"]))
+        row["median ln(p50/ρ)"] = float(np.median(np.log(part["p50"] / rho)))
+        rows.append(row)
+    return rows
 
 
 def coordinates(stars: Stars) -> SkyCoord:

@@ -36,6 +36,8 @@ class Development:
         What a user has to give for this set.
     shells
         Distances [pc] between which stars are judged apart, too.
+    cells
+        Centres [pc] of cells around the Sun, and their true mean densities [mag/pc].
     """
 
     train: Stars
@@ -43,6 +45,7 @@ class Development:
     truth: dict[str, np.ndarray] | None
     settings: tuple[str, ...] = ()
     shells: tuple[float, ...] = ()
+    cells: tuple[np.ndarray, np.ndarray] | None = None
 
     def first(self, train: int, test: int) -> Development:
         """Return the first stars of both kinds, for a smoke run."""
@@ -98,7 +101,16 @@ def galaxy(
         "extinction": column["av_true"],
         "density": density * column["density_true"],
     }
-    return _split(observed, true, column["is_test"] > 0, truth)
+    part = _split(observed, true, column["is_test"] > 0, truth)
+    if "density_grid" not in column:
+        return part
+    grid = column["density_grid"]
+    halves = [
+        half * (2 * np.arange(count) + 1 - count) / count
+        for half, count in zip(column["density_grid_half_size"], grid.shape)
+    ]
+    centres = np.stack(np.meshgrid(*halves, indexing="ij"), axis=-1).reshape(-1, 3)
+    return replace(part, cells=(centres, grid.ravel()))
 
 
 def semi_synthetic(data: Path) -> Development:

@@ -120,7 +120,7 @@ def test_the_map_has_a_cube_for_each_grid(run, exported):
     (inner,) = cube.finer
     assert inner.spacing == (35.0, 35.0, 35.0)
     grid = run.plan.finer_grids[0]
-    moments = run.posterior.moments(PointValues(grid.points()))
+    moments = run.posterior.over_cells(grid.spacing).moments(PointValues(grid.points()))
     np.testing.assert_allclose(
         inner.arrays["mean"], moments.mean.reshape(grid.shape).numpy().T, rtol=1e-5
     )
@@ -196,8 +196,10 @@ def test_a_store_holds_samples_of_every_level(run, tmp_path):
     with xarray.open_datatree(store, engine="zarr") as tree:
         fine = tree["level_1"]["density_samples"].load()
     assert fine.dims == ("sample", "z", "y", "x") and len(fine) == 2
-    values, _ = run.posterior.sampled(PointValues(run.plan.finer_grids[0].points()))
-    expected = values[1].reshape(run.plan.finer_grids[0].shape).numpy().T
+    grid = run.plan.finer_grids[0]
+    in_cells = run.posterior.over_cells(grid.spacing)
+    values, _ = in_cells.sampled(PointValues(grid.points()))
+    expected = values[1].reshape(grid.shape).numpy().T
     np.testing.assert_allclose(fine[1], expected, rtol=1e-5)
     too_many = ExportOptions(samples=held + 1)
     with pytest.raises(InputError, match="samples"):

@@ -244,7 +244,11 @@ def test_grid_and_residual_share_one_prior(run: Run) -> None:
 
 def test_cubes_columns_and_shells_hold_the_corrected_density(run: Run, tmp_path):
     grid = run.plan.grid
-    expected, _ = run.posterior.sampled(PointValues(grid.points()))
+    in_cells = run.posterior.over_cells(grid.spacing)
+    expected, unresolved = in_cells.sampled(PointValues(grid.points()))
+    _, at_points = run.posterior.sampled(PointValues(grid.points()))
+    # Here a cell holds about half of the variance at its centre.
+    assert 0.2 < float(unresolved.mean() / at_points.mean()) < 0.8
     cubes = expected.reshape(-1, *grid.shape).numpy()
     options = ExportOptions(samples=len(run.posterior.samples), nside=4)
     export_run(run.path, {"zarr": [tmp_path / "cubes.zarr"]}, options)
@@ -298,7 +302,8 @@ def test_a_finer_cube_is_what_predictions_say_and_positive(run: Run) -> None:
     assert cube.arrays["mean"].shape == (5, 5, 7)
     assert (cube.arrays["p2_5"] > 0).all()
     x, y, z = float(cube.x[4]), float(cube.y[2]), float(cube.z[1])
-    moments = run.posterior.moments(PointValues(torch.tensor([[x, y, z]]).double()))
+    place = PointValues(torch.tensor([[x, y, z]]).double())
+    moments = run.posterior.over_cells((20.0,)).moments(place)
     assert cube.arrays["mean"][1, 2, 4] == pytest.approx(float(moments.mean), rel=1e-5)
     for spacing, ranges in ((-1.0, {}), (20.0, {"x": (201.0, 219.0)})):
         with pytest.raises(InputError, match="spacing"):

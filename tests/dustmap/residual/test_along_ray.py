@@ -132,6 +132,29 @@ def test_what_is_left_integrates_the_prior_below_the_cut() -> None:
     assert found.lengths[0] == pytest.approx(float(length), rel=1e-4)
 
 
+@pytest.mark.parametrize(("cell", "off"), [(10.0, 0.01), (50.0, 0.05)])
+def test_in_a_cell_what_is_left_is_that_of_pairs_of_places(
+    generator: torch.Generator, cell: float, off: float
+) -> None:
+    prior = KERNELS["matern12"](lengthscale=120.0, variance=1.2)
+    grid = Grid(shape=(3, 3, 3), origin=(0.0,) * 3, spacing=(50.0,) * 3)
+    at_points = Remainder.of("matern12", prior, [grid])
+    in_cells = replace(at_points, cell=cell)
+    pairs = torch.rand(2, 400_000, 3, generator=generator, dtype=torch.float64)
+    apart = cell / at_points.cuts[0] * (pairs[0] - pairs[1]).norm(dim=1)
+    expected = float(at_points.relative(0, apart).mean())
+    assert in_cells.variances[0] == pytest.approx(expected, rel=off)
+    assert in_cells.variances[0] < 0.85 * at_points.variances[0]
+    # Averages change variances, and not what adds up over all directions.
+    distance = torch.linspace(0.0, 12.0, 4001, dtype=torch.float64)
+    integral = torch.trapezoid(distance**2 * at_points.relative(0, distance), distance)
+    expected = 4 * math.pi * at_points.cuts[0] ** 3 * float(integral)
+    smooth = replace(at_points, cell=20 * at_points.cuts[0])
+    # A Gaussian of the difference of two places in a cell that is much wider.
+    wide = (2 * math.pi * 2 * smooth.cell**2 / 12) ** 1.5
+    assert smooth.variances[0] == pytest.approx(expected / wide, rel=0.1)
+
+
 def test_covariances_are_positive_definite_all_around(
     generator: torch.Generator,
 ) -> None:
