@@ -14,9 +14,9 @@ from torch import Tensor
 from dustmap.residual.field import OUTLYING
 from dustmap.residual.kriging import Neighbourhoods
 
-# Degrees of freedom of the score. With five its maximum lies above the variance of
-# normal errors, by a fifth; a normal makes nuggets of the errors of distances.
-_DEGREES = 20.0
+# Degrees of freedom where the search of the score begins, and the prior std of their
+# logarithm: with five the maximum lies above the variance of normal errors, by a fifth.
+_DEGREES, _DEGREES_STD = 20.0, 1.0
 _STEPS = 60
 # Of the logarithms that are searched, about their start: the score is flat in weights
 # that do not matter. Steps of a line search that go too far end at the range's bounds.
@@ -66,35 +66,38 @@ def learn_weights(
     of a weight that is ``expected`` has the prior std 0.5; with no rows it stays there.
 
     The score is a mixture of two Student-T densities, one with the predicted variance
-    and one of outliers, ten times as wide. Weights and the
-    nugget :math:`\tau^2`, which is added to every row's noise, are positive: their
-    logarithms are searched, and the logit of the part of outliers.
+    and one of outliers, ten times as wide. Weights, the nugget :math:`\tau^2`, which is
+    added to every row's noise, and the degrees of freedom beyond two are positive:
+    their logarithms are searched, and the logit of the part of outliers.
     """
     # In units of the residuals' own variance, by their median.
     spread = 1.5 * observed.abs().median() ** 2
     unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
     largest = unit / hoods.prior.mean(dim=0)
-    origin = torch.full((len(largest) + 2,), -math.log(len(largest) + 1)).double()
+    origin = torch.full((len(largest) + 3,), -math.log(len(largest) + 1)).double()
     doubt = torch.full_like(origin, _PRIOR_STD)
     if expected is not None:
         largest = torch.full_like(largest, expected)
-        origin[:-2], doubt[:-2] = 0.0, _EXPECTED_STD
+        origin[:-3], doubt[:-3] = 0.0, _EXPECTED_STD
     scale = torch.cat([largest, unit[None]])
-    origin[-1] = _OUTLIER_LOGIT
+    origin[-2:] = torch.tensor([_OUTLIER_LOGIT, 0.0])
+    doubt[-1] = _DEGREES_STD
 
     def place(steps: Tensor) -> Tensor:
         return origin + _RANGE * (steps / _RANGE).tanh()
 
     def score(place: Tensor) -> Tensor:
-        values = scale * place[:-1].exp()
+        values, outliers = scale * place[:-2].exp(), place[-2]
+        degrees = 2 + (_DEGREES - 2) * place[-1].exp()
         mean, variance = hoods.predict(values[:-1], noise + values[-1], residuals)
         error = observed - mean
         whole = variance + observed_noise + values[-1]
-        inlying = torch.nn.functional.logsigmoid(-place[-1]) + log_score(error, whole)
-        outlying = torch.nn.functional.logsigmoid(place[-1]) + log_score(
-            error, OUTLYING**2 * whole
-        )
-        return torch.logaddexp(inlying, outlying).mean()
+        parts = [
+            torch.nn.functional.logsigmoid(sign * outliers)
+            + log_score(error, wide * whole, degrees)
+            for sign, wide in ((-1, 1.0), (1, OUTLYING**2))
+        ]
+        return torch.logaddexp(*parts).mean()
 
     def loss(steps: Tensor) -> Tensor:
         prior = (steps / doubt).square().sum() / 2 / len(observed)
@@ -107,16 +110,16 @@ def learn_weights(
     elif j > 1:
         # Each component above the others.
         above = _APART * (torch.eye(j) - 0.5)
-        starts += torch.nn.functional.pad(above, (0, 2)).to(origin)
+        starts += torch.nn.functional.pad(above, (0, 3)).to(origin)
     with torch.no_grad():
         found = [_minimum(loss, start) for start in starts]
         steps = min(found, key=lambda steps: float(loss(steps)))
         best = place(steps)
-        values = scale * best[:-1].exp()
+        values = scale * best[:-2].exp()
         return Learnt(
             weights=values[:-1],
             nugget=float(values[-1]),
-            outliers=float(best[-1].sigmoid()),
+            outliers=float(best[-2].sigmoid()),
             score=float(score(best)),
         )
 
@@ -140,15 +143,15 @@ def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 
 def log_score(
-    error: Float[Tensor, " m"], variance: Float[Tensor, " m"]
+    error: Float[Tensor, " m"], variance: Float[Tensor, " m"], degrees: Tensor
 ) -> Float[Tensor, " m"]:
     """Return the log density of a Student-T of this variance."""
-    spread = (_DEGREES - 2) * variance
-    constant = math.lgamma((_DEGREES + 1) / 2) - math.lgamma(_DEGREES / 2)
+    spread, power = (degrees - 2) * variance, (degrees + 1) / 2
+    constant = torch.lgamma(power) - torch.lgamma(degrees / 2)
     return (
         constant
         - 0.5 * (math.pi * spread).log()
-        - (_DEGREES + 1) / 2 * torch.log1p(error**2 / spread)
+        - power * torch.log1p(error**2 / spread)
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from dustmap.functionals import PointValues, Stack
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
+from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from dustmap.residual.covariance import Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
@@ -53,8 +54,7 @@ def learn_remainder(
     """
     ends = torch.as_tensor(stars.positions())
     model = posterior.model.at(Stack([outward_rays(plan, ends), PointValues(ends)]))
-    both = model.apply(posterior.mean).to(torch.float64).cpu()
-    extinction, density = both.unflatten(0, (2, -1))
+    extinction, density = _mean(posterior, model).unflatten(0, (2, -1))
     least = least_density(extinction, ends.norm(dim=1))
     errors = torch.as_tensor(stars.placing_error)
     return learn_residual(
@@ -92,12 +92,17 @@ def _validation(stars: Stars, count: int, generator: torch.Generator) -> Tensor:
     return len(stars) - count + torch.randperm(count, generator=generator)
 
 
+def _mean(posterior: Posterior, model: ForwardModel) -> Tensor:
+    """Return the mean over samples, without any the values of the mode."""
+    some = posterior.samples if len(posterior.samples) else posterior.mean[None]
+    return torch.stack([model.apply(eps).double().cpu() for eps in some]).mean(dim=0)
+
+
 def _cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
     """Return the map's density at the grids' points, at least this [mag/pc]."""
     found = []
     for points in torch.cat([g.points() for g in plan.grids]).split(_ROWS):
-        model = posterior.model.at(PointValues(points))
-        found.append(model.apply(posterior.mean).to(torch.float64).cpu())
+        found.append(_mean(posterior, posterior.model.at(PointValues(points))))
     return DensityCube(values=torch.cat(found).clamp_min(least), grids=plan.grids)
 
 
