@@ -9,8 +9,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=$1
 shift
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(development levels peers prior_roots query regress ingest \
-  merging)
+[ ${#names[@]} -gt 0 ] || names=(development levels calibration peers prior_roots query \
+  regress ingest merging)
 python="$here/../../.venv/bin/python"
 [ -x "$python" ] || "$here/../install" || exit 1
 export OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1

@@ -43,6 +43,13 @@ def test_merging(tmp_path):
     assert merging["cells"] == "32,80pc"
 
 
+def test_calibration(tmp_path):
+    (rows,) = run("calibration", tmp_path).values()
+    ratios = [float(rows[0][name].split()[0]) for name in rows[0] if "exact" in name]
+    # Chains of 40 steps stay near the samples that they start from.
+    assert len(ratios) == 6 and all(0.5 < ratio < 2 for ratio in ratios)
+
+
 def test_levels(tmp_path):
     fits, stars, cubes = run("levels", tmp_path).values()
     assert [row["map"] for row in fits] == ["nested grids", "one grid"]
