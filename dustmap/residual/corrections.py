@@ -5,13 +5,17 @@ A sample's value :math:`v_s` and the change :math:`c_s` that neighbours tell bec
 .. math:: \bar v + \sqrt{f} (v_s - \bar v) \oplus a_s (\bar c + \sqrt{f} (c_s - \bar c))
 
 with the factor f on predicted variances, the amplitude :math:`a_s` of the change, and a
-sum :math:`\oplus` that stays positive. Maps of the sky correct hundreds of millions of
-values: the loop is compiled, and keeps nothing but its result.
+sum that stays positive,
+
+.. math::
+   v \oplus c = v + c \ \text{ where } c \ge -v/2, \qquad
+   v \oplus c = \frac{(v/2)^2}{|c|} \ \text{ else},
+
+continuous with its derivative. Maps of the sky correct hundreds of millions of values:
+the loop is compiled, and keeps nothing but its result.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import torch
@@ -36,6 +40,7 @@ def corrected(
     *,
     relative: Float[Tensor, " m"] | None = None,
     drawn: bool = False,
+    shares: Float[Tensor, "s m"] | None = None,
 ) -> Float[Tensor, "s m"]:
     """Every sample's positive values with the changes, spreads times ``√scale``.
 
@@ -51,6 +56,10 @@ def corrected(
         Amplitude of the changes over the values; changes have their unit unless given.
     drawn
         Whether changes are drawn with their final spread, so that f is not theirs.
+    shares
+        Filled in with the part of a variance that is left beside the changes: one, or
+        with :math:`c < -v/2` the derivative of the sum, so that the std stays in
+        proportion to the sum.
     """
     found, count = np.empty(values.shape), values.shape[1]
     roots = scale.sqrt().expand(count).contiguous()
@@ -60,6 +69,7 @@ def corrected(
         roots.numpy(),
         (torch.ones_like(roots) if drawn else roots).numpy(),
         np.empty(0) if relative is None else relative.numpy(),
+        np.empty((0, 0)) if shares is None else shares.numpy(),
     )
     threads = thread_count(10 * found.size)
     cuts = np.linspace(0, count, threads + 1).astype(int)
@@ -87,18 +97,15 @@ def spread(
 
 @inlined
 def _sum(value, change):
-    """The sum, kept positive: a change that takes more than half acts exponentially.
-
-    ``v + c`` where ``c ≥ −v/2``, else ``v/2 · exp(1 + 2c/v)``.
-    """
+    """Return the sum that stays positive."""
     half = value / 2
     if change >= -half:
         return value + change
-    return half * math.exp(min(1 + change / max(half, 1e-300), 0.0))
+    return half * half / -change
 
 
 @compiled
-def _correct(first, last, values, changes, roots, told, relative, found):
+def _correct(first, last, values, changes, roots, told, relative, shares, found):
     """Fill in the places from ``first`` to ``last``."""
     samples = len(values)
     value, change = np.empty(_TOGETHER), np.empty(_TOGETHER)
@@ -123,3 +130,5 @@ def _correct(first, last, values, changes, roots, told, relative, found):
                 if len(relative):
                     more *= relative[m] * one
                 found[s, m] = _sum(one, more)
+                if len(shares):
+                    shares[s, m] = min((one / 2 / more) ** 2, 1.0) if more < 0 else 1.0

@@ -141,15 +141,18 @@ class ResidualField:
         ends: Float[Tensor, "m 3"],
         extinctions: Float[Tensor, "s m"],
         count: int = COUNT,
-    ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
+    ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
         """Correct every sample's extinctions to places [pc]; also return ``v`` [mag²].
 
-        From the ``count`` stars nearest to the star nearest to each place.
+        From the ``count`` stars nearest to the star nearest to each place. Where they
+        take more than half of an extinction away, v shrinks with it.
         """
         places = self.places(ends, extinctions.mean(dim=0))
         mean, variance = self._predict(places, count)
         scale = self.scale_at(places.lengths)
-        return corrected(extinctions, mean, scale), scale * variance
+        shares = torch.empty(mean.shape, dtype=torch.float64)
+        found = corrected(extinctions, mean, scale, shares=shares)
+        return found, scale * variance * shares
 
     def scale_at(self, distance: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
         """Return the factor of the finest grid that reaches so far [pc]."""

@@ -254,7 +254,7 @@ class GridFree:
         extinction = mean.clamp_min(self.field.darkest) * places.lengths
         ends = places.directions * places.lengths[:, None]
         found, variance = self.field.correct(ends, extinction[None], _NEIGHBOURS)
-        return found[0], variance
+        return found[0], variance[0]
 
 
 def learn_grid_free(

@@ -24,8 +24,8 @@ from pipelines.planning.prior import revised_prior
 # Part of the time left before a first map that the rest of the fit needs.
 _AFTER_FIRST = 0.7
 # Samples of the second map. Where stars are sparse its mode lies far below the mean
-# density: with the mode's in the covariance errors of 800 stars were 2.5% larger. Of
-# fewer stars than this so few samples scatter too much.
+# density: with the mode's in the covariance errors of 800 stars were 2.5% larger. With
+# fewer stars than this, eight samples scatter too much.
 _SECOND_SAMPLES, _MERIT_SAMPLES = 8, 1_000
 
 

@@ -73,6 +73,6 @@ def replanned(
         ranks=at.group.size,
         here=at.group.here,
         notes=notes,
-        settled=learning["converged"],
+        resolved=not learning["at_edge"],
     )
     return replace(state, plan=revised, learning=learning)

@@ -38,13 +38,13 @@ def make_plan(
     ranks: int = 1,
     here: int = 1,
     notes: Sequence[str] = (),
-    settled: bool = False,
+    resolved: bool = False,
 ) -> Plan:
     """Choose grids in the box for these scales and stars' distances [pc].
 
     A lengthscale that the grid does not resolve is raised to one that it does, with the
-    std that goes with it, unless they are given, or learning ``settled`` on them and
-    stars share what is below the grid. ``ranks`` processes share out the fit, ``here``
+    std that goes with it, unless they are given, or the stars ``resolved`` it and share
+    what is below the grid. ``ranks`` processes share out the fit, ``here``
     of them on this machine.
 
     Raises
@@ -61,7 +61,7 @@ def make_plan(
 
     def carried(grid: Grid) -> tuple[tuple[float, ...], float]:
         """Lengthscales that a grid resolves, and the std."""
-        if config.prior.lengthscale is not None or (settled and config.shares_noise):
+        if config.prior.lengthscale is not None or (resolved and config.shares_noise):
             return lengthscale, std
         steps = zip(lengthscale, grid.spacing, strict=True)
         raised = tuple(max(scale, RESOLVED * step) for scale, step in steps)

@@ -216,6 +216,7 @@ def learn_prior(
         "steps": found.steps,
         "converged": found.converged,
         "status": "converged" if found.converged else "out of steps",
+        "at_edge": found.at_edge,
         # Of the logarithms; none where the stars do not constrain them.
         "errors": {n: e if math.isfinite(e) else None for n, e in found.errors.items()},
     }

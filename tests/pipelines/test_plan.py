@@ -388,7 +388,7 @@ def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
     assert svi_spacing(extent, 5000, short) > svi_spacing(extent, 5000, config())
 
 
-def planned(lengthscale=(150.0,) * 3, std=0.8, settled=False, **sections):
+def planned(lengthscale=(150.0,) * 3, std=0.8, resolved=False, **sections):
     """A plan on a grid of 100 pc, or another, for scales that may be given."""
     settings = config(**{"box": {"spacing": 100.0}, **sections})
     scales = replace(
@@ -399,7 +399,7 @@ def planned(lengthscale=(150.0,) * 3, std=0.8, settled=False, **sections):
     )
     box, distances = around(900.0, 800.0, 300.0), np.full(60, 500.0)
     place, notes = (scales, box, distances, settings, SPEED), ["as found"]
-    return make_plan(*place, notes=notes, settled=settled)
+    return make_plan(*place, notes=notes, resolved=resolved)
 
 
 def test_the_plan_has_the_scales_with_the_median_of_a_lognormal_density():
@@ -419,9 +419,9 @@ def test_the_plan_has_the_scales_with_the_median_of_a_lognormal_density():
     assert (made.density, made.outliers) == ("gaussian", False)
 
 
-@pytest.mark.parametrize(("residual", "settled"), [(True, False), (False, True)])
-def test_a_lengthscale_the_grid_cannot_carry_is_raised_and_said(residual, settled):
-    alone = {"model": {"residual": residual}, "settled": settled}
+@pytest.mark.parametrize(("residual", "resolved"), [(True, False), (False, True)])
+def test_a_lengthscale_the_grid_cannot_carry_is_raised_and_said(residual, resolved):
+    alone = {"model": {"residual": residual}, "resolved": resolved}
     short = (90.0,) * 3
     made = planned(lengthscale=short, **alone)
     assert made.lengthscale == (RESOLVED * 100.0,) * 3 and made.std < 0.8
@@ -437,7 +437,7 @@ def test_a_lengthscale_the_grid_cannot_carry_is_raised_and_said(residual, settle
 
 
 def test_what_stars_share_needs_no_raised_lengthscale():
-    made = planned(lengthscale=(90.0,) * 3, settled=True)
+    made = planned(lengthscale=(90.0,) * 3, resolved=True)
     assert (made.lengthscale, made.std) == ((90.0,) * 3, 0.8)
     assert made.cut == CUT and made.notes == ("as found",)
     for whole in (

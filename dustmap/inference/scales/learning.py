@@ -65,7 +65,8 @@ _SETTLED = 0.2
 class LearntScales:
     """The scales, standard errors of their logarithms, and how the search ended.
 
-    ``approximate`` is the maximum of the likelihood, before simulations.
+    ``approximate`` is the maximum of the likelihood, before simulations; ``at_edge``
+    says whether a lengthscale is the shortest that is tried.
     """
 
     scales: PriorScales
@@ -73,6 +74,7 @@ class LearntScales:
     errors: dict[str, float]
     steps: int
     converged: bool
+    at_edge: bool
 
 
 def learn_scales(
@@ -204,6 +206,7 @@ class _Search:
             errors=self._errors(jacobian, scores),
             steps=self.steps,
             converged=converged,
+            at_edge=bool((place <= self.lowest).any()),
         )
 
     def _uphill(

@@ -9,9 +9,9 @@ SAMPLES, PLACES = 6, 1000
 
 
 def added(values, changes):
-    """v + c, or v/2 exp(1 + 2c/v) where c takes more than half."""
+    """v + c, or (v/2)²/|c| where c takes more than half."""
     half = values / 2
-    bounded = half * (1 + changes / half).exp()
+    bounded = half**2 / changes.abs()
     return torch.where(changes >= -half, values + changes, bounded)
 
 
@@ -41,6 +41,17 @@ def test_values_and_changes_are_spread_and_added(given):
     # Some of each branch.
     assert 0.05 < float((told < -own / 2).double().mean()) < 0.95
     assert 0.05 < float((scale > 1).double().mean()) < 0.95
+
+
+def test_a_std_stays_in_proportion_to_what_a_change_leaves():
+    values = torch.ones(1, 4, dtype=torch.float64)
+    changes = torch.tensor([[0.5, -0.5, -1.0, -2.0]], dtype=torch.float64)
+    one, shares = torch.ones(4, dtype=torch.float64), torch.empty_like(values)
+    found = corrected(values, changes, one, shares=shares)
+    left = torch.tensor([[1.5, 0.5, 0.25, 0.125]], dtype=torch.float64)
+    torch.testing.assert_close(found, left)
+    # Half is left where the sum begins to bend.
+    torch.testing.assert_close(shares, (2 * left).clamp(max=1) ** 2)
 
 
 def test_a_value_of_zero_stays(given):
