@@ -8,6 +8,7 @@ from dustmap.kernels.families import (
     Matern52,
     SquaredExponential,
 )
+from dustmap.kernels.mixture import OctaveMatern
 from dustmap.kernels.radial import Periodised, Radial
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "OctaveMatern",
     "Periodised",
     "Radial",
     "SquaredExponential",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
-from dustmap.kernels import Radial
+from dustmap.kernels import OctaveMatern, Radial
 from dustmap.linalg.operator import LinearOperator
 from dustmap.projection import Interpolation, projection
 from dustmap.whitening import TorusWhitening
@@ -171,7 +171,8 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
     """
     scale = kernel.lengthscale.detach().expand(len(spacing))
     cells = float((scale / torch.tensor(spacing, dtype=torch.float64)).min())
-    if kernel.smoothness is None or cells <= _MOST_CELLS:
+    bent = kernel.smoothness is None or isinstance(kernel, OctaveMatern)
+    if bent or cells <= _MOST_CELLS:
         return kernel
     shorter = _MOST_CELLS / cells
     return kernel.with_parameters(

@@ -24,7 +24,6 @@ from pipelines.model.observations import (
     noise_of,
     sight_lines,
 )
-from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
 from pipelines.model.svi import run_svi
 
@@ -33,11 +32,8 @@ _NEWTON_STEPS = 50
 # Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
-# Solves that tell the spectrum of a map with independent noise, and the stars that this
-# takes. The mode of a density that few stars see lies far below its mean, which
-# passes for power at long wavelengths: with scales from there the log score of 1,022
-# clusters fell from -0.581 to -0.595.
-_PROBES, _PROBED = 2, 20_000
+# Solves that estimate the spectrum of a map with independent noise.
+_PROBES = 2
 
 
 def run_engine(problem: Problem) -> Inference:
@@ -70,7 +66,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         settings=replace(
             settings,
             refine=not problem.rough,
-            probes=_probes(plan, len(lines)) if problem.correlation is None else 0,
+            probes=_PROBES if plan.is_lognormal and problem.correlation is None else 0,
         ),
         generator=problem.place["generator"],
         start=problem.start,
@@ -93,11 +89,6 @@ def _run_full_batch(problem: Problem) -> Inference:
             **_spectrum_facts(model, result),
         },
     )
-
-
-def _probes(plan: Plan, stars: int) -> int:
-    """How many solves tell the spectrum."""
-    return _PROBES if plan.is_lognormal and stars > _PROBED else 0
 
 
 def full_batch_settings(config: FitConfig, stars: int, size: int) -> FullBatch:

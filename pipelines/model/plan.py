@@ -10,7 +10,7 @@ import torch
 
 from dustmap.grid import Grid, Torus
 from dustmap.inference.scales.prior_scales import PriorScales
-from dustmap.kernels import KERNELS, Radial
+from dustmap.kernels import KERNELS, OctaveMatern, Radial
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori
@@ -91,8 +91,10 @@ class Plan:
     cells, ``weights_budget`` [bytes] beyond which W is recomputed in every product
     instead of kept, ``degrees`` of freedom of the Student-T noise of ``outliers``
     (learnt if ``None``), ``cut`` the shortest scale that a grid carries in its
-    spacings (0 if it carries the whole prior), ``subgrid_share`` of the unresolved
-    variance that is left to each star; ``notes`` say in words what was chosen and why.
+    spacings (0 if it carries the whole prior), ``amplitudes`` of octaves of scale
+    (`OctaveMatern`; without any the prior is a Matérn covariance), ``subgrid_share`` of
+    the unresolved variance that is left to each star; ``notes`` say in words what was
+    chosen and why.
     """
 
     grid: Grid
@@ -110,6 +112,7 @@ class Plan:
     subgrid_share: float = 1.0
     refinement: int = 1
     cut: float = 0.0
+    amplitudes: tuple[float, ...] = ()
     residual_refinement: int = 2
     residual_count: int = 16
     interpolation: Interpolation = "linear"
@@ -195,9 +198,12 @@ class Plan:
 
     def build_kernel(self) -> Radial:
         """The prior covariance."""
-        return KERNELS[self.kernel](
+        kernel = KERNELS[self.kernel](
             lengthscale=list(self.lengthscale), variance=self.std**2
         )
+        if not self.amplitudes:
+            return kernel
+        return OctaveMatern(matern=kernel, amplitudes=self.amplitudes)
 
 
 def _grid_from(plain: dict[str, Any]) -> Grid:

@@ -19,7 +19,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
-from dustmap.inference.scales.band_power import BandPower, fitted_scales
+from dustmap.inference.scales.band_power import BandPower, fitted_octaves
 from dustmap.inference.scales.learning import learn_scales
 from dustmap.inference.scales.neighbour_likelihood import FEWEST, NeighbourLikelihood
 from dustmap.inference.scales.periodic_fields import PeriodicFields
@@ -41,11 +41,8 @@ _PART, _NODES, _ROUNDS = 0.1, 24, 4
 _LEAST = 0.1
 # Variance at which an unknown common noise starts, relative to the stars' own.
 _COMMON = 0.1
-# Gain of the evidence [nats] and change of a scale that are worth another map: with 97
-# nats and a change by 1.2 errors of extinctions stayed. Maps that are made at most.
-_WORTH, _CHANGE, _MAPS = 40.0, 1.4, 2
-# Standard errors of learnt logarithms, at most.
-_LOOSE = 1.0
+# Gain of the evidence [nats] with which the octaves of a first map replace the scales.
+_WORTH = 5.0
 
 NOT_SETTLED = (
     "learning the scales did not settle: simulations with the scales found still "
@@ -244,32 +241,31 @@ def spread_rows(
     return chosen[torch.randperm(len(chosen), generator=generator)]
 
 
-def revised_prior(
+def bent_prior(
     plan: Plan,
     bands: Sequence[BandPower],
     learning: Mapping[str, Any] | None,
     config: FitConfig,
-) -> tuple[PriorScales, dict[str, Any]] | None:
-    """Return scales that suit the bands of a first map, and what was learnt.
+) -> tuple[Plan, dict[str, Any]] | None:
+    """Return a plan whose octaves of scale suit the bands of a first map, and facts.
 
-    The mean density stays. ``None`` where the scales are given, were revised as often
-    as is worth it, or suit.
+    The mean density stays. ``None`` where the scales are given, or suit.
     """
-    start, kernel = plan.scales, plan.build_kernel()
-    learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
+    kernel = plan.build_kernel()
+    learnt = {"lengthscale", "variance"} <= set(open_names(plan.scales.mean, config))
     if learning is None or not learnt or not bands or kernel.smoothness is None:
         return None
-    before, known = tuple(learning.get("revisions", ())), learning.get("errors", {})
-    length, variance = (
-        min(known.get(name) or _LOOSE, _LOOSE) for name in ("lengthscale", "variance")
-    )
-    # The variance's logarithm is twice that of the std.
-    stretch, factor, gain = fitted_scales(kernel, bands, (length, variance / 2))
-    change = max(abs(math.log(stretch)), abs(math.log(factor)))
-    if gain < _WORTH or change < math.log(_CHANGE) or len(before) == _MAPS:
+    bent, errors, gain = fitted_octaves(kernel, bands)
+    if gain < _WORTH:
         return None
+    std = math.sqrt(float(bent.variance))
+    # The median of a lognormal density is below its mean.
+    median = math.exp((plan.std**2 - std**2) / 2) * plan.mean.value
     found = replace(
-        start, lengthscale=stretch * start.lengthscale, std=factor * start.std
+        plan,
+        std=std,
+        amplitudes=bent.amplitudes,
+        mean=replace(plan.mean, value=median),
     )
-    once = {"gain": gain, "lengthscale": list(plan.lengthscale), "std": plan.std}
-    return found, {**learning, "revisions": [*before, once]}
+    facts = {"gain": gain, "amplitudes": list(bent.amplitudes), "errors": errors}
+    return found, {**learning, "octaves": facts}

@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 
-from dustmap.kernels import KERNELS
 from pipelines.bands import known_band
 from pipelines.formats.citation import cited_papers
 from pipelines.report.blocks import (
@@ -178,7 +177,7 @@ def summary(data: ReportData) -> Section:
             "extinction band",
             str(data.origin.get("extinction_band") or "as in the catalogue"),
         ),
-        ("prior's correlation", KERNELS[plan.kernel].title),
+        ("prior's correlation", plan.build_kernel().title),
         ("converged", "yes" if run.summary["converged"] else "NO"),
     ]
     counts = [(name, count(number)) for name, number in run.summary["counts"].items()]

@@ -91,9 +91,9 @@ class FullBatchResult:
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
     learnt, ``share_settled`` says whether it converged inside the trial range. If
     ``out_of_time``, the steps to the mode ended early, or samples are fewer than asked
-    for or not refined. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
-    (Fourier modes of ε where the model has them), if there were probes: of large groups
-    of them it tells the sum.
+    for or not refined. With probes, ``determined`` estimates the diagonals of
+    ``G = 1 − Λ⁻¹`` and ``G²`` for the latent numbers (Fourier modes of ε where the
+    model has them), to be summed over large groups of them.
     """
 
     mean: Float[Tensor, " p"]
@@ -110,7 +110,7 @@ class FullBatchResult:
     subgrid_share: float = 1.0
     share_settled: bool = True
     out_of_time: bool = False
-    determined: Float[Tensor, " l"] | None = None
+    determined: Float[Tensor, "2 l"] | None = None
 
 
 def infer(
@@ -264,8 +264,11 @@ def _linear_samples(
     return replace(done, value=mean + done.value)
 
 
-def _determined(fit: Fit, mode: Mode) -> Float[Tensor, " p"] | None:
-    """Estimate ``(1 − Λ⁻¹)_ii`` at the mode by ``ξ (ξ − Λ⁻¹ ξ)`` (Hutchinson)."""
+def _determined(fit: Fit, mode: Mode) -> Float[Tensor, "2 p"] | None:
+    """Estimate the diagonals of ``G`` and ``G²`` at the mode (Hutchinson).
+
+    ``G = 1 − Λ⁻¹``; the estimates are means of ``ξ (G ξ)`` and ``(G ξ)²`` over probes.
+    """
     model, count = fit.model, fit.settings.probes
     if not count or model.linear or fit.out_of_time:
         return None
@@ -279,7 +282,8 @@ def _determined(fit: Fit, mode: Mode) -> Float[Tensor, " p"] | None:
         on_step=functools.partial(fit.on_step, "spectrum"),
     )
     require_finite("probes of the spectrum", residual=solved.residual)
-    return (probe * (probe - solved.value)).mean(dim=0)
+    found = probe - solved.value
+    return torch.stack([(probe * found).mean(dim=0), (found**2).mean(dim=0)])
 
 
 def _result(
