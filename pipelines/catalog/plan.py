@@ -16,7 +16,7 @@ from pipelines.bands import (
     source_band,
 )
 from pipelines.base.errors import InputError
-from pipelines.catalog.filters import parse_filter
+from pipelines.catalog.filters import RowFilter
 from pipelines.catalog.mapping import NAME, PRESET, Recipe, choose, parse_mappings
 from pipelines.catalog.presets import (
     MINIMUM_PARALLAX_SNR,
@@ -146,7 +146,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     cuts = dict(survey.cuts) if survey else {}
     if options.where is not None:
         cuts[f"not {options.where}"] = options.where
-    filters = {name: parse_filter(text) for name, text in cuts.items()}
+    filters = {name: RowFilter(text) for name, text in cuts.items()}
     keep = _kept(survey, options.keep)
     given = [Path(path) for path in sources]
     readers: list[RowReader] = []
