@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from pipelines.bands import parse_band
 from pipelines.base.errors import InputError
-from pipelines.catalog.plan import IngestOptions, IngestPlan
+from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.rows import Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.catalog.staging import Repeats, Staging
+from pipelines.catalog.staging import Staging
 
 _FEWEST_POSITIONS = 5
-_RADIAN_LIMITS = (2 * np.pi, np.pi / 2)
 _PLAUSIBLE = {"distance": (20.0, 1e5), "extinction": (-30.0, 30.0)}
 """Plausible medians [pc, mag]: dust maps reach from tens of parsecs to the Galaxy's
 end; stars behind 30 mag are seen by few surveys, and never by half of one."""
@@ -37,22 +36,18 @@ class IngestReport:
     ----------
     sources
         The files, in the order they were read.
-    rows_read, rows_kept
-        Numbers of rows; the difference is in ``faults`` and ``cuts``.
     catalogues
-        Name of each, a file or a folder, to the number of its rows kept.
+        Number of rows kept of each catalogue, a file or a folder.
     repeats
         Objects that are in two catalogues, in words, by pair.
-    faults
-        Reason to the number of faulty rows, each counted once.
-    cuts
-        Quality cut to the number of rows it removed.
+    faults, cuts
+        Number of rows by the reason or the quality cut that dropped them, each row
+        counted once.
     negative_extinctions
-        How many of the kept rows have a negative extinction, which is noise.
-    origins
-        Canonical quantity to the column it came from.
-    ranges
-        Canonical quantity to the 1%, 50% and 99% quantiles of the rows kept.
+        Number of kept rows with a negative extinction, which is noise.
+    origins, ranges
+        Column that a quantity came from; its 1%, 50% and 99% quantiles in the rows
+        kept.
     notes
         Assumptions and warnings.
     """
@@ -106,11 +101,11 @@ def make_report(
     plan: IngestPlan,
     stars: Staging,
     tally: Tally,
-    repeats: Repeats,
+    shared: Sequence[str],
     ranges: Ranges,
     notes: Sequence[str],
 ) -> IngestReport:
-    """Report the counts, the plan's assumptions, further ``notes``, then warnings."""
+    """Report the counts, the plan's assumptions and further ``notes``."""
     kept, names = stars.count(), plan.catalogues
     negative = 0
     if "extinction" in stars.schema.names:
@@ -121,40 +116,39 @@ def make_report(
         rows_read=tally.rows_read,
         rows_kept=sum(kept.values()),
         catalogues={name: kept.get(i, 0) for i, name in enumerate(names) if names[1:]},
-        repeats=tuple(plan.shared(repeats.pairs)),
+        repeats=tuple(shared),
         faults=dict(tally.faults),
         cuts=dict(tally.cuts),
         negative_extinctions=negative,
-        origins={n: str(binding) for n, binding in plan.readers[0].recipe.items()},
+        origins={n: str(origin) for n, origin in plan.readers[0].recipe.items()},
         ranges=ranges,
         notes=(*_assumptions(plan), *notes),
     )
 
 
-def _assumptions(plan: IngestPlan) -> list[str]:
-    first, preset = plan.readers[0], plan.survey
-    assumed = []
+def _assumptions(plan: IngestPlan) -> Iterator[str]:
+    first, survey = plan.readers[0], plan.survey
     if "parallax" in first.recipe:
-        assumed.append(
+        yield (
             f"distance = 1/parallax above {first.min_parallax_snr:g} times its error, "
             "zero point untouched"
         )
     for name in ("distance", "extinction"):
         if f"{name}_lower" in first.recipe:
-            assumed.append(f"{name}_error = ({name}_upper - {name}_lower) / 2")
+            yield f"{name}_error = ({name}_upper - {name}_lower) / 2"
     if "ra" in first.recipe:
-        assumed.append("ra and dec taken as ICRS")
-    assumed += [f"{name}: {change.summary()}" for name, change in plan.changes]
+        yield "ra and dec taken as ICRS"
+    for name, change in plan.changes:
+        yield f"{name}: {change.summary()}"
     if plan.options.declare_band or plan.changes:
         band = parse_band(plan.band)
         terms = ", ".join(f"{name} at {nm:g} nm" for name, nm, _ in band.terms)
-        assumed.append(f"band: {band.name}, in conversions {terms}")
-    if preset is not None:
-        cited = f" ({'; '.join(preset.references)})" if preset.references else ""
-        assumed.append(f"{preset.title}{cited}; band: {preset.band}")
-        if preset.tested_on == "generated":
-            assumed.append("this preset was not tested on a sample of the real survey")
-    return assumed
+        yield f"band: {band.name}, in conversions {terms}"
+    if survey is not None:
+        cited = f" ({'; '.join(survey.references)})" if survey.references else ""
+        yield f"{survey.title}{cited}; band: {survey.band}"
+        if survey.tested_on == "generated":
+            yield "this preset was not tested on a sample of the real survey"
 
 
 def warnings_of(plan: IngestPlan, doubts: Sequence[str]) -> list[str]:
@@ -165,8 +159,11 @@ def warnings_of(plan: IngestPlan, doubts: Sequence[str]) -> list[str]:
             "the band of the extinction is not known: state it, e.g. "
             "--declare-band A_V; without it maps cannot be converted or compared"
         )
-    known = {"distance_error", "distance_lower", "parallax", "parallax_error"}
-    if "extinction" in recipe and not known & set(recipe):
+    if "extinction" in recipe and not recipe.keys() & {
+        "distance_error",
+        "distance_lower",
+        "parallax",
+    }:
         found.append(
             "no distance errors: the distances are taken as exact; map "
             "distance_error, or distance_lower and distance_upper"
@@ -218,14 +215,13 @@ def find_doubts(stars: Staging, ranges: Ranges) -> list[str]:
                 f"{_ERROR} looks as if its unit were another than that of the "
                 f"extinction, such as mmag beside mag: the median is {median:.2g} "
                 f"mag, {bound} the standard deviation of the extinctions, "
-                f"{spread:.2g} mag. Check the columns and the units that --map "
-                f"extinction=COLUMN:UNIT and {_ERROR}=COLUMN:UNIT say"
+                f"{spread:.2g} mag. Check the units that --map says"
             )
     return doubts
 
 
 def refuse_unsound(
-    stars: Staging, tally: Tally, doubts: list[str], options: IngestOptions
+    plan: IngestPlan, stars: Staging, tally: Tally, doubts: Sequence[str]
 ) -> None:
     """Refuse rows that are none, mostly faulty, in one place or of a wrong unit.
 
@@ -237,10 +233,13 @@ def refuse_unsound(
     InputError
         With the reason and a remedy.
     """
+    options = plan.options
     if not tally.rows_read:
         raise InputError("the input has no rows")
     faulty = tally.faults.total()
-    examined = tally.rows_read - tally.filtered
+    # Rows that a quality cut by name removed are not examined.
+    named = sum(tally.cuts[name] for name in plan.readers[0].filters)
+    examined = tally.rows_read - named
     if faulty > options.max_bad * examined:
         reasons = ", ".join(f"{n:,} {why}" for why, n in tally.faults.most_common(5))
         raise InputError(
@@ -257,8 +256,8 @@ def refuse_unsound(
             f"cuts, {faulty:,} faulty): a map needs at least {fewest}"
         )
     l, b = tally.largest_angles  # noqa: E741
-    small = l <= _RADIAN_LIMITS[0] and b <= _RADIAN_LIMITS[1]
-    if min(l, b) >= 0 and small and places >= _FEWEST_POSITIONS:
+    small = 0 <= l <= 2 * np.pi and 0 <= b <= np.pi / 2
+    if small and places >= _FEWEST_POSITIONS:
         raise InputError(
             f"all angles look like radians: the largest are {l:.3g} and {b:.3g} "
             "deg. If they are, say so, e.g. --map l=l:rad; if the field is really "
