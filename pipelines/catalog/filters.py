@@ -86,8 +86,10 @@ class RowFilter:
             passed = self._logical(self._tree, lambda name, _: columns[name])
         for name, kind in self.kinds.items():
             column = columns[name]
-            missing = np.equal(column, None) if kind == "string" else np.isnan(column)
-            passed &= ~missing
+            if kind == "string":
+                passed &= np.array([text is not None for text in column], dtype=bool)
+            else:
+                passed &= ~np.isnan(column)
         return passed
 
     def _logical(self, node: ast.expr, column: Column) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,14 +25,7 @@ from pipelines.catalog.merging import MERGED_COLUMNS, Cells, merge_rows, parse_c
 from pipelines.catalog.plan import IngestOptions, IngestPlan, make_plan
 from pipelines.catalog.presets import write_preset
 from pipelines.catalog.provenance import identify
-from pipelines.catalog.report import (
-    IngestReport,
-    find_doubts,
-    make_report,
-    ranges_of,
-    refuse_unsound,
-    warnings_of,
-)
+from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.rows import Progress, Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.sources import format_of_name
@@ -67,21 +60,17 @@ def ingest(
         Files or folders of files, joined in the order given.
     output
         A name that ends in ``.parquet`` stands for one file in the order of the
-        sources, another for a folder of partitions in the order of the sky; see
-        `pipelines.catalog.schema.read_stars`.
-    overwrite
-        True if an existing output may be replaced.
+        sources, another for a folder of partitions in the order of the sky.
     workers
         Number of threads that sort and find repeated identifiers; the result is the
         same for any number.
     merge
-        ``NSIDE,BINS``: merge the stars of a cell (`pipelines.catalog.merging`); needs
+        ``NSIDE,WIDTH``: merge the stars of a cell (`pipelines.catalog.merging`); needs
         a folder.
     progress
-        Called with the number of rows after each batch.
+        Function that gets the number of rows after each batch.
     save_preset
-        A TOML file to write: the mapping, for `IngestOptions.preset` of other files of
-        this form. It is written after the table.
+        A TOML file to write after the table: the mapping, for other files of this form.
     options
         Those of `IngestOptions`.
 
@@ -143,12 +132,8 @@ def ingest(
             tally.faults["source_id repeated"] += repeats.within
         if repeats.across and chosen.repeats == "first":
             tally.cuts["source_id in an earlier catalogue"] += repeats.across
-        ranges = ranges_of(stars)
-        doubts = find_doubts(stars, ranges)
-        refuse_unsound(plan, stars, tally, doubts)
-        notes = warnings_of(plan, doubts)
+        report = make_report(plan, stars, tally, shared)
         if form:
-            report = make_report(plan, stars, tally, shared, ranges, notes)
             with open_table(
                 output, units=plan.units, kind="stars", overwrite=overwrite
             ) as table:
@@ -157,11 +142,8 @@ def ingest(
                 table.meta = make_record(plan, report)
         else:
             with atomic_directory(output, overwrite=overwrite) as folder:
-                if cells:
-                    farthest = stars.aggregate("max({0})", "distance")
-                    cells = cells.reaching(farthest)
-                notes = [*_write_partitions(plan, stars, folder, cells), *notes]
-                report = make_report(plan, stars, tally, shared, ranges, notes)
+                notes = _write_partitions(plan, stars, folder, cells)
+                report = replace(report, notes=(*report.notes, *notes))
                 record = make_record(plan, report) | {"merge": cells and str(cells)}
                 text = json.dumps(record, indent=1, allow_nan=False) + "\n"
                 (folder / PROVENANCE).write_text(text, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 
@@ -19,7 +18,10 @@ POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 # A unit that a column's name ends in.
 _SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
-_PRODUCT = re.compile(rf"({_NUMBER})\s*\*\s*(.+)|(.+?)\s*\*\s*({_NUMBER})")
+_MAPPING = re.compile(
+    rf"\s*(\w+)\s*=\s*(?:({_NUMBER})\s*\*\s*)?(.*?[^:\s])"
+    rf"(?:\s*\*\s*({_NUMBER}))?(?:\s*:\s*([^:]*[^:\s]))?\s*"
+)
 
 Mapped = dict[str, Origin | None]
 """Origin of each quantity that the user mapped; None where it is not to be used."""
@@ -38,12 +40,10 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
     """
     mapped: Mapped = {}
     for text in texts:
-        canonical, equals, origin = (part.strip() for part in text.partition("="))
-        column, colon, unit = (part.strip() for part in origin.rpartition(":"))
-        if not colon:
-            column, unit = origin, ""
-        if not equals or not column or (colon and not unit):
+        found = _MAPPING.fullmatch(text)
+        if found is None:
             raise InputError(f"--map {text}: expected CANONICAL=COLUMN[:UNIT]")
+        canonical, before, column, after, unit = found.groups()
         if canonical not in CANONICAL:
             raise InputError(
                 f"--map {text}: {canonical!r} is not a canonical column; these are "
@@ -51,33 +51,29 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
             )
         if canonical in mapped:
             raise InputError(f"--map {canonical}=... is given twice")
-        named = {"unit": unit or None}
-        try:
-            value = float(column)
-        except ValueError:
-            value = math.nan
-        product = _PRODUCT.fullmatch(column)
-        if column == "none":
-            mapped[canonical] = None
-            continue
-        if math.isfinite(value):
-            if not unit or canonical == "source_id":
-                raise InputError(
-                    f"--map {text}: a constant needs a unit, e.g. "
-                    f"{canonical}={column}:{INPUT_UNITS.get(canonical, 'mag')}"
-                )
-            named |= {"value": value}
-        elif product:
-            times = float(product[1] or product[4])
-            if canonical == "source_id" or not times:
-                raise InputError(
-                    f"--map {text}: {origin!r} cannot be the {canonical}: expected a "
-                    "column of numbers, and a factor that is not zero"
-                )
-            named |= {"times": times, "column": product[2] or product[3]}
-        else:
-            named |= {"column": column}
-        mapped[canonical] = Origin.model_construct(**named)
+        times = float(before or after or 1)
+        if not times or (times != 1 and canonical == "source_id"):
+            raise InputError(
+                f"--map {text}: expected a column of numbers, and a factor that is not "
+                "zero"
+            )
+        is_constant = re.fullmatch(_NUMBER, column) is not None
+        if is_constant and (not unit or canonical == "source_id"):
+            raise InputError(
+                f"--map {text}: a constant needs a unit, e.g. "
+                f"{canonical}={column}:{INPUT_UNITS.get(canonical, 'mag')}"
+            )
+        # Without validation: an unknown unit is refused with the file that it is for.
+        mapped[canonical] = (
+            None
+            if column == "none"
+            else Origin.model_construct(
+                column=None if is_constant else column,
+                value=float(column) if is_constant else None,
+                times=times,
+                unit=unit,
+            )
+        )
     return mapped
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from pipelines.bands import (
     UNKNOWN,
@@ -26,6 +27,7 @@ from pipelines.catalog.sources import Source, locate, open_source
 from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import parse_unit
 
+_EMPTY = Preset(name="", title="", band="", tested_on="real", notes="", columns={})
 REPEATS = ("keep", "first", "error")
 # E(B-V), EBV, e_bv, ebv_mean, E_B_V and the like.
 _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
@@ -41,24 +43,19 @@ class IngestOptions:
         Name of a survey's description, or the path of one.
     mappings
         ``CANONICAL=COLUMN[:UNIT]``; they go before the preset.
-    where
-        A further quality cut; see `pipelines.catalog.filters.RowFilter`.
-    keep
-        Further columns to carry along.
+    where, keep
+        A further quality cut (`pipelines.catalog.filters.RowFilter`), and further
+        columns to carry along.
     positions_only
         True to leave extinctions out, for a table to predict at.
     max_bad
-        The fraction of faulty rows, of those that pass the filters, beyond which the
-        input is refused.
-    band
-        The band that extinctions are converted to, e.g. ``A_V`` or ``E(B-V)``
-        (`pipelines.bands`); default that of the first catalogue.
-    declare_band
-        The band of extinctions that is stated neither by a preset nor by a table that
-        was ingested before.
+        The greatest fraction of faulty rows among those that pass the filters.
+    band, declare_band
+        The band that extinctions are converted to (`pipelines.bands`), default that of
+        the first catalogue; their band, where neither a preset nor an earlier ingestion
+        states it.
     any_range
-        True to accept medians that look as if the unit were another
-        (`pipelines.catalog.report.find_doubts`).
+        True to accept medians that look as if the unit were another.
     repeats
         The fate of objects that are in more than one catalogue, by ``source_id``:
         ``keep`` all, keep the ``first``, or refuse them as an ``error``.
@@ -118,21 +115,16 @@ class IngestPlan:
     def as_preset(self, name: str) -> Preset:
         """Return the mapping as a preset for other files of this form."""
         first = self.readers[0]
-        described = {
+        changed: dict[str, Any] = {
             "name": name,
             "band": self.first_band,
             "columns": dict(first.recipe),
             "cuts": {name: item.text for name, item in first.filters.items()},
             "keep": dict(self.keep),
         }
-        if self.survey is not None:
-            # It keeps its description and its references.
-            return self.survey.model_copy(update=described)
-        file = first.source.path.name
-        notes = f"Saved from the mapping of {file}."
-        return Preset(
-            title=f"Columns as in {file}", tested_on="real", notes=notes, **described
-        )
+        if self.survey is None:
+            changed["title"] = f"Columns as in {first.source.path.name}"
+        return (self.survey or _EMPTY).model_copy(update=changed)
 
 
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
@@ -145,9 +137,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         are of bands that cannot be converted to one.
     """
     survey = load_preset(options.preset) if options.preset else None
-    described = survey or Preset(
-        name="", title="", band="", tested_on="real", notes="", columns={}
-    )
+    described = survey or _EMPTY
     user = parse_mappings(options.mappings)
     cuts = dict(described.cuts)
     if options.where is not None:
@@ -162,9 +152,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     readers: list[RowReader] = []
     stated: list[str] = []
     given = [Path(path) for path in sources]
-    for number, file in (
-        (n, f) for n, path in enumerate(given) for f in find_files(path)
-    ):
+    files = [(n, file) for n, path in enumerate(given) for file in find_files(path)]
+    for number, file in files:
         source = open_source(file)
         for name, width in described.widths.items():
             locate(source, f"{name}[0]")

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from pipelines.bands import joined_bands
-from pipelines.base.errors import InputError
-from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, read_footer
+from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
 from pipelines.storage.digests import digest_of
 
 # Folders between a partition and the provenance of its table, at most.
@@ -63,8 +65,8 @@ def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
 def _own_record(path: Path) -> dict[str, Any] | None:
     """Return the provenance that a table of this program carries or lies beside."""
     try:
-        record = json.loads(read_footer(path).metadata[METADATA_KEY])["meta"]
-    except (InputError, TypeError, KeyError):
+        record = json.loads(pq.read_metadata(path).metadata[METADATA_KEY])["meta"]
+    except (OSError, pa.ArrowException, TypeError, KeyError):
         return None  # no parquet, or of another program
     if "command" not in record:
         # A partition: its folder has the provenance.

@@ -18,6 +18,8 @@ from pipelines.catalog.sources import Source, read_columns
 from pipelines.catalog.units import sexagesimal
 
 _SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
+FEWEST_PLACES = 5
+"""Least number of distinct positions from which a map is made."""
 _LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
 _TINY_EXTINCTION_ERROR = 1e-5
 """Least extinction error, per typical extinction or error of the batch."""
@@ -36,7 +38,7 @@ class Tally:
     ``cuts`` are quality cuts, ``faults`` all other reasons. ``kept`` is true at the
     rows of the present batch that were not dropped, shape ``(n,)``.
     ``largest_angles`` are longitude and latitude [deg] as the sources have them, −1 if
-    they have none.
+    they have none; ``places`` are distinct positions, all or at least `FEWEST_PLACES`.
     """
 
     rows_read: int = 0
@@ -44,6 +46,7 @@ class Tally:
     cuts: Counter[str] = field(default_factory=Counter)
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
+    places: set[tuple[float, ...]] = field(default_factory=set)
 
     def drop(self, bad: np.ndarray, reason: str, *, cut: bool = False) -> None:
         """Drop faulty rows, shape ``(n,)``, or sound ones that fail a quality cut."""
@@ -65,7 +68,7 @@ class RowReader:
 
     source: Source
     recipe: Mapping[str, Origin]
-    factors: Mapping[str, float]
+    factors: dict[str, float]
     filters: Mapping[str, RowFilter]
     carried: Mapping[str, str]
     min_parallax_snr: float
@@ -184,7 +187,7 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
 def _canonical(values: Columns, tally: Tally) -> Columns:
     """Return ``l, b`` [deg], ``distance`` [pc] and what else there is, float64.
 
-    Equatorial coordinates are taken as ICRS. The largest angles go into ``tally``.
+    Equatorial coordinates are taken as ICRS. Angles and places go into ``tally``.
     """
     if "x" in values:
         x, y, z = (values[axis] for axis in "xyz")
@@ -199,4 +202,7 @@ def _canonical(values: Columns, tally: Tally) -> Columns:
         l, b = galactic.l.deg, galactic.b.deg  # noqa: E741
     names = ("distance", "extinction", "extinction_error", "distance_error")
     rest = {name: values[name] for name in names if name in values}
+    if len(tally.places) < FEWEST_PLACES:
+        places = np.unique(np.stack([l, b, rest["distance"]], axis=1), axis=0)
+        tally.places |= set(map(tuple, places[:FEWEST_PLACES]))
     return {"l": np.mod(np.asarray(l), 360.0), "b": np.asarray(b), **rest}

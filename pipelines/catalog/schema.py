@@ -47,37 +47,34 @@ class Split:
 
     def within(self, inside: np.ndarray) -> Split:
         """Return the rows at which a mask of all stars is true, in the same order."""
-        return Split(
-            train=self.train[inside[self.train]],
-            validation=self.validation[inside[self.validation]],
-            test=self.test[inside[self.test]],
-        )
+        parts = {name: getattr(self, name) for name in ("train", "validation", "test")}
+        return Split(**{name: rows[inside[rows]] for name, rows in parts.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stars:
     """Stars with a distance, and usually an extinction.
 
+    Columns have the shape ``(N,)``; canonical ones are float64.
+
     Parameters
     ----------
     l, b
-        Galactic longitude and latitude [deg], float64, shape ``(N,)``.
-    distance
-        Heliocentric distance [pc], float64, shape ``(N,)``.
+        Galactic longitude and latitude [deg].
+    distance, distance_error
+        Heliocentric distance and its standard deviation [pc].
     extinction, extinction_error
-        Integrated extinction and its standard deviation [mag], float64, shape
-        ``(N,)``; both None in a table of positions only.
+        Integrated extinction and its standard deviation [mag]; both None in a table of
+        positions only.
     source_id
-        Identifiers, shape ``(N,)``, integers or strings.
-    distance_error
-        Standard deviation of the distance [pc], float64, shape ``(N,)``.
+        Identifiers, integers or strings.
     mean_distance_error
         Of merged stars (`pipelines.catalog.merging`): standard deviation of the mean
-        of their distances [pc], float64, shape ``(N,)``.
+        of their distances [pc].
     extra
-        Further columns, each of shape ``(N,)``.
+        Further columns.
     units
-        Column name to unit; canonical columns always have `CANONICAL_UNITS`.
+        Unit by column; canonical columns always have `CANONICAL_UNITS`.
     meta
         Provenance: JSON-serialisable.
 
@@ -116,10 +113,11 @@ class Stars:
                 )
             if name in CANONICAL_UNITS and column.dtype != np.float64:
                 raise ValueError(f"column {name!r} is {column.dtype}, expected float64")
-        for name, unit in self.units.items():
-            if CANONICAL_UNITS.get(name, unit) != unit:
-                expected = CANONICAL_UNITS[name]
-                raise ValueError(f"{name} is in {unit!r}, expected {expected!r}")
+        for name in self.units.keys() & CANONICAL_UNITS:
+            if (unit := self.units[name]) != CANONICAL_UNITS[name]:
+                raise ValueError(
+                    f"{name} is in {unit!r}, expected {CANONICAL_UNITS[name]!r}"
+                )
 
     @classmethod
     def of(

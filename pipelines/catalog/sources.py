@@ -14,14 +14,13 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from astropy.io import fits
@@ -37,11 +36,10 @@ ROWS_PER_BATCH = 1 << 18
 _BLOCK_BYTES = 1 << 24
 _SHOWN = 30
 _INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")
-# In text: what marks a missing value, and how identifiers are written.
+# Marks of a missing value in text.
 _NULLS = ["", "null", "NULL", "nan", "NaN", "NAN"]
-_INTEGER = r"^\s*-?(0|[1-9][0-9]*)\s*$"
-_DECIMAL = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
-# Types as which a column of a text file, which has none, is read for each kind.
+# Types as which columns of text files are read; those of others, such as identifiers,
+# are found in the first rows.
 _ARROW_TYPES = {
     "number": pa.float64(),
     "value": pa.float64(),
@@ -49,7 +47,6 @@ _ARROW_TYPES = {
     "string": pa.string(),
     "hms": pa.string(),
     "dms": pa.string(),
-    "identifier": pa.string(),
 }
 
 Kinds = Mapping[str, str]
@@ -83,14 +80,16 @@ class Source:
     def batches(self, kinds: Kinds) -> Batches:
         """Yield some rows of the named columns, shapes ``(n,)`` or ``(n, width)``.
 
-        ``kinds`` says as what each column is needed; only text, which has no types of
-        its own, depends on it. Missing values are masked, None in text, or NaN.
+        ``kinds`` states the kind as which each column is needed; only text, which has
+        no types of its own, depends on it. Missing values are masked, None in text, or
+        NaN.
         """
         with reading(self.path, list(self.columns)):
             yield from self.read(kinds)
 
 
-Opened = tuple[Sequence[tuple[str, ColumnInfo]], Callable[[Kinds], Batches]]
+Described = list[tuple[str, ColumnInfo]]
+Opened = tuple[Described, Callable[[Kinds], Batches]]
 """Columns of a file in order, and a reader of some as `Source.batches` has them."""
 
 
@@ -106,23 +105,20 @@ def _open_parquet(path: Path) -> Opened:
         units = _astropy_units(metadata[b"table_meta_yaml"].decode().split("\n"))
     else:
         units = json.loads(metadata.get(METADATA_KEY, b'{"units": {}}'))["units"]
-    columns = []
+    described: Described = []
     for field in schema:
         own = field.metadata or {}
         stated = (own.get(b"unit") or own.get(b"units") or b"").decode().strip()
-        is_vector = pa.types.is_fixed_size_list(field.type)
-        info = ColumnInfo(
-            unit=stated or units.get(field.name) or None,
-            width=field.type.list_size if is_vector else None,
-        )
-        columns.append((field.name, info))
+        unit = stated or units.get(field.name) or None
+        width = getattr(field.type, "list_size", None)
+        described.append((field.name, ColumnInfo(unit=unit, width=width)))
 
     def read(kinds: Kinds) -> Batches:
         with pq.ParquetFile(path, pre_buffer=False) as file:
             for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(kinds)):
                 yield {name: to_numpy(batch.column(name)) for name in kinds}
 
-    return columns, read
+    return described, read
 
 
 def _open_hdf5(path: Path) -> Opened:
@@ -132,50 +128,46 @@ def _open_hdf5(path: Path) -> Opened:
     columns by themselves. Units are the attribute ``unit`` or ``units``, or those that
     astropy wrote beside its tables.
     """
-    places: dict[str, tuple[str, str | None, int]] = {}
-    found: list[tuple[str, str | None, int | None]] = []
-    described: dict[str, str] = {}
+    places: dict[str, tuple[str, str]] = {}
+    described: Described = []
+    units: dict[str, str] = {}
 
     def visit(place: str, item: object) -> None:
         if not isinstance(item, h5py.Dataset) or item.ndim not in (1, 2):
             return
         if place.endswith(".__table_column_meta__"):
             lines = [line.decode() for line in np.asarray(item[:])]
-            described.update(_astropy_units(lines))
+            units.update(_astropy_units(lines))
             return
-        stated = item.attrs.get("unit", item.attrs.get("units"))
+        stated = item.attrs.get("unit", item.attrs.get("units")) or ""
         text = stated.decode() if isinstance(stated, bytes) else stated
         width = item.shape[1] if item.ndim == 2 else None
-        for field in item.dtype.names or (None,):
-            name = place if field is None else field
-            places[name] = (place, field, item.shape[0])
-            unit = text.strip() if text and field is None else None
-            found.append((name, unit or None, width))
+        for field in item.dtype.names or ("",):
+            places[field or place] = place, field
+            unit = None if field else text.strip() or None
+            described.append((field or place, ColumnInfo(unit=unit, width=width)))
 
     with h5py.File(path, "r") as file:
         file.visititems(visit)
-    if not found:
+    if not described:
         raise InputError(f"{path} holds no data set of one or two dimensions")
 
     def read(kinds: Kinds) -> Batches:
-        rows = {name: places[name][2] for name in kinds}
-        if len(set(rows.values())) > 1:
-            raise InputError(f"{path}: columns of different lengths: {rows}")
         with h5py.File(path, "r") as file:
+            held: dict[str, Any] = {name: file[places[name][0]] for name in kinds}
+            rows = {name: len(dataset) for name, dataset in held.items()}
+            if len(set(rows.values())) > 1:
+                raise InputError(f"{path}: columns of different lengths: {rows}")
             for start in range(0, max(rows.values(), default=0), ROWS_PER_BATCH):
                 piece = slice(start, start + ROWS_PER_BATCH)
                 batch = {}
-                for name in kinds:
-                    place, field, _ = places[name]
-                    dataset: Any = file[place]
-                    values = dataset[piece] if field is None else dataset[field, piece]
+                for name, dataset in held.items():
+                    field = places[name][1]
+                    values = dataset[field, piece] if field else dataset[piece]
                     batch[name] = native(np.asarray(values))
                 yield batch
 
-    return [
-        (name, ColumnInfo(unit=described.get(name, unit), width=width))
-        for name, unit, width in found
-    ], read
+    return [(n, replace(c, unit=units.get(n, c.unit))) for n, c in described], read
 
 
 def _open_fits(path: Path) -> Opened:
@@ -184,36 +176,24 @@ def _open_fits(path: Path) -> Opened:
         with gzip.open(path, "rb") as stream:
             # Astropy takes the end of a truncated stream for the end of the table.
             stream.seek(0, os.SEEK_END)
-    with warnings.catch_warnings():
-        # Odd headers are no reason to stop, a truncated file is.
-        warnings.simplefilter("ignore")
-        warnings.filterwarnings("error", ".*may have been truncated")
-        with fits.open(path, memmap=True, character_as_bytes=True) as file:
-            kinds = fits.BinTableHDU | fits.TableHDU
-            tables: list[Any] = [hdu for hdu in file if isinstance(hdu, kinds)]
-            if len(tables) != 1:
-                names = ", ".join(repr(hdu.name) for hdu in tables) or "only images"
-                raise _not_one(path, f"{len(tables)} tables ({names})")
-            refuse_duplicates(path, tables[0].columns.names)
-            return _from_astropy(
-                Table.read(
-                    tables[0],
-                    format="fits",
-                    mask_invalid=False,
-                    unit_parse_strict="silent",
-                )
-            )
+    with fits.open(path, memmap=True, character_as_bytes=True) as file:
+        kinds = fits.BinTableHDU | fits.TableHDU
+        tables: list[Any] = [hdu for hdu in file if isinstance(hdu, kinds)]
+        if len(tables) != 1:
+            names = ", ".join(repr(hdu.name) for hdu in tables) or "only images"
+            raise _not_one(path, f"{len(tables)} tables ({names})")
+        refuse_duplicates(path, tables[0].columns.names)
+        options = {"mask_invalid": False, "unit_parse_strict": "silent"}
+        return _from_astropy(Table.read(tables[0], format="fits", **options))
 
 
 def _open_votable(path: Path) -> Opened:
     """Parse the one table of a VOTable."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tables = [table for table in parse(path).iter_tables() if not table.is_empty()]
-        if len(tables) != 1:
-            raise _not_one(path, f"{len(tables)} tables with rows")
-        refuse_duplicates(path, [field.name for field in tables[0].fields])
-        return _from_astropy(tables[0].to_table(use_names_over_ids=True))
+    tables = [table for table in parse(path).iter_tables() if not table.is_empty()]
+    if len(tables) != 1:
+        raise _not_one(path, f"{len(tables)} tables with rows")
+    refuse_duplicates(path, [field.name for field in tables[0].fields])
+    return _from_astropy(tables[0].to_table(use_names_over_ids=True))
 
 
 def _not_one(path: Path, held: str) -> InputError:
@@ -223,7 +203,7 @@ def _not_one(path: Path, held: str) -> InputError:
 
 
 def _from_astropy(table: Table) -> Opened:
-    described = []
+    described: Described = []
     columns: Mapping[str, Any] = table.columns
     for name, column in columns.items():
         is_vector = column.ndim > 1 and column.shape[1:] != (1,)
@@ -255,9 +235,8 @@ def _from_astropy(table: Table) -> Opened:
 
 def _open_text(path: Path) -> Opened:
     """Open a CSV or ECSV file, gzipped or not, with the Gaia archive's ``null``."""
-    comments = []
-    opener = gzip.open if is_gzipped(path) else open
-    with opener(path, "rt", encoding="utf-8-sig") as file:
+    gzipped, comments = is_gzipped(path), []
+    with (gzip.open if gzipped else open)(path, "rt", encoding="utf-8-sig") as file:
         for line in file:
             if not line.startswith("#"):
                 break
@@ -274,67 +253,43 @@ def _open_text(path: Path) -> Opened:
             raise InputError(f"{path} has a broken ECSV header: {error}") from error
 
     @contextmanager
-    def reader(kinds: Kinds, names: list[str] | None = None) -> Iterator[Any]:
-        compression = "gzip" if is_gzipped(path) else None
+    def opened(kinds: Kinds) -> Iterator[Any]:
+        types = {n: _ARROW_TYPES[k] for n, k in kinds.items() if k in _ARROW_TYPES}
+        conversion = pacsv.ConvertOptions(
+            column_types=types,
+            include_columns=list(kinds),
+            null_values=_NULLS,
+            strings_can_be_null=True,
+        )
+        # With threads errors would not name the row.
+        blocks = pacsv.ReadOptions(
+            block_size=_BLOCK_BYTES, skip_rows=len(comments), use_threads=False
+        )
+        parsing = pacsv.ParseOptions(delimiter=delimiter)
+        compression = "gzip" if gzipped else None
         with (
             pa.input_stream(str(path), compression=compression) as stream,
-            pacsv.open_csv(
-                stream,
-                # With threads errors would not name the row.
-                pacsv.ReadOptions(
-                    block_size=_BLOCK_BYTES, skip_rows=len(comments), use_threads=False
-                ),
-                pacsv.ParseOptions(delimiter=delimiter),
-                pacsv.ConvertOptions(
-                    column_types={
-                        n: _ARROW_TYPES[k] for n, k in kinds.items() if k != "any"
-                    },
-                    include_columns=names,
-                    null_values=_NULLS,
-                    strings_can_be_null=True,
-                ),
-            ) as opened,
+            pacsv.open_csv(stream, blocks, parsing, conversion) as reader,
         ):
-            yield opened
-
-    def holds_integers(name: str, text: pa.Array) -> bool:
-        declared = fields.get(name, {}).get("datatype", "")
-        whole = _all_match(text, _INTEGER)
-        decimal = not declared and not whole and _all_match(text, _DECIMAL)
-        if declared.startswith("float") or decimal:
-            raise InputError(
-                f"{path}, column {name!r} holds identifiers as floating point "
-                f"(like {text.drop_null()[0]}): write them as integers or text"
-            )
-        return whole
+            yield reader
 
     def read(kinds: Kinds) -> Batches:
-        # The first batch decides whether identifiers are integers or names.
-        integers: dict[str, bool] = {}
-        with reader(kinds, list(kinds)) as batches:
+        with opened(kinds) as batches:
             for batch in batches:
-                columns = {name: batch.column(name) for name in kinds}
-                for name in (n for n, kind in kinds.items() if kind == "identifier"):
-                    if name not in integers:
-                        integers[name] = holds_integers(name, columns[name])
-                    if integers[name]:
-                        trim = ("utf8_trim_whitespace", [columns[name]])
-                        columns[name] = pc.cast(pc.call_function(*trim), pa.int64())
-                yield {name: to_numpy(column) for name, column in columns.items()}
+                yield {name: to_numpy(batch.column(name)) for name in kinds}
 
-    with reader({}) as opened:
-        names = opened.schema.names
+    with opened({}) as reader:
+        names = reader.schema.names
     if fields and list(fields) != names:
         raise InputError(
             f"{path}: the ECSV header describes {list(fields)} but the columns are "
             f"{names}"
         )
-    described = []
-    for name in names:
-        own = fields.get(name, {})
-        info = ColumnInfo(unit=own.get("unit"), description=own.get("description"))
-        described.append((name, info))
-    return described, read
+    own = [(name, fields.get(name, {})) for name in names]
+    return [
+        (name, ColumnInfo(unit=f.get("unit"), description=f.get("description")))
+        for name, f in own
+    ], read
 
 
 # By their names: the endings of file names, the first bytes, and a function that opens.
@@ -385,7 +340,10 @@ def open_source(path: Path) -> Source:
             f"{path} is named like {format_of_name(path)} but its content is {form}: "
             "the wrong or a broken file"
         )
-    with reading(path):
+    with reading(path), warnings.catch_warnings():
+        # Odd headers are no reason to stop, a truncated file is.
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", ".*may have been truncated")
         described, read = _FORMATS[form][2](path)
     refuse_duplicates(path, [name for name, _ in described])
     return Source(path, dict(described), read)
@@ -420,7 +378,7 @@ def locate(source: Source, reference: str) -> tuple[str, int | None]:
 def describe_absence(source: Source, name: str) -> str:
     """Describe a missing column: one of other case, or the columns there are."""
     near = [other for other in source.columns if other.lower() == name.lower()]
-    if near:
+    if near and name not in near:
         return f"has no column {name!r}, but {near[0]!r}: the case must match"
     shown = ", ".join(list(source.columns)[:_SHOWN])
     more = ", ..." if len(source.columns) > _SHOWN else ""
@@ -482,9 +440,3 @@ def _astropy_units(lines: Sequence[str]) -> dict[str, str]:
     """Return units by column from the YAML header that astropy writes with tables."""
     fields = get_header_from_yaml(lines)["datatype"]
     return {item["name"]: item["unit"] for item in fields if "unit" in item}
-
-
-def _all_match(text: pa.Array, pattern: str) -> bool:
-    options = pc.MatchSubstringOptions(pattern)
-    matches = pc.call_function("match_substring_regex", [text.drop_null()], options)
-    return bool(matches.to_numpy(zero_copy_only=False).all())

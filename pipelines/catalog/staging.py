@@ -153,18 +153,6 @@ class Staging:
         query = "SELECT catalogue, count(*) FROM stars GROUP BY ALL ORDER BY ALL"
         return dict(self._run(query)) if self.schema.names else {}
 
-    def places(self, enough: int) -> int:
-        """Return the number of distinct positions, up to ``enough``."""
-        if not self.schema.names:
-            return 0
-        names = ", ".join(map(self._column, ("l", "b", "distance")))
-        for some in (f"(FROM stars LIMIT {1000 * enough})", "stars"):
-            query = f"SELECT count(*) FROM (SELECT DISTINCT {names} FROM {some})"
-            (found,) = self._one(query)
-            if found >= enough:
-                return enough
-        return found
-
     def aggregate(self, expression: str, name: str) -> float:
         """Return an SQL aggregate in which ``{0}`` stands for a column."""
         query = f"SELECT {expression.format(self._column(name))} FROM stars"

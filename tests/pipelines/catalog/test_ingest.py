@@ -26,31 +26,17 @@ def mapping(**columns: str) -> list[str]:
     return [f"{name}={column}" for name, column in merged.items() if column]
 
 
-def test_a_sound_catalogue_arrives_whole(catalogue, run) -> None:
-    stars, report = run(catalogue)
-    for name, column in catalogue.items():
-        np.testing.assert_allclose(stars.columns()[name], column, rtol=1e-14)
-    assert report.rows_read == report.rows_kept == 20
-    assert report.faulty == report.cut == 0
-
-
 FAULTS = [
     ("distance", "nan", "distance missing or not a number"),
     ("extinction", "", "extinction missing or not a number"),
-    ("extinction", "null", "extinction missing or not a number"),
-    ("l", "NaN", "l missing or not a number"),
     ("b", "inf", "b infinite"),
-    ("extinction_error", "-inf", "extinction_error infinite"),
     ("extinction", -999, "extinction is a sentinel like -999"),
-    ("distance", -999.0, "distance is a sentinel like -999"),
-    ("l", -9999, "l is a sentinel like -999"),
     ("extinction_error", 0, "extinction_error zero"),
     ("extinction_error", -0.1, "extinction_error negative"),
     ("extinction_error", 1e-9, "extinction_error absurdly small"),
     ("distance", 0, "distance not positive"),
     ("distance", -5, "distance not positive"),
     ("b", 90.5, "|b| > 90 deg"),
-    ("b", -91, "|b| > 90 deg"),
     ("l", 400, "|l| > 360 deg"),
     ("source_id", 2**60 + 1, "source_id repeated"),
     ("source_id", "null", "source_id missing"),
@@ -185,15 +171,11 @@ def test_distance_errors_come_along(catalogue, run) -> None:
     catalogue["sd"][:3] = 0, -1, 1e-9
     stars, report = run(catalogue, mappings=mapping(distance_error="sd:kpc"))
     np.testing.assert_allclose(stars.distance_error, stars.distance / 10)
-    assert (
-        report.faults
-        == {
-            "distance_error zero": 1,
-            "distance_error negative": 1,
-            "distance_error absurdly small": 1,
-        }
-        or report.faults["distance_error zero"] == 1
-    )
+    assert report.faults == {
+        "distance_error zero": 1,
+        "distance_error negative": 1,
+        "distance_error absurdly small": 1,
+    }
 
 
 def test_quality_cuts_do_not_count_as_faults(catalogue, run) -> None:
@@ -202,6 +184,9 @@ def test_quality_cuts_do_not_count_as_faults(catalogue, run) -> None:
     stars, report = run(catalogue, where="ruwe < 1.4", max_bad=0.0)
     assert report.cuts == {"not ruwe < 1.4": 12}
     assert report.faulty == 0 and len(stars) == 8
+    catalogue["distance"][13:] = -1
+    with pytest.raises(InputError, match="7 of 8 rows"):
+        run(catalogue, where="ruwe < 1.4")
 
 
 def test_too_many_faults_refuse_the_input(tmp_path: Path, catalogue, run) -> None:
@@ -212,16 +197,6 @@ def test_too_many_faults_refuse_the_input(tmp_path: Path, catalogue, run) -> Non
     assert not list(tmp_path.glob(".*part"))
     _, report = run(catalogue, max_bad=0.6)
     assert report.rows_kept == 9
-
-
-def test_the_fraction_of_faults_is_of_the_rows_that_pass_the_filters(
-    catalogue, run
-) -> None:
-    catalogue["flag"] = np.r_[np.zeros(10), np.ones(10)]
-    catalogue["distance"][14:] = -1
-    run(catalogue)
-    with pytest.raises(InputError, match="6 of 10 rows"):
-        run(catalogue, where="flag == 1")
 
 
 def test_flags_of_the_archive_can_be_filtered_by(catalogue, run) -> None:
@@ -248,18 +223,6 @@ def test_too_few_places_make_no_map(stars: int, catalogue, run) -> None:
     few = {name: column[:stars] for name, column in catalogue.items()}
     with pytest.raises(InputError, match=r"distinct positions|no rows"):
         run(few)
-
-
-def test_one_place_is_enough_to_predict_at(catalogue, run) -> None:
-    one = {name: catalogue[name][:1] for name in ("l", "b", "distance")}
-    stars, _ = run(one, positions_only=True, mappings=MAP)
-    assert len(stars) == 1 and stars.extinction is None
-
-
-def test_faulty_extinctions_do_not_matter_for_positions(catalogue, run) -> None:
-    catalogue["extinction"][:] = np.nan
-    stars, report = run(catalogue, positions_only=True)
-    assert len(stars) == 20 and report.faulty == 0
 
 
 def test_angles_in_radians_are_refused_unless_said(catalogue, run) -> None:
@@ -295,10 +258,16 @@ def test_a_unit_that_cannot_be_meant_is_refused_unless_said(
     assert any(note.startswith(f"warning: {name} looks") for note in report.notes)
 
 
-def test_positions_may_lie_anywhere(catalogue, run) -> None:
+def test_positions_alone_may_lie_anywhere_and_need_no_extinction(
+    catalogue, run
+) -> None:
     catalogue["distance"] /= 1000
-    _, report = run(catalogue, positions_only=True, mappings=MAP[:3])
+    catalogue["extinction"][:] = np.nan
+    stars, report = run(catalogue, positions_only=True)
+    assert len(stars) == 20 and report.faulty == 0 and stars.extinction is None
     assert "warning: distance looks" in str(report)
+    one = {name: catalogue[name][:1] for name in ("l", "b", "distance")}
+    assert len(run(one, positions_only=True, mappings=MAP)[0]) == 1
 
 
 def test_the_range_is_told_as_it_is(catalogue, run) -> None:
