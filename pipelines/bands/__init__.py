@@ -70,8 +70,8 @@ class Band:
 def parse_band(text: str) -> Band:
     """Understand ``A_V``, ``A_g(PS1)``, ``E(B-V)``, ``A(550 nm)``; the case matters.
 
-    So are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with any dash for
-    the minus sign. ``name`` is one for all spellings: ``E(BP-RP)``.
+    Other spellings are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with
+    any dash for the minus sign; all have one ``name``: ``E(BP-RP)``.
 
     Raises
     ------
@@ -87,15 +87,12 @@ def parse_band(text: str) -> Band:
         number = float(found[1]) if _NUMBER.fullmatch(found[1]) else math.nan
         wavelength = float(f"{number * scale:.10g}")
         if not 0 < wavelength < math.inf:
-            raise InputError(
-                f"{text!r} names no wavelength: expected a positive number with nm, um "
-                "or angstrom, such as A(550 nm)"
-            )
+            raise InputError(f"{text!r} names no wavelength: expected e.g. A(550 nm)")
         name = f"A({wavelength:.10g} nm)"
         return Band(name, ((name, wavelength, 1),))
     if found := _BAND.fullmatch(plain) or _EXCESS.fullmatch(plain):
         keys = [key for key in found.groups() if key]
-        for key in set(keys) - set(WAVELENGTHS):
+        for key in (key for key in keys if key not in WAVELENGTHS):
             near = [k for k in WAVELENGTHS if k.split("(")[0].lower() == key.lower()]
             hint = (
                 f"do you mean {' or '.join(near)}?" if near else f"there are {_NAMES}"
@@ -182,10 +179,7 @@ def conversion(
                 ratios[name] = _relative_extinction(nm, curve=curve, r_v=r_v)
         totals.append(sum(sign * ratios[name] for name, _, sign in band.terms))
         if not totals[-1] > 0:
-            raise InputError(
-                f"{band.name} is {totals[-1]:.3g} A_V by the curve {curve}: write an "
-                "excess as that of the bluer band over the redder one"
-            )
+            raise InputError(f"{band.name} is not positive: put the bluer band first")
     package = "dust_extinction"
     return Conversion(
         source=start.name,
@@ -203,10 +197,7 @@ def _relative_extinction(wavelength: float, *, curve: str, r_v: float) -> float:
     try:
         from dust_extinction import parameter_averages
     except ImportError:
-        raise InputError(
-            "extinction curves need the package dust_extinction: pip install "
-            "'dustmap[bands]'"
-        ) from None
+        raise InputError("curves need: pip install 'dustmap[bands]'") from None
     from astropy import units
 
     made = getattr(parameter_averages, curve)
@@ -218,8 +209,7 @@ def _relative_extinction(wavelength: float, *, curve: str, r_v: float) -> float:
     low, high = (1e3 / number for number in made.x_range[::-1])
     if not low <= wavelength <= high:
         raise InputError(
-            f"the curve {curve} reaches from {low:.4g} to {high:.4g} nm: there is no "
-            f"extinction at {wavelength:g} nm; G23 reaches furthest"
+            f"{curve} reaches from {low:.4g} to {high:.4g} nm, not {wavelength:g} nm"
         )
     return float(made(Rv=r_v)(np.array([1e3 / wavelength]) / units.micron)[0])
 
@@ -256,8 +246,7 @@ def source_band(
     if not named:
         reason = "not stated" if stated in ("", UNKNOWN) else f"stated as {stated!r}"
         raise InputError(
-            f"the band of the extinctions of {of} is {reason}: state it by "
-            "--declare-band, such as --declare-band A_V"
+            f"the band of {of} is {reason}: state it, e.g. --declare-band A_V"
         )
     if known and known != named:
         raise InputError(
@@ -289,11 +278,6 @@ def wanted_conversion(
         raise InputError("--curve and --r-v convert to another band: add --band")
     if band is None and declared is None:
         return None
-    target = None if band is None else parse_band(band).name
     source = source_band(str(meta.get("extinction_band") or ""), declared)
-    return conversion(
-        source,
-        target or source,
-        curve=curve or CURVE,
-        r_v=R_V if r_v is None else r_v,
-    )
+    r_v = R_V if r_v is None else r_v
+    return conversion(source, band or source, curve=curve or CURVE, r_v=r_v)

@@ -92,22 +92,16 @@ def ingest(
     form = format_of_name(output)
     if form not in ("parquet", None) or output.suffix.lower() == ".gz":
         raise InputError(
-            f"{output}: a table of stars is written as parquet: name a file such as "
-            "stars.parquet, or a folder without such an ending, such as stars"
+            f"{output}: name a .parquet file or, without such an ending, a folder"
         )
     if form and cells:
-        raise InputError(
-            f"{output} is one file, star by star: with --merge name a folder, e.g. -o "
-            "stars"
-        )
+        raise InputError(f"{output} is one file: with --merge name a folder")
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
     check_output(output, overwrite=overwrite)
     if not form:
         check_output_folder(output, PROVENANCE, overwrite=overwrite)
-    if cells and chosen.positions_only:
-        raise InputError("positions without extinctions cannot be merged")
     for source in (reader.source for reader in plan.readers):
         if cells and set(MERGED_COLUMNS) & set(source.columns):
             raise InputError(f"{source.path} is merged already: merge its source")
@@ -122,11 +116,12 @@ def ingest(
             for rows, columns in reader.batches(tally, progress):
                 stars.add(rows, columns, path=path, file=number, catalogue=catalogue)
         repeats = stars.drop_repeats(across=chosen.repeats == "first")
-        shared = plan.shared(repeats.pairs)
+        names, pairs = plan.catalogues, repeats.pairs.items()
+        shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]
         if shared and chosen.repeats == "error":
             raise InputError(
-                "--repeats error: objects of one source_id are in two catalogues: "
-                f"{', '.join(shared)}; --repeats keep and --repeats first accept them"
+                f"objects are in two catalogues: {', '.join(shared)}; --repeats keep "
+                "and --repeats first accept them"
             )
         if repeats.within:
             tally.faults["source_id repeated"] += repeats.within

@@ -53,10 +53,8 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
             raise InputError(f"--map {canonical}=... is given twice")
         times = float(before or after or 1)
         if not times or (times != 1 and canonical == "source_id"):
-            raise InputError(
-                f"--map {text}: expected a column of numbers, and a factor that is not "
-                "zero"
-            )
+            fault = "a factor of a column of numbers is not zero"
+            raise InputError(f"--map {text}: {fault}")
         is_constant = re.fullmatch(_NUMBER, column) is not None
         if is_constant and (not unit or canonical == "source_id"):
             raise InputError(
@@ -77,9 +75,7 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
     return mapped
 
 
-def choose(
-    source: Source, user: Mapped, preset: Preset | None, *, positions_only: bool
-) -> dict[str, Origin]:
+def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Origin]:
     """Decide where each quantity comes from.
 
     The user's mappings go before the preset. Without a preset a column that bears a
@@ -149,16 +145,13 @@ def choose(
             "distance (or parallax with parallax_error)", ("distance",), pair
         )
         names += [*chosen, *(error_of("distance") if "distance" in chosen else ())]
-    if not positions_only:
-        names += [*one_of("extinction", ("extinction",)), *error_of("extinction")]
+    names += [*one_of("extinction", ("extinction",)), *error_of("extinction")]
     names += ["source_id"] if "source_id" in found else []
     for name, origin in user.items():
-        needless = positions_only and name.startswith("extinction")
-        if origin is not None and name not in names and not needless:
+        if origin is not None and name not in names:
             raise InputError(
-                f"--map {name}=... is of no use here, since the table is made from "
-                f"{', '.join(names)}: drop it, or map its counterpart (a parallax "
-                "needs an error, bounds come in pairs)"
+                f"--map {name}=... is of no use here: the table is made from "
+                f"{', '.join(names)}. Drop it, or map its counterpart (error or bound)"
             )
     return {name: found[name] for name in names}
 
@@ -198,31 +191,25 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     known = origin.model_copy(update={"unit": said})
     if sexagesimal(said) and target == u.deg:
         return known, origin.times
-    remedy = f"--map {canonical}={column}:{'kpc' if target == u.pc else target}"
     unit = parse_unit(said) if said else None
     in_file = parse_unit(found) if stated and found else None
     if not said:
-        fault = (
-            f"no unit is given or in the file; say it, e.g. {remedy} (hms or dms if it "
-            f"is sexagesimal text), or leave the column out: --map {canonical}=none"
-        )
+        fault = "no unit is given or in the file (hms or dms if it is sexagesimal text)"
     elif unit is None:
-        fault = f"unit {said!r} is not understood; say it, e.g. {remedy}"
+        fault = f"unit {said!r} is not understood"
     elif not unit.is_equivalent(target):
-        fault = (
-            f"unit {said!r} is not a unit of {canonical}, which is in {target}; map "
-            f"another column or another unit: {remedy}"
-        )
+        fault = f"unit {said!r} is not a unit of {canonical}"
     elif in_file is not None and not (
         in_file.is_equivalent(unit) and abs(in_file.to(unit) - 1) < 1e-12
     ):
-        fault = (
-            f"the file says {found!r} but {stated!r} was stated; leave the unit out "
-            f"(--map {canonical}={column}) or correct the file"
-        )
+        fault = f"the file says {found!r} but {stated!r} was stated"
     else:
         return known, origin.times * float(np.real(unit.to(target)))
-    raise InputError(f"{source.path}, column {column!r} for {canonical}: {fault}")
+    example = f"{canonical}={column}:{'kpc' if target == u.pc else target}"
+    raise InputError(
+        f"{source.path}, column {column!r} for {canonical}: {fault}. Say it, e.g. "
+        f"--map {example}, or leave the column out: --map {canonical}=none"
+    )
 
 
 def _unit_in_file(source: Source, origin: Origin) -> str | None:

@@ -149,7 +149,7 @@ class _Groups:
 
     @classmethod
     def of(cls, *keys: np.ndarray) -> _Groups:
-        """Runs of rows in which all keys, shape ``(n,)``, are alike."""
+        """Find runs of rows in which all keys, shape ``(n,)``, are alike."""
         new = np.ones(len(keys[0]), dtype=bool)
         new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
         starts = np.flatnonzero(new)
@@ -188,7 +188,7 @@ def _outlying(y: np.ndarray, variance: np.ndarray, groups: _Groups) -> np.ndarra
 
 
 def _excess(stars: Mapping[str, np.ndarray], groups: _Groups) -> np.ndarray:
-    """``τ²`` [mag²] of each row's cell; nought where a star is alone, shape ``(n,)``.
+    """Return ``τ²`` [mag²] of each row's cell, 0 where a star is alone, shape ``(n,)``.
 
     Stars of one ``wide`` pixel and one layer count as the neighbourhood.
     """

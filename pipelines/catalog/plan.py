@@ -46,8 +46,6 @@ class IngestOptions:
     where, keep
         A further quality cut (`pipelines.catalog.filters.RowFilter`), and further
         columns to carry along.
-    positions_only
-        True to leave extinctions out, for a table to predict at.
     max_bad
         The greatest fraction of faulty rows among those that pass the filters.
     band, declare_band
@@ -70,7 +68,6 @@ class IngestOptions:
     mappings: Sequence[str] = ()
     where: str | None = None
     keep: Sequence[str] = ()
-    positions_only: bool = False
     max_bad: float = 0.5
     band: str | None = None
     declare_band: str | None = None
@@ -107,11 +104,6 @@ class IngestPlan:
     first_band: str
     changes: Sequence[tuple[str, Conversion]]
 
-    def shared(self, pairs: Mapping[tuple[int, int], int]) -> list[str]:
-        """Describe the numbers of objects that two catalogues share."""
-        names = self.catalogues
-        return [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs.items()]
-
     def as_preset(self, name: str) -> Preset:
         """Return the mapping as a preset for other files of this form."""
         first = self.readers[0]
@@ -145,10 +137,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     filters = {name: RowFilter(text) for name, text in cuts.items()}
     keep = described.keep | {name: KeptColumn(column=name) for name in options.keep}
     for name in sorted(set(keep) & {item.name for item in fields(Stars)}):
-        raise InputError(
-            f"cannot keep a column as {name!r}, which has a meaning of its own in the "
-            "table of stars"
-        )
+        raise InputError(f"cannot keep a column as {name!r}: the table has its own")
     readers: list[RowReader] = []
     stated: list[str] = []
     given = [Path(path) for path in sources]
@@ -170,7 +159,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         filtered = [name for item in filters.values() for name in item.kinds]
         for column in (*filtered, *carried.values()):
             locate(source, column)
-        origins = choose(source, user, survey, positions_only=options.positions_only)
+        origins = choose(source, user, survey)
         resolved = {name: resolve(source, name, o) for name, o in origins.items()}
         readers.append(
             RowReader(
@@ -190,9 +179,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             stated.append(band or UNKNOWN)
     names = [path.name for path in given]
     names = names if len(set(names)) == len(names) else list(map(str, given))
-    bands = [] if options.positions_only else _bands(readers, stated, options)
-    first_band = next(iter(bands), "")
-    band = options.band or first_band
+    bands = _bands(readers, stated, options)
+    band = options.band or bands[0]
     changes: list[tuple[str, Conversion]] = []
     for own, reader in zip(bands, readers):
         if own != band:
@@ -210,7 +198,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         units=_units([reader.source for reader in readers], keep),
         catalogues=names,
         band=band,
-        first_band=first_band,
+        first_band=bands[0],
         changes=changes,
     )
 
@@ -227,9 +215,8 @@ def _bands(
         column = reader.recipe["extinction"].column or ""
         if text == UNKNOWN and declared is None and _EXCESS.search(column):
             raise InputError(
-                f"{reader.source.path}: column {column!r} is named like a colour "
-                "excess: state its band by --declare-band 'E(B-V)', or --declare-band "
-                "A_V if it is an extinction; --band A_V converts it"
+                f"{reader.source.path}: {column!r} is named like a colour excess: use "
+                "--declare-band 'E(B-V)', or --declare-band A_V if it is none"
             )
     known = [known_band(text) for text in stated]
     plain = {band or text for band, text in zip(known, stated)}

@@ -80,7 +80,7 @@ class Preset(_Strict):
         ``"real"`` where a sample of the survey was at hand, ``"generated"`` where
         the description follows its published data model alone.
     notes
-        What a user should know: caveats, published names, other columns.
+        Caveats, published names, other columns.
     columns, widths, cuts, keep
         Canonical name to its origin; values per row of each two-dimensional column;
         name of a quality cut to its filter, each of which must pass; name in the

@@ -105,8 +105,7 @@ def make_report(
     ------
     InputError
         If there are no rows, they are mostly faulty or in one place, or a unit seems to
-        be another. Doubts about units are only notes with ``any_range``, and of
-        positions alone, which may lie anywhere.
+        be another; with ``any_range`` that is only a note.
     """
     options, faulty = plan.options, tally.faults.total()
     if not tally.rows_read:
@@ -117,31 +116,28 @@ def make_report(
     if faulty > options.max_bad * examined:
         reasons = ", ".join(f"{n:,} {why}" for why, n in tally.faults.most_common(5))
         raise InputError(
-            f"{faulty:,} of {examined:,} rows are faulty, more than the "
-            f"fraction {options.max_bad:g} that --max-bad allows: {reasons}. Check "
-            "the columns and units, or filter the rows with --where"
+            f"{faulty:,} of {examined:,} rows are faulty, more than --max-bad "
+            f"{options.max_bad:g} allows: {reasons}. Check columns and units, or use "
+            "--where"
         )
     places = len(tally.places)
-    fewest = 1 if options.positions_only else FEWEST_PLACES
-    if places < fewest:
+    if places < FEWEST_PLACES:
         raise InputError(
             f"{places} distinct positions are left of "
             f"{tally.rows_read:,} rows ({tally.cuts.total():,} removed by quality "
-            f"cuts, {faulty:,} faulty): a map needs at least {fewest}"
+            f"cuts, {faulty:,} faulty): a map needs at least {FEWEST_PLACES}"
         )
     l, b = tally.largest_angles  # noqa: E741
     small = 0 <= l <= 2 * np.pi and 0 <= b <= np.pi / 2
-    if small and places >= FEWEST_PLACES:
+    if small:
         raise InputError(
-            f"all angles look like radians: the largest are {l:.3g} and {b:.3g} "
-            "deg. If they are, say so, e.g. --map l=l:rad; if the field is really "
-            "so small, map ra and dec instead of l and b"
+            f"all angles look like radians, the largest {l:.3g} and {b:.3g} deg: say "
+            "so, e.g. --map l=l:rad, or map ra and dec if the field is so small"
         )
     kept = stars.count()
-    there = [name for name in (*_PLAUSIBLE, _ERROR) if name in stars.schema.names]
-    ranges = {name: stars.quantiles(name, _PERCENTS) for name in there}
+    ranges = {n: stars.quantiles(n, _PERCENTS) for n in (*_PLAUSIBLE, _ERROR)}
     doubts = list(_doubts(stars, ranges, sum(kept.values())))
-    if doubts and not (options.any_range or options.positions_only):
+    if doubts and not options.any_range:
         raise InputError(
             " ".join(doubts) + ". If it is right as it is, pass --any-range"
         )
@@ -158,9 +154,7 @@ def make_report(
         repeats=tuple(repeats),
         faults=dict(tally.faults),
         cuts=dict(tally.cuts),
-        negative_extinctions=int(stars.aggregate(negative, "extinction"))
-        if "extinction" in there
-        else 0,
+        negative_extinctions=int(stars.aggregate(negative, "extinction")),
         origins={n: str(origin) for n, origin in plan.readers[0].recipe.items()},
         ranges=ranges,
         notes=(*_assumptions(plan), *(f"warning: {text}" for text in doubts)),
@@ -172,7 +166,7 @@ def _doubts(
 ) -> Iterator[str]:
     """Name the quantities that are as large as if they were in another unit."""
     for name, (least, most) in _PLAUSIBLE.items():
-        low, median, high = ranges.get(name, (most, most, most))
+        low, median, high = ranges[name]
         if not least <= median <= most:
             unit = CANONICAL_UNITS[name]
             bound = f"below {least:g}" if median < least else f"beyond {most:g}"
@@ -182,7 +176,7 @@ def _doubts(
                 f"{bound} {unit}. Check the column and the unit that --map "
                 f"{name}=COLUMN:UNIT says"
             )
-    if _ERROR in ranges and count >= _FEWEST_SPREAD:
+    if count >= _FEWEST_SPREAD:
         # The outermost 1% on either side may be anything.
         low, _, high = ranges["extinction"]
         within = f"stddev_pop({{0}}) FILTER (WHERE {{0}} BETWEEN {low!r} AND {high!r})"
@@ -224,13 +218,12 @@ def _assumptions(plan: IngestPlan) -> Iterator[str]:
         yield f"{survey.title}{cited}; band: {survey.band}"
         if survey.tested_on == "generated":
             yield "this preset was not tested on a sample of the real survey"
-    if "extinction" in recipe and not plan.band:
+    if not plan.band:
         yield (
             "warning: the band of the extinction is not known: state it, e.g. "
             "--declare-band A_V; without it maps cannot be converted or compared"
         )
-    known = {"distance_error", "distance_lower", "parallax"}
-    if "extinction" in recipe and not known & set(recipe):
+    if not set(recipe) & {"distance_error", "distance_lower", "parallax"}:
         yield (
             "warning: no distance errors: the distances are taken as exact; map "
             "distance_error, or distance_lower and distance_upper"

@@ -177,7 +177,7 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
     if "distance_error" in values:
         tiny = values["distance_error"] < _TINY_DISTANCE_ERROR * values["distance"]
         tally.drop(tiny, "distance_error absurdly small")
-    if "extinction_error" in values and tally.kept.any():
+    if tally.kept.any():
         error = values["extinction_error"]
         size = np.maximum(np.abs(values["extinction"]), error)[tally.kept]
         tiny = error < _TINY_EXTINCTION_ERROR * np.median(size)

@@ -102,15 +102,11 @@ class Stars:
             raise ValueError("extinction and extinction_error belong together")
         shadowed = set(self.extra) & {item.name for item in fields(self)}
         if shadowed:
-            raise ValueError(
-                f"extra columns shadow canonical names: {sorted(shadowed)}"
-            )
+            raise ValueError(f"extra columns shadow {sorted(shadowed)}")
         for name, column in self.columns().items():
-            if np.ndim(self.l) != 1 or np.shape(column) != np.shape(self.l):
-                raise ValueError(
-                    f"column {name!r} has shape {np.shape(column)}, expected (N,) "
-                    f"like l, which has {np.shape(self.l)}"
-                )
+            if np.ndim(column) != 1 or len(column) != len(self.l):
+                shapes = f"{np.shape(column)}, expected (N,) like l, {np.shape(self.l)}"
+                raise ValueError(f"column {name!r} has shape {shapes}")
             if name in CANONICAL_UNITS and column.dtype != np.float64:
                 raise ValueError(f"column {name!r} is {column.dtype}, expected float64")
         for name in self.units.keys() & CANONICAL_UNITS:
@@ -123,7 +119,7 @@ class Stars:
     def of(
         cls, columns: dict[str, np.ndarray], units: dict[str, str], meta: dict[str, Any]
     ) -> Stars:
-        """Stars from columns by name; those that are not canonical are ``extra``."""
+        """Make stars of columns by name; those that are not canonical are ``extra``."""
         known = {name: columns[name] for name in _COLUMNS if name in columns}
         extra = {name: column for name, column in columns.items() if name not in known}
         return cls(**known, extra=extra, units=dict(units), meta=dict(meta))
@@ -132,7 +128,7 @@ class Stars:
         return len(self.l)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Every column present, by name, canonical ones first."""
+        """Return every column present, by name, canonical ones first."""
         named = {name: getattr(self, name) for name in _COLUMNS}
         present = {name: column for name, column in named.items() if column is not None}
         return {**present, **self.extra}
@@ -192,7 +188,7 @@ class Stars:
         return own + (density * self.placing_error) ** 2
 
     def positions(self) -> np.ndarray:
-        """Heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.
+        """Return heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.
 
         +x points to l = 0, +y to l = 90 deg, +z to the north Galactic pole.
         """
@@ -201,11 +197,11 @@ class Stars:
 
 def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
     """Write a canonical table; see `write_table` for what it raises."""
-    columns, units = stars.columns(), CANONICAL_UNITS | stars.units
+    units = CANONICAL_UNITS | stars.units
     write_table(
         path,
-        columns,
-        units={name: unit for name, unit in units.items() if name in columns},
+        stars.columns(),
+        units=units,
         meta=stars.meta,
         kind="stars",
         overwrite=overwrite,

@@ -280,11 +280,6 @@ def _open_text(path: Path) -> Opened:
 
     with opened({}) as reader:
         names = reader.schema.names
-    if fields and list(fields) != names:
-        raise InputError(
-            f"{path}: the ECSV header describes {list(fields)} but the columns are "
-            f"{names}"
-        )
     own = [(name, fields.get(name, {})) for name in names]
     return [
         (name, ColumnInfo(unit=f.get("unit"), description=f.get("description")))
@@ -331,14 +326,10 @@ def open_source(path: Path) -> Source:
     if compressed and form in ("parquet", "HDF5"):
         raise InputError(f"{path} is {form} inside gzip: decompress it first")
     if form == "text" and b"\x00" in start:
-        raise InputError(
-            f"{path} is no table that is known here: expected CSV, ECSV, FITS, "
-            "VOTable, parquet or HDF5"
-        )
+        raise InputError(f"{path} is no CSV, ECSV, FITS, VOTable, parquet or HDF5 file")
     if format_of_name(path) not in (form, None):
         raise InputError(
-            f"{path} is named like {format_of_name(path)} but its content is {form}: "
-            "the wrong or a broken file"
+            f"{path} is named like {format_of_name(path)} but its content is {form}"
         )
     with reading(path), warnings.catch_warnings():
         # Odd headers are no reason to stop, a truncated file is.

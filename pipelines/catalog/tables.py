@@ -191,10 +191,7 @@ def _read_file(
         raise InputError(f"{path} does not exist")
     with open(path, "rb") as stream:
         if stream.read(4) != b"PAR1":
-            raise InputError(
-                f"{path} is not a parquet table that dustmap wrote: make one with "
-                "`dustmap ingest`"
-            )
+            raise InputError(f"{path} is not a parquet table: use `dustmap ingest`")
     with reading(path), pq.ParquetFile(path) as file:
         metadata = file.metadata.metadata or {}
         there = file.schema_arrow.names
@@ -202,8 +199,7 @@ def _read_file(
     description = json.loads(metadata.get(METADATA_KEY, b"{}"))
     if description.get("version") != TABLE_VERSION:
         raise InputError(
-            f"{path} is a parquet file without dustmap's units and provenance, or of "
-            "another version: convert it with `dustmap ingest`"
+            f"{path} lacks this version's provenance: convert it by `dustmap ingest`"
         )
     return table, description["units"], description["meta"]
 
@@ -240,8 +236,7 @@ def find_files(path: Path) -> list[Path]:
     Raises
     ------
     InputError
-        If the path is absent, or a folder holds no file or a HATS catalogue, whose
-        thumbnails hold rows a second time.
+        If the path is absent, or a folder holds no file.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist")
@@ -257,13 +252,6 @@ def find_files(path: Path) -> list[Path]:
     ]
     if not files:
         raise InputError(f"the folder {path} holds no file to read")
-    leaves = [file for file in files if "/Norder=" in file.as_posix()]
-    if leaves and len(leaves) < len(files):
-        folder = leaves[0].as_posix().split("/Norder=")[0]
-        raise InputError(
-            f"{path} is a HATS catalogue, with other files beside its partitions: name "
-            f"the folders of these, {folder}/Norder=*"
-        )
     return files
 
 

@@ -125,9 +125,6 @@ class _NamingPresets(click.Command):
     "of the first SRC, or refuse them. Repeats within one SRC are faulty.",
 )
 @click.option(
-    "--positions", "positions_only", is_flag=True, help="Positions only, for predict."
-)
-@click.option(
     "--any-range",
     is_flag=True,
     help="Accept medians of distances, extinctions and their errors that suggest "

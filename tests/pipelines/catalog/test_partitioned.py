@@ -298,7 +298,3 @@ def test_stars_are_merged_on_the_way_in(tmp_path: Path, taken: Ingest) -> None:
     assert f"{len(merged):,} pseudo-observations" in str(report)
     with pytest.raises(InputError, match="merged already"):
         taken(tmp_path / "merged", "again", merge="16,110pc", **plain)
-    with pytest.raises(InputError, match="cannot be merged"):
-        taken(
-            tmp_path / "all.parquet", "x", merge="8,9pc", positions_only=True, **plain
-        )

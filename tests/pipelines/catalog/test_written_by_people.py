@@ -77,19 +77,6 @@ def test_how_angles_are_written(text, kind, expected):
     np.testing.assert_allclose(found, [expected], rtol=1e-12)
 
 
-def test_units_of_names_yield_to_others(tmp_path):
-    path = rows(tmp_path / "stars.csv", COORDS.ra.deg, COORDS.dec.deg)
-    maps = ["ra=RA:deg", "dec=DEC:deg", "distance=d_kpc:pc", *REST]
-    ingest(
-        [path],
-        tmp_path / "a.parquet",
-        mappings=maps,
-        declare_band="A_V",
-        any_range=True,
-    )
-    assert read_stars(tmp_path / "a.parquet").distance.max() <= 1.0
-
-
 def test_a_mapping_that_worked_is_a_preset_and_offered(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows(tmp_path / "stars.csv", COORDS.ra.deg, COORDS.dec.deg)
@@ -122,14 +109,6 @@ def test_a_saved_preset_keeps_whom_a_survey_cites(tmp_path):
     write_preset(path, survey)
     again = load_preset(str(path))
     assert again.references == survey.references and again.columns == survey.columns
-
-
-def test_bands_go_by_their_own_names_with_their_wavelengths(tmp_path):
-    path = rows(tmp_path / "stars.csv", COORDS.ra.deg, COORDS.dec.deg)
-    maps = ["ra=RA:deg", "dec=DEC:deg", "distance=d_kpc", *REST]
-    report = ingest([path], tmp_path / "a.parquet", mappings=maps, declare_band="A0")
-    assert read_stars(tmp_path / "a.parquet").meta["band"] == "A_0"
-    assert "A_0 at 541.4 nm" in str(report)
 
 
 def test_two_tables_for_a_fit_are_joined_first(tmp_path, command):
