@@ -32,26 +32,23 @@ import numpy as np
 from pipelines.base.errors import InputError
 
 _FILES = importlib.resources.files("pipelines.bands")
-# In nm.
+_PASSBANDS = tomllib.loads((_FILES / "passbands.toml").read_text("utf-8"))
 WAVELENGTHS: dict[str, float] = {
-    key: wavelength
-    for published in tomllib.loads(
-        (_FILES / "passbands.toml").read_text("utf-8")
-    ).values()
-    for key, wavelength in published.items()
+    key: nm for published in _PASSBANDS.values() for key, nm in published.items()
 }
-# Title and references of the curves, and of the package that computes them.
+"""Wavelength [nm] of each passband."""
 CURVES: dict[str, dict[str, Any]] = tomllib.loads(
     (_FILES / "curves.toml").read_text("utf-8")
 )
+"""Title and references of the curves."""
 _PACKAGE = CURVES.pop("dust_extinction")
-CURVE = "G23"
-R_V = 3.1
+CURVE, R_V = "G23", 3.1
 UNKNOWN = "as in the catalogue"
 _SEPARATOR = "; "
 _STATED_AT = re.compile(r"A_\w+ at ([0-9.]+) ?nm")
 _NAMES = ", ".join(WAVELENGTHS)
 _UNITS = {"nm": 1.0, "um": 1e3, "µm": 1e3, "μm": 1e3, "micron": 1e3, "angstrom": 0.1}
+_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 _AT = re.compile(r"A\(\s*([0-9.]+)\s*([A-Za-zµμ]+)\s*\)")
 _BAND = re.compile(r"A_?(\w+(?:\(\w+\))?)|A\(\s*(\w+(?:\(\w+\))?)\s*\)")
 _EXCESS = re.compile(r"E\(\s*(\w+(?:\(\w+\))?)\s*-\s*(\w+(?:\(\w+\))?)\s*\)")
@@ -59,11 +56,11 @@ _EXCESS = re.compile(r"E\(\s*(\w+(?:\(\w+\))?)\s*-\s*(\w+(?:\(\w+\))?)\s*\)")
 _GAIA = re.compile(r"(?<![A-Za-z])G_?(?=[BR]P(?![A-Za-z]))")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Band:
     """An extinction, or the difference of two.
 
-    ``terms`` are what is added up: name, wavelength [nm], and +1 or −1.
+    ``terms`` are added up: name, wavelength [nm], and +1 or −1.
     """
 
     name: str
@@ -73,8 +70,8 @@ class Band:
 def parse_band(text: str) -> Band:
     """Understand ``A_V``, ``A_g(PS1)``, ``E(B-V)``, ``A(550 nm)``; the case matters.
 
-    So are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with any dash for
-    the minus sign. ``name`` is one for all spellings: ``E(BP-RP)``.
+    Other spellings are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with
+    any dash for the minus sign; all have one ``name``: ``E(BP-RP)``.
 
     Raises
     ------
@@ -84,47 +81,33 @@ def parse_band(text: str) -> Band:
     dashes = {c: "-" for c in text if c == "−" or unicodedata.category(c) == "Pd"}
     plain = _GAIA.sub("", text.strip().translate(str.maketrans(dashes)))
     if found := _AT.fullmatch(plain):
-        wavelength = _wavelength(found[1], found[2], text)
+        unit = found[2]
+        scale = _UNITS.get(unit, _UNITS.get(unit.lower(), math.nan))
+        # Without the last bits of 0.1 times angstroms.
+        number = float(found[1]) if _NUMBER.fullmatch(found[1]) else math.nan
+        wavelength = float(f"{number * scale:.10g}")
+        if not 0 < wavelength < math.inf:
+            raise InputError(f"{text!r} names no wavelength: expected e.g. A(550 nm)")
         name = f"A({wavelength:.10g} nm)"
-        return Band(name=name, terms=((name, wavelength, 1),))
-    if found := _BAND.fullmatch(plain):
-        key = _known(found[1] or found[2], text)
-        return Band(name=f"A_{key}", terms=((f"A_{key}", WAVELENGTHS[key], 1),))
-    if found := _EXCESS.fullmatch(plain):
-        blue, red = (_known(part, text) for part in found.groups())
-        if blue == red:
-            raise InputError(f"{text!r} is the difference of a band with itself")
-        signs = ((blue, 1), (red, -1))
+        return Band(name, ((name, wavelength, 1),))
+    if found := _BAND.fullmatch(plain) or _EXCESS.fullmatch(plain):
+        keys = [key for key in found.groups() if key]
+        for key in (key for key in keys if key not in WAVELENGTHS):
+            near = [k for k in WAVELENGTHS if k.split("(")[0].lower() == key.lower()]
+            hint = (
+                f"do you mean {' or '.join(near)}?" if near else f"there are {_NAMES}"
+            )
+            raise InputError(f"{text!r}: there is no band {key!r}, {hint}")
+        signs = zip(keys, (1, -1))
         terms = tuple((f"A_{key}", WAVELENGTHS[key], sign) for key, sign in signs)
-        return Band(name=f"E({blue}-{red})", terms=terms)
+        if len(keys) == 1:
+            return Band(terms[0][0], terms)
+        if keys[0] == keys[1]:
+            raise InputError(f"{text!r} is the difference of a band with itself")
+        return Band(f"E({keys[0]}-{keys[1]})", terms)
     raise InputError(
         f"{text!r} is not an extinction band: expected A_ and one of {_NAMES}, such as "
         "A_V; the excess of two, such as E(B-V) or E(BP-RP); or A(550 nm)"
-    )
-
-
-def _wavelength(number: str, unit: str, text: str) -> float:
-    scale = _UNITS.get(unit, _UNITS.get(unit.lower(), math.nan))
-    try:
-        # Without the last bits of 0.1 times angstroms.
-        value = float(f"{float(number) * scale:.10g}")
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InputError(
-            f"{text!r} names no wavelength: expected a positive number with nm, um or "
-            "angstrom, such as A(550 nm)"
-        )
-    return value
-
-
-def _known(key: str, text: str) -> str:
-    if key in WAVELENGTHS:
-        return key
-    similar = [k for k in WAVELENGTHS if k.split("(")[0].lower() == key.lower()]
-    hint = f"do you mean {' or '.join(similar)}?" if similar else ""
-    raise InputError(
-        f"{text!r}: there is no band {key!r}, {hint or f'there are {_NAMES}'}"
     )
 
 
@@ -186,21 +169,22 @@ def conversion(
     if not r_v > 0:
         raise InputError(f"R_V must be positive, got {r_v:g}")
     start, end = parse_band(source), parse_band(target)
-    defined = {"A_V": 1.0, "A_B": 1.0 + 1.0 / r_v}
-    terms = () if start == end else (*start.terms, *end.terms)
-    used = {name: nm for name, nm, _ in terms if name not in defined}
-    ratios = defined | {
-        name: _relative_extinction(nm, curve=curve, r_v=r_v)
-        for name, nm in used.items()
-    }
-    factor = 1.0
-    if terms:
-        factor = _total(end, ratios, curve) / _total(start, ratios, curve)
+    ratios = {"A_V": 1.0, "A_B": 1.0 + 1.0 / r_v}
+    used: dict[str, float] = {}
+    totals = []
+    for band in (start, end) if start != end else ():
+        for name, nm, _ in band.terms:
+            if name not in ratios:
+                used[name] = nm
+                ratios[name] = _relative_extinction(nm, curve=curve, r_v=r_v)
+        totals.append(sum(sign * ratios[name] for name, _, sign in band.terms))
+        if not totals[-1] > 0:
+            raise InputError(f"{band.name} is not positive: put the bluer band first")
     package = "dust_extinction"
     return Conversion(
         source=start.name,
         target=end.name,
-        factor=factor,
+        factor=totals[1] / totals[0] if totals else 1.0,
         curve=curve if used else "",
         r_v=float(r_v),
         wavelengths=used,
@@ -208,26 +192,12 @@ def conversion(
     )
 
 
-def _total(band: Band, ratios: dict[str, float], curve: str) -> float:
-    """Return ``a`` of a band from those of its passbands."""
-    total = sum(sign * ratios[name] for name, _, sign in band.terms)
-    if not total > 0:
-        raise InputError(
-            f"{band.name} is {total:.3g} A_V by the curve {curve}: write an excess as "
-            "that of the bluer band over the redder one"
-        )
-    return total
-
-
 def _relative_extinction(wavelength: float, *, curve: str, r_v: float) -> float:
     """Return A(λ)/A(V) at a wavelength [nm] of vacuum."""
     try:
         from dust_extinction import parameter_averages
     except ImportError:
-        raise InputError(
-            "extinction curves need the package dust_extinction: pip install "
-            "'dustmap[bands]'"
-        ) from None
+        raise InputError("curves need: pip install 'dustmap[bands]'") from None
     from astropy import units
 
     made = getattr(parameter_averages, curve)
@@ -239,8 +209,7 @@ def _relative_extinction(wavelength: float, *, curve: str, r_v: float) -> float:
     low, high = (1e3 / number for number in made.x_range[::-1])
     if not low <= wavelength <= high:
         raise InputError(
-            f"the curve {curve} reaches from {low:.4g} to {high:.4g} nm: there is no "
-            f"extinction at {wavelength:g} nm; G23 reaches furthest"
+            f"{curve} reaches from {low:.4g} to {high:.4g} nm, not {wavelength:g} nm"
         )
     return float(made(Rv=r_v)(np.array([1e3 / wavelength]) / units.micron)[0])
 
@@ -277,8 +246,7 @@ def source_band(
     if not named:
         reason = "not stated" if stated in ("", UNKNOWN) else f"stated as {stated!r}"
         raise InputError(
-            f"the band of the extinctions of {of} is {reason}: state it by "
-            "--declare-band, such as --declare-band A_V"
+            f"the band of {of} is {reason}: state it, e.g. --declare-band A_V"
         )
     if known and known != named:
         raise InputError(
@@ -310,11 +278,6 @@ def wanted_conversion(
         raise InputError("--curve and --r-v convert to another band: add --band")
     if band is None and declared is None:
         return None
-    target = None if band is None else parse_band(band).name
     source = source_band(str(meta.get("extinction_band") or ""), declared)
-    return conversion(
-        source,
-        target or source,
-        curve=curve or CURVE,
-        r_v=R_V if r_v is None else r_v,
-    )
+    r_v = R_V if r_v is None else r_v
+    return conversion(source, band or source, curve=curve or CURVE, r_v=r_v)

@@ -12,29 +12,24 @@ A folder holds ``part-NNNNN.parquet``, which sort in the order of the sky,
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.merging import MERGED_COLUMNS, Cells, merge_rows, parse_cells
-from pipelines.catalog.plan import IngestOptions, IngestPlan, make_plan, preset_of
+from pipelines.catalog.plan import IngestOptions, IngestPlan, make_plan
 from pipelines.catalog.presets import write_preset
-from pipelines.catalog.provenance import make_record
-from pipelines.catalog.report import (
-    IngestReport,
-    find_doubts,
-    make_report,
-    ranges_of,
-    refuse_unsound,
-    warnings_of,
-)
+from pipelines.catalog.provenance import identify
+from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.rows import Progress, Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.catalog.sources import FORMATS, ParquetSource
-from pipelines.catalog.staging import DEEPEST, Repeats, Staging
+from pipelines.catalog.sources import format_of_name
+from pipelines.catalog.staging import DEEPEST, Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.storage.atomic import (
     atomic_directory,
@@ -65,21 +60,17 @@ def ingest(
         Files or folders of files, joined in the order given.
     output
         A name that ends in ``.parquet`` stands for one file in the order of the
-        sources, another for a folder of partitions in the order of the sky; see
-        `pipelines.catalog.schema.read_stars`.
-    overwrite
-        Whether an existing output may be replaced.
+        sources, another for a folder of partitions in the order of the sky.
     workers
         Number of threads that sort and find repeated identifiers; the result is the
         same for any number.
     merge
-        ``NSIDE,BINS``: merge the stars of a cell (`pipelines.catalog.merging`); needs
+        ``NSIDE,WIDTH``: merge the stars of a cell (`pipelines.catalog.merging`); needs
         a folder.
     progress
-        Called with the number of rows after each batch.
+        Function that gets the number of rows after each batch.
     save_preset
-        A TOML file to write: the mapping, for `IngestOptions.preset` of other files of
-        this form. It is written after the table.
+        A TOML file to write after the table: the mapping, for other files of this form.
     options
         Those of `IngestOptions`.
 
@@ -98,29 +89,22 @@ def ingest(
     cells = parse_cells(merge) if merge is not None else None
     if workers < 1:
         raise InputError(f"--workers is at least 1, not {workers}")
-    suffix = output.suffix.lower()
-    single = suffix in ParquetSource.suffixes
-    if not single and suffix in (
-        ".gz",
-        *(s for form in FORMATS for s in form.suffixes),
-    ):
+    form = format_of_name(output)
+    if form not in ("parquet", None) or output.suffix.lower() == ".gz":
         raise InputError(
-            f"{output}: a table of stars is written as parquet: name a file such as "
-            "stars.parquet, or a folder without such an ending, such as stars"
+            f"{output}: name a .parquet file or, without such an ending, a folder"
         )
-    if single and cells is not None:
-        raise InputError(
-            f"{output} is one file, star by star: with --merge name a folder, e.g. -o "
-            "stars"
-        )
+    if form and cells:
+        raise InputError(f"{output} is one file: with --merge name a folder")
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
     check_output(output, overwrite=overwrite)
-    if not single:
+    if not form:
         check_output_folder(output, PROVENANCE, overwrite=overwrite)
-    if cells is not None:
-        _check_merging(plan)
+    for source in (reader.source for reader in plan.readers):
+        if cells and set(MERGED_COLUMNS) & set(source.columns):
+            raise InputError(f"{source.path} is merged already: merge its source")
     prefix = f".{output.name}."
     with (
         TemporaryDirectory(prefix=prefix, suffix=".part", dir=output.parent) as work,
@@ -131,51 +115,38 @@ def ingest(
             path, catalogue = reader.source.path, reader.catalogue
             for rows, columns in reader.batches(tally, progress):
                 stars.add(rows, columns, path=path, file=number, catalogue=catalogue)
-        repeats = _drop_repeats(plan, stars, tally)
-        ranges = ranges_of(stars)
-        doubts = find_doubts(stars, ranges)
-        refuse_unsound(stars, tally, doubts, chosen)
-        warned = warnings_of(plan, doubts)
-        if single:
-            report = make_report(plan, stars, tally, repeats, ranges, warned)
+        repeats = stars.drop_repeats(across=chosen.repeats == "first")
+        names, pairs = plan.catalogues, repeats.pairs.items()
+        shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]
+        if shared and chosen.repeats == "error":
+            raise InputError(
+                f"objects are in two catalogues: {', '.join(shared)}; --repeats keep "
+                "and --repeats first accept them"
+            )
+        if repeats.within:
+            tally.faults["source_id repeated"] += repeats.within
+        if repeats.across and chosen.repeats == "first":
+            tally.cuts["source_id in an earlier catalogue"] += repeats.across
+        report = make_report(plan, stars, tally, shared)
+        if form:
             with open_table(
                 output, units=plan.units, kind="stars", overwrite=overwrite
             ) as table:
-                for batch in stars.in_order():
+                for batch, _ in stars.sorted("file, row"):
                     table.write(batch)
                 table.meta = make_record(plan, report)
         else:
             with atomic_directory(output, overwrite=overwrite) as folder:
-                cells = cells and cells.reaching(
-                    stars.aggregate("max({0})", "distance")
-                )
                 notes = _write_partitions(plan, stars, folder, cells)
-                notes += warned
-                report = make_report(plan, stars, tally, repeats, ranges, notes)
+                report = replace(report, notes=(*report.notes, *notes))
                 record = make_record(plan, report) | {"merge": cells and str(cells)}
                 text = json.dumps(record, indent=1, allow_nan=False) + "\n"
                 (folder / PROVENANCE).write_text(text, encoding="utf-8")
                 write_manifest(folder)
     if save_preset is not None:
         place = Path(save_preset)
-        write_preset(place, preset_of(plan, place.stem), overwrite=overwrite)
+        write_preset(place, plan.as_preset(place.stem), overwrite=overwrite)
     return report
-
-
-def _drop_repeats(plan: IngestPlan, stars: Staging, tally: Tally) -> Repeats:
-    policy = plan.options.repeats
-    repeats = stars.drop_repeats(across=policy == "first")
-    if repeats.pairs and policy == "error":
-        raise InputError(
-            "--repeats error: objects of one source_id are in two catalogues: "
-            f"{', '.join(plan.shared(repeats.pairs))}; --repeats keep and --repeats "
-            "first accept them"
-        )
-    if repeats.within:
-        tally.faults["source_id repeated"] += repeats.within
-    if repeats.across and policy == "first":
-        tally.cuts["source_id in an earlier catalogue"] += repeats.across
-    return repeats
 
 
 def _write_partitions(
@@ -207,9 +178,20 @@ def _write_partitions(
     return notes
 
 
-def _check_merging(plan: IngestPlan) -> None:
-    if plan.options.positions_only:
-        raise InputError("positions without extinctions cannot be merged")
-    for source in (reader.source for reader in plan.readers):
-        if set(MERGED_COLUMNS) & set(source.columns):
-            raise InputError(f"{source.path} is merged already: merge its source")
+def make_record(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
+    """Return the table's provenance, JSON-serialisable."""
+    survey, options = plan.survey, plan.options
+    return {
+        "program": f"dustmap {importlib.metadata.version('dustmap')}",
+        "command": "ingest",
+        "preset": survey.model_dump(mode="json") if survey else None,
+        "map": list(options.mappings),
+        "where": options.where,
+        "band": plan.band or None,
+        "conversions": [
+            {"catalogue": name, **change.as_dict()} for name, change in plan.changes
+        ],
+        "repeats": options.repeats,
+        "inputs": [identify(reader.source.path) for reader in plan.readers],
+        "report": asdict(report),
+    }

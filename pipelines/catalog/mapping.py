@@ -1,70 +1,33 @@
-"""The choice of the source column that supplies each canonical quantity."""
+"""The choice of the source column, and its unit, that supplies each quantity."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 
 import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.presets import Preset
+from pipelines.catalog.presets import Origin, Preset, list_presets, load_preset
 from pipelines.catalog.sources import Source, describe_absence, locate
 from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
 
 CANONICAL = ("source_id", *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
-USER, PRESET, NAME = 0, 1, 2
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 # A unit that a column's name ends in.
 _SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
-_PRODUCT = re.compile(rf"({_NUMBER})\s*\*\s*(.+)|(.+?)\s*\*\s*({_NUMBER})")
+_MAPPING = re.compile(
+    rf"\s*(\w+)\s*=\s*(?:({_NUMBER})\s*\*\s*)?(.*?[^:\s])"
+    rf"(?:\s*\*\s*({_NUMBER}))?(?:\s*:\s*([^:]*[^:\s]))?\s*"
+)
+
+Mapped = dict[str, Origin | None]
+"""Origin of each quantity that the user mapped; None where it is not to be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """One canonical quantity's origin: a column, a constant, or (neither) ignored.
-
-    ``origin`` ranks who says so: `USER` before `PRESET` before `NAME`, a column that
-    bears the canonical name. A column is multiplied by ``times``; ``factor``, which
-    includes that, leads to the canonical unit, once it is chosen.
-    """
-
-    canonical: str
-    column: str | None = None
-    times: float = 1.0
-    value: float | None = None
-    unit: str | None = None
-    optional: bool = False
-    origin: int = USER
-    factor: float = 1.0
-
-    def __str__(self) -> str:
-        unit = f" [{self.unit}]" if self.unit else ""
-        times = f"{self.times:g}*" if self.times != 1 else ""
-        return f"{times}{self.column or self.value}{unit}"
-
-    @property
-    def kind(self) -> str:
-        """Kind that its column is read as (`pipelines.catalog.units.KINDS`)."""
-        if self.canonical == "source_id":
-            return "identifier"
-        return sexagesimal(self.unit) or "number"
-
-    @property
-    def ignored(self) -> bool:
-        """True if the quantity is not read at all."""
-        return self.column is None and self.value is None
-
-
-Recipe = dict[str, Binding]
-"""Origins of the quantities of one source, by canonical name."""
-
-
-def parse_mapping(text: str) -> Binding:
+def parse_mappings(texts: Iterable[str]) -> Mapped:
     """Parse ``CANONICAL=COLUMN[:UNIT]``, where a number stands for a constant.
 
     A column may be multiplied by one: ``extinction=0.42*av:mag``. ``CANONICAL=none``
@@ -73,60 +36,46 @@ def parse_mapping(text: str) -> Binding:
     Raises
     ------
     InputError
-        If the form is another or the canonical name unknown.
+        If the form is another, or a canonical name is unknown or mapped twice.
     """
-    canonical, equals, origin = (part.strip() for part in text.partition("="))
-    column, colon, unit = (part.strip() for part in origin.rpartition(":"))
-    if not colon:
-        column, unit = origin, ""
-    if not equals or not column or (colon and not unit):
-        raise InputError(f"--map {text}: expected CANONICAL=COLUMN[:UNIT]")
-    if canonical not in CANONICAL:
-        raise InputError(
-            f"--map {text}: {canonical!r} is not a canonical column; these are "
-            f"{', '.join(CANONICAL)}"
-        )
-    if column == "none":
-        return Binding(canonical=canonical)
-    value = _constant(column)
-    if value is None:
-        times = 1.0
-        if found := _PRODUCT.fullmatch(column):
-            times, column = float(found[1] or found[4]), found[2] or found[3]
-            if canonical == "source_id" or not times:
-                raise InputError(
-                    f"--map {text}: {origin!r} cannot be the {canonical}: expected a "
-                    "column of numbers, and a factor that is not zero"
-                )
-        return Binding(
-            canonical=canonical, column=column, times=times, unit=unit or None
-        )
-    if not unit or canonical == "source_id":
-        raise InputError(
-            f"--map {text}: a constant needs a unit, e.g. "
-            f"{canonical}={column}:{INPUT_UNITS.get(canonical, 'mag')}"
-        )
-    return Binding(canonical=canonical, value=value, unit=unit)
-
-
-def parse_mappings(texts: Iterable[str]) -> dict[str, Binding]:
-    """Parse several; one canonical name may be mapped once."""
-    bindings: dict[str, Binding] = {}
+    mapped: Mapped = {}
     for text in texts:
-        binding = parse_mapping(text)
-        if binding.canonical in bindings:
-            raise InputError(f"--map {binding.canonical}=... is given twice")
-        bindings[binding.canonical] = binding
-    return bindings
+        found = _MAPPING.fullmatch(text)
+        if found is None:
+            raise InputError(f"--map {text}: expected CANONICAL=COLUMN[:UNIT]")
+        canonical, before, column, after, unit = found.groups()
+        if canonical not in CANONICAL:
+            raise InputError(
+                f"--map {text}: {canonical!r} is not a canonical column; these are "
+                f"{', '.join(CANONICAL)}"
+            )
+        if canonical in mapped:
+            raise InputError(f"--map {canonical}=... is given twice")
+        times = float(before or after or 1)
+        if not times or (times != 1 and canonical == "source_id"):
+            fault = "a factor of a column of numbers is not zero"
+            raise InputError(f"--map {text}: {fault}")
+        is_constant = re.fullmatch(_NUMBER, column) is not None
+        if is_constant and (not unit or canonical == "source_id"):
+            raise InputError(
+                f"--map {text}: a constant needs a unit, e.g. "
+                f"{canonical}={column}:{INPUT_UNITS.get(canonical, 'mag')}"
+            )
+        # Without validation: an unknown unit is refused with the file that it is for.
+        mapped[canonical] = (
+            None
+            if column == "none"
+            else Origin.model_construct(
+                column=None if is_constant else column,
+                value=float(column) if is_constant else None,
+                times=times,
+                unit=unit,
+            )
+        )
+    return mapped
 
 
-def choose(
-    source: Source,
-    user: Mapping[str, Binding],
-    preset: Preset | None,
-    *,
-    positions_only: bool,
-) -> Recipe:
+def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Origin]:
     """Decide where each quantity comes from.
 
     The user's mappings go before the preset. Without a preset a column that bears a
@@ -135,109 +84,96 @@ def choose(
     Raises
     ------
     InputError
-        If something is missing, given twice in different ways, mapped but of no use,
-        or without a unit.
+        If something is missing, given twice in different ways, or mapped but of no use.
     """
-    choice = _Choice(source, _candidates(source, user, preset))
-    # Of columns that only bear the names, those whose units are known go first.
-    systems = sorted(POSITIONS, key=lambda system: not choice.have_units(system))
-    names = choice.one_of("position (l and b, ra and dec, or x, y and z)", *systems)
-    if "x" in names:
-        names += [n for n in ("distance_error",) if n in choice.candidates]
+    if preset is None:
+        there = [name for name in CANONICAL if name in source.columns]
+        described = {name: Origin(column=name) for name in there}
     else:
-        what = "distance (or parallax with parallax_error)"
-        pair = ("parallax", "parallax_error")
-        chosen = choice.one_of(what, ("distance",), pair)
-        names += chosen
-        names += choice.error("distance") if chosen == ["distance"] else []
-    if not positions_only:
-        names += choice.one_of("extinction", ("extinction",))
-        names += choice.error("extinction")
-    names += ["source_id"] if "source_id" in choice.candidates else []
-    unused = [n for n, b in user.items() if n not in names and not b.ignored]
-    if positions_only:
-        unused = [name for name in unused if not name.startswith("extinction")]
-    if unused:
-        raise InputError(
-            f"--map {unused[0]}=... is of no use here, since the table is made from "
-            f"{', '.join(names)}: drop it, or map its counterpart (a parallax needs an "
-            "error, bounds come in pairs)"
-        )
-    return {name: settled(source, choice.candidates[name]) for name in names}
-
-
-class _Choice:
-    """The candidates for each quantity, and the choice among them."""
-
-    def __init__(self, source: Source, candidates: dict[str, Binding]) -> None:
-        self._source = source
-        self.candidates = candidates
-
-    def error(self, name: str) -> list[str]:
-        """Choose the error of a chosen quantity, or the bounds that give it."""
-        error, bounds = f"{name}_error", (f"{name}_lower", f"{name}_upper")
-        # A preset's error belongs to its own value, not to another that is mapped.
-        if self.candidates[name].origin == USER:
-            for item in (error, *bounds):
-                if item in self.candidates and self.candidates[item].origin == PRESET:
-                    del self.candidates[item]
-        what = f"{error} (or lower and upper bounds, or one for all stars: {error}=0.05"
-        needed = name == "extinction"
-        return self.one_of(f"{what}:mag)", (error,), bounds, needed=needed)
+        described = {
+            name: origin
+            for name, origin in preset.columns.items()
+            if not origin.optional or origin.column in source.columns
+        }
+    found = {n: o for n, o in {**described, **user}.items() if o is not None}
 
     def one_of(
-        self, what: str, *alternatives: tuple[str, ...], needed: bool = True
-    ) -> list[str]:
-        """Choose the complete alternative that is first by origin, then by place."""
-        complete = [a for a in alternatives if set(a) <= set(self.candidates)]
-        mapped = [a for a in complete if self._origin(a) == USER]
+        what: str, *alternatives: tuple[str, ...], needed: bool = True
+    ) -> tuple[str, ...]:
+        """Choose a complete alternative, the mapped one or else the first."""
+        complete = [names for names in alternatives if set(names) <= set(found)]
+        mapped = [names for names in complete if set(names) & set(user)]
         if len(mapped) > 1:
             rivals = "; ".join(", ".join(each) for each in mapped)
             raise InputError(f"more than one {what} is mapped: keep one of {rivals}")
-        if complete:
-            return list(min(complete, key=self._origin))
-        if not needed:
-            return []
-        nearest = max(alternatives, key=lambda a: len(set(a) & set(self.candidates)))
-        missing = next(name for name in nearest if name not in self.candidates)
-        raise InputError(
-            f"{self._source.path} gives no {what}. It "
-            f"{describe_absence(self._source, missing)}. Map a column, e.g. --map "
-            f"{missing}=COLUMN:{INPUT_UNITS[missing]}"
+        if complete or not needed:
+            return next(iter(mapped or complete), ())
+        nearest = max(alternatives, key=lambda names: len(set(names) & set(found)))
+        missing = next(name for name in nearest if name not in found)
+        fault = (
+            f"{source.path} gives no {what}. It {describe_absence(source, missing)}. "
+            f"Map a column, e.g. --map {missing}=COLUMN:{INPUT_UNITS[missing]}"
         )
+        fitting = _fitting_presets(source) if preset is None else []
+        if fitting:
+            fault += f". These columns are those of --preset {' or '.join(fitting)}"
+        raise InputError(fault)
 
-    def _origin(self, names: Sequence[str]) -> int:
-        return min(self.candidates[name].origin for name in names)
+    def error_of(name: str) -> tuple[str, ...]:
+        """Choose the error of a chosen quantity, or the bounds that give it."""
+        error, bounds = f"{name}_error", (f"{name}_lower", f"{name}_upper")
+        if preset is not None and name in user:
+            # A preset's error belongs to its own value, not to another.
+            for item in {error, *bounds} - set(user):
+                found.pop(item, None)
+        what = f"{error} (or lower and upper bounds, or one for all stars: {error}=0.05"
+        needed = name == "extinction"
+        return one_of(f"{what}:mag)", (error,), bounds, needed=needed)
 
-    def have_units(self, names: Sequence[str]) -> bool:
-        bindings = [self.candidates[name] for name in names if name in self.candidates]
-        return all(b.unit or _unit_in_file(self._source, b) for b in bindings)
+    def lack_units(names: tuple[str, ...]) -> bool:
+        origins = [found[name] for name in names if name in found]
+        return not all(o.unit or _unit_in_file(source, o) for o in origins)
 
-
-def _candidates(
-    source: Source, user: Mapping[str, Binding], preset: Preset | None
-) -> dict[str, Binding]:
-    there = source.columns
-    if preset is None:
-        names = [name for name in CANONICAL if name in there]
-        found = {n: Binding(canonical=n, column=n, origin=NAME) for n in names}
+    # Of columns that only bear the names, those whose units are known go first.
+    systems = sorted(POSITIONS, key=lack_units)
+    names = [*one_of("position (l and b, ra and dec, or x, y and z)", *systems)]
+    if "x" in names:
+        names += ["distance_error"] if "distance_error" in found else []
     else:
-        found = {
-            name: Binding(canonical=name, origin=PRESET, **dict(item))
-            for name, item in preset.columns.items()
-            if not item.optional or item.column in there
+        pair = ("parallax", "parallax_error")
+        chosen = one_of(
+            "distance (or parallax with parallax_error)", ("distance",), pair
+        )
+        names += [*chosen, *(error_of("distance") if "distance" in chosen else ())]
+    names += [*one_of("extinction", ("extinction",)), *error_of("extinction")]
+    names += ["source_id"] if "source_id" in found else []
+    for name, origin in user.items():
+        if origin is not None and name not in names:
+            raise InputError(
+                f"--map {name}=... is of no use here: the table is made from "
+                f"{', '.join(names)}. Drop it, or map its counterpart (error or bound)"
+            )
+    return {name: found[name] for name in names}
+
+
+def _fitting_presets(source: Source) -> list[str]:
+    """Return the surveys whose columns are all in the source."""
+    fitting = []
+    for name in list_presets():
+        origins = load_preset(name).columns.values()
+        needed = {
+            o.column.split("[")[0] for o in origins if o.column and not o.optional
         }
-    return {
-        n: binding for n, binding in {**found, **user}.items() if not binding.ignored
-    }
+        fitting += [name] * (needed <= set(source.columns))
+    return fitting
 
 
-def settled(source: Source, binding: Binding) -> Binding:
-    """Return the binding with its unit and the factor to the canonical unit.
+def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, float]:
+    """Return the origin with its unit, and the factor to the canonical unit.
 
     The unit is the one that the user or a preset states, that of the file, or that
     which the column's name ends in, as in ``d_kpc``. Angles as text, in ``hms`` or
-    ``dms``, are read as degrees.
+    ``dms``, are read as degrees. The factor includes `Origin.times`.
 
     Raises
     ------
@@ -245,56 +181,38 @@ def settled(source: Source, binding: Binding) -> Binding:
         If no unit is known, the only one is not understood, they contradict each
         other, or the unit measures something else.
     """
-    canonical = binding.canonical
     if canonical == "source_id":
-        return binding
-    column = binding.column or str(binding.value)
+        return origin, 1.0
+    column = origin.column or str(origin.value)
     target = u.Unit(INPUT_UNITS[canonical])
+    stated, found = origin.unit, _unit_in_file(source, origin)
     suffix = _SUFFIX.fullmatch(column)
-    stated, found = binding.unit, _unit_in_file(source, binding)
-    found = found or (suffix[1] if suffix and not stated else None)
-    said = stated or found or ""
+    said = stated or found or (suffix[1] if suffix else "")
+    known = origin.model_copy(update={"unit": said})
     if sexagesimal(said) and target == u.deg:
-        return replace(binding, unit=said, factor=binding.times)
-    example = "kpc" if target == u.pc else target
-    remedy = f"--map {canonical}={column}:{example}"
+        return known, origin.times
     unit = parse_unit(said) if said else None
     in_file = parse_unit(found) if stated and found else None
     if not said:
-        fault = (
-            f"no unit is given or in the file; say it, e.g. {remedy} (hms or dms if it "
-            f"is sexagesimal text), or leave the column out: --map {canonical}=none"
-        )
+        fault = "no unit is given or in the file (hms or dms if it is sexagesimal text)"
     elif unit is None:
-        fault = f"unit {said!r} is not understood; say it, e.g. {remedy}"
+        fault = f"unit {said!r} is not understood"
     elif not unit.is_equivalent(target):
-        fault = (
-            f"unit {said!r} is not a unit of {canonical}, which is in {target}; map "
-            f"another column or another unit: {remedy}"
-        )
+        fault = f"unit {said!r} is not a unit of {canonical}"
     elif in_file is not None and not (
         in_file.is_equivalent(unit) and abs(in_file.to(unit) - 1) < 1e-12
     ):
-        fault = (
-            f"the file says {found!r} but {stated!r} was stated; leave the unit out "
-            f"(--map {canonical}={column}) or correct the file"
-        )
+        fault = f"the file says {found!r} but {stated!r} was stated"
     else:
-        factor = binding.times * float(np.real(unit.to(target)))
-        return replace(binding, unit=said, factor=factor)
-    raise InputError(f"{source.path}, column {column!r} for {canonical}: {fault}")
+        return known, origin.times * float(np.real(unit.to(target)))
+    example = f"{canonical}={column}:{'kpc' if target == u.pc else target}"
+    raise InputError(
+        f"{source.path}, column {column!r} for {canonical}: {fault}. Say it, e.g. "
+        f"--map {example}, or leave the column out: --map {canonical}=none"
+    )
 
 
-def _unit_in_file(source: Source, binding: Binding) -> str | None:
-    if binding.column is None:
+def _unit_in_file(source: Source, origin: Origin) -> str | None:
+    if origin.column is None:
         return None
-    base, _ = locate(source, binding.column)
-    return source.columns[base].unit
-
-
-def _constant(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    return source.columns[locate(source, origin.column)[0]].unit

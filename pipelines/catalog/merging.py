@@ -28,15 +28,15 @@ disagree where there are only two. A star that is alone stays as it is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.base.quantities import parsecs
 
 MERGED_COLUMNS = ("mean_distance_error", "members")
 _PRIOR_FREEDOM = 8.0
@@ -48,15 +48,24 @@ _DEEPEST = 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """HEALPix pixels of ``nside`` times bins of distance.
+    """HEALPix pixels of ``nside`` times bins of distance, ``width`` [pc] wide.
 
-    They are ``width`` [pc] wide; or, until it is known how far the stars reach, there
-    are ``bins`` equal ones up to the farthest.
+    Raises
+    ------
+    ValueError
+        If ``nside`` is no power of two or too large, or ``width`` not positive.
     """
 
     nside: int
-    bins: int | None = None
-    width: float | None = None
+    width: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.nside <= 2**_DEEPEST or self.nside & (self.nside - 1):
+            raise ValueError(
+                f"nside {self.nside} is no power of two up to 2^{_DEEPEST}"
+            )
+        if not 0 < self.width < np.inf:
+            raise ValueError(f"the width of bins is positive, got {self.width}")
 
     @property
     def order(self) -> int:
@@ -68,39 +77,26 @@ class Cells:
         """HEALPix order of the pixels whose stars must be merged together."""
         return max(self.order - _PARENT_ORDERS, 0)
 
-    def reaching(self, farthest: float) -> Cells:
-        """Return cells of a known width, for stars up to ``farthest`` [pc]."""
-        if self.width is not None:
-            return self
-        assert self.bins is not None
-        return replace(self, width=farthest / self.bins)
-
     def __str__(self) -> str:
         """Write the cells as the option ``--merge`` takes them."""
-        extent = f"{self.width:.6g}pc" if self.bins is None else str(self.bins)
-        return f"{self.nside},{extent}"
+        return f"{self.nside},{self.width:.6g}pc"
 
 
 def parse_cells(text: str) -> Cells:
-    """Parse ``NSIDE,BINS``, where BINS is a number of bins or a width like ``25pc``.
+    """Parse ``NSIDE,WIDTH``, where WIDTH is a length like ``25pc``.
 
     Raises
     ------
     InputError
         If the form is another, or NSIDE is no power of two.
     """
-    match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+\.?\d*|\.\d+)\s*(k?pc)?\s*", text)
-    nside, extent = (int(match[1]), float(match[2])) if match else (0, 0.0)
-    unit = match[3] if match else None
-    sound = 0 < nside <= 2**_DEEPEST and not nside & (nside - 1) and extent > 0
-    if not sound or (unit is None and extent != int(extent)):
+    nside, _, width = text.partition(",")
+    try:
+        return Cells(nside=int(nside), width=parsecs(width))
+    except ValueError as error:
         raise InputError(
-            f"--merge {text}: expected NSIDE,BINS, e.g. 256,40 or 256,25pc: a power of "
-            f"two up to {2**_DEEPEST}, and a number of bins or their width"
-        )
-    if unit is None:
-        return Cells(nside=nside, bins=int(extent))
-    return Cells(nside=nside, width=extent * (1000.0 if unit == "kpc" else 1.0))
+            f"--merge {text}: expected NSIDE,WIDTH, e.g. 256,25pc: {error}"
+        ) from error
 
 
 def merge_rows(
@@ -113,34 +109,29 @@ def merge_rows(
     columns
         Canonical columns of shape ``(n,)``, of whole pixels at order
         `Cells.coarsest`. Others, identifiers too, are left out.
-    cells
-        Of a known width.
 
     Returns
     -------
     The columns of the ``m`` pseudo-observations in the order of the cells, with
     ``members``, the number of stars in each, and, if distances have errors,
-    ``mean_distance_error`` [pc]; and how many members were outlying.
+    ``mean_distance_error`` [pc]; and the number of members that were outlying.
     """
-    assert cells.width is not None
     layer = np.floor(columns["distance"] / cells.width).astype(np.int64)
-    if cells.bins is not None:
-        # The farthest star of all ends the last bin and belongs to it.
-        layer = np.minimum(layer, cells.bins - 1)
     place = (columns["l"], columns["b"])
     pixel = healpy.ang2pix(cells.nside, *place, nest=True, lonlat=True)
-    stars = _rows({**columns, "pixel": pixel, "layer": layer}, (layer, pixel))
+    stars = _sorted({**columns, "pixel": pixel, "layer": layer}, (layer, pixel))
     groups = _Groups.of(stars["pixel"], stars["layer"])
     stars["variance"] = _variance(stars, groups)
     outlying = _outlying(stars["extinction"], stars["variance"], groups)
+    # Each outlying star is a group of its own.
     stars["alone"] = np.where(outlying, 1 + np.arange(len(outlying)), 0)
-    stars = _rows(stars, (stars["alone"], groups.label))
+    stars = _sorted(stars, (stars["alone"], groups.label))
     groups = _Groups.of(stars["pixel"], stars["layer"], stars["alone"])
     stars["wide"] = stars["pixel"] >> 2 * (cells.order - cells.coarsest)
     return _means(stars, groups, _excess(stars, groups)), int(outlying.sum())
 
 
-def _rows(
+def _sorted(
     columns: Mapping[str, np.ndarray], keys: tuple[np.ndarray, ...]
 ) -> dict[str, np.ndarray]:
     """Return columns sorted by ``keys``, the last one first."""
@@ -158,7 +149,7 @@ class _Groups:
 
     @classmethod
     def of(cls, *keys: np.ndarray) -> _Groups:
-        """Runs of rows in which all keys, shape ``(n,)``, are alike."""
+        """Find runs of rows in which all keys, shape ``(n,)``, are alike."""
         new = np.ones(len(keys[0]), dtype=bool)
         new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
         starts = np.flatnonzero(new)
@@ -197,7 +188,7 @@ def _outlying(y: np.ndarray, variance: np.ndarray, groups: _Groups) -> np.ndarra
 
 
 def _excess(stars: Mapping[str, np.ndarray], groups: _Groups) -> np.ndarray:
-    """``τ²`` [mag²] of each row's cell; nought where a star is alone, shape ``(n,)``.
+    """Return ``τ²`` [mag²] of each row's cell, 0 where a star is alone, shape ``(n,)``.
 
     Stars of one ``wide`` pixel and one layer count as the neighbourhood.
     """

@@ -1,45 +1,20 @@
-"""Where a table comes from, as it is recorded with it."""
+"""The surveys and the band of tables that were ingested before."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipelines.bands import joined_bands
-from pipelines.base.errors import InputError
-from pipelines.catalog.presets import references_of
-from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, read_footer
+from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
 from pipelines.storage.digests import digest_of
 
-if TYPE_CHECKING:
-    from pipelines.catalog.plan import IngestPlan
-    from pipelines.catalog.report import IngestReport
-
-_STATED: tuple[str, ...] = ("name", "title", "band")
 # Folders between a partition and the provenance of its table, at most.
 _DEPTH = 4
-
-
-def make_record(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
-    """Return the table's provenance, JSON-serialisable."""
-    survey, options = plan.survey, plan.options
-    return {
-        "program": f"dustmap {importlib.metadata.version('dustmap')}",
-        "command": "ingest",
-        "preset": survey.model_dump(mode="json") if survey else None,
-        "map": list(options.mappings),
-        "where": options.where,
-        "band": plan.band or None,
-        "conversions": [
-            {"catalogue": name, **change.as_dict()} for name, change in plan.changes
-        ],
-        "repeats": options.repeats,
-        "inputs": [identify(reader.source.path) for reader in plan.readers],
-        "report": asdict(report),
-    }
 
 
 def identify(path: Path) -> dict[str, Any]:
@@ -63,10 +38,10 @@ def stated_band(path: Path) -> str:
 def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return name, title, band and references of the surveys in a provenance.
 
-    ``record`` is by `make_record`, or that of a folder of such tables. A table whose
-    survey is not known has an entry of empty values, and a band is empty where the
-    extinction was taken from another column than the survey's own and nobody said of
-    which band that is.
+    ``record`` is that of a table, or of a folder of such tables. A table whose survey
+    is not known has an entry of empty values, and a band is empty where the extinction
+    was taken from another column than the survey's own and nobody said of which band
+    that is.
     """
     if "partitions" in record:
         named = [one for part in record["partitions"].values() for one in surveys(part)]
@@ -74,7 +49,12 @@ def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
         # An input that is no table of ours is of an unknown survey.
         inputs = [item.get("surveys", [{}]) for item in record.get("inputs", [])]
         found = [[record["preset"]]] if record.get("preset") else inputs
-        named = [_stated(one) for each in found or [[{}]] for one in each]
+        empty = {"name": "", "title": "", "band": "", "references": []}
+        named = [
+            {key: one.get(key, default) for key, default in empty.items()}
+            for each in found or [[{}]]
+            for one in each
+        ]
     mapped = {text.split("=")[0].strip() for text in record.get("map", [])}
     band = record.get("band")
     if band or "extinction" in mapped:
@@ -82,17 +62,11 @@ def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
     return list({json.dumps(one): one for one in named}.values())
 
 
-def _stated(survey: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a preset, in the form of any version."""
-    stated: dict[str, Any] = {key: str(survey.get(key, "")) for key in _STATED}
-    return {**stated, "references": references_of(survey)}
-
-
 def _own_record(path: Path) -> dict[str, Any] | None:
     """Return the provenance that a table of this program carries or lies beside."""
     try:
-        record = json.loads(read_footer(path).metadata[METADATA_KEY])["meta"]
-    except (InputError, TypeError, KeyError):
+        record = json.loads(pq.read_metadata(path).metadata[METADATA_KEY])["meta"]
+    except (OSError, pa.ArrowException, TypeError, KeyError):
         return None  # no parquet, or of another program
     if "command" not in record:
         # A partition: its folder has the provenance.

@@ -13,10 +13,13 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter
-from pipelines.catalog.mapping import Recipe
+from pipelines.catalog.presets import Origin
 from pipelines.catalog.sources import Source, read_columns
+from pipelines.catalog.units import sexagesimal
 
 _SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
+FEWEST_PLACES = 5
+"""Least number of distinct positions from which a map is made."""
 _LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
 _TINY_EXTINCTION_ERROR = 1e-5
 """Least extinction error, per typical extinction or error of the batch."""
@@ -32,31 +35,24 @@ Progress = Callable[[int], None] | None
 class Tally:
     """Rows read and dropped, each counted under the first reason that drops it.
 
-    ``filtered`` rows did not pass a quality cut by name; the ``faults`` are judged
-    among the others. ``largest_angles`` are longitude and latitude [deg] as the sources
-    have them, −1 if they have none; ``identifier_kind`` is text, integers or nothing.
+    ``cuts`` are quality cuts, ``faults`` all other reasons. ``kept`` is true at the
+    rows of the present batch that were not dropped, shape ``(n,)``.
+    ``largest_angles`` are longitude and latitude [deg] as the sources have them, −1 if
+    they have none; ``places`` are distinct positions, all or at least `FEWEST_PLACES`.
     """
 
     rows_read: int = 0
-    filtered: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     cuts: Counter[str] = field(default_factory=Counter)
+    kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
-    identifier_kind: str = ""
-
-
-@dataclass(slots=True)
-class _Mask:
-    """The rows of a batch that are still ``kept``, shape ``(n,)``."""
-
-    kept: np.ndarray
-    tally: Tally
+    places: set[tuple[float, ...]] = field(default_factory=set)
 
     def drop(self, bad: np.ndarray, reason: str, *, cut: bool = False) -> None:
         """Drop faulty rows, shape ``(n,)``, or sound ones that fail a quality cut."""
         count = int((self.kept & bad).sum())
         if count:
-            (self.tally.cuts if cut else self.tally.faults)[reason] += count
+            (self.cuts if cut else self.faults)[reason] += count
             self.kept &= ~bad
 
 
@@ -64,16 +60,19 @@ class _Mask:
 class RowReader:
     """A reader of one source, and of the rows that are kept.
 
-    ``filters`` are quality cuts by name, ``carried`` further columns of the source by
-    their names in the output, and ``catalogue`` is the number of the one it belongs to.
+    ``recipe`` holds the origin of each quantity, and ``factors`` lead to the units (and
+    the band) of the table. ``filters`` are quality cuts by name, ``carried`` further
+    columns of the source by their names in the output, and ``catalogue`` is the number
+    of the one it belongs to.
     """
 
     source: Source
-    recipe: Recipe
+    recipe: Mapping[str, Origin]
+    factors: dict[str, float]
     filters: Mapping[str, RowFilter]
     carried: Mapping[str, str]
     min_parallax_snr: float
-    catalogue: int = 0
+    catalogue: int
 
     def batches(
         self, tally: Tally, progress: Progress = None
@@ -89,11 +88,12 @@ class RowReader:
         InputError
             If the source breaks off or a column holds what it must not.
         """
-        requests = {
-            name: (binding.column, binding.kind)
-            for name, binding in self.recipe.items()
-            if binding.column is not None
-        }
+        requests: dict[str, tuple[str, str]] = {}
+        for name, origin in self.recipe.items():
+            if origin.column is not None:
+                kind = sexagesimal(origin.unit) or "number"
+                kind = "identifier" if name == "source_id" else kind
+                requests[name] = (origin.column, kind)
         if not requests:
             raise InputError("every quantity is a constant: map at least one column")
         for row_filter in self.filters.values():
@@ -104,121 +104,105 @@ class RowReader:
         first = 0
         for batch in read_columns(self.source, requests):
             rows = len(next(iter(batch.values())))
-            kept, columns = self._validated(batch, rows, tally)
+            tally.rows_read += rows
+            tally.kept = np.ones(rows, dtype=bool)
+            for name, row_filter in self.filters.items():
+                kinds = row_filter.kinds.items()
+                columns = {column: batch[f"{kind} {column}"] for column, kind in kinds}
+                tally.drop(~row_filter.passes(columns), name, cut=True)
+            if "source_id" in batch:
+                missing = np.ma.getmaskarray(batch["source_id"])
+                tally.drop(missing, "source_id missing")
+            values = {
+                name: batch[name] if o.value is None else np.full(rows, o.value)
+                for name, o in self.recipe.items()
+                if name != "source_id"
+            }
+            with np.errstate(all="ignore"):
+                _check_values(tally, values)
+                values = {n: self.factors[n] * column for n, column in values.items()}
+                _check_quantities(tally, values, self.min_parallax_snr)
+            kept = np.flatnonzero(tally.kept)
             if len(kept):
-                yield first + kept, columns
+                columns = _canonical({n: c[kept] for n, c in values.items()}, tally)
+                if "source_id" in batch:
+                    identifiers = np.ma.getdata(batch["source_id"])[kept]
+                    columns = {"source_id": identifiers, **columns}
+                carried = {name: batch[f"keep {name}"][kept] for name in self.carried}
+                yield first + kept, columns | carried
             first += rows
             if progress is not None:
                 progress(rows)
 
-    def _validated(
-        self, batch: Columns, rows: int, tally: Tally
-    ) -> tuple[np.ndarray, Columns]:
-        tally.rows_read += rows
-        mask = _Mask(np.ones(rows, dtype=bool), tally)
-        for name, row_filter in self.filters.items():
-            columns = {c: batch[f"{kind} {c}"] for c, kind in row_filter.kinds.items()}
-            mask.drop(~row_filter.passes(columns), name, cut=True)
-        tally.filtered += int((~mask.kept).sum())
-        identifiers = batch.get("source_id")
-        if identifiers is not None and rows:
-            kind = "text" if identifiers.dtype == object else "integers"
-            if tally.identifier_kind not in ("", kind):
-                raise InputError(
-                    f"{self.source.path}: source_id is {kind} here but "
-                    f"{tally.identifier_kind} before: make them alike, or leave them "
-                    "out with --map source_id=none"
-                )
-            tally.identifier_kind = kind
-            mask.drop(np.ma.getmaskarray(identifiers), "source_id missing")
-        values = {
-            name: batch[name] if b.value is None else np.full(rows, b.value)
-            for name, b in self.recipe.items()
-            if name != "source_id"
-        }
-        with np.errstate(all="ignore"):
-            _check_values(mask, values)
-            for name, column in values.items():
-                values[name] = column * self.recipe[name].factor
-            _check_quantities(mask, values, self.min_parallax_snr)
-        kept = np.flatnonzero(mask.kept)
-        if not len(kept):
-            return kept, {}
-        values = {name: column[kept] for name, column in values.items()}
-        for axis, names in enumerate((("l", "ra"), ("b", "dec"))):
-            for angle in (values[name] for name in names if name in values):
-                largest = max(tally.largest_angles[axis], np.abs(angle).max())
-                tally.largest_angles[axis] = largest
-        columns = _canonical(values)
-        if identifiers is not None:
-            columns = {"source_id": np.ma.getdata(identifiers)[kept], **columns}
-        return kept, columns | {n: batch[f"keep {n}"][kept] for n in self.carried}
 
-
-def _check_values(mask: _Mask, values: Columns) -> None:
+def _check_values(tally: Tally, values: Columns) -> None:
     """Drop rows with a missing, infinite or sentinel value, in the file's units."""
     for name, column in values.items():
-        mask.drop(np.isnan(column), f"{name} missing or not a number")
-        mask.drop(np.isinf(column), f"{name} infinite")
+        tally.drop(np.isnan(column), f"{name} missing or not a number")
+        tally.drop(np.isinf(column), f"{name} infinite")
         if name not in ("x", "y", "z"):
-            mask.drop(np.isin(column, _SENTINELS), f"{name} is a sentinel like -999")
+            tally.drop(np.isin(column, _SENTINELS), f"{name} is a sentinel like -999")
     if "x" in values:
         # One coordinate may well be -99 pc; all three alike are a mark.
         alike = (values["x"] == values["y"]) & (values["x"] == values["z"])
         marked = alike & np.isin(values["x"], _SENTINELS)
-        mask.drop(marked, "position is a sentinel like -999")
+        tally.drop(marked, "position is a sentinel like -999")
 
 
-def _check_quantities(mask: _Mask, values: Columns, min_parallax_snr: float) -> None:
+def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) -> None:
     """Drop impossible rows, in canonical units; add errors and distances."""
     if "x" in values:
         values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))
     for name, limit in _LIMITS.items():
         if name in values:
-            mask.drop(np.abs(values[name]) > limit, f"|{name}| > {limit} deg")
+            tally.drop(np.abs(values[name]) > limit, f"|{name}| > {limit} deg")
     for name in ("distance", "parallax"):
         if name in values:
-            mask.drop(values[name] <= 0, f"{name} not positive")
+            tally.drop(values[name] <= 0, f"{name} not positive")
     for name in ("distance", "extinction"):
         if f"{name}_lower" in values:
             lower, upper = values[f"{name}_lower"], values[f"{name}_upper"]
-            mask.drop(lower > upper, f"{name}_lower > {name}_upper")
+            tally.drop(lower > upper, f"{name}_lower > {name}_upper")
             values[f"{name}_error"] = (upper - lower) / 2
     for name in ("parallax_error", "distance_error", "extinction_error"):
         if name in values:
-            mask.drop(values[name] == 0, f"{name} zero")
-            mask.drop(values[name] < 0, f"{name} negative")
+            tally.drop(values[name] == 0, f"{name} zero")
+            tally.drop(values[name] < 0, f"{name} negative")
     if "parallax" in values:
         parallax, error = values["parallax"], values["parallax_error"]
         reason = f"parallax below {min_parallax_snr:g} times its error"
-        mask.drop(parallax < min_parallax_snr * error, reason, cut=True)
+        tally.drop(parallax < min_parallax_snr * error, reason, cut=True)
         values["distance"] = 1000 / parallax
         values["distance_error"] = 1000 * error / parallax**2
     if "distance_error" in values:
         tiny = values["distance_error"] < _TINY_DISTANCE_ERROR * values["distance"]
-        mask.drop(tiny, "distance_error absurdly small")
-    if "extinction_error" in values and mask.kept.any():
+        tally.drop(tiny, "distance_error absurdly small")
+    if tally.kept.any():
         error = values["extinction_error"]
-        size = np.maximum(np.abs(values["extinction"]), error)[mask.kept]
+        size = np.maximum(np.abs(values["extinction"]), error)[tally.kept]
         tiny = error < _TINY_EXTINCTION_ERROR * np.median(size)
-        mask.drop(tiny, "extinction_error absurdly small")
+        tally.drop(tiny, "extinction_error absurdly small")
 
 
-def _canonical(values: Columns) -> Columns:
+def _canonical(values: Columns, tally: Tally) -> Columns:
     """Return ``l, b`` [deg], ``distance`` [pc] and what else there is, float64.
 
-    Equatorial coordinates are taken as ICRS.
+    Equatorial coordinates are taken as ICRS. Angles and places go into ``tally``.
     """
-    if "ra" in values:
-        icrs = SkyCoord(ra=values["ra"] * u.deg, dec=values["dec"] * u.deg)
-        galactic: Any = icrs.galactic
-        l, b = galactic.l.deg, galactic.b.deg  # noqa: E741
-    elif "x" in values:
+    if "x" in values:
         x, y, z = (values[axis] for axis in "xyz")
         l = np.rad2deg(np.arctan2(y, x))  # noqa: E741
         b = np.rad2deg(np.arctan2(z, np.hypot(x, y)))
     else:
-        l, b = values["l"], values["b"]  # noqa: E741
+        l, b = (values[n] for n in (("ra", "dec") if "ra" in values else ("l", "b")))  # noqa: E741
+        largest = np.abs([l, b]).max(axis=1)
+        tally.largest_angles = np.maximum(tally.largest_angles, largest)
+    if "ra" in values:
+        galactic: Any = SkyCoord(ra=l * u.deg, dec=b * u.deg).galactic
+        l, b = galactic.l.deg, galactic.b.deg  # noqa: E741
     names = ("distance", "extinction", "extinction_error", "distance_error")
     rest = {name: values[name] for name in names if name in values}
+    if len(tally.places) < FEWEST_PLACES:
+        places = np.unique(np.stack([l, b, rest["distance"]], axis=1), axis=0)
+        tally.places |= set(map(tuple, places[:FEWEST_PLACES]))
     return {"l": np.mod(np.asarray(l), 360.0), "b": np.asarray(b), **rest}

@@ -47,37 +47,34 @@ class Split:
 
     def within(self, inside: np.ndarray) -> Split:
         """Return the rows at which a mask of all stars is true, in the same order."""
-        return Split(
-            train=self.train[inside[self.train]],
-            validation=self.validation[inside[self.validation]],
-            test=self.test[inside[self.test]],
-        )
+        parts = {name: getattr(self, name) for name in ("train", "validation", "test")}
+        return Split(**{name: rows[inside[rows]] for name, rows in parts.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stars:
     """Stars with a distance, and usually an extinction.
 
+    Columns have the shape ``(N,)``; canonical ones are float64.
+
     Parameters
     ----------
     l, b
-        Galactic longitude and latitude [deg], float64, shape ``(N,)``.
-    distance
-        Heliocentric distance [pc], float64, shape ``(N,)``.
+        Galactic longitude and latitude [deg].
+    distance, distance_error
+        Heliocentric distance and its standard deviation [pc].
     extinction, extinction_error
-        Integrated extinction and its standard deviation [mag], float64, shape
-        ``(N,)``; both None in a table of positions only.
+        Integrated extinction and its standard deviation [mag]; both None in a table of
+        positions only.
     source_id
-        Identifiers, shape ``(N,)``, integers or strings.
-    distance_error
-        Standard deviation of the distance [pc], float64, shape ``(N,)``.
+        Identifiers, integers or strings.
     mean_distance_error
         Of merged stars (`pipelines.catalog.merging`): standard deviation of the mean
-        of their distances [pc], float64, shape ``(N,)``.
+        of their distances [pc].
     extra
-        Further columns, each of shape ``(N,)``.
+        Further columns.
     units
-        Column name to unit; canonical columns always have `CANONICAL_UNITS`.
+        Unit by column; canonical columns always have `CANONICAL_UNITS`.
     meta
         Provenance: JSON-serialisable.
 
@@ -105,27 +102,24 @@ class Stars:
             raise ValueError("extinction and extinction_error belong together")
         shadowed = set(self.extra) & {item.name for item in fields(self)}
         if shadowed:
-            raise ValueError(
-                f"extra columns shadow canonical names: {sorted(shadowed)}"
-            )
+            raise ValueError(f"extra columns shadow {sorted(shadowed)}")
         for name, column in self.columns().items():
-            if np.ndim(self.l) != 1 or np.shape(column) != np.shape(self.l):
-                raise ValueError(
-                    f"column {name!r} has shape {np.shape(column)}, expected (N,) "
-                    f"like l, which has {np.shape(self.l)}"
-                )
+            if np.ndim(column) != 1 or len(column) != len(self.l):
+                shapes = f"{np.shape(column)}, expected (N,) like l, {np.shape(self.l)}"
+                raise ValueError(f"column {name!r} has shape {shapes}")
             if name in CANONICAL_UNITS and column.dtype != np.float64:
                 raise ValueError(f"column {name!r} is {column.dtype}, expected float64")
-        for name, unit in self.units.items():
-            if CANONICAL_UNITS.get(name, unit) != unit:
-                expected = CANONICAL_UNITS[name]
-                raise ValueError(f"{name} is in {unit!r}, expected {expected!r}")
+        for name in self.units.keys() & CANONICAL_UNITS:
+            if (unit := self.units[name]) != CANONICAL_UNITS[name]:
+                raise ValueError(
+                    f"{name} is in {unit!r}, expected {CANONICAL_UNITS[name]!r}"
+                )
 
     @classmethod
     def of(
         cls, columns: dict[str, np.ndarray], units: dict[str, str], meta: dict[str, Any]
     ) -> Stars:
-        """Stars from columns by name; those that are not canonical are ``extra``."""
+        """Make stars of columns by name; those that are not canonical are ``extra``."""
         known = {name: columns[name] for name in _COLUMNS if name in columns}
         extra = {name: column for name, column in columns.items() if name not in known}
         return cls(**known, extra=extra, units=dict(units), meta=dict(meta))
@@ -134,7 +128,7 @@ class Stars:
         return len(self.l)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Every column present, by name, canonical ones first."""
+        """Return every column present, by name, canonical ones first."""
         named = {name: getattr(self, name) for name in _COLUMNS}
         present = {name: column for name, column in named.items() if column is not None}
         return {**present, **self.extra}
@@ -194,7 +188,7 @@ class Stars:
         return own + (density * self.placing_error) ** 2
 
     def positions(self) -> np.ndarray:
-        """Heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.
+        """Return heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.
 
         +x points to l = 0, +y to l = 90 deg, +z to the north Galactic pole.
         """
@@ -203,11 +197,11 @@ class Stars:
 
 def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
     """Write a canonical table; see `write_table` for what it raises."""
-    columns, units = stars.columns(), CANONICAL_UNITS | stars.units
+    units = CANONICAL_UNITS | stars.units
     write_table(
         path,
-        columns,
-        units={name: unit for name, unit in units.items() if name in columns},
+        stars.columns(),
+        units=units,
         meta=stars.meta,
         kind="stars",
         overwrite=overwrite,

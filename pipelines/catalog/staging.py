@@ -150,30 +150,13 @@ class Staging:
 
     def count(self) -> dict[int, int]:
         """Return the number of rows of each catalogue that has any."""
-        if not self.schema.names:
-            return {}
-        found = self._run(
-            "SELECT catalogue, count(*) FROM stars GROUP BY ALL ORDER BY ALL"
-        )
-        return dict(found)
-
-    def places(self, enough: int) -> int:
-        """Return the number of distinct positions, up to ``enough``."""
-        if not self.schema.names:
-            return 0
-        names = ", ".join(map(self._column, ("l", "b", "distance")))
-        for some in (f"(FROM stars LIMIT {1000 * enough})", "stars"):
-            query = f"SELECT count(*) FROM (SELECT DISTINCT {names} FROM {some})"
-            (found,) = self._one(query)
-            if found >= enough:
-                return enough
-        return found
+        query = "SELECT catalogue, count(*) FROM stars GROUP BY ALL ORDER BY ALL"
+        return dict(self._run(query)) if self.schema.names else {}
 
     def aggregate(self, expression: str, name: str) -> float:
         """Return an SQL aggregate in which ``{0}`` stands for a column."""
-        return self._one(f"SELECT {expression.format(self._column(name))} FROM stars")[
-            0
-        ]
+        query = f"SELECT {expression.format(self._column(name))} FROM stars"
+        return self._one(query)[0]
 
     def quantiles(self, name: str, percents: tuple[int, ...]) -> tuple[float, ...]:
         """Return the k-th smallest of the n values, ``k = ⌈percent · n / 100⌉``.
@@ -187,13 +170,7 @@ class Staging:
                 SELECT {column} AS value, row_number() OVER (ORDER BY {column}) AS place
                 FROM stars) WHERE place IN {tuple(places)} ORDER BY place"""
         )
-        values = dict(found)
-        return tuple(values[place] for place in places)
-
-    def in_order(self) -> Iterator[pa.Table]:
-        """Yield all rows in the order of the sources."""
-        for table, _ in self._sorted("file, row"):
-            yield table
+        return tuple(dict(found)[place] for place in places)
 
     def partitions(self, stars: int, order: int = DEEPEST) -> Iterator[pa.Table]:
         """Yield all rows in the order of the sky, about ``stars`` at a time.
@@ -202,24 +179,25 @@ class Staging:
         is never divided, whatever it holds.
         """
         rows, pixels = self.schema.empty_table(), np.empty(0, np.int64)
-        for table, pixel in self._sorted("pixel, file, row"):
+        for table, pixel in self.sorted("pixel, file, row"):
             rows = pa.concat_tables([rows, table])
             pixels = np.append(pixels, pixel >> 2 * (DEEPEST - order))
-            ends = 1 + np.flatnonzero(np.diff(pixels))
-            start = 0
-            while len(rows) - start > stars and ends.size and ends[-1] > start:
+            while len(rows) > stars:
+                ends = 1 + np.flatnonzero(np.diff(pixels))
+                if not ends.size:
+                    break
                 # The last end that is near enough, or else the first one.
-                last = np.searchsorted(ends, start + stars, side="right") - 1
-                first = np.searchsorted(ends, start, side="right")
-                end = int(ends[max(last, first)])
-                yield rows.slice(start, end - start)
-                start = end
-            rows, pixels = rows.slice(start), pixels[start:]
+                end = int(ends[max(np.searchsorted(ends, stars, side="right") - 1, 0)])
+                yield rows.slice(0, end)
+                rows, pixels = rows.slice(end), pixels[end:]
         if len(rows):
             yield rows
 
-    def _sorted(self, order: str) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """Yield rows and their pixels, shape ``(n,)``."""
+    def sorted(self, order: str) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """Yield all rows and their pixels, shape ``(n,)``, in a total order.
+
+        ``order`` names some of ``pixel``, ``file`` and ``row``.
+        """
         names = ", ".join([*self._names, "pixel"])
         found = self._connection.sql(f"SELECT {names} FROM stars ORDER BY {order}")
         for batch in found.to_arrow_reader(_ROWS_PER_BATCH):

@@ -61,7 +61,6 @@ class TableWriter:
     def __init__(self, path: Path, *, units: Mapping[str, str], kind: str) -> None:
         self._path, self._units, self._kind = path, units, kind
         self._writer: pq.ParquetWriter | None = None
-        self._waiting: list[pa.Table] = []
         self.meta: Mapping[str, Any] = {}
 
     def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
@@ -79,19 +78,14 @@ class TableWriter:
             self._writer = pq.ParquetWriter(
                 self._path, pa.schema(fields), write_page_checksum=True
             )
-        schema = self._writer.schema
-        if table.column_names != schema.names:
-            raise ValueError(f"columns {table.column_names} after {schema.names}")
-        self._waiting.append(table.cast(schema))
-        # Batches that filters left small would make tiny row groups.
-        if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
-            self._flush(self._writer)
+        # Arrow's errors are ValueErrors, also those of other names than before.
+        same = table.cast(self._writer.schema)
+        self._writer.write_table(same, row_group_size=ROWS_PER_GROUP)
 
     def close(self) -> None:
-        """Write what is left, with units, provenance and checksum."""
+        """Write units, provenance and checksum."""
         if self._writer is None:
             raise ValueError(f"no rows came for {self._path}")
-        self._flush(self._writer)
         names = self._writer.schema.names
         description = {
             "version": TABLE_VERSION,
@@ -105,12 +99,6 @@ class TableWriter:
         )
         self._writer.close()
         insert_checksum(self._path)
-
-    def _flush(self, writer: pq.ParquetWriter) -> None:
-        if self._waiting:
-            joined = pa.concat_tables(self._waiting)
-            writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
-            self._waiting = []
 
 
 @contextmanager
@@ -144,29 +132,17 @@ def write_table(
 ) -> None:
     """Write columns as one parquet file with units and provenance in its metadata.
 
-    Parameters
-    ----------
-    columns
-        Name to array of shape ``(N,)``: numbers, booleans or strings.
-    units
-        Unit of each column that has one; kept in the field's metadata as ``unit``.
-    meta, kind
-        Provenance, JSON-serialisable, and what the table holds (``"stars"``,
-        ``"prediction"``, ...); both kept under the schema key ``dustmap``.
+    Columns have shape ``(N,)``: numbers, booleans or strings. Each field's metadata has
+    its ``unit``; under the schema key ``dustmap`` are ``meta``, JSON-serialisable, and
+    the ``kind`` of table (``"stars"``, ``"prediction"``, ...).
 
     Raises
     ------
     InputError
         If the file exists and ``overwrite`` is false, or the folder is read-only.
     ValueError
-        If the columns are none, of unequal length, or not one-dimensional, or a unit
-        names no column.
+        If columns are of unequal length, or not one-dimensional.
     """
-    shapes = {name: np.shape(column) for name, column in columns.items()}
-    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) != 1:
-        raise ValueError(f"expected columns of one shape (N,), got {shapes}")
-    if set(units) - set(columns):
-        raise ValueError(f"units for no column: {sorted(set(units) - set(columns))}")
     with open_table(path, units=units, kind=kind, overwrite=overwrite) as table:
         table.write(columns)
         table.meta = meta
@@ -179,7 +155,7 @@ def read_table(
 
     ``path`` may be a folder of such files, which are joined in the order of their
     names; the provenance is then ``{"partitions": {file name: provenance}}``, or, of a
-    folder that was written as one, the folder's own. Of the columns only ``names`` are
+    folder that was written as one, the folder's own. Only columns in ``names`` are
     read, if they are given.
 
     Raises
@@ -190,23 +166,42 @@ def read_table(
     """
     path = Path(path)
     files = partitions(path) if path.is_dir() else [path]
-    tables = [_read_file(file, names) for file in files]
-    if not path.is_dir():
-        return tables[0]
-    first_columns, units, _ = tables[0]
-    for file, (columns, other, _) in zip(files, tables):
-        if list(columns) != list(first_columns) or other != units:
+    (first, units, meta), *others = found = [_read_file(file, names) for file in files]
+    for file, (table, other, _) in zip(files[1:], others):
+        if table.column_names != first.column_names or other != units:
             raise InputError(
-                f"{file} has columns {list(columns)} in {other}, but {files[0].name} "
-                f"has {list(first_columns)} in {units}: join them by "
+                f"{file} has columns {table.column_names} in {other}, but "
+                f"{files[0].name} has {first.column_names} in {units}: join them by "
                 "`dustmap ingest A.parquet B.parquet -o both.parquet`"
             )
-    joined = {n: np.concatenate([t[0][n] for t in tables]) for n in first_columns}
     if (path / PROVENANCE).is_file():
         meta = json.loads((path / PROVENANCE).read_text(encoding="utf-8"))
-        return joined, units, meta
-    names = [str(file.relative_to(path)) for file in files]
-    return joined, units, {"partitions": dict(zip(names, [t[2] for t in tables]))}
+    elif path.is_dir():
+        parts = [str(file.relative_to(path)) for file in files]
+        meta = {"partitions": {part: own for part, (*_, own) in zip(parts, found)}}
+    tables = [table for table, *_ in found]
+    whole = pa.concat_tables(tables, promote_options="permissive")
+    return {n: whole[n].to_numpy() for n in whole.column_names}, units, meta
+
+
+def _read_file(
+    path: Path, names: Collection[str] | None
+) -> tuple[pa.Table, dict[str, str], dict[str, Any]]:
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    with open(path, "rb") as stream:
+        if stream.read(4) != b"PAR1":
+            raise InputError(f"{path} is not a parquet table: use `dustmap ingest`")
+    with reading(path), pq.ParquetFile(path) as file:
+        metadata = file.metadata.metadata or {}
+        there = file.schema_arrow.names
+        table = file.read([n for n in there if names is None or n in names])
+    description = json.loads(metadata.get(METADATA_KEY, b"{}"))
+    if description.get("version") != TABLE_VERSION:
+        raise InputError(
+            f"{path} lacks this version's provenance: convert it by `dustmap ingest`"
+        )
+    return table, description["units"], description["meta"]
 
 
 def partitions(folder: Path) -> list[Path]:
@@ -241,8 +236,7 @@ def find_files(path: Path) -> list[Path]:
     Raises
     ------
     InputError
-        If the path is absent, or a folder holds no file or a HATS catalogue, whose
-        thumbnails hold rows a second time.
+        If the path is absent, or a folder holds no file.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist")
@@ -258,14 +252,6 @@ def find_files(path: Path) -> list[Path]:
     ]
     if not files:
         raise InputError(f"the folder {path} holds no file to read")
-    leaves = [file for file in files if "/Norder=" in file.as_posix()]
-    if leaves and len(leaves) < len(files):
-        raise InputError(
-            f"{path} is a HATS catalogue, with files beside its partitions such as "
-            f"{next(file.name for file in files if file not in leaves)}: name the "
-            f"folders of the partitions, {leaves[0].as_posix().split('/Norder=')[0]}"
-            "/Norder=*"
-        )
     return files
 
 
@@ -278,57 +264,44 @@ def is_table(stars: Any) -> bool:
 def as_file(table: Any) -> Iterator[Path]:
     """Yield a parquet file with a table's columns and their units.
 
-    Parameters
-    ----------
-    table
-        `astropy.table.Table` or ``QTable``, a DataFrame, or a mapping of arrays and
-        quantities by name. Columns of a DataFrame have no units.
+    It is an `astropy.table.Table` or ``QTable``, a DataFrame, whose columns have no
+    units, or a mapping of arrays and quantities by name.
 
     Raises
     ------
     InputError
         If it holds a column that is no array of one value per row.
     """
-    from astropy import units as u  # which a fit's tables do without
-
-    fields, arrays = [], []
+    arrays, fields = [], []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "table in memory.parquet"
         try:
             for name in getattr(table, "colnames", table):
                 column = table[name]
-                unit = str(getattr(column, "unit", None) or "")
-                column = column.value if isinstance(column, u.Quantity) else column
-                masked = np.ma.isMaskedArray(column)
-                values = native(np.asarray(column))
-                if values.ndim != 1:
-                    raise InputError(
-                        f"column {name!r} has shape {values.shape}: expected one value "
-                        "per row"
-                    )
-                mask = np.ma.getmaskarray(column) if masked else None
-                arrays.append(pa.array(values, mask=mask))
+                if unit := str(getattr(column, "unit", None) or ""):
+                    column = column.value
+                mask = np.ma.getmaskarray(column) if np.ma.isMA(column) else None
+                arrays.append(pa.array(native(np.asarray(column)), mask=mask))
                 fields.append(
                     pa.field(str(name), arrays[-1].type, metadata={"unit": unit})
                 )
-            whole = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-        except pa.ArrowException as error:
+            pq.write_table(pa.table(arrays, pa.schema(fields)), path)
+        except (pa.ArrowException, ValueError) as error:
             raise InputError(f"the table in memory cannot be read: {error}") from error
-        pq.write_table(whole, path)
         yield path
 
 
 def to_arrow(column: np.ndarray) -> pa.Array:
     """Return a column as an Arrow array: objects as strings, nulls where masked."""
     mask = np.ma.getmaskarray(column) if np.ma.isMaskedArray(column) else None
-    values = np.ma.getdata(column)
+    values = native(np.ma.getdata(column))
     if values.dtype.kind in "OU":
         return pa.array(values.astype(object), pa.string(), mask=mask)
-    native = values.astype(values.dtype.newbyteorder("="), copy=False)
-    return pa.array(native, mask=mask)
+    return pa.array(values, mask=mask)
 
 
 def native(array: np.ndarray) -> np.ndarray:
+    """Return an array in the byte order of the machine."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -337,8 +310,6 @@ def to_numpy(array: pa.Array) -> np.ndarray:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return to_numpy(array.dictionary_decode())
-    if pa.types.is_decimal(kind):
-        return to_numpy(array.cast(pa.float64()))
     if pa.types.is_fixed_size_list(kind):
         if array.null_count:
             # A missing row has no values in the flattened array.
@@ -346,42 +317,14 @@ def to_numpy(array: pa.Array) -> np.ndarray:
             rows = [nothing if row is None else row for row in array.tolist()]
             array = pa.array(rows, kind)
         return to_numpy(array.flatten()).reshape(len(array), kind.list_size)
-    if pa.types.is_floating(kind):
-        # NumPy has NaN where Arrow has nulls.
-        return array.to_numpy(zero_copy_only=False).astype(np.float64)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         if not array.null_count:
             return array.to_numpy(zero_copy_only=False)
         missing = array.is_null().to_numpy(zero_copy_only=False)
         filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
-        return np.ma.array(filled.to_numpy(zero_copy_only=False), mask=missing)
-    return array.to_numpy(zero_copy_only=False).astype(object)
-
-
-def read_footer(path: Path) -> pq.FileMetaData:
-    """Return rows, row groups and metadata; `InputError` if it cannot be read."""
-    with reading(path):
-        return pq.read_metadata(path)
-
-
-def _read_file(path: Path, names: Collection[str] | None) -> Read:
-    if not path.exists():
-        raise InputError(f"{path} does not exist")
-    with open(path, "rb") as stream:
-        if stream.read(4) != b"PAR1":
-            raise InputError(
-                f"{path} is not a parquet table that dustmap wrote: make one with "
-                "`dustmap ingest`"
-            )
-    with reading(path), pq.ParquetFile(path) as file:
-        metadata = file.metadata.metadata or {}
-        there = file.schema_arrow.names
-        table = file.read([n for n in there if names is None or n in names])
-    description = json.loads(metadata.get(METADATA_KEY, b"{}"))
-    if description.get("version") != TABLE_VERSION:
-        raise InputError(
-            f"{path} is a parquet file without dustmap's units and provenance, or of "
-            "another version: convert it with `dustmap ingest`"
-        )
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    return columns, description["units"], description["meta"]
+        return np.ma.array(to_numpy(filled), mask=missing)
+    if pa.types.is_decimal(kind):
+        array = array.cast(pa.float64())
+    # NumPy has NaN where Arrow has nulls.
+    values = array.to_numpy(zero_copy_only=False)
+    return values.astype(np.float64 if values.dtype.kind == "f" else object)

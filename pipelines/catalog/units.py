@@ -25,6 +25,25 @@ _SEXAGESIMAL = {
     "hms": ("hms", "h:m:s", '"h:m:s"'),
     "dms": ("dms", "d:m:s", '"d:m:s"'),
 }
+# Sign, whole, minutes and, maybe, seconds.
+_PARTS = re.compile(
+    r"""\s*([+-]?)\s*(\d+)\s*[:hd°\s]\s*(\d+(?:\.\d*)?)\s*[:m'′]?\s*"""
+    r"""(?:(\d+(?:\.\d*)?)\s*[s"″]?)?\s*"""
+)
+_WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
+# By kind: NumPy's letters of the types that are taken, and these in words.
+_TAKEN = {
+    "any": ("", "anything"),
+    "number": ("fiu", "numbers (05:34:32 has the unit hms, 22:00:52 dms)"),
+    "value": ("fiub", "numbers"),
+    "boolean": ("fiub", "numbers"),
+    "hms": ("OUS", "text such as 05:34:32.1"),
+    "dms": ("OUS", "text such as -05:23:28"),
+    "string": ("OUS", "text, which it is compared with"),
+    "identifier": ("iuOUS", "integers or text, which hold 64-bit identifiers exactly"),
+}
+KINDS = tuple(_TAKEN)
+"""Kinds that a column may be read as, the least convertible last."""
 
 
 def sexagesimal(unit: str | None) -> str | None:
@@ -42,27 +61,6 @@ def parse_unit(text: str) -> u.UnitBase | None:
         except (ValueError, TypeError):
             continue
     return None
-
-
-# By kind: NumPy's letters of the types that are taken, and these in words.
-_TAKEN = {
-    "any": ("", "anything"),
-    "number": ("fiu", "numbers (05:34:32 has the unit hms, 22:00:52 dms)"),
-    "value": ("fiub", "numbers"),
-    "boolean": ("fiub", "numbers"),
-    "hms": ("OUS", "text such as 05:34:32.1"),
-    "dms": ("OUS", "text such as -05:23:28"),
-    "string": ("OUS", "text, which it is compared with"),
-    "identifier": ("iuOUS", "integers or text, which hold 64-bit identifiers exactly"),
-}
-# Sign, whole, minutes and, maybe, seconds.
-_PARTS = re.compile(
-    r"""\s*([+-]?)\s*(\d+)\s*[:hd°\s]\s*(\d+(?:\.\d*)?)\s*[:m'′]?\s*"""
-    r"""(?:(\d+(?:\.\d*)?)\s*[s"″]?)?\s*"""
-)
-KINDS = tuple(_TAKEN)
-"""Kinds that a column may be read as, the least convertible last."""
-_WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
 
 
 def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
@@ -84,23 +82,23 @@ def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
         found = "text" if held in "OUS" else _WORDS.get(held, str(column.dtype))
         raise InputError(f"{where} holds {found}, expected {words}")
     if held in "OUS":
-        text = _text(column)
+        text = np.ma.getdata(column).astype(object)
+        absent = np.array([item is None for item in text], dtype=bool)
+        missing = np.ma.getmaskarray(column) | absent
+        for row, item in enumerate(text):
+            word = item.decode() if isinstance(item, bytes) else str(item)
+            text[row] = None if missing[row] else word
         if kind in ("hms", "dms"):
             turn = 15.0 if kind == "hms" else 1.0
             return turn * np.array([_sexagesimal(item) for item in text], dtype=float)
-        if kind == "string":
-            return text
-        return np.ma.array(text, mask=[item is None for item in text])
+        return text if kind == "string" else np.ma.array(text, mask=missing)
     if kind == "identifier":
         if held == "u" and len(column) and column.max() > np.iinfo(np.int64).max:
             raise InputError(f"{where} exceeds 2^63: write it as text")
         return np.ma.array(column).astype(np.int64)
     if kind == "any" and held != "f":
         return column
-    values = np.ma.getdata(column).astype(np.float64)
-    if np.ma.isMaskedArray(column):
-        values[np.ma.getmaskarray(column)] = np.nan
-    return values
+    return np.ma.filled(column.astype(np.float64), np.nan)
 
 
 def _sexagesimal(text: str | None) -> float:
@@ -113,12 +111,3 @@ def _sexagesimal(text: str | None) -> float:
         return math.nan
     size = whole + minutes / 60 + seconds / 3600
     return -size if found[1] == "-" else size
-
-
-def _text(column: np.ndarray) -> np.ndarray:
-    text = np.empty(len(column), dtype=object)
-    missing = np.ma.getmaskarray(column)
-    for row, item in enumerate(np.ma.getdata(column)):
-        if item is not None and not missing[row]:
-            text[row] = item.decode() if isinstance(item, bytes) else str(item)
-    return text

@@ -125,9 +125,6 @@ class _NamingPresets(click.Command):
     "of the first SRC, or refuse them. Repeats within one SRC are faulty.",
 )
 @click.option(
-    "--positions", "positions_only", is_flag=True, help="Positions only, for predict."
-)
-@click.option(
     "--any-range",
     is_flag=True,
     help="Accept medians of distances, extinctions and their errors that suggest "
@@ -142,7 +139,7 @@ class _NamingPresets(click.Command):
 )
 @click.option(
     "--merge",
-    metavar="NSIDE,BINS",
+    metavar="NSIDE,WIDTH",
     help="Merge the stars of each HEALPix pixel and distance bin into one (see "
     "`dustmap merge`); needs a folder.",
 )
@@ -173,9 +170,8 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
 @click.option(
     "--cells",
     required=True,
-    metavar="NSIDE,BINS",
-    help="HEALPix pixels and bins of distance: their number, e.g. 256,40, or their "
-    "width, e.g. 256,25pc.",
+    metavar="NSIDE,WIDTH",
+    help="HEALPix pixels and the width of bins of distance, e.g. 256,25pc.",
 )
 @click.option("--workers", type=int, default=1, show_default=True, help="Threads.")
 @OVERWRITE
@@ -185,7 +181,7 @@ def merge(stars: Path, output: Path, cells: str, **options: Any) -> None:
 
     For catalogues with many stars in each voxel of the map: choose cells smaller than
     that. Column `members` has the number of stars; outliers stay by themselves. The
-    same as `dustmap ingest STARS --merge NSIDE,BINS`.
+    same as `dustmap ingest STARS --merge NSIDE,WIDTH`.
     """
     from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run

@@ -24,7 +24,6 @@ import re
 from typing import Any
 
 import dustmap
-from pipelines.catalog.presets import references_of
 
 SOFTWARE = {
     "name": "dustmap",
@@ -73,7 +72,7 @@ def citation_block(
 def cited_papers(block: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     """Return every catalogue and curve of a block with each of its papers."""
     works = [*block.get("catalogues", []), *block.get("extinction_curve", [])]
-    return [(work, paper) for work in works for paper in references_of(work)]
+    return [(work, paper) for work in works for paper in work["references"]]
 
 
 def doi_of(paper: str) -> str:

@@ -36,8 +36,7 @@ def usable_stars(
     stars = read_stars_together(source, group)
     if stars.extinction is None:
         raise InputError(
-            f"{source} has positions only: a fit needs extinction and "
-            "extinction_error (ingest it without --positions)"
+            f"{source} has positions only: a fit needs extinction and extinction_error"
         )
     counts = {"read": len(stars)}
     if config.data.max_distance is not None:

@@ -11,8 +11,8 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.mapping import Binding, parse_mappings, settled
-from pipelines.catalog.presets import load_preset
+from pipelines.catalog.mapping import Mapped, parse_mappings, resolve
+from pipelines.catalog.presets import Origin, load_preset
 from pipelines.catalog.sources import (
     ColumnInfo,
     Source,
@@ -65,20 +65,24 @@ class TargetTable:
         self._sources = [open_source(file) for file in find_files(path)]
         first = self._sources[0]
         named = parse_mappings(mappings)
-        odd = [n for n, b in named.items() if n not in _KNOWN or b.value is not None]
+        odd = [
+            name
+            for name, origin in named.items()
+            if name not in _KNOWN or (origin and origin.value is not None)
+        ]
         if odd:
             raise InputError(
                 f"--map {odd[0]}=...: a query takes columns for {', '.join(_KNOWN)}"
             )
         described = {} if preset is None else load_preset(preset).columns
         user = {
-            name: Binding(canonical=name, **dict(item))
+            name: item
             for name, item in described.items()
             if name in _KNOWN
             and item.column is not None
             and (item.column in first.columns or not item.optional)
         }
-        self._bindings = _bindings(first, {**user, **named}, distance)
+        self._origins = _origins(first, {**user, **named}, distance)
         self.columns: dict[str, ColumnInfo] = {}
         for name, info in first.columns.items():
             parts = [name] if info.width is None else _parts(name, info.width)
@@ -93,11 +97,11 @@ class TargetTable:
 
     def _rows(self, source: Source) -> Iterator[Targets]:
         places, numbers = {}, {}
-        for name, binding in self._bindings.items():
-            column, index = locate(source, str(binding.column))
-            places[name] = column, index, settled(source, binding).factor
-            stated = binding.unit or source.columns[column].unit
-            numbers[column] = sexagesimal(stated) or "number"
+        for name, mapped in self._origins.items():
+            origin, factor = resolve(source, name, mapped)
+            column, index = locate(source, str(origin.column))
+            places[name] = column, index, factor
+            numbers[column] = sexagesimal(origin.unit) or "number"
         kinds = {name: numbers.get(name, "any") for name in source.columns}
         for batch in source.batches(kinds):
             values = {}
@@ -117,12 +121,10 @@ def _parts(name: str, width: int) -> list[str]:
     return [f"{name}_{index}" for index in range(width)]
 
 
-def _bindings(
-    source: Source, user: Mapping[str, Binding], distance: bool
-) -> dict[str, Binding]:
+def _origins(source: Source, user: Mapped, distance: bool) -> dict[str, Origin]:
     """Return the columns of one pair of angles and, if needed, of the distance."""
-    named = {n: Binding(canonical=n, column=n) for n in _KNOWN if n in source.columns}
-    found = {n: b for n, b in {**named, **user}.items() if not b.ignored}
+    named = {n: Origin(column=n) for n in _KNOWN if n in source.columns}
+    found = {n: o for n, o in {**named, **user}.items() if o is not None}
     pairs = [pair for pair in _ANGLES if set(pair) <= set(found)]
     pairs.sort(key=lambda pair: not set(pair) & set(user))
     for missing, what, example in (

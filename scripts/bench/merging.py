@@ -70,7 +70,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument(
         "--shape", type=int, nargs=3, metavar="N", help="grid points; 40 40 20"
     )
-    options.add_argument("--cells", metavar="NSIDE,BINS", default="32,80pc")
+    options.add_argument("--cells", metavar="NSIDE,WIDTH", default="32,80pc")
     options.add_argument("--samples", type=int, default=8)
     options.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     chosen = options.parse_args()

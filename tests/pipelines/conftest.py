@@ -69,8 +69,6 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             "simulate": "simulate -o mock.parquet --truth truth.zarr --stars 3000 "
             f"--seed 3 {settings}",
             "ingest": "ingest mock.parquet --preset mock -o stars.parquet",
-            "positions": "ingest mock.parquet --preset mock --positions "
-            "-o positions.parquet",
             # A lengthscale that is given makes learning the rest a matter of seconds.
             "fit": "fit stars.parquet -o run --set box.spacing=120 "
             "--set inference.samples=8 --set prior.lengthscale=200",

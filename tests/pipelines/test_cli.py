@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from PIL import Image
 
 from pipelines.catalog.presets import list_presets, load_preset
-from pipelines.catalog.schema import read_stars, read_table, write_stars
+from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
 from pipelines.config import FitConfig, SimulateConfig
 from pipelines.cubes.cube import truth_extinction
 from pipelines.formats.zarr import read_zarr
@@ -25,7 +25,7 @@ from pipelines.run.verdict import Grade, Verdict
 
 OPTIONS = {
     "simulate": "-o --output --truth --stars --seed -c --config --set --overwrite",
-    "ingest": "-o --output --preset --map --where --max-bad --positions --overwrite",
+    "ingest": "-o --output --preset --map --where --max-bad --overwrite",
     "fit": "-o --output -c --config --set --resume --resume-anyway --require "
     "--overwrite",
     "predict": "--map --prefix -o --output --band --declare-band --overwrite",
@@ -56,12 +56,15 @@ QUICK = "--set inference.learn=false --set box.spacing=200 --set inference.sampl
 def desk(tmp_path, monkeypatch, chain):
     """A working folder with sound and unsound files of every kind."""
     monkeypatch.chdir(tmp_path)
-    for name in ("stars.parquet", "positions.parquet", "mock.parquet"):
+    for name in ("stars.parquet", "mock.parquet"):
         (tmp_path / name).symlink_to(chain.folder / name)
     (tmp_path / "run").symlink_to(chain.folder / "run")
     write_stars(
         "few.parquet", read_stars("stars.parquet").select(slice(4)), overwrite=False
     )
+    columns, _, _ = read_table("stars.parquet")
+    places = {name: columns[name] for name in ("l", "b", "distance")}
+    write_stars("positions.parquet", Stars(**places), overwrite=False)
     plain = pa.table({name: [1.0] for name in ("l", "b", "distance")})
     pq.write_table(plain, "plain.parquet")
     (tmp_path / "cut.parquet").write_bytes(
@@ -133,9 +136,9 @@ def test_the_printed_configuration_is_the_default_one(command):
 
 MISTAKES = {
     "fit absent.parquet -o x": "absent.parquet does not exist",
-    "fit text.csv -o x": "make one with `dustmap ingest`",
+    "fit text.csv -o x": "use `dustmap ingest`",
     "fit cut.parquet -o x": "cut.parquet cannot be read",
-    "fit plain.parquet -o x": "without dustmap's units and provenance",
+    "fit plain.parquet -o x": "convert it by `dustmap ingest`",
     "fit positions.parquet -o x": "has positions only",
     "fit few.parquet -o x": "4 usable stars, a map needs at least 5",
     "fit stars.parquet -o run": "run exists: choose another output",
@@ -344,7 +347,6 @@ def test_plot_draws_every_figure(chain):
         "stars.parquet",
         "mock.parquet",
         "truth.zarr",
-        "positions.parquet",
     ],
 )
 def test_verify_passes_every_output_and_names_the_damaged_one(

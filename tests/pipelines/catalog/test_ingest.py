@@ -26,31 +26,17 @@ def mapping(**columns: str) -> list[str]:
     return [f"{name}={column}" for name, column in merged.items() if column]
 
 
-def test_a_sound_catalogue_arrives_whole(catalogue, run) -> None:
-    stars, report = run(catalogue)
-    for name, column in catalogue.items():
-        np.testing.assert_allclose(stars.columns()[name], column, rtol=1e-14)
-    assert report.rows_read == report.rows_kept == 20
-    assert report.faulty == report.cut == 0
-
-
 FAULTS = [
     ("distance", "nan", "distance missing or not a number"),
     ("extinction", "", "extinction missing or not a number"),
-    ("extinction", "null", "extinction missing or not a number"),
-    ("l", "NaN", "l missing or not a number"),
     ("b", "inf", "b infinite"),
-    ("extinction_error", "-inf", "extinction_error infinite"),
     ("extinction", -999, "extinction is a sentinel like -999"),
-    ("distance", -999.0, "distance is a sentinel like -999"),
-    ("l", -9999, "l is a sentinel like -999"),
     ("extinction_error", 0, "extinction_error zero"),
     ("extinction_error", -0.1, "extinction_error negative"),
     ("extinction_error", 1e-9, "extinction_error absurdly small"),
     ("distance", 0, "distance not positive"),
     ("distance", -5, "distance not positive"),
     ("b", 90.5, "|b| > 90 deg"),
-    ("b", -91, "|b| > 90 deg"),
     ("l", 400, "|l| > 360 deg"),
     ("source_id", 2**60 + 1, "source_id repeated"),
     ("source_id", "null", "source_id missing"),
@@ -81,15 +67,6 @@ def test_the_first_of_repeated_stars_is_kept_unless_it_is_faulty(
     assert stars.l[2] == pytest.approx(catalogue["l"][3])
 
 
-def test_each_row_is_counted_once(catalogue, run) -> None:
-    catalogue["distance"][:3] = -999
-    catalogue["extinction"][:3] = np.nan
-    catalogue["b"][2:4] = 100
-    _, report = run(catalogue)
-    assert report.faulty == 4
-    assert report.rows_kept + report.faulty == report.rows_read
-
-
 def test_negative_extinctions_are_noise_and_kept(catalogue, run) -> None:
     catalogue["extinction"][:4] = -0.05
     stars, report = run(catalogue)
@@ -107,9 +84,6 @@ def test_bounds_give_the_error_and_must_be_in_order(catalogue, run) -> None:
     stars, report = run(catalogue, mappings=mapping(extinction_error="", **bounds))
     np.testing.assert_allclose(stars.extinction_error, 0.2)
     assert report.faults == {"extinction_lower > extinction_upper": 1}
-
-
-def test_one_error_may_serve_all_stars(catalogue, run) -> None:
     stars, _ = run(catalogue, mappings=mapping(extinction_error="50:mmag"))
     np.testing.assert_allclose(stars.extinction_error, 0.05)
 
@@ -178,8 +152,6 @@ def test_parallaxes_are_inverted_above_a_signal_to_noise(catalogue, run) -> None
     np.testing.assert_allclose(stars.distance, 1000 / catalogue["parallax"][5:])
     np.testing.assert_allclose(stars.distance_error, stars.distance / 20)
     assert "zero point untouched" in str(report)
-    _, report = run(catalogue, mappings=maps, min_parallax_snr=4.0)
-    assert report.cuts == {}
 
 
 def test_distance_errors_come_along(catalogue, run) -> None:
@@ -187,15 +159,11 @@ def test_distance_errors_come_along(catalogue, run) -> None:
     catalogue["sd"][:3] = 0, -1, 1e-9
     stars, report = run(catalogue, mappings=mapping(distance_error="sd:kpc"))
     np.testing.assert_allclose(stars.distance_error, stars.distance / 10)
-    assert (
-        report.faults
-        == {
-            "distance_error zero": 1,
-            "distance_error negative": 1,
-            "distance_error absurdly small": 1,
-        }
-        or report.faults["distance_error zero"] == 1
-    )
+    assert report.faults == {
+        "distance_error zero": 1,
+        "distance_error negative": 1,
+        "distance_error absurdly small": 1,
+    }
 
 
 def test_quality_cuts_do_not_count_as_faults(catalogue, run) -> None:
@@ -204,6 +172,9 @@ def test_quality_cuts_do_not_count_as_faults(catalogue, run) -> None:
     stars, report = run(catalogue, where="ruwe < 1.4", max_bad=0.0)
     assert report.cuts == {"not ruwe < 1.4": 12}
     assert report.faulty == 0 and len(stars) == 8
+    catalogue["distance"][13:] = -1
+    with pytest.raises(InputError, match="7 of 8 rows"):
+        run(catalogue, where="ruwe < 1.4")
 
 
 def test_too_many_faults_refuse_the_input(tmp_path: Path, catalogue, run) -> None:
@@ -216,16 +187,6 @@ def test_too_many_faults_refuse_the_input(tmp_path: Path, catalogue, run) -> Non
     assert report.rows_kept == 9
 
 
-def test_the_fraction_of_faults_is_of_the_rows_that_pass_the_filters(
-    catalogue, run
-) -> None:
-    catalogue["flag"] = np.r_[np.zeros(10), np.ones(10)]
-    catalogue["distance"][14:] = -1
-    run(catalogue)
-    with pytest.raises(InputError, match="6 of 10 rows"):
-        run(catalogue, where="flag == 1")
-
-
 def test_flags_of_the_archive_can_be_filtered_by(catalogue, run) -> None:
     flags = np.array(["False", "True", "null", "false", "TRUE"] * 4)
     codes = np.array(["0100"] + ["0000"] * 19)
@@ -236,13 +197,6 @@ def test_flags_of_the_archive_can_be_filtered_by(catalogue, run) -> None:
     assert report.rows_kept == 20
 
 
-def test_longitudes_are_counted_from_zero_to_360(catalogue, run) -> None:
-    truth = catalogue["l"].copy()
-    catalogue["l"][truth > 180] -= 360
-    stars, _ = run(catalogue)
-    np.testing.assert_allclose(stars.l, truth, rtol=1e-12)
-
-
 @pytest.mark.parametrize("stars", [0, 1, 20])
 def test_too_few_places_make_no_map(stars: int, catalogue, run) -> None:
     for name in ("l", "b", "distance"):
@@ -250,18 +204,6 @@ def test_too_few_places_make_no_map(stars: int, catalogue, run) -> None:
     few = {name: column[:stars] for name, column in catalogue.items()}
     with pytest.raises(InputError, match=r"distinct positions|no rows"):
         run(few)
-
-
-def test_one_place_is_enough_to_predict_at(catalogue, run) -> None:
-    one = {name: catalogue[name][:1] for name in ("l", "b", "distance")}
-    stars, _ = run(one, positions_only=True, mappings=MAP)
-    assert len(stars) == 1 and stars.extinction is None
-
-
-def test_faulty_extinctions_do_not_matter_for_positions(catalogue, run) -> None:
-    catalogue["extinction"][:] = np.nan
-    stars, report = run(catalogue, positions_only=True)
-    assert len(stars) == 20 and report.faulty == 0
 
 
 def test_angles_in_radians_are_refused_unless_said(catalogue, run) -> None:
@@ -275,32 +217,21 @@ def test_angles_in_radians_are_refused_unless_said(catalogue, run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "unit", "factor", "said"),
+    ("name", "unit", "said"),
     [
-        ("distance", "pc", 1e-3, "median is 1.3 pc .*below 20 pc"),
-        ("distance", "kpc", 1e3, "median is 1.3e.06 pc .*beyond 100000 pc"),
-        ("extinction", "mag", 1e3, "extinction looks .*beyond 30 mag"),
+        ("distance", "mpc", "median is 1.3 pc .*below 20 pc"),
+        ("distance", "kpc", "median is 1.3e.06 pc .*beyond 100000 pc"),
+        ("extinction", "kmag", "extinction looks .*beyond 30 mag"),
     ],
 )
 def test_a_unit_that_cannot_be_meant_is_refused_unless_said(
-    catalogue, run, name, unit, factor, said
+    catalogue, run, name, unit, said
 ) -> None:
-    if unit != "kpc":
-        catalogue[name] = catalogue[name] * factor
     options = {"mappings": mapping(**{name: f"{name}:{unit}"})}
     with pytest.raises(InputError, match=f"{said}.*--any-range"):
         run(catalogue, **options)
-    stars, report = run(catalogue, any_range=True, **options)
-    np.testing.assert_allclose(
-        getattr(stars, name), catalogue[name] * (factor if unit == "kpc" else 1)
-    )
+    _, report = run(catalogue, any_range=True, **options)
     assert any(note.startswith(f"warning: {name} looks") for note in report.notes)
-
-
-def test_positions_may_lie_anywhere(catalogue, run) -> None:
-    catalogue["distance"] /= 1000
-    _, report = run(catalogue, positions_only=True, mappings=MAP[:3])
-    assert "warning: distance looks" in str(report)
 
 
 def test_the_range_is_told_as_it_is(catalogue, run) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -61,13 +60,6 @@ def write_rows(path: Path) -> None:
         with pacsv.CSVWriter(path, schema) as writer:
             for piece in chunks:
                 writer.write_table(pa.table(piece))
-    elif path.suffix == ".h5":
-        with h5py.File(path, "w") as file:
-            for name, column in first.items():
-                file.create_dataset(name, (ROWS,), column.dtype)
-            for place, piece in enumerate(chunks):
-                for name, column in piece.items():
-                    file[name][place * CHUNK : (place + 1) * CHUNK] = column
     else:
         write_fits(path, first, chunks)
 
@@ -88,7 +80,7 @@ def write_fits(path: Path, first, chunks) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "fits", "h5"])
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "fits"])
 def test_ten_million_rows_take_less_than_two_gibibytes(
     suffix: str, tmp_path: Path
 ) -> None:

@@ -95,11 +95,6 @@ def test_known_beside_unknown_is_refused_unless_declared(tables, catalogue, tmp_
     assert joined(sources[1:] * 2, output).meta["band"] is None
 
 
-def test_a_band_without_a_conversion_is_refused(tables, tmp_path):
-    with pytest.raises(InputError, match="bluer band"):
-        ingest(tables, tmp_path / "c.parquet", band="E(RP-BP)")
-
-
 @pytest.mark.parametrize("name", ["c.parquet", "c"])
 def test_repeats_across_catalogues_are_kept_and_counted_by_pair(
     tables, catalogue, tmp_path, name

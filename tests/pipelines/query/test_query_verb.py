@@ -30,7 +30,7 @@ MAPPED = "--map l=lon:deg --map b=lat:deg --map distance=d:kpc"
 def test_a_preset_names_the_columns_of_a_table(command, path, rows, tmp_path):
     preset = tmp_path / "mine.toml"
     preset.write_text(
-        'name = "mine"\ntitle = "t"\nreference = ""\nband = "A_V"\nnotes = ""\n'
+        'name = "mine"\ntitle = "t"\nband = "A_V"\nnotes = ""\n'
         'tested_on = "real"\n[columns]\nl = { column = "lon", unit = "deg" }\n'
         'b = { column = "lat", unit = "deg" }\n'
         'distance = { column = "d", unit = "kpc" }\n'
