@@ -7,6 +7,7 @@ for many millions of rows ask the archive for plain FITS or parquet.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -35,6 +36,7 @@ from pipelines.catalog.units import KINDS, convert
 ROWS_PER_BATCH = 1 << 18
 _BLOCK_BYTES = 1 << 24
 _SHOWN = 30
+_NUMBER = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
 _INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")
 # Marks of a missing value in text.
 _NULLS = ["", "null", "NULL", "nan", "NaN", "NAN"]
@@ -235,10 +237,11 @@ def _from_astropy(table: Table) -> Opened:
 
 def _open_text(path: Path) -> Opened:
     """Open a CSV or ECSV file, gzipped or not, with the Gaia archive's ``null``."""
-    gzipped, comments = is_gzipped(path), []
+    gzipped, comments, beginning = is_gzipped(path), [], []
     with (gzip.open if gzipped else open)(path, "rt", encoding="utf-8-sig") as file:
         for line in file:
             if not line.startswith("#"):
+                beginning = [line, file.readline()]
                 break
             comments.append(line[1:].removeprefix(" ").rstrip("\r\n"))
     delimiter = "\t" if ".tsv" in path.name.lower() else ","
@@ -255,6 +258,10 @@ def _open_text(path: Path) -> Opened:
     @contextmanager
     def opened(kinds: Kinds) -> Iterator[Any]:
         types = {n: _ARROW_TYPES[k] for n, k in kinds.items() if k in _ARROW_TYPES}
+        # Arrow would take 007 for a number, and some names for dates.
+        for name, value in zip(*csv.reader(beginning, delimiter=delimiter)):
+            if kinds.get(name) == "identifier" and not _NUMBER.fullmatch(value):
+                types[name] = pa.string()
         conversion = pacsv.ConvertOptions(
             column_types=types,
             include_columns=list(kinds),

@@ -19,6 +19,7 @@ from hypothesis.extra.numpy import arrays
 from small_catalogue import MAP, UNITS, write_csv
 
 from pipelines.base.errors import InputError
+from pipelines.catalog.ingest import ingest
 from pipelines.catalog.sources import open_source, read_columns
 from pipelines.catalog.tables import write_table
 
@@ -270,3 +271,14 @@ def test_units_in_the_file_are_converted(tmp_path: Path, catalogue, run) -> None
         stars, _ = run(path)
         np.testing.assert_allclose(stars.distance, catalogue["distance"])
         np.testing.assert_allclose(stars.l, catalogue["l"])
+
+
+@pytest.mark.parametrize("first", ["007", "2020-01-01", "NGC 188"])
+def test_identifiers_in_text_are_kept_as_written(
+    first: str, tmp_path: Path, catalogue
+) -> None:
+    names = [first, *(f"0{n}" for n in range(1, len(catalogue["distance"])))]
+    path = write_csv(tmp_path / "a.csv", {**catalogue, "source_id": names})
+    ingest([path], tmp_path / "o.parquet", mappings=MAP)
+    found = pq.read_table(tmp_path / "o.parquet")["source_id"].to_pylist()
+    assert set(found) == set(names)
