@@ -186,10 +186,8 @@ def truth_extinction(
     -------
     Extinction [mag], shape ``(N,)``; NaN where the ray leaves the cube's points.
 
-    Raises
-    ------
-    ValueError
-        If the cube does not contain the observer, or ``step`` is not positive.
+    Raises `ValueError` if the cube does not contain the observer, or ``step`` is not
+    positive.
     """
     for axis in (cube.x, cube.y, cube.z):
         if not axis[0] <= 0 <= axis[-1]:

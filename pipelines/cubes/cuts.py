@@ -18,10 +18,8 @@ def cut_box(cube: Cube, **ranges: Ends) -> Cube:
     Coordinates stay heliocentric; what was cut is noted in the provenance as ``cut``,
     with null for an end that is the map's.
 
-    Raises
-    ------
-    InputError
-        If a range is not increasing, or holds fewer than two cells along its axis.
+    Raises `InputError` if a range is not increasing, or holds fewer than two cells
+    along its axis.
     """
     noted = {
         axis: [end if math.isfinite(end) else None for end in ends]
@@ -36,11 +34,8 @@ def cut_sphere(cube: Cube, radius: float) -> Cube:
     The cube is cropped to the sphere, and NaN outside of it; floating-point arrays
     only. What was cut is noted in the provenance as ``cut``.
 
-    Raises
-    ------
-    InputError
-        If the radius is not positive, or the sphere holds fewer than two cells along
-        an axis.
+    Raises `InputError` if the radius is not positive, or the sphere holds fewer than
+    two cells along an axis.
     """
     if not 0 < radius < math.inf:
         raise InputError(f"a sphere has a positive radius [pc], got {radius:g}")

@@ -128,10 +128,7 @@ class Answers:
     ) -> np.ndarray:
         """Posterior samples, shape ``(n, s)``; with ``rng`` one of them, ``(n,)``.
 
-        Raises
-        ------
-        InputError
-            If the map has none.
+        Raises `InputError` if the map has none.
         """
         return self.factor * self._samples(places, integrated, rng)
 
@@ -152,20 +149,14 @@ class Answers:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Distances at which extinctions are reached (`PixelRays.crossings`).
 
-        Raises
-        ------
-        InputError
-            If the map holds no precomputed curves.
+        Raises `InputError` if the map holds no precomputed curves.
         """
         return self._crossings(places, extinction / self.factor)
 
     def cube(self) -> Cube:
         """The density on the map's own grid, whole.
 
-        Raises
-        ------
-        MissingError
-            If there is none; as the methods below.
+        Raises `MissingError` if there is none; as the methods below.
         """
         return self._converted_cube
 

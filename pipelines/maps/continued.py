@@ -172,7 +172,7 @@ class Continued(Answers):
         for name, values in arrays.items():
             near = at_ends[name]
             if name != "std" and "p50" in arrays:
-                # Of whole rays, which do not fall.
+                # Curves along whole rays do not fall.
                 before = np.where(far <= starts, values, np.nan)
                 near = np.fmax(near, np.fmax.reduce(before, axis=0, keepdims=True))
             own[name] = np.where(filled, near, values)

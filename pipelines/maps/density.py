@@ -43,10 +43,8 @@ def map_cube(
     corner on, and ``within`` ranges of x, y and z; otherwise a run with finer grids has
     a finer cube for each.
 
-    Raises
-    ------
-    InputError
-        If the spacing is not positive or leaves fewer than two points along an axis.
+    Raises `InputError` if the spacing is not positive or leaves fewer than two points
+    along an axis.
     """
     if spacing is None:
         return map_and_columns(run, {})[0]

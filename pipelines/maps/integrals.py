@@ -24,8 +24,7 @@ from pipelines.run.folder import Run
 _RESIDUAL_SEED = 1
 # Bytes of samples' densities that are kept for the next segments.
 _DENSITIES = 2**31
-# Segments at once: some 400 bytes each while their weights are made, and 16 for every
-# sample.
+# Segments at once: 400 bytes each while weights are made, and 16 for every sample.
 _SEGMENTS = 2**19
 
 
@@ -65,7 +64,7 @@ def segment_moments(
             found = [[combined(part) for part in pair] for pair in pairs]
             values, unresolved = (torch.stack(parts) for parts in zip(*found))
             return moments_over_samples(values, unresolved, positive=True)
-        # What is unresolved is learnt from the stars near.
+        # The unresolved part is learnt from nearby stars.
         values = [combined(model.weights.matvec(density)) for density in densities]
         values, variance = residual.correct(far, torch.stack(values))
         found = moments_over_samples(values, variance, positive=True)

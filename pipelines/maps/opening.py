@@ -6,7 +6,7 @@ import importlib
 import inspect
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -104,7 +104,7 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
                 "fit` (after `dustmap ingest`), and name that"
             )
         case _:
-            answers = of_cube(path, _read_cube(path, form))
+            answers = of_cube(path, _READERS[form](path))
     if samples is None:
         return answers
     draws = open_run(samples)
@@ -176,9 +176,10 @@ def open_other(
     elif isinstance(reference, str | Path):
         path = Path(reference)
         form = form_of(path)
-        if form not in ("store", "vti", "npz", "cube"):
+        if form not in _READERS:
             return open_answers(path).converted(None, scale)
-        return of_cube(path, _read_cube(path, form), blank=True).converted(None, scale)
+        cube = _READERS[form](path)
+        return of_cube(path, cube, blank=True).converted(None, scale)
     elif not hasattr(source, "query"):
         raise InputError(f"{name} is no map: it has no .query")
     if integrated is None:
@@ -194,15 +195,6 @@ def open_other(
         step=STEP if step is None else step,
     )
     return found.converted(None, scale)
-
-
-def _read_cube(path: Path, form: Form) -> Cube:
-    """Read a whole cube of any format."""
-    if form == "store":
-        return read_zarr(path)
-    if form == "vti":
-        return read_vti(path)
-    return read_npz(path) if form == "npz" else read_fits(path)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -328,3 +320,12 @@ def read_npz(path: Path) -> Cube:
                 f"{path} holds {', '.join(sorted(archive.files))}; expected density "
                 f"(x, y, z) and x, y, z [pc] or grid_kpc [kpc]: {error}"
             ) from error
+
+
+# Readers of whole cubes, by form.
+_READERS: dict[str, Callable[[Path], Cube]] = {
+    "store": read_zarr,
+    "vti": read_vti,
+    "npz": read_npz,
+    "cube": read_fits,
+}

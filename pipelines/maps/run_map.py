@@ -51,7 +51,7 @@ _NEAR_PLACES = 1e-3
 class RunMap(Answers):
     """A finished fit, which computes every answer anew.
 
-    Of whole products those that lie in its folder are read, the rest is computed.
+    Whole products that lie in its folder are read, the others are computed.
     """
 
     run: Run

@@ -33,7 +33,7 @@ from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.
 _MOST_DISTANCES = 160
-# Of maps by default.
+# Finest resolution that is chosen by default.
 _FINEST_NSIDE = 128
 # Lines of sight by default, and stars whose median extinction ranks a direction.
 _LINES = 6
@@ -71,11 +71,8 @@ def checked_distances(
 ) -> np.ndarray:
     """Return distances, or edges of shells, [pc] as float64.
 
-    Raises
-    ------
-    InputError
-        If they do not increase from above zero (edges: from zero), or end beyond the
-        map.
+    Raises `InputError` if they do not increase from above zero (edges: from zero), or
+    end beyond the map.
     """
     checked = np.asarray(distances, dtype=np.float64)
     check_distances(checked, edges=edges)
@@ -145,9 +142,9 @@ def integrated(
 ) -> SkyMaps:
     """Return moments of the integrated extinction by distance and pixel.
 
-    Those of `outward_summaries`; the std is that of the integral. Distances and pixels
-    are `ray_distances` and `ray_nside` unless given. Memory: 20 bytes per pixel and
-    distance (0.6 GiB at most), and that of `ray_integrals`.
+    The std is that of the integral, and curves do not fall (`outward_summaries`).
+    Distances and pixels are `ray_distances` and `ray_nside` unless given. Memory: 20
+    bytes per pixel and distance (0.6 GiB at most), and that of `ray_integrals`.
     """
     nside = checked_nside(ray_nside(run) if nside is None else nside)
     chosen = ray_distances(run) if distances is None else distances
@@ -181,10 +178,8 @@ def shell_maps(
     What the grid cannot resolve is taken to be the same for all rays of a pixel, an
     upper limit. Edges are 0 and `default_distances` unless given.
 
-    Raises
-    ------
-    InputError
-        If edges are not increasing or begin beyond the map, or nside is no power of 2.
+    Raises `InputError` if edges are not increasing or begin beyond the map, or nside is
+    no power of 2.
     """
     if edges is None:
         edges = np.concatenate([[0.0], default_distances(run)])

@@ -36,7 +36,7 @@ from pipelines.maps.rays import CubeRays, PixelRays
 from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
 
-# Of a box: positions that rounding puts this far beyond a face lie on it.
+# Positions that rounding puts this far [cells] beyond a face of the box lie on it.
 _EDGE = 5e-7
 _NO_DENSITY = ("support", "filled")
 
@@ -235,10 +235,7 @@ def open_store(path: Path) -> Stored:
 
     Whole products are read once, where they are needed, and compared with the hashes.
 
-    Raises
-    ------
-    InputError
-        If it is none of this program's, or of another version.
+    Raises `InputError` if it is none of this program's, or of another version.
     """
     if not (path / MARKER).is_file():
         raise InputError(

@@ -48,10 +48,7 @@ class Beam:
     Numbers are degrees; angles as quantities become degrees. ``directions`` is the
     number of sight lines.
 
-    Raises
-    ------
-    InputError
-        If none or both are given, or it is not between 0 and 90 deg.
+    Raises `InputError` if none or both are given, or it is not between 0 and 90 deg.
     """
 
     radius: Any = None

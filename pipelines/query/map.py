@@ -379,7 +379,7 @@ class DustMap:
         """Flags of answers ``(n, ...)`` at places that were ``reached`` in the map."""
         continued = FILLED in self.answers.kinds(integrated=integrated)
         flags = np.zeros(len(places), dtype=FILLED_FLAGS if continued else FLAGS)
-        # What has no value though it is in the box is not in the map either.
+        # A place in the box without a value is not in the map either.
         axes = tuple(range(1, values.ndim))
         inside = np.asarray(np.isfinite(values).all(axis=axes))
         within = reached.select(inside)
@@ -389,7 +389,7 @@ class DustMap:
             origin = answers[FILLED]
             flags["filled"][inside] = origin != OWN
             flags["joined"][inside] = origin == JOINED
-            # Those of the map's own part are not the place's.
+            # Flags of the map's own part do not hold for a filled place.
             unseen &= origin == OWN
         flags["inside"] = inside
         flags["no_distance"] = np.isnan(places.distance)

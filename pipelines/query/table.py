@@ -201,11 +201,8 @@ def write_answers(
 
     Return the number of ``rows``, and of those for which each flag is set.
 
-    Raises
-    ------
-    InputError
-        If the output's format is not known or it exists, there is no row, or an
-        answer has the name of a column.
+    Raises `InputError` if the output's format is not known or it exists, there is no
+    row, or an answer has the name of a column.
     """
     batches = ((rows, rounded(ask(dust, rows.coords, options))) for rows in targets)
     first = next(batches, None)

@@ -133,8 +133,8 @@ def _bindings(
                 f"{source.path} gives no {what}: it {absent}; name the columns, e.g. "
                 f"--map {example}"
             )
-    wanted = (*pairs[0], "distance") if distance else pairs[0]
-    return {name: found[name] for name in wanted}
+    needed = (*pairs[0], "distance") if distance else pairs[0]
+    return {name: found[name] for name in needed}
 
 
 def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
