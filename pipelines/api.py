@@ -234,23 +234,21 @@ def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTabl
     ``inside`` among them; NaN outside the box.
     """
     from pipelines.maps.opening import open_run
-    from pipelines.query.map import of_answers
     from pipelines.query.table import QueryOptions, ask
     from pipelines.query.targets import TargetTable
 
-    dust, wanted = of_answers(open_run(run)), QueryOptions()
+    dust, wanted = DustMap(answers=open_run(run)), QueryOptions()
     if isinstance(stars, SkyCoord):
         places = places_of(stars)
-        columns, units = ask(dust, stars.reshape(-1), wanted)
         own = {"l": places.l, "b": places.b, "distance": places.distance}
-        own_units = {name: CANONICAL_UNITS[name] for name in own}
-        return QTable({**own, **columns}, units={**own_units, **units})
+        units = {name: CANONICAL_UNITS[name] for name in own}
+        return QTable({**own, **ask(dust, stars.reshape(-1), wanted)}, units=units)
     with as_file(stars) if is_table(stars) else nullcontext(Path(stars)) as file:
-        parts, units = [], {}
-        for rows in TargetTable(file, mappings):
-            columns, units = ask(dust, rows.coords, wanted)
-            parts.append(Table({**rows.columns, **columns}))
-    return QTable(vstack(parts), units=units)
+        parts = [
+            Table({**rows.columns, **ask(dust, rows.coords, wanted)})
+            for rows in TargetTable(file, mappings)
+        ]
+    return QTable(vstack(parts))
 
 
 def regress(

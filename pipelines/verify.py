@@ -127,9 +127,9 @@ def _verify_zarr(path: Path) -> str:
     content = _describe(read_zarr(path))
     if holds_integrated(path):
         maps = read_integrated(path, verify=False)
-        distance = maps.distance
+        distance = maps.distances
         content += (
-            f"; integrated {', '.join(maps.arrays)} in {len(maps.last_star)} pixels to "
+            f"; integrated {', '.join(maps.arrays)} in {12 * maps.nside**2} pixels to "
             f"{len(distance)} distances of {distance[0]:g} to {distance[-1]:g} pc"
         )
     count = len(check_manifest(path, hashes=False))

@@ -99,7 +99,10 @@ def desk(tmp_path, monkeypatch):
     write_zarr("map.zarr", Cube(x=axis, y=axis, z=z, arrays={"mean": mean}))
     maps = np.zeros((2, healpy.nside2npix(16)))
     distances = np.array([500.0, 1000.0])
-    write_healpix("map.healpix.fits", SkyMaps(distances=distances, mean=maps, std=maps))
+    write_healpix(
+        "map.healpix.fits",
+        SkyMaps(distances=distances, arrays={"mean": maps, "std": maps}),
+    )
     rows = ["glon,glat,dist_pc,av,e_av,snr"]
     rows += [f"{36 * i},{i},{100 + 50 * i},0.{i},0.05,{18 + i}" for i in range(10)]
     Path("my_stars.csv").write_text("\n".join(rows) + "\n")

@@ -353,7 +353,7 @@ def compare(
 
     REFERENCE is a table of stars (from `dustmap ingest`; those that were fitted are
     left out), the word held-out, another map (zarr, FITS, npz or run), or
-    dustmaps:NAME for a map of the package dustmaps.
+    dustmaps:MODULE.CLASS for a map of the package dustmaps.
     """
     from pipelines.compare import compare as run_comparison
 

@@ -153,11 +153,11 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     Every row is kept, with all of its columns, as by `dustmap query RUN TABLE`.
     """
     from pipelines.maps.opening import open_run
-    from pipelines.query.map import of_answers
+    from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
 
-    dust = of_answers(open_run(run))
+    dust = DustMap(answers=open_run(run))
     dust = dust.converted(_conversion(dust, options))
     wanted = QueryOptions(prefix=options["prefix"])
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
@@ -244,7 +244,7 @@ def _answer_table(
 
 def _answer_one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     """Print the answers at the place of the command line, with units and flags."""
-    from pipelines.query.table import ask, rounded
+    from pipelines.query.table import ask, rounded, unit_text
     from pipelines.query.targets import coordinates
 
     if any(options[name] for name in ("output", "mappings", "preset", "prefix")):
@@ -261,12 +261,13 @@ def _answer_one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) ->
             )
         given["distance"] = options["distance"]
     place = {name: np.array([value]) for name, value in given.items()}
-    columns, units = ask(dust, coordinates(place, "the place"), wanted)
-    columns = rounded(columns)
-    width = max(map(len, columns))
-    for name, unit in units.items():
-        click.echo(f"{name:{width}} {columns[name][0]:12.6g} {unit}")
-    true = [name for name, column in columns.items() if name not in units and column]
+    columns = rounded(ask(dust, coordinates(place, "the place"), wanted))
+    width, true = max(map(len, columns)), []
+    for name, column in columns.items():
+        if column.unit is not None:
+            click.echo(f"{name:{width}} {column[0]:12.6g} {unit_text(column)}")
+        elif column[0]:
+            true.append(name)
     said = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
     click.echo(f"{'flags':{width}} {said}")
     if dust.band:

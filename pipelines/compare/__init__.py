@@ -36,7 +36,8 @@ def compare(
     Parameters
     ----------
     reference
-        The word ``held-out``, a table of stars, a map or run, or ``dustmaps:NAME``.
+        The word ``held-out``, a table of stars, a map or run, or
+        ``dustmaps:MODULE.CLASS``.
     factor
         Converts values of the reference to the band of the map.
     integrated, query

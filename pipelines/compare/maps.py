@@ -15,7 +15,6 @@ from pipelines.base.errors import InputError
 from pipelines.base.measurement import Row
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.figures.style import BLUE, ORANGE, PURPLE, RANGE, SMALL, label, note
-from pipelines.maps.answers import Answers
 from pipelines.maps.opening import open_other
 from pipelines.maps.places import Places
 from pipelines.maps.run_map import RunMap
@@ -90,9 +89,9 @@ def compare_map(
         raise InputError(f"{run.path}: no cell of the map is crossed by a sight line")
     mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
     around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
-    density = _central(second, around.reshape(-1, 3), integrated=False)
+    density = second.central(Places.of_points(around.reshape(-1, 3)), integrated=False)
     others = {
-        "extinction": _central(second, cells, integrated=True),
+        "extinction": second.central(Places.of_points(cells), integrated=True),
         "density": density.reshape(len(cells), -1).mean(axis=1),
     }
     known = np.isfinite(list(others.values())).all(axis=0)
@@ -110,8 +109,8 @@ def compare_map(
     at, own = Places.of_points(cells[known]), RunMap.of(run)
     kinds = (*_COLUMNS.values(), "std")
     moments = {
-        "extinction": own.extinction(at, kinds),
-        "density": own.density(at, kinds),
+        "extinction": own.moments(at, kinds, integrated=True),
+        "density": own.moments(at, kinds, integrated=False),
     }
     pairs = {
         (what, kind): Pairs(found[column], found["std"], others[what][known])
@@ -163,13 +162,6 @@ def seen_cells(
     if total > count:
         points = points[np.sort(generator.permutation(total)[:count])]
     return points, total
-
-
-def _central(other: Answers, points: np.ndarray, *, integrated: bool) -> np.ndarray:
-    """Return the other map's value at points [pc]."""
-    kind, places = other.central(integrated=integrated), Places.of_points(points)
-    ask = other.extinction if integrated else other.density
-    return ask(places, (kind,))[kind]
 
 
 def _figures(own: np.ndarray, std: np.ndarray, other: np.ndarray) -> Row:

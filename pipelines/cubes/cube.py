@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,15 +125,12 @@ class Cube:
         """
         if reach is None:
             reach = float(max(np.abs(self.x).max(), np.abs(self.y).max())) / 8
-        holding = [
-            number
-            for number, cube in enumerate(self.levels)
-            if all(
-                min(-axis[0], axis[-1]) >= reach - step
-                for axis, step in zip((cube.x, cube.y), cube.spacing)
-            )
-        ]
-        return max(holding, default=0)
+        found = 0
+        for number, cube in enumerate(self.levels):
+            ends = zip((cube.x, cube.y), cube.spacing)
+            if all(min(-axis[0], axis[-1]) >= reach - step for axis, step in ends):
+                found = number
+        return found
 
     def each(self, change: Callable[[Cube], Cube | None]) -> Cube:
         """Change every level; finer ones for which ``change`` returns ``None`` go."""
@@ -141,18 +139,10 @@ class Cube:
         return replace(coarsest, finer=tuple(c for c in finer if c is not None))
 
     def sample(self, name: str, points: np.ndarray) -> np.ndarray:
-        """Interpolate one array trilinearly between the cell centres.
+        """Interpolate an array of the finest cube trilinearly between cell centres.
 
-        Of the finest cube that holds a point.
-
-        Parameters
-        ----------
-        points
-            Positions ``x, y, z`` [pc], shape ``(..., 3)``.
-
-        Returns
-        -------
-        Values of shape ``(...,)``; NaN beyond the outermost centres.
+        ``points`` are ``x, y, z`` [pc], shape ``(..., 3)``; values have the shape
+        ``(...,)`` and are NaN beyond the outermost centres.
         """
         values = [level.arrays[name].T for level in self.levels]
         return self.grids.sample(values, points)
@@ -185,10 +175,8 @@ def truth_extinction(
 
     Parameters
     ----------
-    l, b
-        Galactic directions [deg], shape ``(N,)``.
-    distance
-        Where the rays end [pc], shape ``(N,)``.
+    l, b, distance
+        Galactic directions [deg] and ends of the rays [pc], shape ``(N,)``.
     step
         Longest step [pc]; half the smallest size of the cells there unless given.
     name
@@ -198,10 +186,8 @@ def truth_extinction(
     -------
     Extinction [mag], shape ``(N,)``; NaN where the ray leaves the cube's points.
 
-    Raises
-    ------
-    ValueError
-        If the cube does not contain the observer, or ``step`` is not positive.
+    Raises `ValueError` if the cube does not contain the observer, or ``step`` is not
+    positive.
     """
     for axis in (cube.x, cube.y, cube.z):
         if not axis[0] <= 0 <= axis[-1]:
@@ -214,7 +200,8 @@ def truth_extinction(
     directions, distance = unit_vectors(l, b), np.asarray(distance, dtype=float)
     total, start = np.zeros(len(distance)), np.zeros(len(distance))
     for level in (*reversed(cube.finer), cube):
-        end = distance if level is cube else np.minimum(distance, _furthest(level))
+        corner = farthest(grid_of(level.x, level.y, level.z))
+        end = distance if level is cube else np.minimum(distance, corner)
         longest = 0.5 * min(level.spacing) if step is None else step
         total += _integrals(cube, name, directions, start, end, longest)
         start = np.maximum(start, end)
@@ -223,10 +210,10 @@ def truth_extinction(
     return np.where(np.isnan(ends), np.nan, total)
 
 
-def _furthest(cube: Cube) -> float:
-    """Distance of the corner of a cube that is furthest from the observer [pc]."""
-    axes = (cube.x, cube.y, cube.z)
-    return float(np.linalg.norm([max(-axis[0], axis[-1]) for axis in axes]))
+def farthest(grid: Grid) -> float:
+    """Return the distance from the observer to the furthest corner of a box [pc]."""
+    sides = zip(grid.lower, grid.upper, strict=True)
+    return math.hypot(*(max(-low, high) for low, high in sides))
 
 
 def _integrals(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +14,9 @@ from pipelines.base.quantiles import KINDS, between
 
 Band = tuple[np.ndarray, np.ndarray]
 Ends = tuple[float, float]
+
+REGRESSION = "isotonic_regression"
+"""Key of a provenance: what made extinctions non-decreasing along rays changed."""
 
 # Through kiloparsecs every column meets the plane's dust: side views of boxes wider
 # than this [pc] are cut.
@@ -53,107 +55,55 @@ def check_distances(distances: np.ndarray, *, edges: bool = False) -> None:
         raise InputError(f"{expected} [pc], got {distances.tolist()}")
 
 
-def check_arrays(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:
-    """Raise an `InputError` unless mean, std and maybe quantiles have this shape."""
-    if not {"mean", "std"} <= set(arrays) <= set(KINDS):
-        raise InputError(
-            f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
-            f"{', '.join(arrays) or 'none'}"
-        )
-    for name, array in arrays.items():
-        if array.shape != shape:
-            raise InputError(
-                f"array {name!r} has shape {array.shape}, expected {shape}"
-            )
-
-
-def nside_of(pixels: int) -> int:
-    """Return the HEALPix resolution, or raise an `InputError` if none has these."""
-    nside = math.isqrt(pixels // 12)
-    if not nside or 12 * nside**2 != pixels or nside & (nside - 1):
-        raise InputError(
-            f"got {pixels} pixels, expected 12 nside² with nside a power of two"
-        )
-    return nside
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Integrated:
-    """Extinction from the observer to each distance along each pixel's centre.
+class _Maps:
+    """HEALPix maps (NESTED, Galactic) of a quantity, and their provenance as JSON."""
 
-    Parameters
-    ----------
-    distance
-        Increasing distances [pc], shape ``(n,)``; at 0 the extinction is 0.
-    arrays
-        Name to array of shape ``(npix, n)`` [unit]: ``mean`` and ``std`` of the
-        *integral*, and of a positive density ``p2_5`` to ``p97_5``. Pixels are
-        HEALPix, NESTED, Galactic; NaN where the ray has left the box.
-    last_star
-        Where the last stretch of a ray that any star looks through ends [pc], shape
-        ``(npix,)``; beyond it the map extrapolates. Zero where there is none.
-    unit
-        Of the arrays.
-    regression
-        What isotonic regression changed, for the provenance; see
-        `pipelines.maps.sky.integrals_along`.
-    """
-
-    distance: np.ndarray
     arrays: dict[str, np.ndarray]
-    last_star: np.ndarray
-    unit: str = "mag"
-    regression: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_distances(self.distance)
-        check_arrays(self.arrays, (len(self.last_star), len(self.distance)))
-        nside_of(len(self.last_star))
+    unit: str
+    meta: dict[str, Any] = field(default_factory=dict)
 
     @property
     def nside(self) -> int:
         """HEALPix resolution."""
-        return nside_of(len(self.last_star))
+        return healpy.npix2nside(next(iter(self.arrays.values())).shape[1])
 
-    def at(self, distances: np.ndarray) -> Integrated:
-        """Select some of the distances."""
-        kept = np.searchsorted(self.distance, distances)
-        arrays = {name: values[:, kept] for name, values in self.arrays.items()}
-        return replace(self, distance=self.distance[kept], arrays=arrays)
+    def check_arrays(self, count: int) -> None:
+        """Raise an `InputError` unless there are ``count`` maps of each statistic."""
+        if not {"mean", "std"} <= set(self.arrays) <= set(KINDS):
+            raise InputError(
+                f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
+                f"{', '.join(self.arrays) or 'none'}"
+            )
+        pixels = self.arrays["mean"].shape[-1]
+        if not healpy.isnpixok(pixels) or pixels // 12 & (pixels // 12 - 1):
+            raise InputError(
+                f"got {pixels} pixels, expected 12 nside² with nside a power of two"
+            )
+        for name, array in self.arrays.items():
+            if array.shape != (count, pixels):
+                raise InputError(
+                    f"array {name!r} has shape {array.shape}, expected "
+                    f"{(count, pixels)}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShellMaps:
+class ShellMaps(_Maps):
     """Density averaged over the pixels of spherical shells around the observer.
 
-    Parameters
-    ----------
-    edges
-        Increasing distances [pc] between which the shells lie, shape ``(n + 1,)``.
-    arrays
-        Name to array of shape ``(n, npix)`` [unit], HEALPix NESTED in Galactic
-        coordinates: ``mean``, ``std`` of the average, and of a positive density its
-        quantiles ``p2_5`` to ``p97_5``; NaN where a pixel reaches out of the map.
-    unit
-        Of the arrays.
-    meta
-        Provenance: JSON-serialisable.
+    The shells lie between increasing ``edges`` [pc], shape ``(n + 1,)``. ``arrays``
+    have the shape ``(n, npix)`` [unit]: ``mean``, ``std`` of the average, and of a
+    positive density its quantiles ``p2_5`` to ``p97_5``; NaN where a pixel reaches out
+    of the map.
     """
 
     edges: np.ndarray
-    arrays: dict[str, np.ndarray]
     unit: str = "mag pc-1"
-    meta: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_distances(self.edges, edges=True)
-        check_arrays(self.arrays, (len(self.edges) - 1, self.arrays["mean"].shape[-1]))
-        nside_of(self.arrays["mean"].shape[-1])
-
-    @property
-    def nside(self) -> int:
-        """HEALPix resolution."""
-        return nside_of(self.arrays["mean"].shape[1])
+        self.check_arrays(len(self.edges) - 1)
 
 
 def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
@@ -163,83 +113,69 @@ def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkyMaps:
+class SkyMaps(_Maps):
     """Cumulative extinction from the observer out to a list of distances.
 
     Parameters
     ----------
     distances
-        Increasing distances [pc], shape ``(n,)``.
-    mean, std
-        Mean and standard deviation of the *integrated* extinction [mag], HEALPix
-        NESTED in Galactic coordinates, shape ``(n, npix)``; NaN where the ray leaves
-        the map before the distance.
-    meta
-        Provenance: JSON-serialisable.
-    quantiles
-        quantiles ``p2_5`` to ``p97_5`` of the integral, of a positive density.
+        Increasing distances [pc], shape ``(n,)``; at 0 the extinction is 0.
+    arrays
+        Name to array of shape ``(n, npix)`` [unit]: ``mean`` and ``std`` of the
+        *integral* along the ray through each pixel's centre, and of a positive density
+        its quantiles ``p2_5`` to ``p97_5``. Pixels are HEALPix, NESTED, Galactic; NaN
+        where the ray leaves the map before the distance.
     last_star
-        How far out stars look by pixel [pc], shape ``(npix,)``, where it is known.
+        Where the last stretch of a ray that any star looks through ends [pc], shape
+        ``(npix,)``, 0 where there is none; beyond it the map extrapolates. ``None`` if
+        it is not known.
     filled
         Of a map that another one continues, by distance and pixel: 0 where a value is
         its own, 1 the other's, 2 its own with what the other adds.
     """
 
     distances: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    meta: dict[str, Any] = field(default_factory=dict)
-    quantiles: dict[str, np.ndarray] = field(default_factory=dict)
+    unit: str = "mag"
     last_star: np.ndarray | None = None
     filled: np.ndarray | None = None
 
-    @classmethod
-    def of(cls, rays: Integrated, meta: dict[str, Any]) -> SkyMaps:
-        """Integrated extinctions, distance by distance."""
-        maps = {name: array.T for name, array in rays.arrays.items()}
-        return cls(
-            distances=rays.distance,
-            mean=maps.pop("mean"),
-            std=maps.pop("std"),
-            quantiles=maps,
-            last_star=rays.last_star,
-            meta={**meta, **rays.regression},
-        )
+    def __post_init__(self) -> None:
+        check_distances(self.distances)
+        self.check_arrays(len(self.distances))
+        if self.last_star is not None and len(self.last_star) != 12 * self.nside**2:
+            raise InputError(
+                f"last_star has {len(self.last_star)} pixels, expected "
+                f"{12 * self.nside**2}"
+            )
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of the integral."""
+        return self.arrays["mean"]
 
     @property
     def median(self) -> np.ndarray | None:
         """Median of the integral, of a positive density."""
-        return self.quantiles.get("p50")
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Mean, std and quantiles by name."""
-        return {"mean": self.mean, "std": self.std, **self.quantiles}
-
-    def __post_init__(self) -> None:
-        check_distances(self.distances)
-        check_arrays(self.arrays, (len(self.distances), self.mean.shape[-1]))
-        nside_of(self.mean.shape[-1])
+        return self.arrays.get("p50")
 
     def at(self, name: str, distances: np.ndarray) -> np.ndarray:
         """Interpolate an array linearly, from zero at the Sun: (distance, pixel)."""
         known = np.concatenate([[0.0], self.distances])
         upper = np.clip(np.searchsorted(known, distances), 1, len(known) - 1)
-        share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
         array = self.arrays[name]
-        values = np.concatenate([np.zeros_like(array[:1]), array])
-        low, high = values[upper - 1], values[upper]
+        high = array[upper - 1]
+        if np.array_equal(known[upper], distances):
+            return high
+        share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
+        low = np.concatenate([np.zeros_like(array[:1]), array])[upper - 1]
         # At a known distance the value beyond does not matter, be it known or not.
         part = share[:, None]
         return np.where(part == 1, high, low + part * (high - low))
 
-    def out_to(self, distances: Sequence[float] | None) -> SkyMaps:
+    def out_to(self, distances: Sequence[float] | np.ndarray | None) -> SkyMaps:
         """Return maps to other distances [pc]; six of their own if ``None``.
 
-        Raises
-        ------
-        InputError
-            If a distance lies beyond the last of the maps.
+        Raises `InputError` if a distance lies beyond the last of the maps.
         """
         known = self.distances
         if distances is None:
@@ -253,16 +189,11 @@ class SkyMaps:
                 f"up to that, got {chosen.tolist()}"
             )
         arrays = {name: self.at(name, chosen) for name in self.arrays}
-        mean, std = arrays.pop("mean"), arrays.pop("std")
-        return replace(
-            self, distances=chosen, mean=mean, std=std, quantiles=arrays, filled=None
-        )
+        return replace(self, distances=chosen, arrays=arrays, filled=None)
 
     def ray(self, l: float, b: float) -> LineOfSight:  # noqa: E741
         """Return the ray of the pixel that holds a direction, as far as it goes."""
-        pixel = healpy.ang2pix(
-            nside_of(self.mean.shape[1]), l, b, lonlat=True, nest=True
-        )
+        pixel = healpy.ang2pix(self.nside, l, b, lonlat=True, nest=True)
         known = np.isfinite(self.mean[:, pixel])
         found = {n: a[known, pixel].astype(np.float64) for n, a in self.arrays.items()}
         bands = {}
@@ -282,23 +213,21 @@ class SkyMaps:
             **bands,
         )
 
-    def informed_directions(self, count: int = 6) -> list[tuple[float, float]]:
-        """Return directions ``l, b`` [deg] of much extinction and distant stars.
+    def informed_directions(self) -> list[tuple[float, float]]:
+        """Return six directions ``l, b`` [deg] of much extinction and distant stars.
 
-        One for each interval of longitude: the largest product of the last star's
+        One for each 60 deg of longitude: the largest product of the last star's
         distance and the extinction out to it; in the plane where there are no stars.
         """
         assert self.last_star is not None
         pixels = np.arange(len(self.last_star))
-        l, b = healpy.pix2ang(  # noqa: E741
-            nside_of(len(pixels)), pixels, nest=True, lonlat=True
-        )
+        l, b = healpy.pix2ang(self.nside, pixels, nest=True, lonlat=True)  # noqa: E741
         upper = np.searchsorted(self.distances, self.last_star)
         upper = np.minimum(upper, len(self.distances) - 1)
         worth = np.nan_to_num(self.last_star * self.mean[upper, pixels])
         order = np.lexsort((-np.abs(b), worth))
-        best = dict(zip((l * count // 360)[order].astype(int), order.tolist()))
-        return [(float(l[best[i]]), float(b[best[i]])) for i in range(count)]
+        best = dict(zip((l // 60)[order].astype(int), order.tolist()))
+        return [(float(l[best[i]]), float(b[best[i]])) for i in range(6)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,18 +268,12 @@ class LineOfSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The *integral* of the density along one axis of the box, with its own error.
+    """The *integral* of the density along ``x``, ``y`` or ``z``, with its own error.
 
-    Parameters
-    ----------
-    along
-        ``x``, ``y`` or ``z``: the axis that is integrated over.
-    low, high
-        Where the columns begin and end [pc].
-    arrays
-        ``mean``, ``std`` and, of a positive density, ``p2_5`` to ``p97_5`` [mag]:
-        of the integral, in which errors of neighbouring cells that cancel do cancel.
-        Of shape (up, across): (y, x) along z, (z, x) along y, (z, y) along x.
+    It goes from ``low`` to ``high`` [pc]. ``arrays`` are ``mean``, ``std`` and, of a
+    positive density, ``p2_5`` to ``p97_5`` [mag]: of the integral, in which errors of
+    neighbouring cells that cancel do cancel. They have the shape (up, across): (y, x)
+    along z, (z, x) along y, (z, y) along x.
     """
 
     along: str

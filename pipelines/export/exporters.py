@@ -14,7 +14,7 @@ from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
-from pipelines.cubes.sky import Columns, Integrated, SkyMaps, sky_outside, usual_ends
+from pipelines.cubes.sky import Columns, SkyMaps, sky_outside, usual_ends
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
@@ -24,6 +24,7 @@ from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import NOTHING
 from pipelines.maps.continued import Continued, filled_cube
 from pipelines.maps.density import density_samples, map_and_columns, map_cube
+from pipelines.maps.integrals import integrals_along
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import convert, converted, provenance
 from pipelines.maps.run_map import RunMap
@@ -31,7 +32,6 @@ from pipelines.maps.sky import (
     checked_distances,
     checked_nside,
     default_distances,
-    integrals_along,
     integrated,
     pixel_directions,
     ray_distances,
@@ -112,7 +112,7 @@ class RunProducts:
     def filled(
         self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Continue integrals ``(n, e)`` by the map that fills them, if any.
+        """Continue integrals ``(e, n)`` by the map that fills them, if any.
 
         Return them and their origin.
         """
@@ -132,9 +132,9 @@ class RunProducts:
         """Factor from the run's band to the user's."""
         return 1.0 if self.change is None else self.change.factor
 
-    def integrated(self, name: str) -> Integrated:
+    def integrated(self, name: str) -> SkyMaps:
         """Return extinctions along the rays of pixels, at the product's distances."""
-        return self._rays.at(self._distances[name])
+        return self._rays.out_to(self._distances[name])
 
     def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
         """Note which part of the sky maps ``(n, npix)`` leave out, if any."""
@@ -154,7 +154,7 @@ class RunProducts:
         return found
 
     @cached_property
-    def _rays(self) -> Integrated:
+    def _rays(self) -> SkyMaps:
         """Extinctions at the distances of all products, from one pass over the sky."""
         every = np.unique(np.concatenate(list(self._distances.values())))
         found = integrated(self.run, nside=self.options.nside, distances=every)
@@ -258,12 +258,10 @@ def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction at a few distances."""
-    found = products.integrated("healpix")
-    edges = found.distance
-    arrays, origin = products.filled(pixel_directions(found.nside), edges, found.arrays)
-    maps = SkyMaps.of(replace(found, arrays=arrays), products.meta)
-    if origin is not None:
-        maps = replace(maps, filled=origin.T)
+    maps = products.integrated("healpix")
+    towards = pixel_directions(maps.nside)
+    arrays, origin = products.filled(towards, maps.distances, maps.arrays)
+    maps = replace(maps, arrays=arrays, filled=origin)
     ordering = products.options.ordering or ORDERINGS[0]
     write_healpix(path, maps, ordering=ordering, overwrite=overwrite)
     products.note_outside(path, maps.mean, maps.distances)
@@ -303,7 +301,7 @@ def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     arrays = {}
     for name, values in found.items():
         arrays[name] = np.full((len(edges), *on_sky.shape), np.nan, dtype=np.float32)
-        arrays[name][:, on_sky] = values.T
+        arrays[name][:, on_sky] = values
     meta = {**products.meta, **regression}
     write_images(path, arrays, edges, wcs, meta, overwrite=overwrite)
     products.note_outside(path, arrays["mean"][:, on_sky], edges)

@@ -141,9 +141,8 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         # One of the package dustmaps answers at the points of the first one's grid.
         z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
         points = Places.of_points(np.stack([x, y, z], axis=-1).reshape(-1, 3))
-        kind = second.central(integrated=False)
-        found = {"mean": second.density(points, (kind,))[kind].reshape(x.shape)}
-        other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays=found)
+        found = second.central(points, integrated=False).reshape(x.shape)
+        other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays={"mean": found})
     return compare(
         cube,
         other,

@@ -116,9 +116,7 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
     arrays = _stacked(Path(path), columns, len(distances))
     return SkyMaps(
         distances=distances,
-        mean=arrays.pop("mean"),
-        std=arrays.pop("std"),
-        quantiles=arrays,
+        arrays=arrays,
         last_star=None if last_star is None else last_star.astype(np.float64),
         filled=np.stack(filled) if filled else None,
         meta=meta,

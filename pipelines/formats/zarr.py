@@ -16,7 +16,7 @@ import zarr
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
-from pipelines.cubes.sky import Columns, Integrated, statistic_title
+from pipelines.cubes.sky import REGRESSION, Columns, SkyMaps, statistic_title
 from pipelines.formats.citation import provenance_text
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 
@@ -37,7 +37,7 @@ _RAY_CHUNK = 2**18
 def write_zarr(
     path: str | os.PathLike[str],
     cube: Cube,
-    integrated: Integrated | None = None,
+    integrated: SkyMaps | None = None,
     *,
     columns: Sequence[Columns] = (),
     samples: Sequence[np.ndarray] = (),
@@ -129,7 +129,7 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
         return replace(cubes[0], finer=tuple(cubes[1:]))
 
 
-def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Integrated:
+def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> SkyMaps:
     """Read the integrated extinctions of a map that :func:`write_zarr` wrote.
 
     Raises
@@ -146,11 +146,12 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Int
                 f"(`dustmap export RUN --zarr {source.name}`)"
             )
         names = [str(name) for name in about["integrated"]["arrays"]]
-        return Integrated(
-            distance=_read(group, "distance"),
-            arrays={name.removeprefix(_RAYS): _read(group, name) for name in names},
+        return SkyMaps(
+            distances=_read(group, "distance"),
+            arrays={name.removeprefix(_RAYS): _read(group, name).T for name in names},
             last_star=_read(group, "last_star"),
             unit=str(group[names[0]].attrs["units"]),
+            meta=about["provenance"],
         )
 
 
@@ -241,7 +242,7 @@ def _input_errors(path: Path) -> Iterator[None]:
 
 def _description(
     cube: Cube,
-    integrated: Integrated | None,
+    integrated: SkyMaps | None,
     columns: Sequence[Columns],
     samples: Sequence[np.ndarray],
 ) -> dict[str, Any]:
@@ -267,8 +268,9 @@ def _description(
             "ordering": "NESTED",
             "frame": "galactic",
             "arrays": [_RAYS + name for name in integrated.arrays],
-            **integrated.regression,
         }
+        if REGRESSION in integrated.meta:
+            attributes["integrated"][REGRESSION] = integrated.meta[REGRESSION]
     if columns:
         attributes["columns"] = {
             one.along: {"low": one.low, "high": one.high, "arrays": list(one.arrays)}
@@ -303,14 +305,15 @@ def _write_samples(group: zarr.Group, draws: np.ndarray, unit: str) -> None:
     )
 
 
-def _write_rays(group: zarr.Group, rays: Integrated) -> None:
-    pixels, distances = len(rays.last_star), len(rays.distance)
+def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
+    assert rays.last_star is not None
+    pixels, distances = len(rays.last_star), len(rays.distances)
     # A power of four: one square patch of the sky in NESTED order.
     room = max(_RAY_CHUNK // distances, 1)
     patch = 4 ** ((room.bit_length() - 1) // 2)
     long = (min(_RAY_CHUNK, pixels),)
     for name, values, units, title, chunks in (
-        ("distance", rays.distance, "pc", "distance from the observer", (distances,)),
+        ("distance", rays.distances, "pc", "distance from the observer", (distances,)),
         ("pixel", np.arange(pixels), "1", "HEALPix pixel (NESTED, Galactic)", long),
     ):
         _write(group, name, values, (name,), units=units, title=title, chunks=chunks)
@@ -327,7 +330,7 @@ def _write_rays(group: zarr.Group, rays: Integrated) -> None:
         _write(
             group,
             _RAYS + name,
-            np.asarray(array, dtype=np.float32),
+            np.asarray(array.T, dtype=np.float32),
             ("pixel", "distance"),
             units=rays.unit,
             title=statistic_title(name, "extinction integrated from the observer"),

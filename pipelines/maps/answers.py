@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import convert
-from pipelines.maps.rays import NO_CURVES
 from pipelines.run.facts import Facts
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
 Found = dict[Kind, np.ndarray]
-Product = TypeVar("Product", Cube, SkyMaps, Columns)
 Directions = Sequence[tuple[float, float]]
 # Where the values of continued maps are from: the map itself, the other one, the other
 # one added to the map.
@@ -63,6 +61,8 @@ class Answers:
         The band of the extinction; empty if it is not known.
     verdict
         Whether the map can be used; empty if that is not stated.
+    unit
+        Unit of the densities of `cube`.
     change, factor
         Conversion to another band, and the factor of all extinctions.
     """
@@ -70,6 +70,7 @@ class Answers:
     path: Path
     band: str = ""
     verdict: str = ""
+    unit: str = "mag pc-1"
     change: Conversion | None = None
     factor: float = 1.0
 
@@ -89,40 +90,34 @@ class Answers:
         return None
 
     @property
+    def has_samples(self) -> bool:
+        """True if a run draws posterior samples."""
+        return False
+
+    @property
     def known_band(self) -> str:
         """Name of the band; empty if that is not one that is known."""
         return known_band(self.band)
-
-    @property
-    def unit(self) -> str:
-        """Unit of the densities of `cube`."""
-        return "mag pc-1"
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         """Moments of the extinction, or of the density, that the map holds."""
         raise NotImplementedError
 
-    def central(self, *, integrated: bool) -> str:
-        """The one kind by which another map is continued or compared: the median.
-
-        The mean where there is no median: integrals of a cube have a mean alone.
-        """
-        return "p50" if "p50" in self.kinds(integrated=integrated) else "mean"
-
-    def extinction(self, places: Places, kinds: Sequence[Kind]) -> Found:
-        """Moments of the extinction from the observer [mag], shape ``(n,)`` each."""
-        return self.moments(places, kinds, integrated=True)
-
-    def density(self, places: Places, kinds: Sequence[Kind]) -> Found:
-        """Moments of the density [mag/pc], shape ``(n,)`` each."""
-        return self.moments(places, kinds, integrated=False)
-
     def moments(
         self, places: Places, kinds: Sequence[Kind], *, integrated: bool
     ) -> Found:
-        """Moments of the extinction or of the density."""
+        """Moments of the extinction [mag] or density [mag/pc], ``(n,)`` each."""
         found = self._moments(places, kinds, integrated)
         return {k: v if k == FILLED else self.factor * v for k, v in found.items()}
+
+    def central(self, places: Places, *, integrated: bool) -> np.ndarray:
+        """The moment by which another map is continued or compared: the median.
+
+        The mean where there is no median: integrals of a cube have a mean alone.
+        """
+        kinds = self.kinds(integrated=integrated)
+        kind = "p50" if "p50" in kinds else "mean"
+        return self.moments(places, (kind,), integrated=integrated)[kind]
 
     def samples(
         self,
@@ -133,10 +128,7 @@ class Answers:
     ) -> np.ndarray:
         """Posterior samples, shape ``(n, s)``; with ``rng`` one of them, ``(n,)``.
 
-        Raises
-        ------
-        InputError
-            If the map has none.
+        Raises `InputError` if the map has none.
         """
         return self.factor * self._samples(places, integrated, rng)
 
@@ -153,48 +145,42 @@ class Answers:
         raise NotImplementedError
 
     def crossings(
-        self, places: Places, extinction: np.ndarray, centre: str
+        self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Distances at which extinctions are reached (`PixelRays.crossings`).
 
-        Raises
-        ------
-        InputError
-            If the map holds no precomputed curves.
+        Raises `InputError` if the map holds no precomputed curves.
         """
-        return self._crossings(places, extinction / self.factor, centre)
+        return self._crossings(places, extinction / self.factor)
 
     def cube(self) -> Cube:
         """The density on the map's own grid, whole.
 
-        Raises
-        ------
-        MissingError
-            If there is none; as the methods below.
+        Raises `MissingError` if there is none; as the methods below.
         """
         return self._converted_cube
 
     @cached_property
     def _converted_cube(self) -> Cube:
-        return self._in_band(self._cube())
+        return convert(self._cube(), self.change, self.factor)
 
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
     ) -> Columns | None:
         """The integral through a level's box with its std; ``None`` if not known."""
         found = self._columns(along, between, level)
-        return None if found is None else self._in_band(found)
+        return None if found is None else convert(found, self.change, self.factor)
 
     def held_maps(self) -> SkyMaps | None:
         """Extinctions that were integrated beforehand, at all distances, if any."""
         found = self._held_maps()
-        return None if found is None else self._in_band(found)
+        return None if found is None else convert(found, self.change, self.factor)
 
     def sky_maps(
         self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         """Cumulative extinction over the sky."""
-        return self._in_band(self._sky_maps(distances, nside))
+        return convert(self._sky_maps(distances, nside), self.change, self.factor)
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Extinction along lines of sight."""
@@ -245,12 +231,18 @@ class Answers:
     def _samples(
         self, places: Places, integrated: bool, rng: np.random.Generator | None
     ) -> np.ndarray:
-        raise InputError(f"{self.path} holds no posterior samples")
+        raise InputError(
+            f"{self.path} holds no posterior samples: name the run folder beside the "
+            "map, by --samples RUN or open_map(map, samples=RUN)"
+        )
 
     def _crossings(
-        self, places: Places, extinction: np.ndarray, centre: str
+        self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        raise InputError(NO_CURVES)
+        raise InputError(
+            "the distance of an extinction is read off precomputed curves: open the "
+            "map store of `dustmap export RUN --zarr`"
+        )
 
     def _cube(self) -> Cube:
         raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
@@ -272,8 +264,5 @@ class Answers:
         raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
 
     def _lacks(self, what: str, where: str) -> MissingError:
-        """The error for a map without ``what``, which ``where`` has."""
+        """Return the error for a map without ``what``, which ``where`` has."""
         return MissingError(f"{self.path} has no {what}: name {where}")
-
-    def _in_band(self, product: Product) -> Product:
-        return convert(product, self.change, self.factor)

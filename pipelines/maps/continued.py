@@ -42,16 +42,10 @@ BEYOND = ("box", "stars")
 class Continued(Answers):
     """A map that another one continues, in one band.
 
-    The kind ``filled`` says where an answer is from: 0 the map itself, 1 the other,
-    2 the map itself with what the other adds. Where it is filled the std is that of
-    the map's own part, NaN where there is none.
-
-    Parameters
-    ----------
-    own, other
-        The map, and the one that continues it.
-    beyond
-        ``box``: where the map's box ends; ``stars``: where, nearer, no star looks.
+    It goes on beyond its ``box``, or, nearer, where no star looks (``stars``). The kind
+    ``filled`` says where an answer is from: 0 the map itself, 1 the other, 2 the map
+    itself with what the other adds. Where it is filled the std is that of the map's own
+    part, NaN where there is none.
     """
 
     own: Answers
@@ -84,6 +78,10 @@ class Continued(Answers):
     @property
     def facts(self) -> Facts:
         return {**self.own.facts, "filled": f"beyond its {self.beyond} by another map"}
+
+    @property
+    def has_samples(self) -> bool:
+        return self.own.has_samples
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         """Moments of the map itself, and where they are from."""
@@ -120,7 +118,7 @@ class Continued(Answers):
         return self.own.reach(places)
 
     def _crossings(
-        self, places: Places, extinction: np.ndarray, centre: str
+        self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         # The other map's curves have no error.
         raise InputError(
@@ -140,11 +138,10 @@ class Continued(Answers):
 
     def added(self, places: Places, starts: np.ndarray) -> np.ndarray:
         """Extinction of the other between two distances [pc] [mag], not negative."""
-        kind = self.other.central(integrated=True)
         begin = places.at(np.maximum(starts, NOTHING))
-        here = self.other.extinction(begin, (kind,))[kind]
+        here = self.other.central(begin, integrated=True)
         here = np.where(starts <= NOTHING, 0.0, here)
-        there = self.other.extinction(places, (kind,))[kind]
+        there = self.other.central(places, integrated=True)
         return np.maximum(there - here, 0.0)
 
     def rays(
@@ -161,28 +158,27 @@ class Continued(Answers):
         directions, edges
             Unit vectors ``(n, 3)``, and distances [pc], shape ``(e,)``.
         arrays
-            The map's own moments by name, shape ``(n, e)`` [mag].
+            The map's own moments by name, shape ``(e, n)`` [mag].
         at_ends
-            Its moments where it ends on each ray, shape ``(n, 1)``.
+            Its moments where it ends on each ray, shape ``(1, n)``.
         """
-        far = np.broadcast_to(edges, (len(directions), len(edges)))
-        places = Places.along(directions, far)
+        shape = (len(directions), len(edges))
+        places = Places.along(directions, np.broadcast_to(edges, shape))
         ends = self.ends(Places.of_points(directions))
-        alone, starts = ends <= NOTHING, np.maximum(ends, NOTHING)
-        added = self.added(places, np.repeat(starts, len(edges))).reshape(far.shape)
-        filled = (edges > starts[:, None]) & np.isfinite(added)
-        origin = np.where(filled, np.where(alone, OTHER, JOINED)[:, None], OWN)
-        found = {}
+        starts, far = np.maximum(ends, NOTHING), edges[:, None]
+        added = self.added(places, np.repeat(starts, len(edges))).reshape(shape).T
+        filled = (far > starts) & np.isfinite(added)
+        own = {}
         for name, values in arrays.items():
             near = at_ends[name]
             if name != "std" and "p50" in arrays:
-                # Of whole rays, which do not fall.
-                before = np.where(edges <= starts[:, None], values, np.nan)
-                near = np.fmax(near, np.fmax.reduce(before, axis=1, keepdims=True))
-            near[alone] = np.nan if name == "std" else 0.0
-            longer = near + (0.0 if name == "std" else added)
-            found[name] = np.where(filled, longer, values).astype(np.float32)
-        return found, origin.astype(np.float32)
+                # Curves along whole rays do not fall.
+                before = np.where(far <= starts, values, np.nan)
+                near = np.fmax(near, np.fmax.reduce(before, axis=0, keepdims=True))
+            own[name] = np.where(filled, near, values)
+        found = _joined(own, (*own, FILLED), added, filled, filled & (ends <= NOTHING))
+        single = {str(name): part.astype(np.float32) for name, part in found.items()}
+        return single, single.pop(FILLED)
 
     def _split(
         self, places: Places, integrated: bool
@@ -191,29 +187,22 @@ class Continued(Answers):
 
         The last two are the rows that the other adds to, and those that are its alone.
         """
+        known, put = np.isfinite(places.distance), np.full(len(places), np.nan)
         if not integrated:
-            put, filled = self._holes(places)
+            filled = known & (self.support(places) <= 0)
+            if filled.any():
+                there = places.select(filled)
+                put[filled] = self.other.central(there, integrated=False)
+            # Where the other has no value the map keeps its own.
+            filled &= np.isfinite(put)
             return places, put, filled, filled
         ends = self.ends(places)
-        filled = np.isfinite(places.distance) & (places.distance > ends)
+        filled = known & (places.distance > ends)
         starts = np.maximum(ends, NOTHING)
         near = places.at(np.where(filled, starts, places.distance))
-        put = np.full(len(places), np.nan)
         if filled.any():
             put[filled] = self.added(places.select(filled), starts[filled])
         return near, put, filled, filled & (ends <= NOTHING)
-
-    def _holes(self, places: Places) -> tuple[np.ndarray, np.ndarray]:
-        """Densities of the other, and the rows where they stand for the map's own."""
-        inside = self.own.box.contains(places.positions())
-        filled = np.isfinite(places.distance) & ~inside
-        filled[inside] = self.own.support(places.select(inside)) <= 0
-        put = np.full(len(places), np.nan)
-        if filled.any():
-            kind = self.other.central(integrated=False)
-            put[filled] = self.other.density(places.select(filled), (kind,))[kind]
-        # Where the other has no value the map keeps its own.
-        return put, filled & np.isfinite(put)
 
 
 def _joined(
@@ -232,7 +221,7 @@ def _joined(
         # Beyond both maps nothing is known, nor an error.
         values[filled & ~known] = np.nan
         if not error:
-            values[known] += put[known].reshape(-1, *[1] * (values.ndim - 1))
+            values[known] += put[known].reshape(-1, *[1] * (values.ndim - put.ndim))
         found[kind] = values
     if FILLED in kinds:
         found[FILLED] = np.where(known, np.where(alone, OTHER, JOINED), OWN)
@@ -244,13 +233,12 @@ def filled_cube(cube: Cube, other: Answers) -> Cube:
 
     The array ``filled`` is 1 there, else 0. The std is not known where they are.
     """
-    kind = other.central(integrated=False)
 
     def fill(level: Cube) -> Cube:
         z, y, x = np.meshgrid(level.z, level.y, level.x, indexing="ij")
         hole = level.arrays["support"] <= 0
         points = Places.of_points(np.stack([x, y, z], axis=-1)[hole])
-        values = other.density(points, (kind,))[kind]
+        values = other.central(points, integrated=False)
         filled = np.zeros(hole.shape, dtype=np.float32)
         filled[hole] = np.isfinite(values)
         arrays = {name: own.copy() for name, own in level.arrays.items()}

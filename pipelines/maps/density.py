@@ -19,7 +19,7 @@ from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.sky import Columns
+from pipelines.cubes.sky import Columns, Ends
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
 
@@ -33,7 +33,7 @@ def map_cube(
     run: Run,
     *,
     spacing: float | None = None,
-    within: Mapping[str, tuple[float, float]] | None = None,
+    within: Mapping[str, Ends] | None = None,
 ) -> Cube:
     """Return the posterior of the density at the grid points, and the support.
 
@@ -43,22 +43,32 @@ def map_cube(
     corner on, and ``within`` ranges of x, y and z; otherwise a run with finer grids has
     a finer cube for each.
 
-    Raises
-    ------
-    InputError
-        If the spacing is not positive or leaves fewer than two points along an axis.
+    Raises `InputError` if the spacing is not positive or leaves fewer than two points
+    along an axis.
     """
-    if spacing is not None:
-        axes = _axes(run, spacing, within or {})
-        points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-        support = run.support_at(points.numpy()).reshape(-1)
-        moments = cell_means(run, points.reshape(-1, 3), (spacing,))
-        return _cube(run, axes, support, moments)
-    return map_and_columns(run, {})[0]
+    if spacing is None:
+        return map_and_columns(run, {})[0]
+    if not spacing > 0:
+        raise InputError(f"--spacing is a positive number of pc, got {spacing:g}")
+    axes, grid = [], run.plan.grid
+    for name, low, high in zip(AXES, grid.lower, grid.upper, strict=True):
+        count = math.floor((high - low) / spacing + 1e-9) + 1
+        axis = low + spacing * torch.arange(count, dtype=torch.float64)
+        first, last = (within or {}).get(name, (low, high))
+        axes.append(axis[(axis >= first - 1e-9) & (axis <= last + 1e-9)])
+        if len(axes[-1]) < 2:
+            raise InputError(
+                f"--spacing {spacing:g} leaves {len(axes[-1])} points along {name} "
+                f"between {max(low, first):g} and {min(high, last):g} pc, expected 2 "
+                "or more"
+            )
+    points = torch.cartesian_prod(*axes)
+    support = run.support_at(points.numpy())
+    return _cube(run, axes, support, cell_means(run, points, (spacing,)))
 
 
 def map_and_columns(
-    run: Run, between: Mapping[str, tuple[float, float] | None]
+    run: Run, between: Mapping[str, Ends | None]
 ) -> tuple[Cube, dict[str, Columns]]:
     """Return the cube of `map_cube` and `columns`, from one pass over the grid.
 
@@ -87,8 +97,7 @@ def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z 
     points = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij"), axis=-1)
     places = torch.from_numpy(np.ascontiguousarray(points.reshape(-1, 3)[:, ::-1]))
     values = np.empty((count, len(places)), dtype=np.float32)
-    widths = [float(axis[1] - axis[0]) for axis in (cube.x, cube.y, cube.z)]
-    posterior = run.posterior.over_cells(widths)
+    posterior = run.posterior.over_cells(cube.spacing)
     for first in range(0, len(places), _POINTS):
         part = slice(first, first + _POINTS)
         found, _ = posterior.sampled(PointValues(places[part]))
@@ -96,12 +105,6 @@ def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z 
     values = values.reshape(count, *points.shape[:3])
     values[:, np.isnan(cube.arrays["mean"])] = np.nan
     return values
-
-
-def _moments_on(run: Run, grid: Grid) -> Moments:
-    if isinstance(run.posterior.model, RowwiseGaussian):
-        return _inducing_moments(run.posterior, run.posterior.model)
-    return cell_means(run, grid.points(), grid.spacing)
 
 
 def cell_means(run: Run, points: Tensor, widths: Sequence[float]) -> Moments:
@@ -112,45 +115,8 @@ def cell_means(run: Run, points: Tensor, widths: Sequence[float]) -> Moments:
     return run.posterior.over_cells(widths).moments(PointValues(points), rows=2**18)
 
 
-def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
-    """Moments and support in C order of x, y and z."""
-    shape = tuple(len(axis) for axis in axes)
-    # From C order of (x, y, z) to (z, y, x).
-    arrays = {
-        name: np.ascontiguousarray(values.reshape(shape).T, dtype=np.float32)
-        for name, values in {**summaries(moments), "support": support}.items()
-    }
-    x, y, z = (axis.numpy() for axis in axes)
-    return Cube(x=x, y=y, z=z, arrays=arrays, meta=provenance(run))
-
-
-def _axes(
-    run: Run, spacing: float, within: Mapping[str, tuple[float, float]]
-) -> list[Tensor]:
-    """Return coordinates [pc] that are ``spacing`` apart in the box and the ranges."""
-    if not spacing > 0:
-        raise InputError(f"--spacing is a positive number of pc, got {spacing:g}")
-    grid, found = run.plan.grid, []
-    for name, low, high in zip(AXES, grid.lower, grid.upper, strict=True):
-        count = math.floor((high - low) / spacing + 1e-9) + 1
-        axis = low + spacing * torch.arange(count, dtype=torch.float64)
-        first, last = within.get(name, (low, high))
-        axis = axis[(axis >= first - 1e-9) & (axis <= last + 1e-9)]
-        if len(axis) < 2:
-            raise InputError(
-                f"--spacing {spacing:g} leaves {len(axis)} points along {name} between "
-                f"{max(low, first):g} and {min(high, last):g} pc, expected 2 or more"
-            )
-        found.append(axis)
-    return found
-
-
 def columns(
-    run: Run,
-    along: str = "z",
-    between: tuple[float, float] | None = None,
-    *,
-    level: int = 0,
+    run: Run, along: str = "z", between: Ends | None = None, *, level: int = 0
 ) -> Columns:
     """Return the density integrated along an axis, from first to last grid point.
 
@@ -171,8 +137,7 @@ def columns(
         )
     if _is_corrected(run):
         return _swept(run, grid, {along: (low, high)})[1][along]
-    shape = (grid.shape[up], grid.shape[across])
-    start = torch.zeros(*shape, 3, dtype=torch.float64)
+    start = torch.zeros(grid.shape[up], grid.shape[across], 3, dtype=torch.float64)
     start[..., up] = grid.axis(up)[:, None]
     start[..., across] = grid.axis(across)
     start[..., axis] = low
@@ -183,8 +148,8 @@ def columns(
         end.reshape(-1, 3), FixedStep(step=step), start=start.reshape(-1, 3)
     )
     rows = max(1, int(_NODES * step / (high - low)))
-    found = run.posterior.moments(through, rows=rows)
-    arrays = {k: value.reshape(shape) for k, value in summaries(found).items()}
+    found = summaries(run.posterior.moments(through, rows=rows))
+    arrays = {name: values.reshape(start.shape[:2]) for name, values in found.items()}
     return Columns(along=along, low=low, high=high, arrays=arrays)
 
 
@@ -193,8 +158,34 @@ def _is_corrected(run: Run) -> bool:
     return run.posterior.residual is not None and len(run.posterior.samples) > 0
 
 
+def _moments_on(run: Run, grid: Grid) -> Moments:
+    posterior: Posterior = run.posterior
+    model = posterior.model
+    if not isinstance(model, RowwiseGaussian):
+        return cell_means(run, grid.points(), grid.spacing)
+    # At its inducing points the published engine needs no solve: u = R ε.
+    mean = model.whitening.colour(posterior.mean)
+    std = torch.full_like(mean, torch.nan)
+    if len(posterior.samples):
+        deviations = model.whitening.colour(posterior.samples) - mean
+        std = (deviations**2).mean(dim=0).sqrt()
+    offset = model.mean(model.whitening.points.cpu())
+    return Moments(mean=mean.cpu() + offset, std=std.cpu())
+
+
+def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
+    """Return moments and support, which are in C order of x, y and z, as a cube."""
+    shape = tuple(len(axis) for axis in axes)
+    arrays = {
+        name: np.ascontiguousarray(values.reshape(shape).T, dtype=np.float32)
+        for name, values in {**summaries(moments), "support": support}.items()
+    }
+    x, y, z = (axis.numpy() for axis in axes)
+    return Cube(x=x, y=y, z=z, arrays=arrays, meta=provenance(run))
+
+
 def _swept(
-    run: Run, grid: Grid, between: Mapping[str, tuple[float, float] | None]
+    run: Run, grid: Grid, between: Mapping[str, Ends | None]
 ) -> tuple[Moments, dict[str, Columns]]:
     """Return moments of the corrected density at a grid's points, and of integrals.
 
@@ -232,14 +223,14 @@ def _swept(
             sums[along].append([field.movedim(axis, -1) @ weight for field in fields])
     found = {}
     for along, (low, high) in ends.items():
-        joined = (
+        totals, variances = (
             torch.stack(pieces).sum(0) if along == "x" else torch.cat(pieces, dim=1)
             for pieces in zip(*sums[along], strict=True)
         )
-        totals, variances = (piece.flatten(1) for piece in joined)
-        moments = moments_over_samples(totals, variances, positive=positive)
-        across, up = (i for i in range(3) if i != AXES.index(along))
-        shape = (grid.shape[across], grid.shape[up])
+        shape = totals.shape[1:]
+        moments = moments_over_samples(
+            totals.flatten(1), variances.flatten(1), positive=positive
+        )
         arrays = {k: v.reshape(shape).T for k, v in summaries(moments).items()}
         found[along] = Columns(along=along, low=low, high=high, arrays=arrays)
     return Moments.joined(parts), found
@@ -254,15 +245,3 @@ def _node_weights(points: Tensor, low: float, high: float) -> Tensor:
     weights[:-1] += width * (1 - middle)
     weights[1:] += width * middle
     return weights
-
-
-def _inducing_moments(posterior: Posterior, model: RowwiseGaussian) -> Moments:
-    """At its inducing points the published engine needs no solve: ``u = R ε``."""
-    mean = model.whitening.colour(posterior.mean)
-    deviations = model.whitening.colour(posterior.samples) - mean
-    if len(deviations):
-        std = (deviations**2).mean(dim=0).sqrt()
-    else:
-        std = torch.full_like(mean, float("nan"))
-    offset = model.mean(model.whitening.points.cpu())
-    return Moments(mean=mean.cpu() + offset, std=std.cpu())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,9 @@ from torch import Tensor
 from dustmap.isotonic import non_decreasing
 from dustmap.models.lognormal import LogNormal
 from dustmap.moments import Moments, moments_over_samples
+from pipelines.base.progress import Progress, say
 from pipelines.base.quantiles import summaries
+from pipelines.cubes.sky import REGRESSION
 from pipelines.model.observations import exit_distances, rays
 from pipelines.run.folder import Run
 
@@ -21,8 +24,7 @@ from pipelines.run.folder import Run
 _RESIDUAL_SEED = 1
 # Bytes of samples' densities that are kept for the next segments.
 _DENSITIES = 2**31
-# Segments at once: some 400 bytes each while their weights are made, and 16 for every
-# sample.
+# Segments at once: 400 bytes each while weights are made, and 16 for every sample.
 _SEGMENTS = 2**19
 
 
@@ -33,16 +35,15 @@ def segment_moments(
     combine: Callable[[Tensor], Tensor],
     kept: list[Tensor],
     *,
-    joint: bool,
     outwards: bool = False,
 ) -> Moments:
     """Return moments [mag] of what ``combine`` makes of integrals from near to far.
 
     Samples are combined before moments are taken. What the grid cannot resolve of a
-    Gaussian density is drawn jointly, or taken to be the same for all segments that are
-    combined; that of a log-normal density is combined by its variances. With
-    ``outwards`` they make integrals from the observer to ``far``, which the stars'
-    residual corrects.
+    Gaussian density is taken to be the same for all segments that are combined; that
+    of a log-normal density is combined by its variances. With ``outwards`` the results
+    are integrals from the observer to ``far``: the unresolved part is drawn jointly,
+    and the stars' residual corrects them.
 
     ``kept`` has the densities of a log-normal posterior's samples for the next call,
     where they fit in 2 GiB together.
@@ -63,7 +64,7 @@ def segment_moments(
             found = [[combined(part) for part in pair] for pair in pairs]
             values, unresolved = (torch.stack(parts) for parts in zip(*found))
             return moments_over_samples(values, unresolved, positive=True)
-        # What is unresolved is learnt from the stars near.
+        # The unresolved part is learnt from nearby stars.
         values = [combined(model.weights.matvec(density)) for density in densities]
         values, variance = residual.correct(far, torch.stack(values))
         found = moments_over_samples(values, variance, positive=True)
@@ -75,7 +76,7 @@ def segment_moments(
     for sample in posterior.samples:
         deviation = combined(model.apply(sample)) - mean
         variance += deviation**2 / len(posterior.samples)
-    if joint:
+    if outwards:
         count = run.plan.residual_count
         generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
         repeated = posterior.mean.expand(count, -1)
@@ -98,11 +99,14 @@ def _densities(
         yield density
 
 
-class RayIntegrals:
-    """``∫_0^d ρ ds`` for many rays and distances, with the moments of the integral.
+def ray_integrals(
+    run: Run, directions: np.ndarray, edges: np.ndarray
+) -> Iterator[tuple[slice, Moments]]:
+    """Yield moments [mag] of ``∫_0^d ρ ds`` for some rays after others, in order.
 
+    They have the shape ``(e, rays of the part)``, NaN where a ray has left the box.
     Samples and sub-grid residual are accumulated along every ray before moments are
-    taken. Rays are cut into segments, which are looked at half a million at a time.
+    taken. Rays are cut into segments, half a million in a part.
 
     Parameters
     ----------
@@ -113,50 +117,82 @@ class RayIntegrals:
     edges
         Increasing distances [pc], shape ``(e,)`` or ``(e, n)``.
     """
-
-    def __init__(self, run: Run, directions: np.ndarray, edges: np.ndarray) -> None:
-        self._run, self._directions = run, torch.as_tensor(directions)
-        self._kept: list[Tensor] = []
-        distances = torch.as_tensor(edges, dtype=torch.float64)
-        self.shape = (len(edges), len(directions))
-        self._edges = distances.reshape(len(edges), -1).expand(self.shape)
-
-    def parts(self) -> Iterator[slice]:
-        """Runs of directions, in order, to ask `moments` for one after another."""
-        exits = exit_distances(self._run.plan.grid, self._directions)
-        start = 0
-        while start < self.shape[1]:
-            # Points outside the box cost a place in arrays, a fourth of a segment's.
-            window = slice(start, start + max(1, 4 * _SEGMENTS // self.shape[0]))
-            inside = self._edges[:, window] <= exits[window]
-            segments = inside.sum(dim=0).cumsum(dim=0)
-            most = torch.tensor(max(_SEGMENTS, int(segments[0])))
-            stop = start + int(torch.searchsorted(segments, most, right=True))
-            yield slice(start, stop)
-            start = stop
-
-    def moments(self, part: slice) -> Moments:
-        """Moments [mag] of shape ``(e, len(part))``; NaN where a ray left the box."""
-        plan, posterior = self._run.plan, self._run.posterior
-        far = self._edges[:, part, None] * self._directions[part]
+    plan = run.plan
+    kept: list[Tensor] = []
+    towards = torch.as_tensor(directions)
+    distances = torch.as_tensor(edges, dtype=torch.float64).reshape(len(edges), -1)
+    distances = distances.expand(len(edges), len(directions))
+    exits, start = exit_distances(plan.grid, towards), 0
+    while start < len(directions):
+        # Points outside the box cost a place in arrays, a fourth of a segment's.
+        window = slice(start, start + max(1, 4 * _SEGMENTS // len(edges)))
+        segments = (distances[:, window] <= exits[window]).sum(dim=0).cumsum(dim=0)
+        most = torch.tensor(max(_SEGMENTS, int(segments[0])))
+        part = slice(start, start + int(torch.searchsorted(segments, most, right=True)))
+        start = part.stop
+        far = distances[:, part, None] * towards[part]
         inside = plan.grid.contains(far.reshape(-1, 3)).reshape(far.shape[:2])
-        places = inside.reshape(-1).nonzero()[:, 0]
-        if not plan.is_full_batch:
+        if plan.is_full_batch:
+            places = inside.reshape(-1).nonzero()[:, 0]
+
+            def outwards(values: Tensor, inside=inside, places=places) -> Tensor:
+                """The sum along each ray up to the end of each segment."""
+                total = torch.zeros(inside.shape, dtype=torch.float64)
+                total.view(-1)[places] = values
+                return total.cumsum(dim=0).view(-1)[places]
+
+            near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
+            ends = far[inside], near[inside]
+            found = segment_moments(run, *ends, outwards, kept, outwards=True)
+        else:
             # Rows are exact there, and their joint residuals too expensive: whole rays.
-            return _scattered(posterior.moments(rays(plan, far[inside])), inside)
+            found = run.posterior.moments(rays(plan, far[inside]))
+        arrays = {}
+        for name in (field.name for field in fields(Moments)):
+            if (values := getattr(found, name)) is not None:
+                arrays[name] = torch.full(inside.shape, torch.nan, dtype=torch.float64)
+                arrays[name][inside] = values
+        yield part, Moments(**arrays)
 
-        def outwards(values: Tensor) -> Tensor:
-            """The sum along each ray up to the end of each segment."""
-            total = torch.zeros(inside.shape, dtype=torch.float64)
-            total.view(-1)[places] = values
-            return total.cumsum(dim=0).view(-1)[places]
 
-        near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
-        ends = far[inside], near[inside]
-        found = segment_moments(
-            self._run, *ends, outwards, self._kept, joint=True, outwards=True
-        )
-        return _scattered(found, inside)
+def integrals_along(
+    run: Run, directions: np.ndarray, edges: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return moments by name (float32), shape ``(e, n)``, as `ray_integrals`.
+
+    The second result is what `outward_summaries` changed, if anything: the number of
+    ``rays`` and of those ``changed``, and the largest and the median over rays of the
+    largest change of the median [mag in the run's band].
+    """
+    arrays: dict[str, np.ndarray] = {}
+    changes = np.zeros(len(directions))
+    with Progress(
+        description="integrated extinction", total=len(directions), unit="px"
+    ) as progress:
+        for part, moments in ray_integrals(run, directions, edges):
+            found, changes[part] = outward_summaries(moments)
+            for name, values in found.items():
+                if name not in arrays:
+                    shape = (len(edges), len(directions))
+                    arrays[name] = np.empty(shape, dtype=np.float32)
+                arrays[name][:, part] = values
+            progress.update(part.stop - part.start)
+    changed = int(np.count_nonzero(changes))
+    if not changed:
+        return arrays, {}
+    largest, middle = float(changes.max()), float(np.median(changes))
+    say(
+        f"the median extinction fell along {changed:,} of {len(changes):,} rays: "
+        f"isotonic regression changes it by {largest:.2g} mag at most, and by "
+        f"{middle:.2g} mag along the median ray"
+    )
+    changed_by = {
+        "rays": len(changes),
+        "changed": changed,
+        "largest_change_mag": largest,
+        "median_change_mag": middle,
+    }
+    return arrays, {REGRESSION: changed_by}
 
 
 def outward_summaries(
@@ -184,17 +220,3 @@ def outward_summaries(
     middle = names.index("p50")
     changes = np.abs(rising[middle] - curves[middle]).reshape(rays, distances)
     return found, np.nan_to_num(changes).max(axis=1)
-
-
-def _scattered(moments: Moments, inside: Tensor) -> Moments:
-    """Moments of the segments inside as an array over distances and directions."""
-
-    def full(values: Tensor) -> Tensor:
-        array = torch.full(tuple(inside.shape), float("nan"), dtype=torch.float64)
-        array[inside] = values
-        return array
-
-    found = {field.name: getattr(moments, field.name) for field in fields(Moments)}
-    return Moments(
-        **{k: full(value) for k, value in found.items() if value is not None}
-    )

@@ -6,8 +6,8 @@ import importlib
 import inspect
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +17,12 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import open_checked, read_fits
-from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
+from pipelines.formats.healpix import SHELLS, read_healpix
 from pipelines.formats.vtk import read_vti
 from pipelines.formats.zarr import read_zarr
 from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kind
 from pipelines.maps.places import Places
-from pipelines.maps.stored import of_cube, of_shells, of_sky_maps, open_store
+from pipelines.maps.stored import of_cube, of_sky_maps, open_store
 from pipelines.saving.workspace import SUFFIX, unfinished
 
 Form = Literal["run", "store", "vti", "npz", "cube", "sky", "shells", "stars"]
@@ -38,22 +38,16 @@ def form_of(path: Path) -> Form:
     """Return what a path holds.
 
     A folder is a run, finished or not, unless it is a store; a file that begins like
-    none of the others is taken for FITS.
-
-    Raises
-    ------
-    InputError
-        If nothing is there, or a FITS file is damaged.
+    none of the others is taken for FITS. Raises `InputError` if nothing is there, or a
+    FITS file is damaged.
     """
-    if unfinished(path) is not None and (
-        path.name.endswith(SUFFIX) or not path.exists()
-    ):
+    stopped = unfinished(path) is not None
+    if stopped and (path.name.endswith(SUFFIX) or not path.exists()):
         return "run"
     if not path.exists():
         raise InputError(
             f"{path} does not exist: expected what `dustmap export RUN` wrote "
-            "(map.zarr, map.fits, map.vti, map.healpix.fits or shells), or the folder "
-            "of a run"
+            "(map.zarr, map.fits, map.vti or map.healpix.fits), or the folder of a run"
         )
     if path.is_dir():
         if (path / "zarr.json").is_file():
@@ -72,45 +66,65 @@ def form_of(path: Path) -> Form:
         return "sky" if table else "cube"
 
 
-def open_answers(path: str | Path) -> Answers:
+def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answers:
     """Open a map.
 
-    ``path`` is a map store (``dustmap export RUN --zarr map.zarr``), of which only the
-    chunks around places are read; another export (``map.fits``, ``map.vti``,
-    ``map.healpix.fits`` or shells) or an archive (`read_npz`), which is read whole and
-    holds less; or a run folder, which computes every answer anew.
+    Parameters
+    ----------
+    path
+        A map store (``dustmap export RUN --zarr map.zarr``), of which only the chunks
+        around places are read; another export (``map.fits``, ``map.vti``,
+        ``map.healpix.fits``) or an archive (`read_npz`), which is read whole and holds
+        less; or a run folder, which computes every answer anew.
+    samples
+        The run folder that draws posterior samples beside an export.
 
     Raises
     ------
     InputError
-        If it is none of these, or is incomplete or altered.
+        If it is none of these, or is incomplete or altered, or if the samples are those
+        of another map or band.
     """
     path = Path(path)
     match form := form_of(path):
         case "run":
             return open_run(path)
         case "store":
-            return open_store(path)
+            answers = open_store(path)
         case "sky":
-            return of_sky_maps(path, read_healpix(path))
+            answers = of_sky_maps(path, read_healpix(path))
         case "shells":
-            return of_shells(path, read_shells(path))
+            raise InputError(
+                f"{path} has mean densities between distances and answers nowhere "
+                "else: name the run or its map.zarr"
+            )
         case "stars":
             raise InputError(
                 f"{path} is a table of stars, not a map: fit a map to it with `dustmap "
                 "fit` (after `dustmap ingest`), and name that"
             )
-    return of_cube(path, _read_cube(path, form))
+        case _:
+            answers = of_cube(path, _READERS[form](path))
+    if samples is None:
+        return answers
+    draws = open_run(samples)
+    if draws.band != answers.band:
+        raise InputError(
+            f"{path} is a map of {answers.band or 'an unnamed band'}, the samples "
+            f"are of {draws.band or 'an unnamed band'}: open the map that was exported "
+            "from this run as it is"
+        )
+    ours, theirs = answers.box, draws.box
+    if not np.allclose([ours.lower, ours.upper], [theirs.lower, theirs.upper]):
+        raise InputError(
+            f"{path} spans {ours.lower} to {ours.upper} pc, the samples "
+            f"{theirs.lower} to {theirs.upper} pc: they are of another map"
+        )
+    return replace(answers, draws=draws)
 
 
 def open_run(path: str | Path) -> Answers:
-    """Open the folder of a run, and nothing else.
-
-    Raises
-    ------
-    InputError
-        If it is none, or is incomplete or altered.
-    """
+    """Open the folder of a run; raises `InputError` if it is none, or was altered."""
     # Which need torch.
     from pipelines.maps.run_map import RunMap
     from pipelines.run.folder import read_run
@@ -149,34 +163,32 @@ def open_other(
         If it cannot be opened, or a choice is missing.
     """
     scale = 1.0 if factor is None else factor
-    named = isinstance(reference, str) and reference.startswith(PACKAGE)
-    if named:
+    if isinstance(reference, Answers):
+        return reference.converted(None, scale)
+    source, name = reference, type(reference).__name__
+    if isinstance(reference, str) and reference.startswith(PACKAGE):
         if factor is None:
             raise InputError(
                 f"{reference}: say with --factor what turns its values into mag (or, "
                 "with --differential, mag/pc) in the band of this map; see its docs"
             )
-        source = open_package(reference.removeprefix(PACKAGE))
+        source, name = open_package(reference.removeprefix(PACKAGE)), reference
     elif isinstance(reference, str | Path):
         path = Path(reference)
         form = form_of(path)
-        if form not in ("store", "vti", "npz", "cube"):
+        if form not in _READERS:
             return open_answers(path).converted(None, scale)
-        return of_cube(path, _read_cube(path, form), blank=True).converted(None, scale)
-    elif isinstance(reference, Answers):
-        return reference.converted(None, scale)
-    else:
-        source = reference
-    name = type(source).__name__
-    if not hasattr(source, "query"):
+        cube = _READERS[form](path)
+        return of_cube(path, cube, blank=True).converted(None, scale)
+    elif not hasattr(source, "query"):
         raise InputError(f"{name} is no map: it has no .query")
     if integrated is None:
         raise InputError(
-            f"say what {name}.query gives: extinction (integrated=True, --integrated) "
-            "or density (integrated=False, --differential)"
+            f"say what the query of {name} gives: extinction (integrated=True, "
+            "--integrated) or density (integrated=False, --differential)"
         )
     found = QueriedMap(
-        path=Path(reference if named else name),
+        path=Path(name),
         source=source,
         integrated=integrated,
         options=query or {},
@@ -185,29 +197,13 @@ def open_other(
     return found.converted(None, scale)
 
 
-def _read_cube(path: Path, form: Form) -> Cube:
-    """Read a whole cube of any format."""
-    if form == "store":
-        return read_zarr(path)
-    if form == "vti":
-        return read_vti(path)
-    return read_npz(path) if form == "npz" else read_fits(path)
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class QueriedMap(Answers):
     """An object with ``.query(coordinates)``, as the package dustmaps has them.
 
-    Parameters
-    ----------
-    source
-        The object.
-    integrated
-        Whether its values are extinctions from the observer, or else densities.
-    options
-        Keywords of ``query``, such as ``mode="median"``.
-    step
-        Spacing [pc] over which densities are integrated and extinctions differenced.
+    Its values are extinctions from the observer if ``integrated``, else densities.
+    ``options`` are keywords of ``query``, such as ``mode="median"``; ``step`` is the
+    spacing [pc] over which densities are integrated and extinctions differenced.
     """
 
     source: Any
@@ -226,13 +222,10 @@ class QueriedMap(Answers):
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
     ) -> Found:
+        answer = self._differenced if self.integrated else self._summed
         if integrated == self.integrated:
-            values = self._query(places)
-        elif self.integrated:
-            values = self._differenced(places)
-        else:
-            values = self._summed(places)
-        return dict.fromkeys(kinds, values)
+            answer = self._query
+        return dict.fromkeys(kinds, answer(places))
 
     def _query(self, places: Places) -> np.ndarray:
         values = self.source.query(places.coords, **self.options)
@@ -271,12 +264,9 @@ class QueriedMap(Answers):
 
 
 def open_package(name: str) -> Any:
-    """Open a map object of the package dustmaps: ``MODULE`` or ``MODULE.CLASS``.
+    """Open a map object of the package dustmaps: ``MODULE.CLASS``.
 
-    Raises
-    ------
-    InputError
-        If the package, the map or its data are not there.
+    Raises `InputError` if the package, the map or its data are not there.
     """
     module_name, _, class_name = name.partition(".")
     with warnings.catch_warnings():
@@ -295,50 +285,47 @@ def open_package(name: str) -> Any:
         for name, each in inspect.getmembers(module, inspect.isclass)
         if issubclass(each, base) and each.__module__ == module.__name__
     }
-    local = [n for n in found if n.endswith("Query") and "Web" not in n]
-    chosen = class_name or (local[0] if len(local) == 1 else "")
-    if chosen not in found:
+    if class_name not in found:
         raise InputError(
             f"name one of the maps of dustmaps.{module_name} as {PACKAGE}{module_name}"
             f".CLASS: {', '.join(found) or 'there is none'}"
         )
     try:
-        return found[chosen]()
+        return found[class_name]()
     except (OSError, TypeError, ValueError) as error:
         raise InputError(
-            f"dustmaps.{module_name}.{chosen} cannot be opened "
-            f"({type(error).__name__}: {error}): fetch its data first, as its "
-            "documentation says, or open it in Python and call compare_map"
+            f"dustmaps.{name} cannot be opened ({type(error).__name__}: {error}): "
+            "fetch its data first, as its documentation says"
         ) from error
 
 
 def read_npz(path: Path) -> Cube:
-    """Read a cube from a NumPy archive.
+    """Read a cube from a NumPy archive; raises `InputError` if it holds none.
 
     It holds ``density`` of shape ``(x, y, z)``, with x towards l = 0 and z towards the
     north Galactic pole, in mag per unit of length of the axes, and these: ``x``, ``y``
     and ``z`` [pc], or ``grid_kpc`` [kpc] for all three.
-
-    Raises
-    ------
-    InputError
-        If it holds something else.
     """
     with np.load(path, allow_pickle=False) as archive:
-        held = ", ".join(sorted(archive.files))
         kpc = "grid_kpc" in archive
         try:
-            axes = (
-                [1000.0 * archive["grid_kpc"]] * 3
-                if kpc
-                else [archive[name] for name in "xyz"]
-            )
-            x, y, z = (np.asarray(axis, dtype=np.float64) for axis in axes)
+            axes = [archive["grid_kpc" if kpc else name] for name in "xyz"]
+            scale = 1000.0 if kpc else 1.0
+            x, y, z = (scale * np.asarray(axis, dtype=np.float64) for axis in axes)
             density = np.ascontiguousarray(archive["density"].T, dtype=np.float32)
             unit = "mag kpc-1" if kpc else "mag pc-1"
             return Cube(x=x, y=y, z=z, arrays={"density": density}, unit=unit)
         except (KeyError, ValueError) as error:
             raise InputError(
-                f"{path} holds {held}; expected density (x, y, z) and x, y, z [pc] or "
-                f"grid_kpc [kpc]: {error}"
+                f"{path} holds {', '.join(sorted(archive.files))}; expected density "
+                f"(x, y, z) and x, y, z [pc] or grid_kpc [kpc]: {error}"
             ) from error
+
+
+# Readers of whole cubes, by form.
+_READERS: dict[str, Callable[[Path], Cube]] = {
+    "store": read_zarr,
+    "vti": read_vti,
+    "npz": read_npz,
+    "cube": read_fits,
+}

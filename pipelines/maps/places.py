@@ -55,7 +55,7 @@ class Places:
 
     @property
     def coords(self) -> SkyCoord:
-        """As Galactic coordinates, flat."""
+        """The places as Galactic coordinates, flat."""
         return SkyCoord(
             l=self.l * u.deg,
             b=self.b * u.deg,
@@ -95,11 +95,8 @@ def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
     the places as the Sun sees them: those of another origin, such as the Galactic
     centre, are moved first.
 
-    Raises
-    ------
-    InputError
-        If it is no `SkyCoord`, or has no distance (or one without a unit) though one
-        is needed.
+    Raises `InputError` if it is no `SkyCoord`, or has no distance (or one without a
+    unit) though one is needed.
     """
     if not isinstance(coords, SkyCoord):
         raise InputError(

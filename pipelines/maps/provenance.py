@@ -9,13 +9,13 @@ import dustmap
 from pipelines.bands import Conversion, joined_bands
 from pipelines.catalog.provenance import surveys
 from pipelines.cubes.cube import Cube, field_unit
-from pipelines.cubes.sky import Columns, Integrated, ShellMaps, SkyMaps
+from pipelines.cubes.sky import Columns, ShellMaps, SkyMaps
 from pipelines.formats.citation import citation_block
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run
 
-Product = TypeVar("Product", Cube, Integrated, ShellMaps, SkyMaps, Columns)
+Product = TypeVar("Product", Cube, ShellMaps, SkyMaps, Columns)
 
 
 def provenance(run: Run) -> dict[str, Any]:
@@ -43,8 +43,7 @@ def convert(
     """Multiply extinctions or densities by ``factor``; lengths and places stay.
 
     It is that of the conversion unless given. Band and conversion are in the provenance
-    of the result, those of `Integrated` and `Columns` in that of the cube they belong
-    to.
+    of the result, those of `Columns` in that of the cube they belong to.
     """
     if factor is None:
         factor = 1.0 if change is None else change.factor
@@ -56,12 +55,8 @@ def convert(
         name: values * factor if field_unit(name, "mag") else values
         for name, values in product.arrays.items()
     }
-    if isinstance(product, Integrated | Columns):
+    if isinstance(product, Columns):
         return replace(product, arrays=arrays)
-    if isinstance(product, SkyMaps):
-        mean, std = arrays.pop("mean"), arrays.pop("std")
-        meta = converted(product.meta, change)
-        return replace(product, mean=mean, std=std, quantiles=arrays, meta=meta)
     return replace(product, arrays=arrays, meta=converted(product.meta, change))
 
 

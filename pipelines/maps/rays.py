@@ -18,13 +18,11 @@ from typing import NamedTuple
 import healpy
 import numpy as np
 
-from dustmap.grid import Grid
 from dustmap.nested_grids import NestedGrids
-from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, between
-from pipelines.cubes.cube import Cube, truth_extinction
-from pipelines.maps.cells import GridCells, Reader
+from pipelines.cubes.cube import Cube, farthest, truth_extinction
+from pipelines.maps.cells import GridCells, Take
 from pipelines.maps.places import Places
 
 # Sight lines handled at once, one value or a whole curve of each.
@@ -32,10 +30,6 @@ _VALUES, _CURVES = 1 << 17, 1 << 12
 # Points of rays at which cells are looked up, at once.
 _POINTS = 1 << 22
 
-NO_CURVES = (
-    "the distance of an extinction is read off precomputed curves: open the map store "
-    "of `dustmap export RUN --zarr`"
-)
 CROSSING_FLAGS = np.dtype(
     [("not_reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
 )
@@ -61,7 +55,7 @@ class PixelRays:
     ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED).
     """
 
-    reader: Reader
+    take: Take
     box: Box
     nside: int
     distance: np.ndarray
@@ -80,7 +74,7 @@ class PixelRays:
 
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
-        return self.reader.take("last_star", self._nearest(places))
+        return self.take("last_star", self._nearest(places))
 
     def at(self, names: Iterable[str], places: Places) -> Named:
         """Arrays by name at finite distances [mag], shape ``(n,)``.
@@ -102,7 +96,7 @@ class PixelRays:
         return found
 
     def crossings(
-        self, places: Places, extinction: np.ndarray, centre: str
+        self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         r"""Return distance, lower and upper end [pc], ``(3, n)``, and flags ``(n,)``.
 
@@ -113,19 +107,16 @@ class PixelRays:
         and its 16% quantile is where the 84% quantile of A(d) reaches a. Of a density
         that may be negative, and wherever else a curve falls, it is the first crossing.
         """
-        if centre not in ("median", "mean"):
-            raise InputError(f"centre is median or mean, got {centre!r}")
-        names = ("p50" if centre == "median" else "mean", "p84", "p16")
         nodes, normal = self.nodes, "p50" not in self.arrays
         found = np.full((3, len(places)), np.nan)
         for rows, near in self._blocks(places, _CURVES):
-            held = ("mean", "std") if normal else names
-            curves = {n: _curves(self._rays(n, near), near, nodes) for n in held}
+            held = ("mean", "std") if normal else ("p50", "p84", "p16")
+            curves = [_curves(self._rays(n, near), near, nodes) for n in held]
             if normal:
-                mean, std = curves["mean"], curves["std"]
-                curves = dict(zip(names, (mean, mean + std, mean - std)))
-            for part, name in enumerate(names):
-                found[part, rows] = _first(nodes, curves[name], extinction[rows])
+                mean, std = curves
+                curves = [mean, mean + std, mean - std]
+            for part, curve in enumerate(curves):
+                found[part, rows] = _first(nodes, curve, extinction[rows])
         known, reach = ~np.isnan(found[0]), self.reach(places)
         found[1] = np.minimum(found[1], reach)
         found[found > reach] = np.nan
@@ -143,7 +134,7 @@ class PixelRays:
         """Return the pixels' rays with a node at the observer, ``(u, k + 1)``."""
 
         def taken(name: str) -> np.ndarray:
-            return self.reader.take(f"extinction_{name}", near.pixels)
+            return self.take(f"extinction_{name}", near.pixels)
 
         if name in self.arrays:
             rays = taken(name)
@@ -248,12 +239,6 @@ class CubeRays:
         found = truth_extinction(self.cube, *ray, name=self.name)
         return dict.fromkeys(names, found)
 
-    def crossings(
-        self, places: Places, extinction: np.ndarray, centre: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        # A mean alone has no intervals.
-        raise InputError(NO_CURVES)
-
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
 
@@ -264,12 +249,6 @@ class CubeRays:
             return np.where(inside, found.reshape(points.shape[:-1]), 0.0)
 
         return last_seen(support_at, self.cells.grids, places.directions)
-
-
-def farthest(grid: Grid) -> float:
-    """Return the distance to the furthest corner of a box [pc]."""
-    sides = zip(grid.lower, grid.upper, strict=True)
-    return math.hypot(*(max(-low, high) for low, high in sides))
 
 
 def grid_steps(grids: NestedGrids, cells: float) -> np.ndarray:

@@ -24,8 +24,14 @@ from pipelines.maps.answers import Answers, Directions, Found, Kind, probability
 from pipelines.maps.density import columns, map_and_columns
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
-from pipelines.maps.sky import last_star, lines_of_sight, sky_maps
-from pipelines.maps.stored import ZarrMap, open_store
+from pipelines.maps.sky import (
+    default_distances,
+    default_nside,
+    integrated,
+    last_star,
+    lines_of_sight,
+)
+from pipelines.maps.stored import Stored, open_store
 from pipelines.model.observations import outward_rays
 from pipelines.run.facts import Facts, run_facts
 from pipelines.run.folder import Run
@@ -45,7 +51,7 @@ _NEAR_PLACES = 1e-3
 class RunMap(Answers):
     """A finished fit, which computes every answer anew.
 
-    Of whole products those that lie in its folder are read, the rest is computed.
+    Whole products that lie in its folder are read, the others are computed.
     """
 
     run: Run
@@ -59,6 +65,10 @@ class RunMap(Answers):
     @property
     def fit(self) -> Run:
         return self.run
+
+    @property
+    def has_samples(self) -> bool:
+        return True
 
     @property
     def box(self) -> Box:
@@ -126,20 +136,22 @@ class RunMap(Answers):
             maps = read_healpix(stored)
             if self._is_own(str(maps.meta.get("extinction_band", ""))):
                 return maps
-        chosen = None if distances is None else np.array(distances)
-        return sky_maps(self.run, distances=chosen, nside=nside)
+        chosen = default_distances(self.run) if distances is None else distances
+        nside = default_nside(self.run) if nside is None else nside
+        return integrated(self.run, distances=np.array(chosen), nside=nside)
 
     def _lines(self, directions: Directions | None) -> list[LineOfSight]:
         return lines_of_sight(self.run, directions)
 
     @cached_property
-    def _store(self) -> ZarrMap | None:
+    def _store(self) -> Stored | None:
         """The store in the run's folder, unless it is in another band."""
         path = self.path / "map.zarr"
         store = open_store(path) if path.exists() else None
         return store if store is not None and self._is_own(store.band) else None
 
     def _is_own(self, band: str) -> bool:
+        """Return true unless this is known to be another band."""
         return known_band(band) in ("", self.known_band)
 
     @cached_property

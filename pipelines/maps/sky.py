@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import healpy
 import numpy as np
@@ -17,26 +16,27 @@ from dustmap.functionals import PointValues
 from dustmap.moments import Moments, moments_over_samples
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.base.progress import Progress, say
+from pipelines.base.progress import Progress
 from pipelines.base.quantiles import NAMES, summaries
 from pipelines.catalog.schema import Stars, read_stars
-from pipelines.cubes.sky import (
-    Integrated,
-    LineOfSight,
-    ShellMaps,
-    SkyMaps,
-    check_distances,
+from pipelines.cubes.cube import farthest
+from pipelines.cubes.sky import LineOfSight, ShellMaps, SkyMaps, check_distances
+from pipelines.maps.integrals import (
+    integrals_along,
+    outward_summaries,
+    ray_integrals,
+    segment_moments,
 )
-from pipelines.maps.integrals import RayIntegrals, outward_summaries, segment_moments
 from pipelines.maps.provenance import provenance
-from pipelines.maps.rays import farthest, grid_steps, last_seen
+from pipelines.maps.rays import grid_steps, last_seen
 from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.
 _MOST_DISTANCES = 160
-# Of maps by default.
+# Finest resolution that is chosen by default.
 _FINEST_NSIDE = 128
-# Stars whose median extinction ranks a direction.
+# Lines of sight by default, and stars whose median extinction ranks a direction.
+_LINES = 6
 _NEAR = 7
 # Segments of rays looked at together: some 400 bytes each while W is made.
 _SEGMENTS = 2**20
@@ -44,12 +44,12 @@ _SEGMENTS = 2**20
 _ACROSS = 8
 
 
-def default_distances(run: Run, count: int = 6) -> np.ndarray:
-    """Return even, round distances [pc] out to the box's furthest face."""
-    reach = reach_of(run)
-    step = reach / count
-    power = 10.0 ** math.floor(math.log10(step))
-    step = max(f * power for f in (1, 2, 2.5, 5, 10) if f * power <= step * 1.0001)
+def default_distances(run: Run) -> np.ndarray:
+    """Return about six even, round distances [pc] out to the box's furthest face."""
+    reach = _furthest_face(run)
+    power = 10.0 ** math.floor(math.log10(reach / 6))
+    rounds = (factor * power for factor in (1, 2, 2.5, 5, 10))
+    step = max(step for step in rounds if step <= reach / 6 * 1.0001)
     return step * np.arange(1, math.floor(reach / step + 1e-9) + 1)
 
 
@@ -69,13 +69,10 @@ def ray_distances(run: Run) -> np.ndarray:
 def checked_distances(
     run: Run, distances: Sequence[float] | np.ndarray, *, edges: bool = False
 ) -> np.ndarray:
-    """Distances, or edges of shells, [pc] as float64.
+    """Return distances, or edges of shells, [pc] as float64.
 
-    Raises
-    ------
-    InputError
-        If they do not increase from above zero (edges: from zero), or end beyond the
-        map.
+    Raises `InputError` if they do not increase from above zero (edges: from zero), or
+    end beyond the map.
     """
     checked = np.asarray(distances, dtype=np.float64)
     check_distances(checked, edges=edges)
@@ -90,21 +87,16 @@ def checked_distances(
 
 
 def checked_nside(nside: int) -> int:
-    """The resolution, if NESTED maps have it."""
+    """Return the resolution, if NESTED maps have it."""
     if not healpy.isnsideok(nside, nest=True):
         raise InputError(f"nside must be a power of 2, got {nside}")
     return nside
 
 
 def pixel_directions(nside: int) -> np.ndarray:
-    """Unit vectors to the centres of all pixels (NESTED, Galactic), ``(npix, 3)``."""
+    """Return unit vectors to all pixels' centres (NESTED, Galactic), ``(npix, 3)``."""
     pixels = np.arange(healpy.nside2npix(nside))
     return unit_vectors(*healpy.pix2ang(nside, pixels, nest=True, lonlat=True))
-
-
-def reach_of(run: Run) -> float:
-    """Distance to the furthest face of the box along an axis [pc]."""
-    return float(np.abs([run.plan.grid.lower, run.plan.grid.upper]).max())
 
 
 def default_nside(run: Run) -> int:
@@ -114,12 +106,11 @@ def default_nside(run: Run) -> int:
     stars sharpens extinctions, pixels are no wider than the median separation of
     nearest stars. The published engine pays a solve for every pixel and distance: 8.
     """
-    nside = _nside_at(run, reach_of(run) / 2)
-    if run.posterior.residual is None:
-        return nside
-    directions = run.posterior.residual.rays.directions.numpy()
-    apart = float(np.median(KDTree(directions).query(directions, k=2)[0][:, 1]))
-    return _finer(nside, apart)
+    apart = math.inf
+    if run.posterior.residual is not None:
+        directions = run.posterior.residual.rays.directions.numpy()
+        apart = float(np.median(KDTree(directions).query(directions, k=2)[0][:, 1]))
+    return _nside(run, _furthest_face(run) / 2, apart)
 
 
 def ray_nside(run: Run) -> int:
@@ -128,94 +119,48 @@ def ray_nside(run: Run) -> int:
     Interpolation between rays is then off by 0.17 standard deviations at the far side
     of a box of 85 cells, by 0.6 with half the resolution. The published engine: 8.
     """
-    return _nside_at(run, reach_of(run))
+    return _nside(run, _furthest_face(run))
 
 
-def _nside_at(run: Run, distance: float) -> int:
-    if not run.plan.is_full_batch:
-        return 8
-    return _finer(16, min(run.plan.grid.spacing) / distance)
+def _furthest_face(run: Run) -> float:
+    """Distance to the furthest face of the box along an axis [pc]."""
+    return float(np.abs([run.plan.grid.lower, run.plan.grid.upper]).max())
 
 
-def _finer(nside: int, angle: float) -> int:
-    """Double the resolution until pixels are this wide [rad], or at their finest."""
-    while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > angle:
+def _nside(run: Run, distance: float, widest: float = math.inf) -> int:
+    """Return the coarsest resolution with pixels of a grid step at a distance [pc]."""
+    full = run.plan.is_full_batch
+    nside = 16 if full else 8
+    width = min(run.plan.grid.spacing) / distance if full else math.inf
+    while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > min(width, widest):
         nside *= 2
     return nside
 
 
 def integrated(
     run: Run, *, nside: int | None = None, distances: np.ndarray | None = None
-) -> Integrated:
-    """Return moments of the integrated extinction by pixel and distance.
+) -> SkyMaps:
+    """Return moments of the integrated extinction by distance and pixel.
 
-    Those of `outward_summaries`; the std is that of the integral. Distances and pixels
-    are `ray_distances` and `ray_nside` unless given. Memory: 20 bytes per pixel and
-    distance (0.6 GiB at most), and that of `RayIntegrals`.
+    The std is that of the integral, and curves do not fall (`outward_summaries`).
+    Distances and pixels are `ray_distances` and `ray_nside` unless given. Memory: 20
+    bytes per pixel and distance (0.6 GiB at most), and that of `ray_integrals`.
     """
     nside = checked_nside(ray_nside(run) if nside is None else nside)
     chosen = ray_distances(run) if distances is None else distances
     edges = checked_distances(run, chosen)
     directions = pixel_directions(nside)
     arrays, regression = integrals_along(run, directions, edges)
-    last = last_star(run, directions)
-    return Integrated(
-        distance=edges, arrays=arrays, last_star=last, regression=regression
+    return SkyMaps(
+        distances=edges,
+        arrays=arrays,
+        last_star=last_star(run, directions),
+        meta={**provenance(run), **regression},
     )
-
-
-def integrals_along(
-    run: Run, directions: np.ndarray, edges: np.ndarray
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Moments by name, shape ``(n, e)``, along unit vectors to distances [pc].
-
-    The second result is what `outward_summaries` changed, if anything: the number of
-    ``rays`` and of those ``changed``, and the largest and the median over rays of the
-    largest change of the median [mag in the run's band].
-    """
-    integrals = RayIntegrals(run, directions, edges)
-    arrays: dict[str, np.ndarray] = {}
-    changes = np.zeros(len(directions))
-    with Progress(
-        description="integrated extinction", total=len(directions), unit="px"
-    ) as progress:
-        for part in integrals.parts():
-            found, changes[part] = outward_summaries(integrals.moments(part))
-            for name, value in found.items():
-                if name not in arrays:
-                    arrays[name] = np.empty(integrals.shape[::-1], dtype=np.float32)
-                arrays[name][part] = value.T
-            progress.update(part.stop - part.start)
-    changed = int(np.count_nonzero(changes))
-    if not changed:
-        return arrays, {}
-    largest, middle = float(changes.max()), float(np.median(changes))
-    say(
-        f"the median extinction fell along {changed:,} of {len(changes):,} rays: "
-        f"isotonic regression changes it by {largest:.2g} mag at most, and by "
-        f"{middle:.2g} mag along the median ray"
-    )
-    changed_by = {
-        "rays": len(changes),
-        "changed": changed,
-        "largest_change_mag": largest,
-        "median_change_mag": middle,
-    }
-    return arrays, {"isotonic_regression": changed_by}
-
-
-def sky_maps(
-    run: Run, *, distances: np.ndarray | None = None, nside: int | None = None
-) -> SkyMaps:
-    """Return `integrated` at a few distances, with the provenance of the run."""
-    distances = default_distances(run) if distances is None else distances
-    nside = default_nside(run) if nside is None else nside
-    found = integrated(run, nside=nside, distances=distances)
-    return SkyMaps.of(found, provenance(run))
 
 
 def last_star(run: Run, directions: np.ndarray) -> np.ndarray:
-    """`last_seen` along unit vectors through a run [pc], shape ``(n,)``."""
+    """Return `last_seen` along unit vectors through a run [pc], shape ``(n,)``."""
     return last_seen(run.support_at, run.plan.nested_grids, directions)
 
 
@@ -233,10 +178,8 @@ def shell_maps(
     What the grid cannot resolve is taken to be the same for all rays of a pixel, an
     upper limit. Edges are 0 and `default_distances` unless given.
 
-    Raises
-    ------
-    InputError
-        If edges are not increasing or begin beyond the map, or nside is no power of 2.
+    Raises `InputError` if edges are not increasing or begin beyond the map, or nside is
+    no power of 2.
     """
     if edges is None:
         edges = np.concatenate([[0.0], default_distances(run)])
@@ -255,13 +198,10 @@ def shell_maps(
 def rays_across(run: Run, distance: float, nside: int) -> int:
     """Return the rays along a pixel's side, a grid step apart or less at a distance."""
     across = 1
-    width = healpy.nside2resol(nside) * distance
-    while (
-        run.plan.is_full_batch
-        and across < _ACROSS
-        and width / across > run.plan.step_at(distance)
-    ):
-        across *= 2
+    if run.plan.is_full_batch:
+        steps = healpy.nside2resol(nside) * distance / run.plan.step_at(distance)
+        while across < min(steps, _ACROSS):
+            across *= 2
     return across
 
 
@@ -288,7 +228,7 @@ def _shell(
         along = along[inside].reshape(-1, 3)
         if run.posterior.residual is None:
             pieces = high * along, low * along
-            moments = segment_moments(run, *pieces, average, kept, joint=False)
+            moments = segment_moments(run, *pieces, average, kept)
         else:
             moments = _corrected(run, along, (low, high), average)
         for name, value in summaries(moments).items():
@@ -337,7 +277,7 @@ def lines_of_sight(
     chosen = default_directions(stars) if directions is None else list(directions)
     vectors = unit_vectors(*np.array(chosen).T)
     edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
-    moments = RayIntegrals(run, vectors, edges).moments(slice(None))
+    ((_, moments),) = ray_integrals(run, vectors, edges)
     sampled = len(run.posterior.samples) > 0
     found, _ = outward_summaries(moments, quantiles=sampled)
     last = last_star(run, vectors)
@@ -370,8 +310,8 @@ def lines_of_sight(
     return lines
 
 
-def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]]:
-    """Return directions ``l, b`` [deg] of much extinction, spread over the sky.
+def default_directions(stars: Stars) -> list[tuple[float, float]]:
+    """Return six directions ``l, b`` [deg] of much extinction, spread over the sky.
 
     Stars in order of the median extinction of their neighbours in the sky, each at
     least 30 deg from those before (less where the field is small).
@@ -383,9 +323,9 @@ def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]
     order = np.argsort(np.median(around, axis=1))[::-1]
     separation = math.radians(30)
     chosen: list[int] = []
-    while len(chosen) < count and separation > 1e-4:
+    while len(chosen) < _LINES and separation > 1e-4:
         for index in order:
-            if len(chosen) == count:
+            if len(chosen) == _LINES:
                 break
             cosines = vectors[chosen] @ vectors[index] if chosen else np.zeros(0)
             if (cosines < math.cos(separation)).all():

@@ -6,13 +6,12 @@ the sky have no density and no support of cells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import healpy
 import numpy as np
 from astropy import units as u
 
@@ -21,7 +20,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, QUANTILES, between, normal
 from pipelines.cubes.cube import AXES, Cube, grid_of
-from pipelines.cubes.sky import Columns, Ends, LineOfSight, ShellMaps, SkyMaps
+from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.vtk import LEFT_OUT
 from pipelines.formats.zarr import (
     level_prefixes,
@@ -31,52 +30,71 @@ from pipelines.formats.zarr import (
     read_zarr,
 )
 from pipelines.maps.answers import Answers, Directions, Found, Kind, probability
-from pipelines.maps.cells import (
-    ChunkReader,
-    GridCells,
-    InMemory,
-    ShellCells,
-    cube_around,
-)
+from pipelines.maps.cells import ChunkReader, GridCells, in_memory
 from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
 from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
 
-# Of a box: positions that rounding puts this far beyond a face lie on it.
+# Positions that rounding puts this far [cells] beyond a face of the box lie on it.
 _EDGE = 5e-7
 _NO_DENSITY = ("support", "filled")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Stored(Answers):
-    """A map that ``dustmap export`` wrote, interpolated; it holds no samples.
+    """A map that ``dustmap export`` wrote, interpolated.
 
-    ``cells`` is None for maps of the sky, ``rays`` for a map that was exported without
-    integrated extinction; one of them is there.
+    Parameters
+    ----------
+    cells, rays
+        The density, ``None`` for maps of the sky, and the extinction, ``None`` for a
+        map that was exported without it; one of them is there.
+    read_cube, read_maps, read_columns
+        Return the whole products, the latter by axis, that the map holds.
+    blank
+        True if there is no value along rays on which the map has no dust at all: they
+        lie outside the footprint of a map of others.
+    draws
+        The run that draws posterior samples.
     """
 
-    cells: GridCells | ShellCells | None
+    cells: GridCells | None
     rays: PixelRays | CubeRays | None
+    read_cube: Callable[[], Cube] | None = None
+    read_maps: Callable[[], SkyMaps] | None = None
+    read_columns: Callable[[], dict[str, Columns]] = dict
+    blank: bool = False
+    draws: Answers | None = None
 
     @property
     def box(self) -> Box:
-        return self._rays().box if self.cells is None else self.cells.box
+        """Where the map is; rounding may pass the faces of cells."""
+        if self.cells is None:
+            return self._rays().box
+        box, slack = self.cells.box, _EDGE * np.array(self.cells.grids.box.spacing)
+        lower, upper = np.array(box.lower) - slack, np.array(box.upper) + slack
+        return Box(lower=tuple(lower.tolist()), upper=tuple(upper.tolist()))
 
     @property
     def facts(self) -> Facts:
-        reach, judged = "none", {"verdict": self.verdict} if self.verdict else {}
+        facts: Facts = {"density": "none", "integrated extinction": "none"}
+        if self.cells is not None:
+            facts["density"] = ", ".join(self.cells.arrays)
+            spacing = list(self.cells.grids.box.spacing)
+            facts = {**box_facts(self.cells.box, spacing), **facts}
         if self.rays is not None:
             known = ", ".join(self.rays.arrays)
-            reach = f"to {self.rays.distance[-1]:.5g} pc: {known}"
-        if self.cells is None:
-            return {"density": "none", "integrated extinction": reach, **judged}
-        return {
-            **box_facts(self.box, self.cells.spacing),
-            "density": ", ".join(self.cells.arrays),
-            "integrated extinction": reach,
-            **judged,
-        }
+            facts["integrated extinction"] = (
+                f"to {self.rays.distance[-1]:.5g} pc: {known}"
+            )
+        if self.verdict:
+            facts["verdict"] = self.verdict
+        return facts if self.draws is None else {**facts, **self.draws.facts}
+
+    @property
+    def has_samples(self) -> bool:
+        return self.draws is not None
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         part = self.rays if integrated else self.cells
@@ -98,9 +116,20 @@ class Stored(Answers):
         return self._rays().reach(places)
 
     def _crossings(
-        self, places: Places, extinction: np.ndarray, centre: str
+        self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        return self._rays().crossings(places, extinction, centre)
+        rays = self._rays()
+        if isinstance(rays, CubeRays):
+            # A mean alone has no intervals.
+            return super()._crossings(places, extinction)
+        return rays.crossings(places, extinction)
+
+    def _samples(
+        self, places: Places, integrated: bool, rng: np.random.Generator | None
+    ) -> np.ndarray:
+        if self.draws is None:
+            return super()._samples(places, integrated, rng)
+        return self.draws._samples(places, integrated, rng)
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -121,16 +150,22 @@ class Stored(Answers):
                 "name the run or its map.zarr"
             )
         read = part.at(names, places)
-
-        def value(kind: Kind) -> np.ndarray:
-            if len(made_of[kind]) == 1:
-                return read[made_of[kind][0]]
-            if positive:
-                arrays = {name: read[name] for name in made_of[kind]}
-                return between(arrays, probability(kind))
-            return normal(read["mean"], read["std"], probability(kind))
-
-        return {kind: value(kind) for kind in made_of}
+        if self.blank:
+            through = places.at(self.reach(places))
+            dark = self._rays().at(("mean",), through)["mean"] == 0
+            read = {name: np.where(dark, np.nan, v) for name, v in read.items()}
+        unit: Any = u.Unit(self.unit)
+        scale, found = float(unit.to(u.mag / u.pc)), {}
+        for kind, parts in made_of.items():
+            if len(parts) == 1:
+                values = read[parts[0]]
+            elif positive:
+                arrays = {name: read[name] for name in parts}
+                values = between(arrays, probability(kind))
+            else:
+                values = normal(read["mean"], read["std"], probability(kind))
+            found[kind] = scale * values
+        return found
 
     def _rays(self) -> PixelRays | CubeRays:
         if self.rays is None:
@@ -140,7 +175,7 @@ class Stored(Answers):
             )
         return self.rays
 
-    def _cells(self) -> GridCells | ShellCells:
+    def _cells(self) -> GridCells:
         if self.cells is None:
             raise InputError(
                 f"{self.path} holds integrated extinctions only, not the density: ask "
@@ -148,9 +183,42 @@ class Stored(Answers):
             )
         return self.cells
 
+    def _cube(self) -> Cube:
+        return super()._cube() if self.read_cube is None else self.read_cube()
+
+    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
+        """Return columns of the store: through the coarsest grid."""
+        found = None if level else self.read_columns().get(along)
+        if found is None:
+            return None
+        axis, box = AXES.index(along), self._cells().box
+        ends = between or (box.lower[axis], box.upper[axis])
+        return found if np.allclose((found.low, found.high), ends) else None
+
+    def _held_maps(self) -> SkyMaps | None:
+        return None if self.read_maps is None else self.read_maps()
+
+    def _sky_maps(
+        self, distances: Sequence[float] | None, nside: int | None
+    ) -> SkyMaps:
+        """Maps at some of the distances along the rays."""
+        maps = self._held_maps()
+        if maps is None:
+            return super()._sky_maps(distances, nside)
+        if nside not in (None, maps.nside):
+            raise InputError(f"{self.path} has sky maps of nside {maps.nside} only")
+        return maps.out_to(distances)
+
+    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+        maps = self._held_maps()
+        # Maps of the sky alone are too few for curves.
+        if maps is None or self.cells is None:
+            return super()._lines(directions)
+        return [maps.ray(*one) for one in directions or maps.informed_directions()]
+
 
 def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, ...]:
-    """The arrays that a kind is read from, or that `PixelRays` extrapolates."""
+    """Return the arrays that make a kind, some of them extrapolated by `PixelRays`."""
     if kind in ("mean", "std") or kind in arrays:
         return (str(kind),)
     if "p50" not in arrays:
@@ -162,117 +230,12 @@ def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, 
     return names
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ZarrMap(Stored):
-    """A map store: only the chunks around places are read."""
-
-    def _cube(self) -> Cube:
-        return self._stored_cube
-
-    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
-        """Return columns of the store: through the coarsest grid."""
-        found = None if level else self._stored_columns.get(along)
-        assert isinstance(self.cells, GridCells)
-        axis, box = AXES.index(along), self.cells.box
-        ends = between or (box.lower[axis], box.upper[axis])
-        if found is None or not np.allclose((found.low, found.high), ends):
-            return None
-        return found
-
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
-    ) -> SkyMaps:
-        """Maps at some of the distances along the store's rays."""
-        maps = self._held_maps()
-        if maps is None:
-            return super()._sky_maps(distances, nside)
-        own = healpy.npix2nside(maps.mean.shape[1])
-        if nside not in (None, own):
-            raise InputError(f"{self.path} has sky maps of nside {own} only")
-        return maps.out_to(distances)
-
-    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
-        maps = self._held_maps()
-        if maps is None:
-            return super()._lines(directions)
-        return [maps.ray(*one) for one in directions or maps.informed_directions()]
-
-    def _held_maps(self) -> SkyMaps | None:
-        return self._maps
-
-    @cached_property
-    def _stored_cube(self) -> Cube:
-        """The density, compared with its hashes."""
-        return read_zarr(self.path)
-
-    @cached_property
-    def _stored_columns(self) -> dict[str, Columns]:
-        return read_columns(self.path)
-
-    @cached_property
-    def _maps(self) -> SkyMaps | None:
-        if self.rays is None:
-            return None
-        return SkyMaps.of(read_integrated(self.path), self._stored_cube.meta)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class SkyMap(Stored):
-    """Maps of the sky in memory."""
-
-    maps: SkyMaps
-
-    def _sky_maps(self, *chosen: Any) -> SkyMaps:
-        return self.maps
-
-    def _held_maps(self) -> SkyMaps:
-        return self.maps
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class CubeMap(Stored):
-    """A cube in memory; ``blank``: NaN along rays on which it has no dust at all.
-
-    Such rays lie outside the footprint of a map of others.
-    """
-
-    density_cube: Cube
-    blank: bool = False
-
-    @property
-    def box(self) -> Box:
-        """Where the map is; rounding may pass its faces."""
-        box, slack = super().box, _EDGE * np.array(self.density_cube.spacing)
-        lower, upper = np.array(box.lower) - slack, np.array(box.upper) + slack
-        return Box(lower=tuple(lower.tolist()), upper=tuple(upper.tolist()))
-
-    @property
-    def unit(self) -> str:
-        return self.density_cube.unit
-
-    def _cube(self) -> Cube:
-        return self.density_cube
-
-    def _answers(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
-    ) -> Found:
-        unit: Any = u.Unit(self.density_cube.unit)
-        scale = float(unit.to(u.mag / u.pc))
-        found = super()._answers(places, kinds, integrated)
-        if self.blank:
-            through = places.at(self.reach(places))
-            dark = self._rays().at(("mean",), through)["mean"] == 0
-            found = {k: np.where(dark, np.nan, v) for k, v in found.items()}
-        return {kind: scale * values for kind, values in found.items()}
-
-
-def open_store(path: Path) -> ZarrMap:
+def open_store(path: Path) -> Stored:
     """Open a map store without reading its arrays or hashes.
 
-    Raises
-    ------
-    InputError
-        If it is none of this program's, or of another version.
+    Whole products are read once, where they are needed, and compared with the hashes.
+
+    Raises `InputError` if it is none of this program's, or of another version.
     """
     if not (path / MARKER).is_file():
         raise InputError(
@@ -283,14 +246,12 @@ def open_store(path: Path) -> ZarrMap:
     reader = ChunkReader(path, group)
     try:
         prefixes = tuple(level_prefixes(attributes))
+        levels = [
+            [np.asarray(reader.array(p + a)[...]) for a in AXES] for p in prefixes
+        ]
         cells = GridCells(
-            reader=reader,
-            grids=NestedGrids(
-                grids=tuple(
-                    grid_of(*(np.asarray(reader.array(p + a)[...]) for a in "xyz"))
-                    for p in prefixes
-                )
-            ),
+            take=reader.take,
+            grids=NestedGrids(grids=tuple(grid_of(*axes) for axes in levels)),
             arrays=tuple(n for n in attributes["arrays"] if n not in _NO_DENSITY),
             prefixes=prefixes,
             has_support="support" in attributes["arrays"],
@@ -299,7 +260,7 @@ def open_store(path: Path) -> ZarrMap:
         if described is not None:
             names = (str(name) for name in described["arrays"])
             rays = PixelRays(
-                reader=reader,
+                take=reader.take,
                 box=cells.box,
                 nside=int(described["nside"]),
                 distance=np.asarray(reader.array("distance")[...], dtype=np.float64),
@@ -307,16 +268,19 @@ def open_store(path: Path) -> ZarrMap:
             )
     except KeyError as error:
         raise InputError(f"{path} is no map of this program: {error}") from error
-    return ZarrMap(
+    return Stored(
         path=path,
         band=str(attributes.get("band", "")),
         verdict=str(attributes["provenance"].get("verdict", "")),
         cells=cells,
         rays=rays,
+        read_cube=cache(partial(read_zarr, path)),
+        read_maps=None if rays is None else cache(partial(read_integrated, path)),
+        read_columns=cache(partial(read_columns, path)),
     )
 
 
-def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> CubeMap:
+def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
     """Return a cube as a map: a truth's density is its mean.
 
     It integrates where the Sun is within and no grid was left out.
@@ -329,62 +293,49 @@ def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> CubeMap:
         for name, array in level.arrays.items()
     }
     cells = GridCells(
-        reader=InMemory(arrays=arrays),
+        take=in_memory(arrays),
         grids=cube.grids,
         arrays=tuple(n for n in names.values() if n not in _NO_DENSITY),
         prefixes=levels,
         has_support="support" in cube.arrays,
     )
     summed = next((n for n in ("mean", "density", "p50") if n in cube.arrays), None)
-    lower, upper = np.array(cells.box.lower), np.array(cells.box.upper)
-    around = bool((lower <= 0).all() and (upper >= 0).all())
     rays = None
-    if summed is not None and around and not cube.meta.get(LEFT_OUT):
-        called = (names[summed],)
-        rays = CubeRays(cube=cube, cells=cells, name=summed, arrays=called)
-    return CubeMap(
+    if summed and cells.box.contains(np.zeros(3)) and not cube.meta.get(LEFT_OUT):
+        rays = CubeRays(cube=cube, cells=cells, name=summed, arrays=(names[summed],))
+    return Stored(
         path=path,
         **_stated(cube.meta),
+        unit=cube.unit,
         cells=cells,
         rays=rays,
-        density_cube=cube,
+        read_cube=lambda: cube,
         blank=blank,
     )
 
 
-def of_sky_maps(path: Path, maps: SkyMaps) -> SkyMap:
-    """Return maps of the sky as extinctions to their distances and between them."""
-    arrays = {f"extinction_{name}": part.T for name, part in maps.arrays.items()}
-    rays = _pixel_rays(maps.distances, arrays, maps.last_star)
-    return SkyMap(path=path, **_stated(maps.meta), cells=None, rays=rays, maps=maps)
+def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
+    """Return maps of the sky as extinctions to their distances and between them.
 
-
-def of_shells(path: Path, shells: ShellMaps) -> Stored:
-    """Return shells as densities; extinctions add them up if they begin at the Sun."""
-    edges, rays = shells.edges, None
-    if edges[0] == 0:
-        along = np.cumsum(shells.arrays["mean"] * np.diff(edges)[:, None], axis=0)
-        rays = _pixel_rays(edges[1:], {"extinction_mean": along.T}, None)
-    cells = ShellCells(shells=shells)
-    return Stored(path=path, **_stated(shells.meta), cells=cells, rays=rays)
+    Stars look endlessly far if the last ones are not known.
+    """
+    arrays = {f"extinction_{name}": values.T for name, values in maps.arrays.items()}
+    last = maps.last_star
+    endless = np.full(12 * maps.nside**2, np.inf)
+    # So wide that no sight line leaves it before the last distance.
+    side = 3 * float(maps.distances[-1])
+    rays = PixelRays(
+        take=in_memory({**arrays, "last_star": endless if last is None else last}),
+        box=Box(lower=(-side,) * 3, upper=(side,) * 3),
+        nside=maps.nside,
+        distance=np.asarray(maps.distances, dtype=np.float64),
+        arrays=tuple(maps.arrays),
+    )
+    stated = _stated(maps.meta)
+    return Stored(path=path, **stated, cells=None, rays=rays, read_maps=lambda: maps)
 
 
 def _stated(meta: dict[str, Any]) -> dict[str, Any]:
-    """Band and verdict of a provenance."""
+    """Return band and verdict of a provenance."""
     band, verdict = meta.get("extinction_band") or "", meta.get("verdict", "")
     return {"band": str(band), "verdict": str(verdict)}
-
-
-def _pixel_rays(
-    distances: np.ndarray, arrays: dict[str, np.ndarray], last_star: np.ndarray | None
-) -> PixelRays:
-    """Rays of whole maps ``(npix, n)``; all look endlessly far if nothing is said."""
-    pixels = len(next(iter(arrays.values())))
-    known = np.full(pixels, np.inf) if last_star is None else last_star
-    return PixelRays(
-        reader=InMemory(arrays={**arrays, "last_star": known}),
-        box=cube_around(float(distances[-1])),
-        nside=healpy.npix2nside(pixels),
-        distance=np.asarray(distances, dtype=np.float64),
-        arrays=tuple(name.removeprefix("extinction_") for name in arrays),
-    )

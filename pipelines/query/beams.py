@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from astropy import units as u
+from astropy.coordinates import offset_by
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import spherical
 from pipelines.maps.places import Places
 
 _GOLDEN = math.pi * (3 - math.sqrt(5))
@@ -48,10 +48,7 @@ class Beam:
     Numbers are degrees; angles as quantities become degrees. ``directions`` is the
     number of sight lines.
 
-    Raises
-    ------
-    InputError
-        If none or both are given, or it is not between 0 and 90 deg.
+    Raises `InputError` if none or both are given, or it is not between 0 and 90 deg.
     """
 
     radius: Any = None
@@ -85,22 +82,12 @@ class Beam:
         else:
             assert self.radius is not None
             away = np.arccos(1 - share * (1 - math.cos(math.radians(self.radius))))
-        turn = _GOLDEN * np.arange(count)
-        east, north = np.sin(away) * np.sin(turn), np.sin(away) * np.cos(turn)
-        l, b = np.deg2rad(places.l), np.deg2rad(places.b)  # noqa: E741
-        zero = np.zeros_like(l)
-        to_east = np.stack([-np.sin(l), np.cos(l), zero], axis=-1)
-        to_north = np.stack(
-            [-np.sin(b) * np.cos(l), -np.sin(b) * np.sin(l), np.cos(b)], axis=-1
-        )
-        vectors = (
-            np.cos(away)[:, None] * places.directions[:, None]
-            + east[:, None] * to_east[:, None]
-            + north[:, None] * to_north[:, None]
-        )
-        lon, lat, _ = spherical(vectors.reshape(-1, 3))
+        turn = _GOLDEN * np.arange(count) * u.rad
+        centre = places.l[:, None] * u.deg, places.b[:, None] * u.deg
+        ends = offset_by(*centre, turn, away * u.rad)
+        lon, lat = (np.ravel(angle.to_value(u.deg)) for angle in ends)
         distance = np.repeat(places.distance, count)
-        return Places(l=lon, b=lat, distance=distance, shape=lon.shape)
+        return Places(l=lon % 360, b=lat, distance=distance, shape=lon.shape)
 
 
 def averaged(values: np.ndarray, beam: Beam) -> tuple[np.ndarray, ...]:

@@ -19,7 +19,7 @@ from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
 from pipelines.maps.continued import Continued
-from pipelines.maps.opening import open_answers, open_run
+from pipelines.maps.opening import open_answers
 from pipelines.maps.places import Places, places_of
 from pipelines.query.beams import Beam, BeamAverage, averaged
 from pipelines.run.facts import Facts, as_html, as_text
@@ -42,44 +42,10 @@ and the value is that at the edge of the map.
 FILLED_FLAGS = np.dtype([*FLAGS.descr, ("filled", "?"), ("joined", "?")])
 """Flags of a map that another one continues. ``filled``: the answer, or its far part,
 is the other map's; ``joined``: its near part is the map's own."""
-_KINDS: dict[str, tuple[Kind, ...]] = {
-    "mean": ("mean",),
-    "std": ("std",),
-    "median": ("p50",),
-    "percentile": (),
-    "samples": (),
-    "random_sample": (),
-}
-MODES = tuple(_KINDS)
+# The moment of each mode that is one.
+_KINDS: dict[str, Kind] = {"mean": "mean", "std": "std", "median": "p50"}
+MODES = (*_KINDS, "percentile", "samples", "random_sample")
 Percentiles = float | Sequence[float] | np.ndarray
-
-
-def _kinds_of(
-    mode: str, integrated: bool | None, pct: Percentiles | None, total: bool
-) -> tuple[Kind, ...]:
-    """Return the moments of a mode, none for samples; refuse choices that clash."""
-    both = (
-        "pass integrated=True for the extinction from the observer to each place "
-        "[mag], or integrated=False for the extinction density there [mag/pc]"
-    )
-    if integrated is None:
-        raise InputError(f"the quantity is missing, and has no default: {both}")
-    if mode not in MODES:
-        raise InputError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
-    if total and not integrated:
-        raise InputError(f"total=True goes with integrated=True only: {both}")
-    if (pct is None) == (mode == "percentile"):
-        raise InputError(
-            "mode 'percentile' takes percentiles (--pct 16,50,84 or pct=[16, 50, 84]), "
-            f"and no other mode does; got mode {mode!r} and pct={pct!r}"
-        )
-    if pct is None:
-        return _KINDS[mode]
-    percentiles = np.atleast_1d(pct)
-    valid = ((percentiles > 0) & (percentiles < 100)).all() and percentiles.size
-    if not valid or percentiles.ndim > 1:
-        raise InputError(f"percentiles lie between 0 and 100, got {pct!r}")
-    return tuple(float(p) / 100 for p in percentiles)
 
 
 class Crossing(NamedTuple):
@@ -98,17 +64,10 @@ class Crossing(NamedTuple):
 class Answer:
     """The posterior of extinctions [mag] or densities [mag/pc] at coordinates.
 
-    Values are NaN outside the map and where a distance is missing.
-
-    Parameters
-    ----------
-    mean, std
-        Quantities of the coordinates' shape; ``std`` is ``None`` if the map holds none.
-    quantiles
-        ``p2_5``, ``p16``, ``p50``, ``p84`` and ``p97_5`` by name, normal where the map
-        holds mean and std alone; empty if it holds no std.
-    flags
-        Structured array of that shape: see `FLAGS`.
+    Values are NaN outside the map and where a distance is missing. ``std`` is ``None``
+    if the map holds none. ``quantiles`` are ``p2_5``, ``p16``, ``p50``, ``p84`` and
+    ``p97_5`` by name, normal where the map holds mean and std alone, none without std.
+    ``flags`` is a structured array: see `FLAGS`.
     """
 
     mean: u.Quantity
@@ -121,12 +80,10 @@ class Answer:
 class DustMap:
     """A map that answers at coordinates.
 
-    ``answers`` has moments and quantiles: a store interpolates them, a fit computes
-    them anew for every place. ``draws`` is the fit with posterior samples, if any.
+    A store interpolates moments and quantiles, a fit computes them for every place.
     """
 
     answers: Answers
-    draws: Answers | None = None
 
     def __repr__(self) -> str:
         return as_text("dustmap map", self._facts())
@@ -136,7 +93,7 @@ class DustMap:
 
     def _facts(self) -> Facts:
         facts = {"opened from": str(self.path), "band": self.band or "not stated"}
-        return facts | self.answers.facts | (self.draws.facts if self.draws else {})
+        return facts | self.answers.facts
 
     @property
     def path(self) -> Path:
@@ -156,7 +113,7 @@ class DustMap:
     @property
     def has_samples(self) -> bool:
         """True if there are posterior samples."""
-        return self.draws is not None
+        return self.answers.has_samples
 
     @cached_property
     def cube(self) -> Cube:
@@ -164,12 +121,7 @@ class DustMap:
 
         ``cube.arrays["mean"]``, ``"std"``, ``"p50"`` and others have shape
         ``(z, y, x)``, in ``cube.unit``; ``cube.x`` to ``cube.z`` [pc] are the cells'
-        centres, ``cube.finer`` the nested grids.
-
-        Raises
-        ------
-        InputError
-            If the map holds none.
+        centres, ``cube.finer`` the nested grids. Raises `InputError` if there is none.
         """
         return self.answers.cube()
 
@@ -178,12 +130,8 @@ class DustMap:
 
         ``kind`` is ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice`` or
         ``compare``; ``options`` are those of `pipelines.figures.registry.PlotOptions`,
-        such as ``distances=[500, 1000]`` [pc].
-
-        Raises
-        ------
-        InputError
-            If there is no such figure, or it needs more than the map holds.
+        such as ``distances=[500, 1000]`` [pc]. Raises `InputError` if there is no such
+        figure, or it needs more than the map holds.
         """
         from pipelines.figures.registry import PlotOptions, draw
 
@@ -192,10 +140,7 @@ class DustMap:
     def save(self, path: str | Path, *, overwrite: bool = False) -> DustMap:
         """Copy the map, e.g. one fitted without ``output``, and open the copy.
 
-        Raises
-        ------
-        InputError
-            If something stands there and ``overwrite`` is false.
+        Raises `InputError` if something stands there and ``overwrite`` is false.
         """
         if self.path.is_dir():
             with atomic_directory(path, overwrite=overwrite) as folder:
@@ -207,13 +152,11 @@ class DustMap:
 
     def continued(self, other: Answers, beyond: str | None = None) -> DustMap:
         """Return this map continued by another one where it ends (`FILLED_FLAGS`)."""
-        draws = self.draws and Continued.of(self.draws, other, beyond)
-        return DustMap(answers=Continued.of(self.answers, other, beyond), draws=draws)
+        return DustMap(answers=Continued.of(self.answers, other, beyond))
 
     def converted(self, change: Conversion | None) -> DustMap:
         """Return this map in another band."""
-        draws = self.draws and self.draws.converted(change)
-        return DustMap(answers=self.answers.converted(change), draws=draws)
+        return DustMap(answers=self.answers.converted(change))
 
     def query(
         self,
@@ -268,29 +211,40 @@ class DustMap:
         InputError
             If a choice or distances are missing, or the map does not hold the answer.
         """
-        kinds = _kinds_of(mode, integrated, pct, total)
-        integrated = bool(integrated)
-        source = self.answers if kinds else self.draws
-        if source is None:
+        if integrated is None or (total and not integrated):
             raise InputError(
-                f"mode={mode!r} needs posterior samples, which {self.path} does not "
-                "hold: name the run folder beside the map, "
-                "by --samples RUN or open_map(map, samples=RUN)"
+                "choose integrated=True for the extinction from the observer to each "
+                "place [mag], or integrated=False for the extinction density there "
+                "[mag/pc]; total=True goes with integrated=True only"
             )
+        if mode not in MODES:
+            raise InputError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
+        if (pct is None) == (mode == "percentile"):
+            raise InputError(
+                "mode 'percentile' takes percentiles (--pct 16,50,84 or pct=[16, 50, "
+                f"84]), and no other mode does; got mode {mode!r} and pct={pct!r}"
+            )
+        percentiles = np.atleast_1d(50.0 if pct is None else pct)
+        valid = ((percentiles > 0) & (percentiles < 100)).all() and percentiles.size
+        if not valid or percentiles.ndim > 1:
+            raise InputError(f"percentiles lie between 0 and 100, got {pct!r}")
         if mode == "random_sample" and rng is None:
             raise InputError(
                 "mode='random_sample' takes rng=np.random.default_rng(seed), so that "
                 "the choice can be made again"
             )
-        places, reached = _reached(source, coords, integrated, total)
-        if kinds:
-            found = source.moments(reached, kinds, integrated=integrated)
+        places, reached = self._reached(coords, integrated, total)
+        if mode in ("samples", "random_sample"):
+            chosen = rng if mode == "random_sample" else None
+            values = self.answers.samples(reached, integrated=integrated, rng=chosen)
+        else:
+            kinds: list[Kind] = [float(p) / 100 for p in percentiles]
+            if pct is None:
+                kinds = [_KINDS[mode]]
+            found = self.answers.moments(reached, kinds, integrated=integrated)
             values = np.stack([found[kind] for kind in kinds], axis=-1)
             listed = pct is not None and np.ndim(pct) > 0
             values = values if listed else values[:, 0]
-        else:
-            chosen = rng if mode == "random_sample" else None
-            values = source.samples(reached, integrated=integrated, rng=chosen)
         answer = _quantity(places, values, integrated)
         if not return_flags:
             return answer
@@ -304,14 +258,11 @@ class DustMap:
         return self._answer(coords, integrated=True, total=total)
 
     def density(self, coords: SkyCoord) -> Answer:
-        """Return the posterior of the extinction density at coordinates.
-
-        As `query` with every mode that the map holds, in one reading.
-        """
+        """Return the posterior of the density at coordinates, as `extinction`."""
         return self._answer(coords, integrated=False, total=False)
 
     def _answer(self, coords: SkyCoord, *, integrated: bool, total: bool) -> Answer:
-        places, reached = _reached(self.answers, coords, integrated, total)
+        places, reached = self._reached(coords, integrated, total)
         has_std = "std" in self.answers.kinds(integrated=integrated)
         kinds = KINDS if has_std else ("mean",)
         found = self.answers.moments(reached, kinds, integrated=integrated)
@@ -320,13 +271,7 @@ class DustMap:
         mean, std = parts.pop("mean"), parts.pop("std", None)
         return Answer(mean=mean, std=std, quantiles=parts, flags=flags)
 
-    def beam(
-        self,
-        coords: SkyCoord,
-        beam: Beam,
-        *,
-        return_flags: bool = False,
-    ) -> Any:
+    def beam(self, coords: SkyCoord, beam: Beam, *, return_flags: bool = False) -> Any:
         """Average extinction within a disc or a Gaussian beam around coordinates.
 
         Each beam, ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg],
@@ -343,16 +288,16 @@ class DustMap:
         InputError
             If distances are missing, or the map holds no integrated extinction.
         """
-        source = self.draws or self.answers
-        places, reached = _reached(source, coords, True, False)
+        places, reached = self._reached(coords, True, False)
         found = np.empty((3, len(places)))
         for start in range(0, len(places), _BEAMS):
             rows = np.arange(start, min(start + _BEAMS, len(places)))
             around = beam.around(reached.select(rows))
-            if self.draws is None:
-                values = source.extinction(around, ("mean",))["mean"]
+            if self.has_samples:
+                values = self.answers.samples(around, integrated=True)
             else:
-                values = source.samples(around, integrated=True)
+                moments = self.answers.moments(around, ("mean",), integrated=True)
+                values = moments["mean"]
             found[:, rows] = averaged(values, beam)
         # A beam that leaves the map has no scatter either.
         found[:, np.isnan(found[0])] = np.nan
@@ -366,10 +311,11 @@ class DustMap:
         coords: SkyCoord,
         extinction: u.Quantity | float | np.ndarray,
         *,
-        centre: str = "median",
         return_flags: bool = False,
     ) -> Any:
-        """Distance at which sight lines reach an extinction, with its 68% interval.
+        """Return the distance at which sight lines reach an extinction.
+
+        It is where the median curve does, with a 68% interval.
 
         Parameters
         ----------
@@ -377,8 +323,6 @@ class DustMap:
             Directions; distances are not looked at.
         extinction
             Positive [mag]: one, or one for each coordinate.
-        centre
-            ``median`` or ``mean``: the curve that gives the distance itself.
 
         Returns
         -------
@@ -404,10 +348,30 @@ class DustMap:
             raise InputError(
                 f"an extinction must be positive and finite [mag], got {extinction}"
             )
-        found, flags = self.answers.crossings(places, values, centre)
+        found, flags = self.answers.crossings(places, values)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing
+
+    def _reached(
+        self, coords: SkyCoord, integrated: bool, total: bool
+    ) -> tuple[Places, Places]:
+        """Return places, and the same with infinite distances at the map's edge."""
+        places = places_of(coords, total=total)
+        if total and np.isinf(self.answers.box.upper).any():
+            raise InputError(
+                "total=True ends at the edge of the map itself: do not fill that map"
+            )
+        far = np.isposinf(places.distance)
+        if not far.any():
+            return places, places
+        if not integrated:
+            raise InputError(
+                "there is no density at an infinite distance; the extinction through "
+                "the whole map is integrated=True, total=True"
+            )
+        reach = self.answers.reach(places)
+        return places, places.at(np.where(far, reach, places.distance))
 
     def _flags(
         self, places: Places, reached: Places, values: np.ndarray, integrated: bool
@@ -415,7 +379,7 @@ class DustMap:
         """Flags of answers ``(n, ...)`` at places that were ``reached`` in the map."""
         continued = FILLED in self.answers.kinds(integrated=integrated)
         flags = np.zeros(len(places), dtype=FILLED_FLAGS if continued else FLAGS)
-        # What has no value though it is in the box is not in the map either.
+        # A place in the box without a value is not in the map either.
         axes = tuple(range(1, values.ndim))
         inside = np.asarray(np.isfinite(values).all(axis=axes))
         within = reached.select(inside)
@@ -425,7 +389,7 @@ class DustMap:
             origin = answers[FILLED]
             flags["filled"][inside] = origin != OWN
             flags["joined"][inside] = origin == JOINED
-            # Those of the map's own part are not the place's.
+            # Flags of the map's own part do not hold for a filled place.
             unseen &= origin == OWN
         flags["inside"] = inside
         flags["no_distance"] = np.isnan(places.distance)
@@ -440,59 +404,13 @@ class DustMap:
 def open_map(path: str | Path, *, samples: str | Path | None = None) -> DustMap:
     """Open a map store, another export or a run folder (`open_answers`).
 
-    ``samples`` is the run folder that draws posterior samples beside a store.
-
-    Raises
-    ------
-    InputError
-        If it is no map, or the samples are those of another map or band.
+    ``samples`` is the run folder that draws posterior samples beside a store. Raises
+    `InputError` if it is no map, or the samples are those of another map or band.
     """
-    answers = open_answers(path)
-    if answers.fit is not None or samples is None:
-        return of_answers(answers)
-    draws = open_run(samples)
-    if draws.band != answers.band:
-        raise InputError(
-            f"{path} is a map of {answers.band or 'an unnamed band'}, the samples "
-            f"are of {draws.band or 'an unnamed band'}: open the map that was exported "
-            "from this run as it is"
-        )
-    ours, theirs = answers.box, draws.box
-    if not np.allclose([ours.lower, ours.upper], [theirs.lower, theirs.upper]):
-        raise InputError(
-            f"{path} spans {ours.lower} to {ours.upper} pc, the samples "
-            f"{theirs.lower} to {theirs.upper} pc: they are of another map"
-        )
-    return DustMap(answers=answers, draws=draws)
-
-
-def of_answers(answers: Answers) -> DustMap:
-    """Return a map, with its own posterior samples if it is a run."""
-    return DustMap(answers=answers, draws=None if answers.fit is None else answers)
-
-
-def _reached(
-    source: Answers, coords: SkyCoord, integrated: bool, total: bool
-) -> tuple[Places, Places]:
-    """Places as they came, and with infinite distances at the map's edge."""
-    places = places_of(coords, total=total)
-    if total and np.isinf(source.box.upper).any():
-        raise InputError(
-            "total=True ends at the edge of the map itself: do not fill that map"
-        )
-    far = np.isposinf(places.distance)
-    if integrated:
-        reach = source.reach(places) if far.any() else places.distance
-        return places, places.at(np.where(far, reach, places.distance))
-    if far.any():
-        raise InputError(
-            "there is no density at an infinite distance; the extinction through "
-            "the whole map is integrated=True, total=True"
-        )
-    return places, places
+    return DustMap(answers=open_answers(path, samples=samples))
 
 
 def _quantity(places: Places, values: np.ndarray, integrated: bool) -> u.Quantity:
-    """Answers ``(n, ...)`` in the shape of the coordinates, with their unit."""
+    """Return answers ``(n, ...)`` in the shape of the coordinates, with their unit."""
     unit = u.mag if integrated else u.mag / u.pc
     return u.Quantity(places.restore(values), unit, copy=False)

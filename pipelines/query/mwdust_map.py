@@ -16,7 +16,7 @@ from pipelines.query.map import DustMap, open_map
 
 try:
     with warnings.catch_warnings():
-        # Of escapes in its texts, when it is first compiled.
+        # Invalid escapes in its strings, when it is first compiled.
         warnings.simplefilter("ignore")
         from mwdust.DustMap3D import DustMap3D as _Base
         from mwdust.util.extCurves import aebv

@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from astropy import units as u
 from astropy.coordinates import SkyCoord
+from astropy.table import Column
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.maps.answers import FILLED
 from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
 from pipelines.query.targets import TargetTable
 
-Columns = dict[str, np.ndarray]
-Units = dict[str, str]
-_QUANTITIES = {True: ("extinction", "mag"), False: ("density", "mag/pc")}
-_CROSSING = {
+_TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
     "distance_lower": "16% quantile of that distance, or how far the map goes",
     "distance_upper": "84% quantile of that distance",
+    "filled": "the answer, or its far part, is that of the map that fills",
+    "joined": "its near part is that of the map itself",
+    "inside": "the place is in the map",
+    "extrapolated": "no sight line of a star reaches so far: only the prior",
+    "unseen": "no sight line of a star crosses this cell",
+    "no_distance": "the row has no distance",
+    "no_position": "the row has no position",
+    "to_edge": "the distance is infinite: extinction to the edge of the map",
+    "not_reached": "the map ends before the extinction is reached",
+    "bounded": "the upper end of the interval is in the map",
 }
 _KINDS = {
-    "mean": "mean",
     "std": "standard deviation",
-    "median": "median",
     "scatter": "standard deviation between directions",
 }
-_NO_POSITION = "no_position"
 # Digits of a standard deviation, and of a number that has none.
 _OF_STD, _ALONE = 3, 5
 
@@ -62,57 +69,95 @@ class QueryOptions:
         return self.total or self.extinction is not None
 
 
-def ask(
-    dust: DustMap, coords: SkyCoord, options: QueryOptions
-) -> tuple[Columns, Units]:
-    """Return columns of answers, shape ``(n,)`` each, and units of those with one.
+def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any]:
+    """Return astropy columns of answers, ``(n,)`` each, with units; flags are boolean.
 
     A row whose coordinates are NaN has the flag ``no_position`` and NaN as answers.
     """
     sphere: Any = coords.spherical
     known = np.isfinite(sphere.lon.deg) & np.isfinite(sphere.lat.deg)
-    answers, units, flags = _at_known_places(
-        dust, cast(SkyCoord, coords[known]), options
-    )
-    columns: Columns = {}
-    for name, found in answers.items():
-        columns[name] = np.full(len(known), np.nan)
-        columns[name][known] = found
-    for name in flags.dtype.names or ():
-        columns[name] = np.zeros(len(known), dtype=bool)
-        columns[name][known] = flags[name]
-    return {**columns, _NO_POSITION: ~known}, units
-
-
-def _at_known_places(
-    dust: DustMap, coords: SkyCoord, options: QueryOptions
-) -> tuple[Columns, Units, np.ndarray]:
-    """Answers and flags at places that are known."""
+    some = cast(SkyCoord, coords[known])
+    found: dict[str, u.Quantity] = {}
     if options.extinction is not None:
-        crossing, flags = dust.distance_at(
-            coords, options.extinction, return_flags=True
+        crossing, flags = dust.distance_at(some, options.extinction, return_flags=True)
+        ends = ("distance_reached", "distance_lower", "distance_upper")
+        found = dict(zip(ends, crossing, strict=True))
+    elif options.beam is not None:
+        average, flags = dust.beam(some, options.beam, return_flags=True)
+        found = {f"extinction_{n}": part for n, part in average._asdict().items()}
+    else:
+        every = []
+        for integrated in options.integrated:
+            parts, flags = _moments(dust, some, options, integrated)
+            what = "extinction" if integrated else "density"
+            found |= {f"{what}_{kind}": part for kind, part in parts.items()}
+            every.append(flags)
+        flags = every[0]
+        if FILLED in (flags.dtype.names or ()):
+            flags[FILLED] = np.any([each[FILLED] for each in every], axis=0)
+    columns: dict[str, Any] = {}
+    for name, part in found.items():
+        values = np.full(len(known), np.nan)
+        values[known] = part.value
+        text = _description(name, dust, options)
+        columns[name] = Column(values, unit=part.unit, description=text)
+    for name in flags.dtype.names or ():
+        is_set = np.zeros(len(known), dtype=bool)
+        is_set[known] = flags[name]
+        columns[name] = Column(is_set, description=_TEXTS[name])
+    return {**columns, "no_position": Column(~known, description=_TEXTS["no_position"])}
+
+
+def _moments(
+    dust: DustMap, coords: SkyCoord, options: QueryOptions, integrated: bool
+) -> tuple[dict[str, u.Quantity], np.ndarray]:
+    """Return answers of one quantity by the end of their names, and flags."""
+    total, mode = options.total, options.mode
+    if mode is None:
+        whole = (
+            dust.extinction(coords, total=total) if integrated else dust.density(coords)
         )
-        parts = {n: part.value for n, part in zip(_CROSSING, crossing, strict=True)}
-        return parts, dict.fromkeys(parts, "pc"), flags
+        parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
+        return {n: part for n, part in parts.items() if part is not None}, whole.flags
+    answer, flags = dust.query(
+        coords,
+        integrated=integrated,
+        mode=mode,
+        pct=list(options.pct) or None,
+        total=total,
+        return_flags=True,
+        rng=np.random.default_rng(options.seed),
+    )
+    if answer.ndim == 1:
+        return {mode: answer}, flags
+    if mode == "percentile":
+        names = [f"p{p:g}" for p in options.pct]
+    else:
+        width = len(str(max(answer.shape[1] - 1, 0)))
+        names = [f"sample{i:0{width}}" for i in range(answer.shape[1])]
+    return dict(zip(names, answer.T)), flags
+
+
+def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
+    """Return what the column of an answer holds."""
+    if name in _TEXTS:
+        return _TEXTS[name]
+    what, _, kind = name.partition("_")
+    place = "to this place" if what == "extinction" else "at this place"
     if options.beam is not None:
-        average, flags = dust.beam(coords, options.beam, return_flags=True)
-        parts = {
-            f"extinction_{name}": part.value for name, part in average._asdict().items()
-        }
-        return parts, dict.fromkeys(parts, "mag"), flags
-    columns, units, every = {}, {}, []
-    for integrated in options.integrated:
-        what, unit = _QUANTITIES[integrated]
-        found, flags = _quantity(dust, coords, options, integrated)
-        every.append(flags)
-        columns |= {f"{what}_{kind}": values for kind, values in found.items()}
-        units |= {f"{what}_{kind}": unit for kind in found}
-    if "filled" in (every[0].dtype.names or ()):
-        every[0]["filled"] = np.any([flags["filled"] for flags in every], axis=0)
-    return columns, units, every[0]
+        place = "over the beam, to this distance"
+    elif options.total:
+        place = "through the whole map"
+    statistic = _KINDS.get(kind, kind)
+    if kind.startswith("p"):
+        statistic = f"{kind[1:].replace('_', '.')}% quantile"
+    text = f"{statistic} of the {what} {place}{f', {dust.band}' if dust.band else ''}"
+    if kind == "std" and FILLED in dust.answers.kinds(integrated=what == "extinction"):
+        text += "; where filled, of the map's own part"
+    return text
 
 
-def rounded(columns: Columns) -> Columns:
+def rounded(columns: dict[str, Column]) -> dict[str, Column]:
     """Round answers to significant digits, in single precision.
 
     A standard deviation keeps three digits, and its quantity as many decimals, at least
@@ -124,22 +169,23 @@ def rounded(columns: Columns) -> Columns:
         if column.dtype == bool:
             found[name] = column
             continue
-        what = name.partition("_")[0]
-        digits, scale = _ALONE, np.abs(column)
+        values, what = np.asarray(column), name.partition("_")[0]
+        digits, scale = _ALONE, np.abs(values)
         if what == "distance":
-            ends = [columns[f"distance_{end}"] for end in ("lower", "upper")]
-            digits, scale = _OF_STD, (ends[1] - ends[0]) / 2
+            lower, upper = (columns[f"distance_{end}"] for end in ("lower", "upper"))
+            digits, scale = _OF_STD, (np.asarray(upper) - np.asarray(lower)) / 2
         elif name == "extinction_std" or (
             what != "extinction" and f"{what}_std" in columns
         ):
-            size = np.where(column == 0, np.inf, np.abs(column))
-            digits, scale = _OF_STD, np.minimum(columns[f"{what}_std"], size)
+            size = np.where(values == 0, np.inf, np.abs(values))
+            std = np.asarray(columns[f"{what}_std"])
+            digits, scale = _OF_STD, np.minimum(std, size)
         usable = np.isfinite(scale) & (scale > 0)
-        safe = np.where(usable, scale, np.where(column == 0, 1.0, np.abs(column)))
+        safe = np.where(usable, scale, np.where(values == 0, 1.0, np.abs(values)))
         digits = np.where(usable, digits, _ALONE)
         power = digits - 1 - np.floor(np.log10(safe, where=safe > 0, out=safe * 0.0))
-        values = np.rint(column * 10.0**power) / 10.0**power
-        found[name] = values.astype(np.float32)
+        single = (np.rint(values * 10.0**power) / 10.0**power).astype(np.float32)
+        found[name] = Column(single, unit=column.unit, description=column.description)
     return found
 
 
@@ -155,111 +201,39 @@ def write_answers(
 
     Return the number of ``rows``, and of those for which each flag is set.
 
-    Raises
-    ------
-    InputError
-        If the output's format is not known or it exists, there is no row, or an
-        answer has the name of a column.
+    Raises `InputError` if the output's format is not known or it exists, there is no
+    row, or an answer has the name of a column.
     """
-    about = {"program": "dustmap", "version": dustmap.__version__}
-    about |= {"map": dust.path.name, "band": dust.band}
-    counts: Counter[str] = Counter()
-    with ExitStack() as stack:
-        write = None
-        for rows in targets:
-            columns, units = ask(dust, rows.coords, options)
-            answers = {f"{options.prefix}{n}": c for n, c in rounded(columns).items()}
-            if write is None:
-                taken = [name for name in answers if name in targets.columns]
-                if taken:
-                    raise InputError(
-                        f"the table has columns {', '.join(taken)} already: put "
-                        "something before the names of the answers, such as --prefix "
-                        "map_"
-                    )
-                described = _described(answers, units, targets, options, about["band"])
-                file = answer_file(output, described, about, overwrite=overwrite)
-                write = stack.enter_context(file)
-            write(rows.columns | answers)
-            counts["rows"] += len(rows.coords)
-            flags = (name for name, column in columns.items() if column.dtype == bool)
-            counts.update({name: int(columns[name].sum()) for name in flags})
-        if write is None:
-            raise InputError("there is no row to ask the map at")
-    return counts
-
-
-def _described(
-    answers: Columns,
-    units: Units,
-    targets: TargetTable,
-    options: QueryOptions,
-    band: str,
-) -> dict[str, Described]:
-    """Return units and descriptions of the table's own columns and of the answers."""
-    found = {
+    batches = ((rows, rounded(ask(dust, rows.coords, options))) for rows in targets)
+    first = next(batches, None)
+    if first is None:
+        raise InputError("there is no row to ask the map at")
+    described = {
         name: Described(unit=info.unit or "", text=info.description or "")
         for name, info in targets.columns.items()
     }
-    for name in answers:
-        plain = name.removeprefix(options.prefix)
-        text = _CROSSING.get(plain) or _FLAG_TEXTS.get(plain, "")
-        if plain in units and not text:
-            what, _, kind = plain.partition("_")
-            place = "to this place" if what == "extinction" else "at this place"
-            if options.beam is not None:
-                place = "over the beam, to this distance"
-            if what == "extinction" and options.total:
-                place = "through the whole map"
-            of = f"{what} {place}{f', {band}' if band else ''}"
-            quantile = f"{kind[1:].replace('_', '.')}% quantile"
-            said = quantile if kind.startswith("p") else _KINDS.get(kind, kind)
-            text = f"{said} of the {of}"
-            if kind == "std" and f"{options.prefix}filled" in answers:
-                text += "; where filled, of the map's own part"
-        found[name] = Described(unit=units.get(plain, ""), text=text)
-    return found
-
-
-_FLAG_TEXTS = {
-    "filled": "the answer, or its far part, is that of the map that fills",
-    "joined": "its near part is that of the map itself",
-    "inside": "the place is in the map",
-    "extrapolated": "no sight line of a star reaches so far: only the prior",
-    "unseen": "no sight line of a star crosses this cell",
-    "no_distance": "the row has no distance",
-    _NO_POSITION: "the row has no position",
-    "to_edge": "the distance is infinite: extinction to the edge of the map",
-    "not_reached": "the map ends before the extinction is reached",
-    "bounded": "the upper end of the interval is in the map",
-}
-
-
-def _quantity(
-    dust: DustMap, coords: SkyCoord, options: QueryOptions, integrated: bool
-) -> tuple[Columns, np.ndarray]:
-    if options.mode is None:
-        total = options.total
-        whole = (
-            dust.extinction(coords, total=total) if integrated else dust.density(coords)
+    names = [options.prefix + name for name in first[1]]
+    if taken := [name for name in names if name in described]:
+        raise InputError(
+            f"the table has columns {', '.join(taken)} already: put something before "
+            "the names of the answers, such as --prefix map_"
         )
-        parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
-        known = {n: part.value for n, part in parts.items() if part is not None}
-        return known, whole.flags
-    answer, flags = dust.query(
-        coords,
-        integrated=integrated,
-        mode=options.mode,
-        pct=list(options.pct) or None,
-        total=options.total,
-        return_flags=True,
-        rng=np.random.default_rng(options.seed),
-    )
-    if answer.ndim == 1:
-        return {options.mode: answer.value}, flags
-    if options.mode == "percentile":
-        names = [f"p{p:g}" for p in options.pct]
-    else:
-        width = len(str(max(answer.shape[1] - 1, 0)))
-        names = [f"sample{i:0{width}}" for i in range(answer.shape[1])]
-    return dict(zip(names, answer.value.T)), flags
+    for name, column in zip(names, first[1].values(), strict=True):
+        text = str(column.description)
+        described[name] = Described(unit=unit_text(column), text=text)
+    about = {"program": "dustmap", "version": dustmap.__version__}
+    about |= {"map": dust.path.name, "band": dust.band}
+    counts: Counter[str] = Counter()
+    with answer_file(output, described, about, overwrite=overwrite) as write:
+        for rows, columns in chain([first], batches):
+            values = (np.asarray(column) for column in columns.values())
+            write(rows.columns | dict(zip(names, values, strict=True)))
+            counts["rows"] += len(rows.coords)
+            flags = (name for name, column in columns.items() if column.dtype == bool)
+            counts.update({name: int(columns[name].sum()) for name in flags})
+    return counts
+
+
+def unit_text(column: Column) -> str:
+    """Return the unit of a column, such as ``mag/pc``; empty without one."""
+    return "" if column.unit is None else str(column.unit).replace(" ", "")

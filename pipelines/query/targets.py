@@ -11,7 +11,7 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.mapping import Mapped, parse_mappings, resolve
+from pipelines.catalog.mapping import parse_mappings, resolve
 from pipelines.catalog.presets import Origin, load_preset
 from pipelines.catalog.sources import (
     ColumnInfo,
@@ -44,8 +44,8 @@ class TargetTable:
     Coordinates are ``l b`` or ``ra dec`` (ICRS), with ``distance`` unless none is
     needed, under these names, as a preset has them or as mapped,
     CANONICAL=COLUMN[:UNIT]; a unit is in the file, the preset or the mapping, and never
-    guessed. ``columns`` describes the table's own,
-    by name; one with several values per row becomes several, NAME_0, NAME_1 and so on.
+    guessed. ``columns`` describes the table's own, by name; one with several values per
+    row becomes several, NAME_0, NAME_1 and so on.
 
     Raises
     ------
@@ -64,29 +64,10 @@ class TargetTable:
     ) -> None:
         self._sources = [open_source(file) for file in find_files(path)]
         first = self._sources[0]
-        named = parse_mappings(mappings)
-        odd = [
-            name
-            for name, origin in named.items()
-            if name not in _KNOWN or (origin and origin.value is not None)
-        ]
-        if odd:
-            raise InputError(
-                f"--map {odd[0]}=...: a query takes columns for {', '.join(_KNOWN)}"
-            )
-        described = {} if preset is None else load_preset(preset).columns
-        user = {
-            name: item
-            for name, item in described.items()
-            if name in _KNOWN
-            and item.column is not None
-            and (item.column in first.columns or not item.optional)
-        }
-        self._origins = _origins(first, {**user, **named}, distance)
+        self._origins = _origins(first, mappings, preset, distance)
         self.columns: dict[str, ColumnInfo] = {}
         for name, info in first.columns.items():
-            parts = [name] if info.width is None else _parts(name, info.width)
-            self.columns |= dict.fromkeys(parts, info)
+            self.columns |= dict.fromkeys(_parts(name, info.width), info)
 
     def __iter__(self) -> Iterator[Targets]:
         first = self._sources[0]
@@ -111,18 +92,33 @@ class TargetTable:
                 values[name] = factor * convert(found, numbers[column], where)
             columns: dict[str, np.ndarray] = {}
             for name, found in batch.items():
-                parts = [found] if found.ndim == 1 else list(found.T)
-                names = [name] if found.ndim == 1 else _parts(name, len(parts))
-                columns |= dict(zip(names, parts, strict=True))
+                width = None if found.ndim == 1 else found.shape[1]
+                each = [found] if width is None else found.T
+                columns |= dict(zip(_parts(name, width), each, strict=True))
             yield Targets(coords=coordinates(values, str(source.path)), columns=columns)
 
 
-def _parts(name: str, width: int) -> list[str]:
-    return [f"{name}_{index}" for index in range(width)]
+def _parts(name: str, width: int | None) -> list[str]:
+    """Return names of the values of a column, of which a row may have several."""
+    return [name] if width is None else [f"{name}_{index}" for index in range(width)]
 
 
-def _origins(source: Source, user: Mapped, distance: bool) -> dict[str, Origin]:
+def _origins(
+    source: Source, mappings: Sequence[str], preset: str | None, distance: bool
+) -> dict[str, Origin]:
     """Return the columns of one pair of angles and, if needed, of the distance."""
+    mapped = parse_mappings(mappings)
+    for name, origin in mapped.items():
+        if name not in _KNOWN or (origin and origin.value is not None):
+            raise InputError(
+                f"--map {name}=...: a query takes columns for {', '.join(_KNOWN)}"
+            )
+    user: dict[str, Origin | None] = {}
+    for name, item in ({} if preset is None else load_preset(preset).columns).items():
+        present = item.column in source.columns or not item.optional
+        if name in _KNOWN and item.column is not None and present:
+            user[name] = item
+    user |= mapped
     named = {n: Origin(column=n) for n in _KNOWN if n in source.columns}
     found = {n: o for n, o in {**named, **user}.items() if o is not None}
     pairs = [pair for pair in _ANGLES if set(pair) <= set(found)]
@@ -137,32 +133,23 @@ def _origins(source: Source, user: Mapped, distance: bool) -> dict[str, Origin]:
                 f"{source.path} gives no {what}: it {absent}; name the columns, e.g. "
                 f"--map {example}"
             )
-    names = [*pairs[0], *(["distance"] if distance else [])]
-    return {name: found[name] for name in names}
+    needed = (*pairs[0], "distance") if distance else pairs[0]
+    return {name: found[name] for name in needed}
 
 
 def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
-    """Coordinates of ``l b`` or ``ra dec`` [deg] and maybe ``distance`` [pc].
+    """Return coordinates of ``l b`` or ``ra dec`` [deg] and maybe ``distance`` [pc].
 
-    Raises
-    ------
-    InputError
-        If a latitude or a distance is out of range.
+    Raises `InputError` if a latitude or a distance is out of range.
     """
-    parts = {n: v * u.deg for n, v in values.items() if n != "distance"}
-    frame = "galactic" if "l" in values else "icrs"
-    latitude = np.abs(values["b" if "b" in values else "dec"])
-    if (latitude > 90).any():
-        raise InputError(
-            f"{source}: latitude beyond 90 deg at {int((latitude > 90).sum())} of "
-            f"{len(latitude)} places: check columns and units"
-        )
-    if "distance" in values:
-        negative = values["distance"] < 0
-        if negative.any():
+    for name, bad, said in (
+        ("b", lambda b: np.abs(b) > 90, "latitude beyond 90 deg: check its unit"),
+        ("dec", lambda b: np.abs(b) > 90, "latitude beyond 90 deg: check its unit"),
+        ("distance", lambda d: d < 0, "negative distance: leave unknown ones empty"),
+    ):
+        if name in values and (wrong := int(bad(values[name]).sum())):
             raise InputError(
-                f"{source}: negative distance at {int(negative.sum())} of "
-                f"{len(negative)} places: leave the field empty where it is not known"
+                f"{source}: {wrong} of {len(values[name])} places have a {said}"
             )
-        parts["distance"] = values["distance"] * u.pc
-    return SkyCoord(frame=frame, **parts)
+    parts = {n: v * (u.pc if n == "distance" else u.deg) for n, v in values.items()}
+    return SkyCoord(frame="galactic" if "l" in values else "icrs", **parts)

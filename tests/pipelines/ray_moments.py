@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.maps.integrals import RayIntegrals
+from pipelines.maps.integrals import ray_integrals
 from pipelines.run.folder import Run
 
 
@@ -16,9 +16,7 @@ def cumulative(
     ``edges`` has shape ``(e,)``, or ``(e, n)`` with other distances for each of n
     directions. Returns shape ``(e, n)``; NaN where the ray has left the box.
     """
-    asked = RayIntegrals(run, directions, edges)
-    mean, std = (np.full(asked.shape, np.nan) for _ in range(2))
-    for part in asked.parts():
-        moments = asked.moments(part)
+    mean, std = np.full((2, len(edges), len(directions)), np.nan)
+    for part, moments in ray_integrals(run, directions, edges):
         mean[:, part], std[:, part] = moments.mean.numpy(), moments.std.numpy()
     return mean, std

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
-from pipelines.cubes.sky import Integrated
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import read_zarr, write_zarr
 
@@ -109,15 +109,15 @@ def test_an_empty_sphere_is_refused(cube, radius):
 
 
 def test_integrated_extinction_is_cut_in_distance(cube):
-    values = np.arange(36.0).reshape(12, 3)
-    whole = Integrated(
-        distance=np.array([50.0, 100.0, 150.0]),
+    values = np.arange(36.0).reshape(3, 12)
+    whole = SkyMaps(
+        distances=np.array([50.0, 100.0, 150.0]),
         arrays={"mean": values, "std": values + 0.5},
         last_star=np.full(12, 120.0),
     )
     cut = cut_distance(whole, 100.0)
-    np.testing.assert_array_equal(cut.distance, [50.0, 100.0])
-    np.testing.assert_array_equal(cut.arrays["std"], values[:, :2] + 0.5)
+    np.testing.assert_array_equal(cut.distances, [50.0, 100.0])
+    np.testing.assert_array_equal(cut.arrays["std"], values[:2] + 0.5)
     np.testing.assert_array_equal(cut.last_star, whole.last_star)
     with pytest.raises(InputError, match="before the first distance"):
         cut_distance(whole, 49.0)

@@ -12,7 +12,7 @@ from ray_moments import cumulative
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Integrated, SkyMaps
+from pipelines.cubes.sky import SkyMaps
 from pipelines.figures.cuts import Cut, compared_panels, cut_panels, cut_sky
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import MissingError
@@ -37,19 +37,19 @@ def make_cube(**arrays):
 def make_maps(positive):
     nside, distance = 8, np.array([50.0, 100.0, 300.0])
     pixels = np.arange(12 * nside**2)
-    rise = np.outer(1.0 + pixels / len(pixels), distance) * 1e-3
+    rise = np.outer(distance, 1.0 + pixels / len(pixels)) * 1e-3
     arrays = {"mean": rise, "std": 0.1 * rise}
     if positive:
         arrays |= {"p16": 0.8 * rise, "p50": 0.9 * rise, "p84": 1.2 * rise}
     last = 200.0 + 0 * pixels
-    return Integrated(distance=distance, arrays=arrays, last_star=last)
+    return SkyMaps(distances=distance, arrays=arrays, last_star=last)
 
 
 def test_extinction_is_interpolated_from_zero_at_the_sun():
     mean = np.array([np.full(12, 0.2), np.linspace(0.2, 1.0, 12)])
     mean[:, 5] = np.nan
     distances = np.array([100.0, 300.0])
-    maps = SkyMaps(distances=distances, mean=mean, std=mean)
+    maps = SkyMaps(distances=distances, arrays={"mean": mean, "std": mean})
     source = of_sky_maps(Path("maps"), maps)
     found = maps.at("mean", np.array([50.0, 100.0, 150.0]))
     np.testing.assert_allclose(found[0], mean[0] / 2)
@@ -116,7 +116,7 @@ def test_stored_integrals_are_read_along_their_pixels(positive, tmp_path):
 
 def test_a_stored_ray_ends_where_the_map_does(tmp_path):
     stored = make_maps(True)
-    stored.arrays["mean"][:, 2] = np.nan
+    stored.arrays["mean"][2] = np.nan
     write_zarr(tmp_path / "m.zarr", make_cube(mean=1e-5), stored)
     source = open_answers(tmp_path / "m.zarr")
     (line,) = source.lines([(90.0, 0.0)])
@@ -172,7 +172,7 @@ def test_a_density_is_its_mean_and_an_extinction_has_its_std_beside_it():
     asked, _ = cut_panels(known, cut, rows, ["std"])
     assert asked[1].values(L, B)[0] == pytest.approx(0.2)
     mean = np.full((2, 768), 0.5)
-    maps = SkyMaps(distances=np.array(rows), mean=mean, std=mean / 10)
+    maps = SkyMaps(distances=np.array(rows), arrays={"mean": mean, "std": mean / 10})
     integrated = of_sky_maps(Path("m"), maps)
     panels, count = cut_panels(integrated, replace(cut, quantity="extinction"), rows)
     assert ([panel.kind for panel in panels], count) == (["value", "error"] * 2, 2)

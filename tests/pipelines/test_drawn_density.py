@@ -7,7 +7,7 @@ from scipy.interpolate import RegularGridInterpolator
 from pipelines.figures.box import density_slice, face_on
 from pipelines.figures.integrals import integral
 from pipelines.maps.density import columns, map_cube
-from pipelines.maps.integrals import RayIntegrals
+from pipelines.maps.integrals import ray_integrals
 from pipelines.report.pictures import thinned
 
 
@@ -18,7 +18,7 @@ def cube(positive_run):
 
 def extinction(run, directions, distance):
     """Mean extinctions [mag] of the map itself, far along each direction."""
-    found = RayIntegrals(run, directions, np.array([distance])).moments(slice(None))
+    ((_, found),) = ray_integrals(run, directions, np.array([distance]))
     return found.mean[0].numpy()
 
 

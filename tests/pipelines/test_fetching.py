@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import subprocess
-import sys
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -191,26 +190,3 @@ def test_a_published_map_is_fetched_and_asked(
         assert command(line).exit_code == 2
     monkeypatch.delenv("DUSTMAP_REGISTRY")
     assert command("fetch").exit_code == 2
-
-
-def test_a_fetched_map_is_one_of_the_package_dustmaps(published, tmp_path):
-    program = (
-        "import warnings; warnings.simplefilter('ignore')\n"
-        "from dustmaps.config import config\n"
-        f"config._options['data_dir'] = {str(tmp_path)!r}\n"
-        "from pipelines.query import dustmaps_map\n"
-        "dustmaps_map.register()\n"
-        "import dustmaps\n"
-        "from dustmaps.dustmap import DustmapQuery, fetch\n"
-        f"place = fetch('cloud', registry={str(published / 'maps.toml')!r})\n"
-        f"assert fetch('cloud', registry={str(published / 'maps.toml')!r}) == place\n"
-        "assert dustmaps.dustmap.DustmapQuery is DustmapQuery\n"
-        "found = DustmapQuery('cloud', integrated=True).query_gal(40., 2., 0.09)\n"
-        "print(place, found.value)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    place, value = done.stdout.split()
-    assert place.startswith(str(tmp_path)) and float(value) > 0

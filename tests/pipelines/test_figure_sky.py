@@ -6,7 +6,7 @@ import healpy
 import numpy as np
 import pytest
 
-from pipelines.cubes.sky import Integrated, SkyMaps
+from pipelines.cubes.sky import SkyMaps
 from pipelines.figures.sky import MOLLWEIDE, gnomonic, healpix_sky, orthographic, sky
 
 NSIDE = 8
@@ -20,9 +20,7 @@ def make_maps():
     last = np.where(B > 0, 150.0, 50.0)
     return SkyMaps(
         distances=distances,
-        mean=mean,
-        std=mean,
-        quantiles={"p50": mean / 2},
+        arrays={"mean": mean, "std": mean, "p50": mean / 2},
         last_star=last,
     )
 
@@ -71,15 +69,15 @@ def test_a_smooth_map_is_bilinear_but_beside_pixels_without_value():
 
 def test_rays_are_chosen_where_stars_look_far_through_dust():
     distance = np.array([100.0, 200.0, 400.0])
-    mean = np.outer(np.ones(len(PIXELS)), distance) * 1e-3
+    mean = np.outer(distance, np.ones(len(PIXELS))) * 1e-3
     last = np.zeros(len(PIXELS))
     wanted = healpy.ang2pix(NSIDE, [10, 200], [20, 20], lonlat=True, nest=True)
     last[wanted] = 300.0
     last[healpy.ang2pix(NSIDE, 40.0, -10.0, lonlat=True, nest=True)] = 120.0
-    stored = Integrated(
-        distance=distance, arrays={"mean": mean, "std": mean}, last_star=last
+    stored = SkyMaps(
+        distances=distance, arrays={"mean": mean, "std": mean}, last_star=last
     )
-    chosen = SkyMaps.of(stored, {}).informed_directions()
+    chosen = stored.informed_directions()
     expected = [(L[p], B[p]) for p in wanted]
     np.testing.assert_allclose([chosen[0], chosen[3]], expected)
     assert 60.0 <= chosen[1][0] < 120.0 and abs(chosen[1][1]) < 5.0
@@ -88,7 +86,7 @@ def test_rays_are_chosen_where_stars_look_far_through_dust():
 def plain_maps(count):
     distances = 100.0 * np.arange(1, count + 1)
     mean = np.outer(distances, np.ones(48)) * 1e-3
-    return SkyMaps(distances=distances, mean=mean, std=mean / 10)
+    return SkyMaps(distances=distances, arrays={"mean": mean, "std": mean / 10})
 
 
 def image_of(figure, panel=0):

@@ -17,7 +17,6 @@ from dustmap.functionals import PointValues
 from dustmap.whitening import LevelWhitening
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, write_stars
-from pipelines.compare import compare
 from pipelines.config import FitConfig
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
@@ -216,12 +215,6 @@ def test_parts_and_sums_follow_the_levels(run, tmp_path):
     assert np.isfinite(found).all()
 
 
-def test_it_is_compared(run, tmp_path):
-    other = tmp_path / "stars.parquet"
-    write_stars(other, one_cloud.catalogue(150, 21), overwrite=False)
-    assert compare(run.path, str(other), tmp_path / "compared") is not None
-
-
 def test_distances_are_as_close_as_the_cells(run):
     steps = np.diff(np.append(0.0, ray_distances(run)))
     (inner,) = run.plan.finer_grids
@@ -243,13 +236,6 @@ def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
     assert finest_at(cube.levels[0], "z", 0.0).spacing[0] == 70.0
 
 
-def test_a_slice_is_cut_to_what_is_near(run, exported, tmp_path, command):
-    for number, source in enumerate((run.path, exported / "map.zarr")):
-        figures = tmp_path / str(number)
-        done = command(f"plot {source} -o {figures} --kind slice --within 140")
-        assert done.exit_code == 0 and (figures / "slice.png").exists()
-
-
 def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
     run, exported, tmp_path, command
 ):
@@ -262,5 +248,7 @@ def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
     expected = integral(cube.finer[0], "mean", "z")
     np.testing.assert_allclose(through.arrays["mean"], expected, rtol=0.1)
     for number, source in enumerate((run.path, exported / "map.zarr")):
-        done = command(f"plot {source} -o {tmp_path / str(number)} --kind near")
-        assert done.exit_code == 0 and (tmp_path / str(number) / "near.png").exists()
+        figures = tmp_path / str(number)
+        for kind, rest in (("near", ""), ("slice", "--within 140")):
+            done = command(f"plot {source} -o {figures} --kind {kind} {rest}")
+            assert done.exit_code == 0 and (figures / f"{kind}.png").exists()

@@ -24,13 +24,13 @@ from pipelines.export.options import ExportOptions
 from pipelines.fit import fit
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.density import columns, map_cube
-from pipelines.maps.integrals import RayIntegrals, outward_summaries
+from pipelines.maps.integrals import outward_summaries, ray_integrals
 from pipelines.maps.opening import QueriedMap
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.sky import default_nside, integrated, pixel_directions, shell_maps
 from pipelines.model.observations import outward_rays
 from pipelines.query import open_map
-from pipelines.query.map import of_answers
+from pipelines.query.map import DustMap
 from pipelines.run.folder import Run, read_run
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import (
@@ -106,7 +106,7 @@ def test_a_store_agrees_with_predictions(run: Run) -> None:
     expected = predict_columns(run.plan, run.posterior, places)
     store = integrated(run, nside=32, distances=np.array([200.0, 300.0]))
     for kind in ("mean", "std", "p16"):
-        found, wanted = store.arrays[kind][pixels, 1], expected[f"extinction_{kind}"]
+        found, wanted = store.arrays[kind][1, pixels], expected[f"extinction_{kind}"]
         np.testing.assert_allclose(found, wanted, rtol=0.03)
 
 
@@ -144,18 +144,17 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
 ) -> None:
     coords, distances = rays(30, 4), np.arange(25.0, 400.0, 25.0)
     store = integrated(random_map, nside=32, distances=distances)
-    told = store.regression["isotonic_regression"]
+    told = store.meta["isotonic_regression"]
     assert "isotonic regression" in capsys.readouterr().err
     assert told["rays"] == 12 * 32**2 and told["changed"] > 50
     assert told["median_change_mag"] == 0 < 0.01 < told["largest_change_mag"]
-    asked = RayIntegrals(
-        random_map, unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg), distances
-    )
-    assert np.median(outward_summaries(asked.moments(slice(None)))[1]) < 0.05
+    towards = unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg)
+    ((_, moments),) = ray_integrals(random_map, towards, distances)
+    assert np.median(outward_summaries(moments)[1]) < 0.05
     for name in {*store.arrays} - {"std"}:
-        assert (np.diff(store.arrays[name], axis=1) >= 0).all(), name
+        assert (np.diff(store.arrays[name], axis=0) >= 0).all(), name
     write_zarr(tmp_path / "map.zarr", map_cube(random_map), store)
-    of_run = of_answers(RunMap.of(random_map))
+    of_run = DustMap(answers=RunMap.of(random_map))
     of_store = open_map(tmp_path / "map.zarr")
     attributes = json.loads((tmp_path / "map.zarr/zarr.json").read_text())["attributes"]
     assert attributes["integrated"]["isotonic_regression"] == told
@@ -179,8 +178,8 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
             return 1e-9 * coords.distance.pc
 
     other = QueriedMap(path=Path("other"), source=Small(), integrated=True)
-    pixels = np.nonzero((np.diff(store.arrays["p50"]) == 0).any(axis=1))[0]
-    arrays = {name: values[pixels] for name, values in store.arrays.items()}
+    pixels = np.nonzero((np.diff(store.arrays["p50"], axis=0) == 0).any(axis=0))[0]
+    arrays = {name: values[:, pixels] for name, values in store.arrays.items()}
     products = RunProducts(
         names=frozenset(),
         run=random_map,
@@ -191,7 +190,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     towards = pixel_directions(32)[pixels]
     filled, _ = products.filled(towards, distances, arrays)
     for name in {*filled} - {"std"}:
-        assert (np.diff(filled[name], axis=1) >= 0).all(), name
+        assert (np.diff(filled[name], axis=0) >= 0).all(), name
     # Each place by itself: there is something to project.
     alone = [of_run.query(coords[:, n], integrated=True) for n in range(36)]
     assert falls(coords, np.stack([one.value for one in alone], axis=1)) > 0.01
@@ -201,7 +200,7 @@ def test_intervals_of_whole_rays_hold_as_many_as_those_of_single_places(
     run: Run,
 ) -> None:
     stars, true = sky(300, 2)
-    dust = of_answers(RunMap.of(run))
+    dust = DustMap(answers=RunMap.of(run))
     places = SkyCoord(
         l=np.repeat(stars.l[:, None], 10, axis=1) * u.deg,
         b=np.repeat(stars.b[:, None], 10, axis=1) * u.deg,

@@ -39,7 +39,10 @@ def folder(tmp_path_factory):
     maps = np.array([np.abs(b) * 0 + 0.1, 1.0 - np.abs(b) / 90])
     maps[:, 5] = np.nan
     distances = np.array([100.0, 300.0])
-    write_healpix(place / "sky.fits", SkyMaps(distances=distances, mean=maps, std=maps))
+    write_healpix(
+        place / "sky.fits",
+        SkyMaps(distances=distances, arrays={"mean": maps, "std": maps}),
+    )
     return place
 
 

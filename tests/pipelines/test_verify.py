@@ -44,8 +44,7 @@ def run(tmp_path):
     )
     sky = SkyMaps(
         distances=np.array([100.0, 500.0]),
-        mean=np.zeros((2, 48)),
-        std=np.ones((2, 48)),
+        arrays={"mean": np.zeros((2, 48)), "std": np.ones((2, 48))},
     )
     write_zarr(folder / "map.zarr", cube)
     (folder / "exports").mkdir()

@@ -14,7 +14,7 @@ from pipelines.bands import (
 )
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Integrated
+from pipelines.cubes.sky import SkyMaps
 from pipelines.maps.provenance import convert
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.
@@ -159,9 +159,9 @@ def test_products_are_scaled_and_say_so():
     curve, _ = found.meta["citation"]["extinction_curve"]
     assert curve == CURVES["G23"]
     assert cube.meta == meta
-    rays = np.ones((12, 2), dtype=np.float32)
-    integrated = Integrated(
-        distance=np.array([1.0, 2.0]),
+    rays = np.ones((2, 12), dtype=np.float32)
+    integrated = SkyMaps(
+        distances=np.array([1.0, 2.0]),
         arrays={"mean": rays, "std": rays},
         last_star=np.ones(12),
     )

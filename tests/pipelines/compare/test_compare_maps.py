@@ -62,8 +62,8 @@ def queried(*, integrated: bool, **options) -> Answers:
 
 
 def at(other: Answers, name: str, points=PLACES) -> np.ndarray:
-    kind = other.central(integrated=name == "extinction")
-    return getattr(other, name)(Places.of_points(points), (kind,))[kind]
+    places = Places.of_points(points)
+    return other.central(places, integrated=name == "extinction")
 
 
 def cube_map(cube: Cube, factor=1.0, *, blank=True) -> Answers:

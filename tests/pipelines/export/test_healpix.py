@@ -22,8 +22,7 @@ def make_maps(nside=4, distances=(100.0, 333.25, 2000.0)):
     mean[-1, 7] = np.nan
     return SkyMaps(
         distances=np.array(distances),
-        mean=mean,
-        std=mean + np.float32(0.5),
+        arrays={"mean": mean, "std": mean + np.float32(0.5)},
         meta={"version": "0.1.0", "note": "x " * 200},
     )
 
@@ -38,8 +37,7 @@ def test_maps_come_back(tmp_path_factory, data, nside, n):
     )
     written = SkyMaps(
         distances=np.cumsum(np.full(n, 12.5)),
-        mean=data.draw(values),
-        std=data.draw(values),
+        arrays={name: data.draw(values) for name in ("mean", "std")},
         meta={"n": n},
     )
     path = tmp_path_factory.mktemp("healpix") / "sky.fits"
@@ -47,7 +45,7 @@ def test_maps_come_back(tmp_path_factory, data, nside, n):
     read = read_healpix(path)
     np.testing.assert_array_equal(read.distances, written.distances)
     np.testing.assert_array_equal(read.mean, written.mean)
-    np.testing.assert_array_equal(read.std, written.std)
+    np.testing.assert_array_equal(read.arrays["std"], written.arrays["std"])
     assert read.meta == written.meta
 
 
@@ -55,7 +53,7 @@ def test_maps_come_back(tmp_path_factory, data, nside, n):
 def test_healpy_reads_each_column_as_nested_and_as_ring(tmp_path, ordering):
     maps = make_maps(nside=16)
     write_healpix(tmp_path / "sky.fits", maps, ordering=ordering)
-    for field, expected in enumerate([*maps.mean, *maps.std]):
+    for field, expected in enumerate([*maps.mean, *maps.arrays["std"]]):
         expected = np.where(np.isnan(expected), healpy.UNSEEN, expected)
         nested = healpy.read_map(tmp_path / "sky.fits", nest=True, field=field)
         np.testing.assert_allclose(nested, expected, rtol=1e-6)
@@ -145,7 +143,8 @@ def test_a_map_of_another_program_is_refused(tmp_path):
 def test_sky_maps_are_checked(distances, shape):
     with pytest.raises(ValueError):
         SkyMaps(
-            distances=np.array(distances), mean=np.zeros(shape), std=np.zeros(shape)
+            distances=np.array(distances),
+            arrays=dict.fromkeys(("mean", "std"), np.zeros(shape)),
         )
 
 
@@ -155,18 +154,18 @@ def test_quantiles_come_back_and_stand_behind_mean_and_std(tmp_path):
         name: maps.mean + np.float32(offset)
         for offset, name in enumerate(("p16", "p50", "p84"), start=10)
     }
-    write_healpix(tmp_path / "sky.fits", replace(maps, quantiles=quantiles))
-    found = read_healpix(tmp_path / "sky.fits").quantiles
-    assert list(found) == ["p16", "p50", "p84"]
+    write_healpix(tmp_path / "sky.fits", replace(maps, arrays=maps.arrays | quantiles))
+    found = read_healpix(tmp_path / "sky.fits").arrays
+    assert list(found)[2:] == ["p16", "p50", "p84"]
     for name, values in quantiles.items():
         np.testing.assert_array_equal(found[name], values)
     read = read_healpix(tmp_path / "sky.fits")
     np.testing.assert_array_equal(read.mean, maps.mean)
-    np.testing.assert_array_equal(read.std, maps.std)
+    np.testing.assert_array_equal(read.arrays["std"], maps.arrays["std"])
     median = healpy.read_map(tmp_path / "sky.fits", nest=None, field=3 * 3 + 1)
     np.testing.assert_array_equal(median, quantiles["p50"][1])
     write_healpix(tmp_path / "plain.fits", maps)
-    assert read_healpix(tmp_path / "plain.fits").quantiles == {}
+    assert list(read_healpix(tmp_path / "plain.fits").arrays) == ["mean", "std"]
 
 
 def test_columns_out_of_order_are_refused(tmp_path):

@@ -12,7 +12,7 @@ import zarr
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Integrated
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.zarr import read_integrated, read_zarr, write_zarr
 from pipelines.storage.atomic import write_manifest
 from pipelines.verify import verify
@@ -27,14 +27,14 @@ def make_cube() -> Cube:
     return Cube(x=axis, y=axis, z=axis, arrays={"mean": mean}, meta=meta)
 
 
-def make_integrated(nside=2, count=5, names=("mean", "std", *QUANTILES)) -> Integrated:
+def make_integrated(nside=2, count=5, names=("mean", "std", *QUANTILES)) -> SkyMaps:
     """Arrays in which no two pixels, distances or names are alike."""
     pixels = 12 * nside**2
-    base = np.arange(pixels * count, dtype=np.float32).reshape(pixels, count)
+    base = np.arange(pixels * count, dtype=np.float32).reshape(count, pixels)
     arrays = {name: base + np.float32(i / 8) for i, name in enumerate(names)}
-    arrays["mean"][0, -1] = np.nan
-    return Integrated(
-        distance=2.5 * np.arange(1, count + 1),
+    arrays["mean"][-1, 0] = np.nan
+    return SkyMaps(
+        distances=2.5 * np.arange(1, count + 1),
         arrays=arrays,
         last_star=np.arange(pixels, dtype=np.float64),
     )
@@ -47,10 +47,10 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def assert_same(read: Integrated, written: Integrated) -> None:
-    np.testing.assert_array_equal(read.distance, written.distance)
+def assert_same(read: SkyMaps, written: SkyMaps) -> None:
+    np.testing.assert_array_equal(read.distances, written.distances)
     np.testing.assert_array_equal(read.last_star, written.last_star)
-    assert (read.last_star.dtype, read.distance.dtype) == (np.float32, np.float64)
+    assert (read.last_star.dtype, read.distances.dtype) == (np.float32, np.float64)
     assert list(read.arrays) == list(written.arrays)
     for name, array in written.arrays.items():
         assert read.arrays[name].dtype == np.float32
@@ -92,11 +92,11 @@ def test_the_group_says_what_the_arrays_are(store):
 
 def test_a_chunk_holds_whole_rays_of_one_patch_of_the_sky(tmp_path):
     nside, count = 32, 200
-    ones = np.ones((12 * nside**2, count), dtype=np.float32)
-    whole = Integrated(
-        distance=np.arange(1.0, count + 1),
+    ones = np.ones((count, 12 * nside**2), dtype=np.float32)
+    whole = SkyMaps(
+        distances=np.arange(1.0, count + 1),
         arrays={"mean": ones, "std": ones},
-        last_star=ones[:, 0],
+        last_star=ones[0],
     )
     write_zarr(tmp_path / "map.zarr", make_cube(), whole)
     chunks = zarr.open_group(tmp_path / "map.zarr", mode="r")["extinction_mean"].chunks
@@ -153,26 +153,26 @@ def test_damage_to_integrated_arrays_is_noticed(store):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"distance": np.array([0.0, 1.0, 2.0, 3.0, 4.0])}, "positive"),
-        ({"distance": np.array([1.0, 3.0, 2.0, 4.0, 5.0])}, "increasing"),
-        ({"distance": np.arange(1.0, 5.0)}, "expected"),
+        ({"distances": np.array([0.0, 1.0, 2.0, 3.0, 4.0])}, "positive"),
+        ({"distances": np.array([1.0, 3.0, 2.0, 4.0, 5.0])}, "increasing"),
+        ({"distances": np.arange(1.0, 5.0)}, "expected"),
         ({"last_star": np.zeros(47)}, "expected"),
         (
             {
-                "arrays": dict.fromkeys(("mean", "std"), np.zeros((108, 5))),
+                "arrays": dict.fromkeys(("mean", "std"), np.zeros((5, 108))),
                 "last_star": np.zeros(108),
             },
             "power of two",
         ),
-        ({"arrays": {"mean": np.zeros((48, 5))}}, "mean, std"),
-        ({"arrays": {n: np.zeros((48, 5)) for n in ("mean", "std", "p99")}}, "p99"),
+        ({"arrays": {"mean": np.zeros((5, 48))}}, "mean, std"),
+        ({"arrays": {n: np.zeros((5, 48)) for n in ("mean", "std", "p99")}}, "p99"),
     ],
 )
 def test_values_that_are_no_integrated_map_are_refused(change, message):
     good = make_integrated()
-    parts = {n: getattr(good, n) for n in ("distance", "arrays", "last_star")}
+    parts = {n: getattr(good, n) for n in ("distances", "arrays", "last_star")}
     with pytest.raises(ValueError, match=message):
-        Integrated(**{**parts, **change})
+        SkyMaps(**{**parts, **change})
 
 
 def test_names_of_integrated_arrays_are_not_for_cubes(tmp_path):
@@ -204,7 +204,7 @@ def test_xarray_opens_the_store_with_labelled_axes_and_no_warning(tmp_path):
     # By label: z = -48, y = 21, x = 50 pc, and pixel 77 out to 7.5 pc.
     assert float(read["mean"].sel(z=-48, y=21, x=50)) == mean[30, 37, 40]
     along = read["extinction_p84"].sel(pixel=77)
-    assert float(along.sel(distance=7.5)) == written.arrays["p84"][77, 2]
+    assert float(along.sel(distance=7.5)) == written.arrays["p84"][2, 77]
     assert read["extinction_std"].attrs["units"] == "mag"
     assert read["mean"].attrs["units"] == "mag pc-1"
     for name in ("x", "y", "z", "distance", "last_star"):

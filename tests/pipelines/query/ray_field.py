@@ -9,7 +9,7 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Integrated
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.zarr import write_zarr
 
 HALF = np.array([500.0, 400.0, 200.0])
@@ -59,15 +59,15 @@ def integrated(nside=16, last=None):
     last = np.linalg.norm(HALF) if last is None else last
     distance = np.arange(STEP, last + STEP / 2, STEP)
     lon, lat = healpy.pix2ang(nside, np.arange(12 * nside**2), nest=True, lonlat=True)
-    ends = distance[:, None] * unit_vectors(lon, lat)[:, None, :]
+    ends = distance[:, None, None] * unit_vectors(lon, lat)
     outside = (np.abs(ends) > HALF).any(axis=-1)
     arrays = {
         name: np.where(outside, np.nan, values).astype(np.float32)
         for name, values in spread(extinction(ends)).items()
     }
     steepness = (np.abs(unit_vectors(lon, lat)) / HALF).max(axis=1)
-    return Integrated(
-        distance=distance,
+    return SkyMaps(
+        distances=distance,
         arrays=arrays,
         last_star=np.minimum(SEEN, 1 / steepness).astype(np.float32),
     )

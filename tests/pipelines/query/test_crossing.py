@@ -9,7 +9,7 @@ from astropy.coordinates import SkyCoord
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Integrated
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.zarr import write_zarr
 from pipelines.query import open_map
 
@@ -65,11 +65,11 @@ def test_distance_and_interval_are_where_the_curves_cross(dust):
 
 
 def test_it_is_the_inverse_of_the_query(dust):
-    found = dust.distance_at(COORDS, 0.25, centre="mean").distance
+    found = dust.distance_at(COORDS, 0.25).distance
     there = SkyCoord(COORDS.l, COORDS.b, distance=found, frame="galactic")
     kept = np.isfinite(found)
     assert kept.sum() > 100
-    back = dust.query(there[kept], integrated=True)
+    back = dust.query(there[kept], integrated=True, mode="median")
     np.testing.assert_allclose(back.value, 0.25, rtol=1e-9)
 
 
@@ -87,22 +87,20 @@ def test_one_extinction_for_each_coordinate_and_any_shape(dust):
 def test_an_extinction_that_cannot_be_reached_is_refused(dust, value):
     with pytest.raises(InputError, match="extinction"):
         dust.distance_at(COORDS[:3], value)
-    with pytest.raises(InputError, match="centre"):
-        dust.distance_at(COORDS[:3], 0.1, centre="mode")
 
 
 def test_a_curve_that_falls_is_crossed_first_where_it_first_gets_there(tmp_path):
     """A density that may be negative: mean and std give the interval."""
     distance = np.array([100.0, 200.0, 300.0, 400.0])
     curve = np.array([1.0, 0.5, 1.0, 2.0], dtype=np.float32)
-    mean = np.tile(curve, (12, 1))
+    mean = np.tile(curve[:, None], (1, 12))
     axis = np.array([-1000.0, 1000.0])
     fields = dict.fromkeys(("mean", "std", "support"), np.ones((2, 2, 2), np.float32))
     write_zarr(
         tmp_path / "g.zarr",
         Cube(x=axis, y=axis, z=axis, arrays=fields),
-        Integrated(
-            distance=distance,
+        SkyMaps(
+            distances=distance,
             arrays={"mean": mean, "std": np.full_like(mean, 0.25)},
             last_star=np.full(12, 400.0, np.float32),
         ),

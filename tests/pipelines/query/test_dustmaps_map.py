@@ -1,6 +1,5 @@
 """A map of this program behaves as those of the package dustmaps."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -34,24 +33,10 @@ def test_its_answers_are_those_of_the_map(path):
     np.testing.assert_array_equal(flags["inside"], np.isfinite(found))
     numbers = DustmapQuery(path, integrated=True, quantity=False)(COORDS)
     assert type(numbers) is np.ndarray
-
-
-def test_galactic_and_equatorial_numbers_are_degrees_and_kiloparsecs(path):
-    dust = DustmapQuery(path, integrated=True)
-    found = dust(COORDS)
-    numbers = (COORDS.l.deg, COORDS.b.deg, COORDS.distance.kpc)
-    np.testing.assert_allclose(dust.query_gal(*numbers), found, rtol=1e-12)
-    icrs = COORDS.icrs
-    numbers = (icrs.ra.deg, icrs.dec.deg, icrs.distance.kpc)
-    np.testing.assert_allclose(dust.query_equ(*numbers), found, rtol=1e-9)
-    with pytest.raises(InputError, match="no distance"):
-        dust.query_gal(10.0, 5.0)
-
-
-def test_what_is_meant_must_be_said_once(path):
+    gal = dust.query_gal(COORDS.l.deg, COORDS.b.deg, COORDS.distance.kpc)
+    np.testing.assert_allclose(gal, found, rtol=1e-12)
     with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
         DustmapQuery(path)(COORDS)
-    assert DustmapQuery(path).query(COORDS, integrated=False).unit == u.mag / u.pc
 
 
 def test_random_samples_differ_from_query_to_query_and_come_again(positive_run):
@@ -64,21 +49,6 @@ def test_random_samples_differ_from_query_to_query_and_come_again(positive_run):
     )
     np.testing.assert_array_equal(first, second)
     assert len({tuple(sample) for sample in first}) > 1
-
-
-def test_importing_it_says_nothing_and_writes_nothing(tmp_path):
-    """In a home without a configuration of that package, warnings being errors."""
-    code = "import pipelines.query.dustmaps_map"
-    done = subprocess.run(
-        [sys.executable, "-W", "error:Configuration file not found", "-c", code],
-        env={"HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "" and done.stderr == ""
-    assert not (tmp_path / ".dustmapsrc").exists()
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

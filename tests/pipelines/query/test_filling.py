@@ -17,9 +17,7 @@ from pipelines.export.options import ExportOptions
 from pipelines.formats.fits import read_fits, write_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.vtk import read_vti
-from pipelines.maps.continued import Continued
 from pipelines.maps.opening import QueriedMap
-from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube
 
 LEVEL = 5e-3
@@ -87,15 +85,6 @@ def test_densities_fill_holes_and_what_is_outside(dust):
     assert np.isfinite(error).tolist() == [True, False, False]
 
 
-def test_what_the_other_does_not_know_stays_as_it_was(dust):
-    filled = dust.continued(BLIND)
-    where = at([10.0, 10.0], [0.0, 0.0], [100.0, 5000.0])
-    for integrated in (True, False):
-        found, flags = filled.query(where, integrated=integrated, return_flags=True)
-        assert np.isfinite(found.value).tolist() == [True, False]
-        assert not flags["filled"].any() and flags["inside"].tolist() == [True, False]
-
-
 def test_beyond_both_maps_nothing_is_known(dust):
     filled = dust.continued(queried(Even(reach=1000.0)))
     where = at([10.0, 10.0], [0.0, 0.0], [800.0, 2000.0])
@@ -107,6 +96,12 @@ def test_beyond_both_maps_nothing_is_known(dust):
     # Those of the edge of the map are not those of places beyond it.
     assert not flags["unseen"].any() and not flags["extrapolated"].any()
     assert "beyond its box" in repr(filled)
+    # What the other does not know stays as it was.
+    blind, where = dust.continued(BLIND), at([10.0, 10.0], 0.0, [100.0, 5000.0])
+    for integrated in (True, False):
+        found, flags = blind.query(where, integrated=integrated, return_flags=True)
+        assert np.isfinite(found.value).tolist() == [True, False]
+        assert not flags["filled"].any() and flags["inside"].tolist() == [True, False]
 
 
 def test_shapes_quantiles_and_missing_distances(dust):
@@ -213,10 +208,3 @@ def test_exported_maps_say_where_every_value_is_from(
     assert "mean" in repr(dustmap.open_map(tmp_path / "sky.fits"))
     again = dustmap.open_map(tmp_path / "map.fits").answers
     assert "filled" not in again.kinds(integrated=False)
-
-
-def test_what_is_added_along_rays():
-    places = Places.of_points(np.array([[10.0, 0, 0], [0, 60.0, 0], [0, 0, 40.0]]))
-    whole = Continued.of(EVEN, EVEN)
-    added = whole.added(places, np.array([0.0, 50.0, 50.0]))
-    np.testing.assert_allclose(added, LEVEL * np.array([10.0, 10.0, 0.0]), atol=1e-15)

@@ -49,14 +49,3 @@ def test_without_a_filter_it_is_the_colour_excess_of_sfd(path):
         MwdustMap(path)
     with pytest.raises(ValueError, match="filter"):
         MwdustMap(path, filter="no such", declare_band="A_V")
-
-
-def test_a_filled_map_has_no_edge(path):
-    class Even:
-        def query(self, coords):
-            return 1e-3 * coords.distance.pc
-
-    filled = dustmap.fill(dustmap.open_map(path), Even(), integrated=True)
-    dust = MwdustMap(filled, declare_band="E(B-V)")
-    found = dust(30.0, 3.0, np.array([2.0, 3.0]))
-    assert np.diff(found)[0] == pytest.approx(1.0 / 0.884)

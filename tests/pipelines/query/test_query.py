@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Integrated
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.zarr import write_zarr
 from pipelines.query import open_map
 
@@ -86,7 +86,7 @@ def test_percentiles_follow_the_log_normal_on_a_last_axis(dust, points, integrat
         ({"mode": "mean", "pct": 5}, "takes percentiles"),
         ({"mode": "percentile", "pct": [0, 50]}, "between 0 and 100"),
         ({"integrated": False, "total": True}, "total=True goes with"),
-        ({"mode": "samples"}, "needs posterior samples"),
+        ({"mode": "samples"}, "no posterior samples"),
     ],
 )
 def test_contradictions_are_refused(dust, points, wrong, said):
@@ -176,8 +176,8 @@ def test_a_field_that_may_be_negative_has_normal_quantiles(tmp_path, points):
     write_zarr(
         tmp_path / "gauss.zarr",
         Cube(x=cube.x, y=cube.y, z=cube.z, arrays=plain),
-        Integrated(
-            distance=rays.distance,
+        SkyMaps(
+            distances=rays.distances,
             arrays={name: rays.arrays[name] for name in ("mean", "std")},
             last_star=rays.last_star,
         ),
@@ -226,9 +226,9 @@ def test_only_the_chunks_around_a_place_are_read(tmp_path):
     axes = {"x": np.arange(200.0) - 100, "y": np.arange(8.0) - 4, "z": np.arange(8.0)}
     values = np.random.default_rng(1).random((8, 8, 200)).astype(np.float32)
     pixels = 12 * 64**2
-    rays = Integrated(
-        distance=np.arange(1.0, 41.0),
-        arrays=dict.fromkeys(("mean", "std"), np.ones((pixels, 40), np.float32)),
+    rays = SkyMaps(
+        distances=np.arange(1.0, 41.0),
+        arrays=dict.fromkeys(("mean", "std"), np.ones((40, pixels), np.float32)),
         last_star=np.ones(pixels, np.float32),
     )
     arrays = {"mean": values, "std": values, "support": values}

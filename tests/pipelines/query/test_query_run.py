@@ -97,20 +97,6 @@ def test_samples_along_one_direction_are_curves(positive_run):
     assert not np.allclose(other, draws, rtol=1e-3)
 
 
-def test_scatter_below_the_grid_is_one_number_within_a_cell(positive_run):
-    dust, grid = open_map(positive_run.path), positive_run.plan.grid
-    centre = np.array(grid.origin) + (np.array([5, 4, 3]) + 0.5) * grid.spacing
-    step = 0.02 * np.array(grid.spacing)
-    x, y, z = np.stack([centre, centre + step, centre + 40 * step]).T
-    places = SkyCoord(
-        u=x, v=y, w=z, unit="pc", representation_type="cartesian", frame="galactic"
-    )
-    one, near, beyond = np.log(
-        dust.query(places, integrated=False, mode="samples").value
-    )
-    assert np.abs(near - one).max() < 0.2 < np.abs(beyond - one).max()
-
-
 def test_one_random_sample_is_one_of_the_samples(positive_run, store, coords):
     dust = open_map(store, samples=positive_run.path)
     draws = dust.query(coords, integrated=False, mode="samples")
