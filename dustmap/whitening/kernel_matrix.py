@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Kernel, Radial
-from dustmap.kernels.base import Sum
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.toeplitz import ToeplitzOperator, first_column
@@ -32,9 +31,6 @@ def point_covariance(
     A radial kernel takes the scaled distance alone, without displacements along every
     axis: 14 times as fast in eight dimensions with the gradient.
     """
-    if isinstance(kernel, Sum):
-        parts = [point_covariance(term, x, z) for term in kernel.terms]
-        return torch.stack(parts).sum(dim=0)
     if not isinstance(kernel, Radial):
         return kernel(x[:, None, :] - z[None, :, :])
     scale = kernel.lengthscale.to(x)

@@ -19,8 +19,7 @@ from dustmap.functionals import (
     StepsOutwards,
 )
 from dustmap.grid import Grid, Torus
-from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
-from dustmap.kernels.radial import Radial
+from dustmap.kernels import Matern12, Matern32, Matern52, Radial, SquaredExponential
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.subgrid import local_residual

@@ -13,7 +13,7 @@ from reference import Covariance, conditional_features
 from dustmap.covariance import inducing_covariance
 from dustmap.functionals import Derivatives, GaussLegendre, LineIntegrals, Stack
 from dustmap.grid import Grid, Torus
-from dustmap.kernels import KERNELS, Constant, Matern32, Matern52, SquaredExponential
+from dustmap.kernels import KERNELS, Matern32, Matern52, SquaredExponential
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.testing import check_linear_operator
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
@@ -202,17 +202,6 @@ def test_padding_follows_from_the_tolerance(name, tolerance):
         assert gap >= scale * kernel.decay(tolerance) - 1e-9
     error = TorusWhitening(kernel, torus).report.wrap_error
     assert error <= 3 * tolerance
-
-
-def test_sums_and_constants_are_whitened_too():
-    torus = torus_of((6, 5))
-    kernel = Matern32(lengthscale=1.0) + Constant(variance=0.4)
-    w = TorusWhitening(kernel, torus)
-    A = as_operator(w).to_dense()
-    lags = torch.as_tensor(torus_points(torus, 1))
-    lag = lags[:, None] - lags[None]
-    exact = Matern32(lengthscale=1.0).periodised(torus.periods)(lag) + 0.4
-    assert torch.allclose(A @ A.mT, exact, atol=1e-12)
 
 
 def test_a_refinement_below_one_is_refused():
