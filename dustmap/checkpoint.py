@@ -37,17 +37,6 @@ class Checkpointer(Protocol):
         ...
 
 
-class NoCheckpoints:
-    """Saves nothing and starts afresh."""
-
-    def save(self, state: State) -> None:
-        """Forget it."""
-
-    def restore(self) -> State | None:
-        """Nothing."""
-        return None
-
-
 def flatten(name: str, value: Any) -> State:
     """The entries of a value; those of a dataclass as ``name.field``, recursively."""
     if not is_dataclass(value):

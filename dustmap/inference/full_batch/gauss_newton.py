@@ -168,69 +168,67 @@ class GaussNewton:
     def step(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
     ) -> Step:
-        """Solve ``Λ δ = −∂J/∂ε`` at ε; move towards ``m = ε + δ``.
+        """Solve ``Λ δ = −∂J/∂ε`` at ε, and take the longest halving of δ that suffices.
 
-        Errors name ``where``.
+        It decreases J by a quarter of what the gradient predicts (Armijo 1966), up to
+        rounding: a linear model, with half of it, takes the full step. Members without
+        such a halving stay at ε. Only at the shortest step must the objective be
+        finite, since a density may overflow. Errors name ``where``.
 
         Raises
         ------
         FloatingPointError
             If the solve or the objective is not finite.
         """
-        solver, unit = self.solver, 1.0
-        gradient = self.target.gradient(tangent, eps)
+        solver, unit, target = self.solver, 1.0, self.target
+        gradient = target.gradient(tangent, eps)
         if self.forcing:
             # An approximate answer does not merit the product of its true residual.
             solver = replace(solver, rtol=self.forcing, restarts=None)
         else:
-            rhs = self.target.right_side(tangent, eps)
+            rhs = target.right_side(tangent, eps)
             sizes = [inner(x, x).sqrt() for x in (rhs, gradient)]
             unit = float(ratio(*sizes).min()) or 1.0
             solver = replace(solver, rtol=solver.rtol * unit)
-        solution = Precision(tangent.operator, self.target.noise).solve(
+        solution = Precision(tangent.operator, target.noise).solve(
             gradient,
             solver,
             preconditioner=self.preconditioner,
             on_step=functools.partial(self.on_step, self.stage),
         )
         require_finite(where, residual=solution.residual)
-        step, residual = solution.value.view_as(eps), solution.residual / unit
-        value = eps + step
-        solution = replace(
-            solution, value=value.reshape(solution.value.shape), residual=residual
-        )
+        step = solution.value.view_as(eps)
         change = -inner(gradient, step)
-        return self._backtrack(tangent, eps, step, change, solution, where)
-
-    def _backtrack(
-        self,
-        tangent: Linearisation,
-        eps: Float[Tensor, "*b p"],
-        step: Float[Tensor, "*b p"],
-        change: Float[Tensor, "*b"],
-        solution: Solution,
-        where: str,
-    ) -> Step:
-        """Take the longest of a step's halvings that decreases J sufficiently.
-
-        Sufficient is a quarter of the ``change`` predicted by the gradient (Armijo
-        1966), up to rounding: a linear model, with half of it, takes the full step.
-        Members without such a halving stay at ε. Only at the shortest step must the
-        objective be finite, since a density may overflow.
-        """
-        before = self.target.value(eps, tangent.prediction)
+        before = target.value(eps, tangent.prediction)
         require_finite(
             f"{where}, before it", objective=before, directional_change=change
         )
         allowed = before + 100 * torch.finfo(eps.dtype).eps * before
         point = eps + step
+        solution = replace(
+            solution,
+            value=point.clone().reshape(solution.value.shape),
+            residual=solution.residual / unit,
+        )
         found = self.model.linearise(point)
-        after = self.target.value(point, found.prediction)
+        after = target.value(point, found.prediction)
         moved = after <= allowed + 0.25 * change
         if not bool(moved.all()):
-            self._shorten(point, moved, eps, step, change, allowed, where)
+            value = after
+            point[~moved] = eps[~moved]
+            for halvings in range(1, _HALVINGS):
+                length, left = 0.5**halvings, ~moved
+                shorter = eps[left] + length * step[left]
+                value = target.select(left).value(shorter, self.model.apply(shorter))
+                good = value <= (allowed + 0.25 * length * change)[left]
+                point[left] = torch.where(good[:, None], shorter, eps[left])
+                moved[left] = good
+                if bool(moved.all()):
+                    break
+            else:
+                require_finite(f"{where}, at its shortest", objective=value)
             found = self.model.linearise(point)
-            after = self.target.value(point, found.prediction)
+            after = target.value(point, found.prediction)
         return Step(
             eps=point,
             tangent=found,
@@ -239,31 +237,6 @@ class GaussNewton:
             expected_decrease=-change / 2,
             solution=solution,
         )
-
-    def _shorten(
-        self,
-        point: Float[Tensor, "*b p"],
-        moved: Bool[Tensor, "*b"],
-        eps: Float[Tensor, "*b p"],
-        step: Float[Tensor, "*b p"],
-        change: Float[Tensor, "*b"],
-        allowed: Float[Tensor, "*b"],
-        where: str,
-    ) -> None:
-        """Set the points of members that have not moved, and whether they have now."""
-        value = allowed
-        point[~moved] = eps[~moved]
-        for halvings in range(1, _HALVINGS):
-            length, left = 0.5**halvings, ~moved
-            shorter = eps[left] + length * step[left]
-            target = self.target.select(left)
-            value = target.value(shorter, self.model.apply(shorter))
-            good = value <= (allowed + 0.25 * length * change)[left]
-            point[left] = torch.where(good[:, None], shorter, eps[left])
-            moved[left] = good
-            if bool(moved.all()):
-                return
-        require_finite(f"{where}, at its shortest", objective=value)
 
     def decrement(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b"]:
         """Return ``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step."""
