@@ -132,12 +132,40 @@ class CirculantEmbedding:
             self.torus = Torus(grid=grid, shape=shape)
             column = first_column(covariance, self.torus, nugget)
             self.circulant = Circulant.from_first_column(column)
-            self.report = _report(self.circulant, column, grid, limits)
-            shape = _grown(shape, grid, lengthscales)
-            full = fixed or math.prod(shape) > limits.max_points
-            if full or not self.report.clipped:
+            smallest, largest = map(float, self.circulant.spectrum.aminmax())
+            clipped = smallest < -limits.tolerance * largest
+            # The axis that is thinnest in lengthscales grows by a quarter.
+            sides = zip(shape, grid.spacing, lengthscales, strict=True)
+            scales = [n * h / s for n, h, s in sides]
+            thinnest, grown = scales.index(min(scales)), list(shape)
+            grown[thinnest] = smooth_size(math.ceil(shape[thinnest] * 1.25))
+            shape = tuple(grown)
+            if fixed or math.prod(shape) > limits.max_points or not clipped:
                 break
-        _refuse_if_wrong(self.report, limits)
+        kept = torch.fft.irfftn(self.circulant.power(1.0).spectrum, s=self.torus.shape)
+        off = (kept - column)[tuple(slice(0, n) for n in grid.shape)].abs().max()
+        self.report = report = EmbeddingReport(
+            shape=self.torus.shape,
+            minimum=smallest,
+            maximum=largest,
+            negative_modes=self.circulant.dropped_modes(),
+            covariance_error=float(off / column.reshape(-1)[0]),
+            clipped=clipped,
+        )
+        if not clipped or (limits.clip and report.covariance_error <= limits.max_error):
+            return
+        clipping = limits.clip and (
+            f"; clipping them changes the covariance by {report.covariance_error:.2g} "
+            f"of k(0), more than {limits.max_error:g}"
+        )
+        raise ValueError(
+            f"the circulant embedding of shape {report.shape} has "
+            f"{report.negative_modes} eigenvalues at or below {DROP:g} of the largest "
+            f"(minimum {smallest / largest:.2g} of it) and may not exceed "
+            f"{limits.max_points} points or its given shape{clipping or ''}: use a "
+            "shorter lengthscale, a rougher kernel or a thicker box, raise max_points, "
+            "use the torus whitening, or ask for clipping"
+        )
 
 
 def first_column(
@@ -153,55 +181,6 @@ def first_column(
     bump = torch.zeros_like(column)
     bump.view(-1)[0] = nugget
     return column + bump
-
-
-def _grown(
-    shape: tuple[int, ...], grid: Grid, lengthscales: Sequence[float]
-) -> tuple[int, ...]:
-    """Lengthen the axis that is thinnest in lengthscales by a quarter."""
-    scales = [
-        n * h / s for n, h, s in zip(shape, grid.spacing, lengthscales, strict=True)
-    ]
-    thinnest = scales.index(min(scales))
-    grown = list(shape)
-    grown[thinnest] = smooth_size(math.ceil(shape[thinnest] * 1.25))
-    return tuple(grown)
-
-
-def _report(
-    circulant: Circulant, column: Tensor, grid: Grid, limits: EmbeddingLimits
-) -> EmbeddingReport:
-    kept = circulant.power(1.0)
-    block = tuple(slice(0, n) for n in grid.shape)
-    realised = torch.fft.irfftn(kept.spectrum, s=circulant.grid_shape)
-    error = (realised - column)[block].abs().max() / column.reshape(-1)[0]
-    smallest, largest = (float(end) for end in circulant.spectrum.aminmax())
-    return EmbeddingReport(
-        shape=circulant.grid_shape,
-        minimum=smallest,
-        maximum=largest,
-        negative_modes=circulant.dropped_modes(),
-        covariance_error=float(error),
-        clipped=smallest < -limits.tolerance * largest,
-    )
-
-
-def _refuse_if_wrong(report: EmbeddingReport, limits: EmbeddingLimits) -> None:
-    small = report.covariance_error <= limits.max_error
-    if not report.clipped or (limits.clip and small):
-        return
-    clipping = limits.clip and (
-        f"; clipping them changes the covariance by {report.covariance_error:.2g} of "
-        f"k(0), more than {limits.max_error:g}"
-    )
-    raise ValueError(
-        f"the circulant embedding of shape {report.shape} has {report.negative_modes} "
-        f"eigenvalues at or below {DROP:g} of the largest (minimum "
-        f"{report.minimum / report.maximum:.2g} of it) and may not exceed "
-        f"{limits.max_points} points or its given shape{clipping or ''}: use a "
-        "shorter lengthscale, a rougher kernel or a thicker box, raise max_points, use "
-        "the torus whitening, or ask for clipping"
-    )
 
 
 class ToeplitzOperator(LinearOperator):
@@ -290,21 +269,11 @@ class _ToeplitzSolve(torch.autograd.Function):
 def toeplitz_solve(
     column: Float[Tensor, "*n"], rhs: Float[Tensor, "b m"], solve: Solve
 ) -> tuple[Float[Tensor, "b m"], Solution]:
-    """``K⁻¹ v`` for a batch of rows, differentiable in ``column`` and ``rhs``.
+    """``K⁻¹ v`` of rows, differentiable in ``column`` and ``rhs``, and its status.
 
-    Parameters
-    ----------
-    column
-        k at the box's non-negative lags; its shape is that of the box.
-    rhs
-        The right-hand sides v.
-    solve
-        Solves with the very K that ``column`` describes. Called once forward and once
-        backward; derivatives are as exact as its tolerance.
-
-    Returns
-    -------
-    The answer with its derivative, and the forward solve's status.
+    ``column`` holds k at the box's non-negative lags and has its shape. ``solve`` is
+    for the very K that it describes, once forward and once backward; derivatives are as
+    exact as its tolerance.
     """
     solution = solve(rhs.detach())
     value = _ToeplitzSolve.apply(column, rhs, solution.value, solve)
