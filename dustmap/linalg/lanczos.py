@@ -26,7 +26,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.linalg import eigh_tridiagonal
+from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal
 from torch import Tensor
 
 from dustmap.linalg.cg import Product
@@ -105,13 +105,13 @@ class Lanczos:
         self.alive[rows] = alive
         self.steps[rows] = step + 1
 
-    def eigenpairs(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return Ritz values of a row, increasing, and T's eigenvectors as columns.
+    def entries(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the diagonal of a row's T, and what is beside it.
 
         Raises
         ------
         ValueError
-            If an entry of T is not finite.
+            If an entry is not finite.
         """
         count = int(self.steps[row])
         entries = torch.stack([self.diagonal[row, :count], self.off[row, :count]])
@@ -120,13 +120,13 @@ class Lanczos:
                 "products with the matrix are not finite: check its entries"
             )
         diagonal, off = entries.cpu().numpy()
-        values, vectors = eigh_tridiagonal(diagonal, off[:-1])
-        return values, vectors
+        return diagonal, off[:-1]
 
     def ends(self) -> tuple[float, float]:
         """Return the smallest and the largest Ritz value of all rows, or ones."""
         rows = torch.nonzero(self.steps)[:, 0].tolist()
-        found = [self.eigenpairs(row)[0][[0, -1]] for row in rows] or [np.ones(2)]
+        found = [eigvalsh_tridiagonal(*self.entries(row))[[0, -1]] for row in rows]
+        found = found or [np.ones(2)]
         low, high = np.array(found).T
         return float(low.min()), float(high.max())
 
@@ -159,7 +159,8 @@ class Lanczos:
         for row, steps in enumerate(self.steps.tolist()):
             if not steps:
                 continue
-            ritz, vectors = (torch.from_numpy(a) for a in self.eigenpairs(row))
+            pairs = eigh_tridiagonal(*self.entries(row))
+            ritz, vectors = (torch.from_numpy(array) for array in pairs)
             first, last = vectors[0], vectors[-1]
             inverse = 1 / (ritz + shifts.cpu()[:, None])
             beta = float(self.off[row, steps - 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -99,7 +100,8 @@ class RecomputedProjection(RowOperator):
     functionals
         The rows.
     nonzeros
-        About how many entries W has, each column of a row counted once.
+        About how many entries W has, each column of a row counted once; estimated from
+        a sample of the rows unless given.
 
     Raises
     ------
@@ -115,14 +117,21 @@ class RecomputedProjection(RowOperator):
         lattice: Lattice,
         functionals: Functionals,
         *,
-        nonzeros: int,
         dtype: torch.dtype,
+        nonzeros: int | None = None,
     ) -> None:
         self.shape = (len(functionals), lattice.size)
         if self.shape[1] >= 2**31:
             raise ValueError(f"at most 2³¹ − 1 columns are possible, got {self.shape}")
         self.dtype = dtype
         self.device = torch.device("cpu")
+        if nonzeros is None:
+            nonzeros, count = 0, len(functionals)
+            if count:
+                sample = sampled(functionals)
+                few = RecomputedProjection(lattice, sample, dtype=dtype, nonzeros=0)
+                found = stored(few, self.device).nonzeros
+                nonzeros = math.ceil(found / len(sample) * count)
         self.nonzeros = nonzeros
         self._type = precision(dtype)
         self.lattice, self._functionals = lattice, functionals
@@ -181,7 +190,9 @@ class RecomputedProjection(RowOperator):
             block = np.cumsum(self._rays.row_counts()) // max(1, nodes)
             inner = np.flatnonzero(np.diff(block)) + 1
         else:
-            rows = max(1, int(nodes / _nodes_per_row(self._functionals)))
+            sample = sampled(self._functionals) if total else self._functionals
+            each = max(1.0, len(sample.nodes().rows) / max(1, len(sample)))
+            rows = max(1, int(nodes / each))
             inner = np.arange(rows, total, rows)
         return np.unique(np.concatenate([[0], inner, [total]]))
 
@@ -268,13 +279,6 @@ def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
         part = slice(start, start + len(piece.columns))
         columns[part], values[part] = piece.columns, piece.values
     return Rows(pointers=pointers, columns=columns, values=values, first=0, count=count)
-
-
-def _nodes_per_row(functionals: Functionals) -> float:
-    if not len(functionals):
-        return 1.0
-    sample = sampled(functionals)
-    return max(1.0, len(sample.nodes().rows) / len(sample))
 
 
 def sampled(functionals: Functionals) -> Functionals:
