@@ -156,20 +156,28 @@ def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
 
 
 def _interleaved(x: np.ndarray, width: int) -> np.ndarray:
-    length = x.shape[1]
+    """Rows as ``(length, width)``, filled up with zeros."""
     if width == 1:
-        return x.reshape(length, 1)
-    out = np.empty((length, width), x.dtype)
-    _in_stretches(lambda *ends: loops.interleave(x, out, *ends), length, out.size)
+        return x.reshape(-1, 1)
+    out = np.zeros((x.shape[1], width), x.dtype)
+
+    def copy(part: slice) -> None:
+        out[part, : len(x)] = x[:, part].T
+
+    _in_stretches(copy, len(out), out.size)
     return out
 
 
 def _separated(parts: np.ndarray, out: np.ndarray) -> None:
-    length = out.shape[1]
-    _in_stretches(lambda *ends: loops.separate(parts, out, *ends), length, parts.size)
+    """``out[k, i] = Σ_t parts[t, i, k]``, summed in the order of the parts."""
+
+    def add(part: slice) -> None:
+        out[:, part] = parts[:, part, : len(out)].sum(axis=0).T
+
+    _in_stretches(add, out.shape[1], parts.size)
 
 
-def _in_stretches(task: Callable[[int, int], None], length: int, work: int) -> None:
-    """A task for stretches of a vector, one per thread."""
+def _in_stretches(task: Callable[[slice], None], length: int, work: int) -> None:
+    """Do a task for stretches of a vector, one per thread."""
     cuts = np.linspace(0, length, thread_count(work) + 1).astype(np.int64)
-    in_parallel(lambda part: task(cuts[part], cuts[part + 1]), len(cuts) - 1)
+    in_parallel(lambda n: task(slice(cuts[n], cuts[n + 1])), len(cuts) - 1)

@@ -33,13 +33,6 @@ def test_the_box_is_closed():
     assert not GRID.contains(torch.tensor([[0.0, math.nan, 3.2]])).any()
 
 
-def test_refinement_keeps_the_box_and_the_points():
-    fine = GRID.refined(3)
-    assert fine.shape == (10, 7, 4) and fine.upper == pytest.approx(GRID.upper)
-    kept = fine.points().reshape(10, 7, 4, 3)[::3, ::3, ::3].reshape(-1, 3)
-    assert torch.allclose(kept, GRID.points())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

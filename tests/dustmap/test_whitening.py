@@ -104,17 +104,6 @@ def test_the_inducing_points_keep_the_values_that_epsilon_says(
         assert torch.allclose(kept, values, atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", [(8,), (5, 4)])
-def test_single_precision_follows_double(shape, generator):
-    double, single = (
-        whitening("matern32", shape, 2, dtype=dtype)
-        for dtype in (torch.float64, torch.float32)
-    )
-    check_linear_operator(as_operator(single), generator=generator)
-    gap = as_operator(single).to_dense() - as_operator(double).to_dense()
-    assert float(gap.abs().max()) < 1e-5
-
-
 def test_prior_draws_have_the_periodic_covariance_and_white_epsilon(generator):
     w, count = whitening("matern52", (5, 4), 2), 6000
     field, eps = w.prior_draw(generator, count)
@@ -202,11 +191,6 @@ def test_padding_follows_from_the_tolerance(name, tolerance):
         assert gap >= scale * kernel.decay(tolerance) - 1e-9
     error = TorusWhitening(kernel, torus).report.wrap_error
     assert error <= 3 * tolerance
-
-
-def test_a_refinement_below_one_is_refused():
-    with pytest.raises(ValueError, match="refinement"):
-        whitening("matern32", (6,), 0)
 
 
 def toeplitz(shape, nugget=0.0, **kwargs):
