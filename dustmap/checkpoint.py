@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Checkpointer(Protocol):
-    """Where a computation's states go, and where an earlier one comes from."""
+    """Storage of a computation's states, and source of an earlier one."""
 
     def save(self, state: State) -> None:
         """Take the state after a step; it may be written now, later or never.

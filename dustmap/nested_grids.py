@@ -36,25 +36,13 @@ class Corners(NamedTuple):
     weight: Float[np.ndarray, "c k"]
 
 
-class Nearest(NamedTuple):
-    """The grid point nearest to each of some positions, all on one level."""
-
-    level: int
-    rows: Int[np.ndarray, " k"]
-    index: Int[np.ndarray, "k d"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedGrids:
     """One or more regular grids, the coarsest first, one inside the other.
 
-    At any position the finest grid whose closed box holds it counts. Positions that
-    rounding puts beyond a face, by up to 1e-6 cells, lie on it.
-
-    Parameters
-    ----------
-    grids
-        Each has half the spacing of the one before.
+    Each has half the spacing of the one before. At any position the finest grid whose
+    closed box holds it counts. Positions that rounding puts beyond a face, by up to
+    1e-6 cells, lie on it.
 
     Raises
     ------
@@ -145,10 +133,15 @@ class NestedGrids:
             weight = np.where(offsets[:, None, :], share, 1.0 - share).prod(axis=-1)
             yield Corners(level, rows, base + offsets[:, None, :], weight)
 
-    def nearest(self, x: Float[np.ndarray, "n d"]) -> Iterator[Nearest]:
-        """Yield the nearest grid points, level by level; none for those outside."""
+    def nearest(
+        self, x: Float[np.ndarray, "n d"]
+    ) -> Iterator[tuple[int, Int[np.ndarray, " k"], Int[np.ndarray, "k d"]]]:
+        """Yield level, rows and nearest grid points, level by level.
+
+        Positions outside have none.
+        """
         for level, rows, places in self._held(x):
-            yield Nearest(level, rows, np.rint(places).astype(np.int64))
+            yield level, rows, np.rint(places).astype(np.int64)
 
     def sample(
         self, values: Sequence[np.ndarray], x: Float[np.ndarray, "*n d"]

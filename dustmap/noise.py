@@ -84,7 +84,7 @@ class NoiseModel(ABC):
 
     @property
     def depends_on_field(self) -> bool:
-        """Whether Σ depends on the inferred field."""
+        """True if Σ depends on the inferred field."""
         return False
 
     def prepared(self, place: Tensor, share: float, generator: torch.Generator) -> Self:
@@ -158,7 +158,7 @@ class Normal(NoiseModel):
     held_out
         Observations without influence for now.
     at_edge
-        Whether the learnt α is the smallest or largest trial value.
+        True if the learnt α is the smallest or largest trial value.
     total
         Σ at the present field; ``stated`` unless given.
     """

@@ -49,7 +49,7 @@ from dustmap.linalg.operator import inner, ratio
 _QUADRATURE = 0.25
 # Points of the paper; more where the tolerance asks for them.
 _POINTS = 15
-# Quadrature points that are always enough for tolerances that float64 can tell.
+# Quadrature points that suffice for any tolerance within reach of float64.
 _MOST = 150
 # Ritz values lie inside the spectrum. The largest is found at once, the smallest much
 # later; an interval that reaches lower costs a few quadrature points and no product.
@@ -87,7 +87,21 @@ class RootQuadrature:
                 "a root takes eigenvalues with 0 < lower <= upper, got lower "
                 f"{lower} and upper {upper}"
             )
-        shifts, weights = _rule(lower, upper, points)
+        share = lower / upper
+        period = float(ellipkm1(share))
+        half = (points + 1) // 2
+        middles = (np.arange(half) + 0.5) * period / points
+        # Near v = K' the functions cancel; the reflection ``s ↦ √(m M) / s`` of the
+        # other half is exact.
+        sn, cn, dn, _ = ellipj(middles, 1 - share)
+        s = math.sqrt(lower) * sn / cn
+        slope = math.sqrt(lower) * dn / cn**2
+        rest = points - half
+        mirrored = math.sqrt(lower * upper) / s[:rest]
+        slopes = math.sqrt(lower * upper) / s[:rest] ** 2 * slope[:rest]
+        shifts = np.concatenate([s, mirrored[::-1]]) ** 2
+        slope = np.concatenate([slope, slopes[::-1]])
+        weights = 2 * period / (math.pi * points) * slope
         grid = np.geomspace(lower, upper, 40 * points)
         values = (weights / (grid[:, None] + shifts)).sum(axis=1)
         return cls(
@@ -118,24 +132,6 @@ class RootQuadrature:
             f"{rtol:.1e} between {lower:.3g} and {upper:.3g} (reached "
             f"{rule.error:.1e}): ask for a looser tolerance or add a nugget"
         )
-
-
-def _rule(lower: float, upper: float, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return shifts and weights; the second half follow by ``s ↦ √(m M) / s``."""
-    ratio = lower / upper
-    period = float(ellipkm1(ratio))
-    half = (points + 1) // 2
-    middles = (np.arange(half) + 0.5) * period / points
-    # Near v = K' the functions cancel; the reflection of the other half is exact.
-    sn, cn, dn, _ = ellipj(middles, 1 - ratio)
-    s = math.sqrt(lower) * sn / cn
-    slope = math.sqrt(lower) * dn / cn**2
-    rest = points - half
-    mirrored = math.sqrt(lower * upper) / s[:rest]
-    slopes = math.sqrt(lower * upper) / s[:rest] ** 2 * slope[:rest]
-    s = np.concatenate([s, mirrored[::-1]])
-    slope = np.concatenate([slope, slopes[::-1]])
-    return s**2, 2 * period / (math.pi * points) * slope
 
 
 class RootWarning(UserWarning):
@@ -232,6 +228,7 @@ class CIQ:
         """``K^{1/2} b = K (K^{-1/2} b)``, else as :meth:`inverse_root`."""
         return self._roots(product, rhs, floor, positive=True)
 
+    @torch.no_grad()
     def solve(self, product: Product, rhs: Float[Tensor, "b n"]) -> Solution:
         """``K⁻¹ b`` of every row by MINRES, without derivatives."""
         parts, zero = [], torch.zeros(1, dtype=torch.float64, device=rhs.device)

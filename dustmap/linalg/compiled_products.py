@@ -69,7 +69,7 @@ def _repeated(builder, scalar, to):
 
 
 def _row(context, builder, array_type, array, row, width):
-    """Where row ``row`` of a contiguous (n, width) array begins, and its alignment."""
+    """Return the address and alignment of a row of a contiguous (n, width) array."""
     data = context.make_array(array_type)(context, builder, array).data
     start = builder.gep(data, [builder.mul(row, ir.Constant(row.type, width))])
     vector = ir.VectorType(context.get_data_type(array_type.dtype), width)

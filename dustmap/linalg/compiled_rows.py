@@ -54,7 +54,7 @@ class RowOperator(SizedOperator):
 
     @abstractmethod
     def _parts(self, count: int) -> list[Blocks]:
-        """All rows in so many parts of about equal work."""
+        """Return all rows in this number of parts of about equal work."""
 
     def matvec(self, x: Tensor) -> Tensor:
         self._require(x, self.shape[1])
@@ -83,7 +83,7 @@ class RowOperator(SizedOperator):
         loop: Callable,
         weights: np.ndarray | None = None,
     ) -> Tensor:
-        """Some columns of the batch after others; the loop says how rows add up."""
+        """Multiply some columns of the batch after others, by this loop."""
         batch = math.prod(x.shape[:-1])
         flat = x.reshape(batch, x.shape[-1]).contiguous().numpy()
         result = np.empty((batch, length), flat.dtype)
@@ -116,7 +116,7 @@ class RowOperator(SizedOperator):
 
 
 def precision(dtype: torch.dtype) -> type:
-    """NumPy's type for the operator's numbers.
+    """Return NumPy's type for the operator's numbers.
 
     Raises
     ------
@@ -129,14 +129,14 @@ def precision(dtype: torch.dtype) -> type:
 
 
 def even_parts(pointers: np.ndarray, count: int) -> np.ndarray:
-    """Where to cut rows into ``count`` runs of about as many entries each."""
+    """Return the cuts of rows into ``count`` runs of about as many entries each."""
     goals = np.linspace(0, float(pointers[-1]), count + 1)[1:-1]
     inner = np.searchsorted(pointers, goals.astype(pointers.dtype))
     return np.concatenate([[0], inner, [len(pointers) - 1]]).astype(np.int64)
 
 
 def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.ndarray:
-    """Zeros for each thread's sums along columns, of no more threads than memory has.
+    """Return zeros for each thread's sums along columns; memory limits the threads.
 
     float64 costs a single column 5% where the vector fits the cache, 20% where it does
     not, and several columns 60%.
@@ -148,7 +148,7 @@ def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.
 
 
 def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
-    """Columns to take together, with the width they are filled up to."""
+    """Yield columns to take together, with the width they are filled up to."""
     widths = (1, 8, 16) if 16 * bytes_each <= _WIDE else (1, 8)
     for start in range(0, len(x), widths[-1]):
         stop = min(len(x), start + widths[-1])

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import warnings
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse
@@ -85,30 +85,24 @@ class SparseMatrix(RowOperator):
 
     @property
     def bytes(self) -> int:
-        if self._pair is not None:
-            parts = [
-                t
-                for m in self._pair
-                for t in (m.crow_indices(), m.col_indices(), m.values())
-            ]
-            return sum(t.numel() * t.element_size() for t in parts)
-        rows = self._rows
-        return rows.pointers.nbytes + rows.columns.nbytes + rows.values.nbytes
+        if self._pair is None:
+            rows = self._rows
+            return rows.pointers.nbytes + rows.columns.nbytes + rows.values.nbytes
+        return sum(
+            part.nbytes
+            for m in self._pair
+            for part in (m.crow_indices(), m.col_indices(), m.values())
+        )
 
     def _parts(self, count: int) -> list[Blocks]:
-        cuts = even_parts(self._rows.pointers, count).tolist()
-        return [
-            functools.partial(self._block, a, b) for a, b in itertools.pairwise(cuts)
-        ]
-
-    def _block(self, begin: int, end: int) -> Iterator[Rows]:
-        yield Rows(
-            pointers=self._rows.pointers[begin : end + 1],
-            columns=self._rows.columns,
-            values=self._rows.values,
-            first=begin,
-            count=end - begin,
-        )
+        parts: list[Blocks] = []
+        pointers = self._rows.pointers
+        for a, b in itertools.pairwise(even_parts(pointers, count).tolist()):
+            own = replace(
+                self._rows, pointers=pointers[a : b + 1], first=a, count=b - a
+            )
+            parts.append(functools.partial(iter, (own,)))
+        return parts
 
     def matvec(self, x: Tensor) -> Tensor:
         return super().matvec(x) if self._pair is None else _product(self._pair[0], x)

@@ -30,7 +30,7 @@ from torch.autograd.function import once_differentiable
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.circulant import DROP, Circulant
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import SymmetricOperator
 
 Covariance = Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n"]]
 Solve = Callable[[Float[Tensor, "b m"]], Solution]
@@ -38,7 +38,7 @@ Solve = Callable[[Float[Tensor, "b m"]], Solution]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingReport:
-    """What a circulant embedding cost and what it changed.
+    """Size of a circulant embedding, and its effect on the covariance.
 
     ``negative_modes`` counts eigenvalues at or below ``1e-14 max D``, which are set
     to zero; ``covariance_error`` is the largest change of the covariance inside the
@@ -56,18 +56,11 @@ class EmbeddingReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingLimits:
-    """How far a circulant embedding may grow and how wrong it may be.
+    """Limits of a circulant embedding's size and error.
 
-    Parameters
-    ----------
-    max_points
-        Memory limit: points of the embedding.
-    tolerance
-        Eigenvalues above ``−tolerance · max D`` count as rounding.
-    clip
-        Set what is still negative at the memory limit to zero (on request only).
-    max_error
-        With ``clip``: the largest tolerated relative covariance error.
+    It has at most ``max_points``. Eigenvalues above ``−tolerance · max D`` count as
+    rounding. With ``clip`` those still negative at the memory limit become zero, if
+    that changes the covariance by at most ``max_error`` of ``k(0)``.
     """
 
     max_points: int = 2**24
@@ -99,7 +92,7 @@ class CirculantEmbedding:
     ------
     ValueError
         If the grid needs more than ``max_points``, or no embedding within the limits
-        is positive semi-definite to rounding (and clipping was not asked for, or its
+        is positive semi-definite to rounding (and clipping is off, or its
         covariance error exceeds the bound).
     """
 
@@ -183,7 +176,7 @@ def first_column(
     return column + bump
 
 
-class ToeplitzOperator(LinearOperator):
+class ToeplitzOperator(SymmetricOperator):
     """The block ``K`` of a circulant embedding: ``K x`` by zero-padding and FFT.
 
     (HIP-GP, Algorithm 2.) Vectors are points of the box in C order.
@@ -199,9 +192,6 @@ class ToeplitzOperator(LinearOperator):
     def matvec(self, x: Tensor) -> Tensor:
         whole = self.circulant.matvec(extend(x, self.grid_shape, self.circulant))
         return restrict(whole, self.grid_shape, self.circulant)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self.matvec(y)
 
 
 def extend(x: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tensor:

@@ -47,13 +47,9 @@ _PHASES = 4
 class LocalResidual:
     """The residual's integral scale and variance.
 
-    Parameters
-    ----------
-    line
-        κ: variance of the residual's line integral per unit length, averaged over
-        directions [field² · length].
-    phases
-        ``c(p)`` at even phases of a cell along every axis.
+    ``line`` is κ, the variance of the residual's line integral per unit length,
+    averaged over directions [field² · length]; ``phases`` are ``c(p)`` at even phases
+    of a cell along every axis.
     """
 
     line: float

@@ -21,7 +21,7 @@ from dustmap.linalg.sparse import SparseMatrix
 from dustmap.projection.corner_weights import Lattice, node_entries, ray_nodes
 
 # Corner weights of a block (12 bytes each): of rays it should stay in the processor's
-# cache; functionals that are asked for their nodes may take long for every question.
+# cache; other functionals may take long each time they make nodes.
 _WEIGHTS_PER_BLOCK = 2**18
 _WEIGHTS_PER_QUESTION = 2**23
 
@@ -77,7 +77,7 @@ class _Rays(NamedTuple):
         return np.diff(np.concatenate([[0], np.cumsum(self.counts)])[self.parts])
 
     def inside(self, grid: Grid) -> np.ndarray:
-        """Whether all nodes of a ray are in the box: the first and the last are."""
+        """True where all nodes of a ray are in the box: the first and the last are."""
         inside = np.ones(len(self.counts), dtype=bool)
         for last in (0.5, self.counts - 0.5):
             fraction = (last / self.counts)[:, None]
@@ -150,11 +150,11 @@ class RecomputedProjection(RowOperator):
 
     @property
     def bytes(self) -> int:
-        """What is held besides the functionals themselves [bytes]."""
+        """Memory besides that of the functionals [bytes]."""
         return sum(array.nbytes for array in self._rays or ())
 
     def entries(self, count: int, values_type: type) -> list[Blocks]:
-        """All rows in so many parts; a column may occur several times in a row."""
+        """Return all rows in parts; a column may occur several times in a row."""
         bounds = np.linspace(0, len(self._cuts) - 1, count + 1).astype(int).tolist()
 
         def part(first: int, last: int) -> Iterator[Rows]:
@@ -167,7 +167,7 @@ class RecomputedProjection(RowOperator):
         return self.entries(count, self._type)
 
     def node_runs(self, together: int) -> Iterator[tuple[int, NodeRun]]:
-        """Runs of rows with about so many nodes, and the first row of each.
+        """Yield runs of rows with about this many nodes, and the first row of each.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class RecomputedProjection(RowOperator):
             yield begin, nodes
 
     def _block_cuts(self, nodes: int) -> np.ndarray:
-        """Row numbers between which there are about so many nodes."""
+        """Return row numbers between which there are about this many nodes."""
         total = len(self._functionals)
         if self._rays is not None:
             block = np.cumsum(self._rays.row_counts()) // max(1, nodes)
@@ -227,7 +227,7 @@ class RecomputedProjection(RowOperator):
 
 
 def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatrix:
-    """W with its rows written out once, equal columns of a row added up in float64.
+    """Write out the rows of W, equal columns of a row added up in float64.
 
     Memory: that of the result and of one block per thread.
     """
@@ -248,7 +248,7 @@ def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatr
 
 
 def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
-    """The same rows with each column once, in ascending order."""
+    """Return the same rows with each column once, in ascending order."""
     count = int(rows.pointers[rows.count])
     # Index types of one width: SciPy copies both otherwise.
     index = (rows.columns[:count].view(np.int32), rows.pointers.astype(np.int32))
@@ -266,7 +266,7 @@ def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
 
 
 def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
-    """One after another; a piece is let go as soon as it is copied."""
+    """Join pieces; each is let go as soon as it is copied."""
     pointers = np.zeros(count + 1, np.uint64)
     for piece in pieces:
         at = slice(piece.first + 1, piece.first + piece.count + 1)
@@ -282,7 +282,7 @@ def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
 
 
 def sampled(functionals: Functionals) -> Functionals:
-    """Some 256 of the functionals, evenly spread."""
+    """Return some 256 of the functionals, evenly spread."""
     count = len(functionals)
     return functionals.select(torch.arange(0, count, max(1, count // 256)))
 

@@ -28,7 +28,7 @@ from dustmap.kernels import Kernel, Radial
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.ciq import CIQ
 from dustmap.linalg.circulant import Circulant
-from dustmap.linalg.operator import LinearOperator, inner, ratio
+from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
 from dustmap.linalg.toeplitz import ToeplitzOperator, first_column
 
 # Entries of K that are evaluated together where K is not kept, and bytes of K that are.
@@ -129,7 +129,7 @@ def point_covariance(
     return kernel.variance.to(x) * kernel.radial(r)
 
 
-class KernelMatrix(LinearOperator):
+class KernelMatrix(SymmetricOperator):
     """``K + nugget · I`` in float64, at free points or on a grid.
 
     At free points K is kept if it fits into 2 GiB; otherwise its rows are evaluated
@@ -209,9 +209,6 @@ class KernelMatrix(LinearOperator):
                 else self._product(x, block)
             )
         return torch.cat(parts, dim=-1)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self.matvec(y)
 
     def _product(self, x: Tensor, block: slice) -> Tensor:
         return x @ self._rows(block).mT
@@ -334,14 +331,7 @@ def _status(value: Tensor, image: Tensor, rhs: Tensor) -> Solution:
 class CiqWhitening(Whitening):
     """``u = K^{1/2} ε`` at points of any dimension, or on a grid.
 
-    Parameters
-    ----------
-    ciq
-        How roots are taken, and how exact.
-
-    Notes
-    -----
-    A root that misses its tolerance warns
+    A root that misses the tolerance of ``ciq`` warns
     (:class:`~dustmap.linalg.ciq.RootWarning`) and says so in its status. The derivative
     of :meth:`features` takes one more solve.
     """

@@ -157,7 +157,7 @@ class GridWhitening(ABC):
     noise
         Where the white noise lives.
     refinement
-        How many times finer the field is than these tori.
+        Factor by which the field is finer than these tori.
     cut
         If positive, the field has only the part of a Matérn covariance that is longer
         than this many grid steps: its band of times from :math:`t = (c h)^2` on, with

@@ -81,9 +81,3 @@ def test_lags_are_the_shortest_ways_around_the_torus(shape):
         apart = (along - place.reshape(view)) / period
         assert torch.allclose(apart, apart.round(), atol=1e-12)
         assert float(along.abs().max()) <= period / 2 * (1 + 1e-14)
-
-
-def test_a_torus_smaller_than_its_box_is_refused():
-    with pytest.raises(ValueError, match="must contain"):
-        Torus(grid=GRID, shape=(4, 3, 1))
-    assert Torus(grid=GRID, shape=(4, 3, 2)).size == GRID.size

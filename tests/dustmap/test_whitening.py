@@ -10,8 +10,6 @@ import torch
 from operators import FunctionOperator
 from reference import Covariance, conditional_features
 
-from dustmap.covariance import inducing_covariance
-from dustmap.functionals import Derivatives, GaussLegendre, LineIntegrals, Stack
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Matern32, Matern52, SquaredExponential
 from dustmap.linalg.cg import ConjugateGradients
@@ -203,31 +201,6 @@ def toeplitz(shape, nugget=0.0, **kwargs):
     points = grid.points()
     K = kernel(points[:, None] - points[None])
     return w, K + nugget * torch.eye(grid.size, dtype=torch.float64)
-
-
-def mixed(dimension):
-    generator = torch.Generator().manual_seed(2)
-    ends = torch.rand(4, dimension, generator=generator, dtype=torch.float64) - 0.5
-    slopes = Derivatives(ends[:2], 0)
-    return Stack([LineIntegrals(2 * ends, GaussLegendre(count=4)), slopes])
-
-
-@pytest.mark.parametrize("shape", [(12,), (5, 6), (4, 3, 3)])
-@pytest.mark.parametrize("nugget", [0.0, 1e-2])
-def test_hip_gp_features_have_the_dense_inner_products(shape, nugget, generator):
-    w, K = toeplitz(shape, nugget, solver=ConjugateGradients(rtol=1e-12))
-    R = FunctionOperator(
-        (w.grid.size, w.size), w.colour, w.colour_transpose, dtype=torch.float64
-    )
-    check_linear_operator(R, generator=generator)
-    assert torch.allclose(R.to_dense() @ R.to_dense().mT, K, atol=1e-12)
-    cross = inducing_covariance(w.kernel, mixed(len(shape)), w.grid.points())
-    features, _, solution = w.features(cross)
-    assert bool(solution.converged.all())
-    exact = torch.linalg.solve(K, cross.mT).mT @ R.to_dense()
-    assert torch.allclose(features, exact, atol=1e-9)
-    explained = cross @ torch.linalg.solve(K, cross.mT)
-    assert torch.allclose(features @ features.mT, explained, atol=1e-9)
 
 
 def test_both_whitenings_agree_on_the_grid_up_to_the_wrap_error(generator):

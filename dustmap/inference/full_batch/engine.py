@@ -54,10 +54,10 @@ class FullBatchResult:
     the weights and ν of the Student-T distribution (``None`` if the noise is normal);
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
     learnt, ``share_settled`` says whether it converged inside the trial range. If
-    ``out_of_time``, the steps to the mode ended early, or samples are fewer than asked
-    for or not refined. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
-    (Fourier modes of ε where the model has them), if there were probes: of large groups
-    of them it tells the sum.
+    ``out_of_time``, the steps to the mode ended early, or samples are missing or not
+    refined. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
+    (Fourier modes of ε where the model has them), if there were probes: sums of
+    many of them are accurate.
     """
 
     mean: Float[Tensor, " p"]

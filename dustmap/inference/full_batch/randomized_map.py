@@ -28,7 +28,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
+from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.settings import Pace
 from dustmap.inference.full_batch.state import Fit, Round, Samples
@@ -42,8 +42,7 @@ _FORCINGS = (0.3, 0.1)
 _FEW, _ROUGH = 4, 2.0
 # Limit on rough rounds, and the factor within which the share counts as unchanged.
 _ROUNDS, _STILL = 3, 1.2
-# Refining a pair of batches takes about so many times as long as fitting it (measured:
-# 1.0 and 1.25).
+# Time of refining a pair of batches, over that of fitting it (measured: 1.0 and 1.25).
 _REFINING = 1.2
 
 
@@ -97,8 +96,8 @@ def _rough(fit: Fit, at: Round) -> Round:
 def _final(fit: Fit, at: Round) -> Round:
     """Fit all samples by rough solves, then refine them by a step or more.
 
-    The last step's expected decrease tells whether a sample has converged. It left 236
-    nats to 24 samples of 54,000 stars on average, 299 at most.
+    The last step's expected decrease decides whether a sample has converged. It left
+    236 nats to 24 samples of 54,000 stars on average, 299 at most.
     """
     refined = at.number + 1 == len(_FORCINGS)
     factor = DECREMENT_LIMIT if refined else _ROUGH
@@ -148,8 +147,7 @@ def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> No
             forcing=_FORCINGS[0 if at.rough else at.number],
             stage=f"{name} {first}-{done}",
         )
-        target = perturbed_target(newton.target, fit.model, fit.seed, numbers)
-        newton = replace(newton, target=target)
+        newton = perturbed(newton, fit.seed, numbers)
         if fit.batch is None:
             fit.batch = Samples.at(_starts(fit, newton, numbers))
         fitted = fit_samples(
@@ -176,25 +174,23 @@ def _starts(
     new = [i for i, n in enumerate(numbers) if n % 2 and n not in known]
     if new:
         twins = torch.cat([known[numbers[i] - 1].eps for i in new])
-        target, apply = newton.target.select(torch.tensor(new)), newton.model.apply
+        some, apply = newton.select(torch.tensor(new)), newton.model.apply
         both = [starts[new], 2 * mode - twins]
-        values = [target.value(eps, apply(eps)) for eps in both]
+        values = [some.value(eps, apply(eps)) for eps in both]
         better = values[1] < values[0]
         starts[new] = torch.where(better[:, None], both[1], both[0])
     return starts
 
 
-def perturbed_target(
-    target: Target, model: ForwardModel, seed: int, numbers: Sequence[int]
-) -> Target:
+def perturbed(newton: GaussNewton, seed: int, numbers: Sequence[int]) -> GaussNewton:
     """Return the objectives of these samples: 2k and 2k + 1 are antithetic."""
-    y, data, centres = target.y, [], []
+    y, data, centres = newton.y, [], []
     for number in numbers:
-        eta, xi = white_noise(model, seed, number // 2)
+        eta, xi = white_noise(newton.model, seed, number // 2)
         sign = 1.0 if number % 2 == 0 else -1.0
-        data.append(y + sign * target.noise.coloured(eta).to(y))
+        data.append(y + sign * newton.noise.coloured(eta).to(y))
         centres.append(sign * xi)
-    return replace(target, y=torch.stack(data), centre=torch.stack(centres))
+    return replace(newton, y=torch.stack(data), centre=torch.stack(centres))
 
 
 def fit_samples(

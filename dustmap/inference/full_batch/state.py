@@ -25,7 +25,6 @@ from dustmap.inference.full_batch.gauss_newton import (
     GaussNewton,
     OnStep,
     Precision,
-    Target,
     quiet,
 )
 from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimited
@@ -195,7 +194,7 @@ class Fit:
 
     @property
     def inexact(self) -> bool:
-        """Whether the tangent or Σ changes with ε, so that one step is not enough."""
+        """True if the tangent or Σ changes with ε: one step is not enough."""
         return not self.model.linear or self.noise.depends_on_field
 
     def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
@@ -276,7 +275,8 @@ class Fit:
         """Return steps to the mode for this Σ, with the current preconditioner."""
         return GaussNewton(
             model=self.model,
-            target=Target(y=self.y, noise=self.noise.at(total)),
+            y=self.y,
+            noise=self.noise.at(total),
             preconditioner=self.preconditioner,
             on_step=self.on_step,
             **options,

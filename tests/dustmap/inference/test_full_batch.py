@@ -156,13 +156,6 @@ def test_a_preconditioner_changes_the_work_and_not_the_result():
     assert steps[1] < 0.6 * steps[0]
 
 
-def test_a_rank_above_the_number_of_parameters_is_enough_for_all():
-    model, _, y, noise = tiny()
-    settings = FullBatch(solver=TIGHT, samples=0, preconditioner_rank=10_000)
-    result = infer(model, y, noise, settings=settings, generator=rng())
-    assert result.converged and int(result.mean_solution.iterations.max()) < 10
-
-
 def test_a_start_at_the_answer_needs_no_step_and_a_wrong_one_does_no_harm():
     model, _, y, noise = tiny()
     settings = FullBatch(solver=TIGHT, samples=0)

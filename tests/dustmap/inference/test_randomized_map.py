@@ -12,10 +12,10 @@ import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
+from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.randomized_map import (
     fit_samples,
-    perturbed_target,
+    perturbed,
     white_noise,
 )
 from dustmap.inference.full_batch.state import Fit, Samples
@@ -48,11 +48,14 @@ def fitted(*, seed=5, **options):
     return infer(model, y, variance, settings=settings, generator=rng(seed))
 
 
+def steps_of(model, y, variance, **options):
+    noise = Normal(stated=variance)
+    return GaussNewton(model=model, y=y, noise=noise, solver=TIGHT, **options)
+
+
 def drawn(model, y, variance, numbers, *, steps=50, tolerance=1e-8):
-    target = Target(y=y, noise=Normal(stated=variance))
-    target = perturbed_target(target, model, 4, numbers)
     eps = torch.zeros(len(numbers), model.latent_size, dtype=torch.float64)
-    newton = GaussNewton(model=model, target=target, solver=TIGHT, forcing=0.3)
+    newton = perturbed(steps_of(model, y, variance, forcing=0.3), 4, numbers)
     fits = fit_samples(newton, Samples.at(eps), steps=steps, tolerance=tolerance)
     return newton, fits
 
@@ -79,7 +82,7 @@ def test_a_sample_of_a_linear_model_is_that_of_dense_algebra():
 def test_a_sample_is_where_its_own_objective_is_least(place):
     model, y, variance = seen()
     newton, fits = drawn(model, y, variance, [0, 1, 6])
-    eps, target = fits.eps[place], newton.target.select(torch.tensor(place))
+    eps, target = fits.eps[place], newton.select(torch.tensor(place))
     assert fits.converged[place]
 
     def objective(eps):
@@ -106,9 +109,7 @@ def test_every_sample_ends_well_within_the_tolerance():
     result = fitted(newton_tolerance=1e-3)
     seed = int(torch.randint(2**62, (1,), generator=rng(5)))
     for number, eps in enumerate(result.samples):
-        target = Target(y=y, noise=Normal(stated=result.noise_variance))
-        target = perturbed_target(target, model, seed, [number])
-        newton = GaussNewton(model=model, target=target, solver=TIGHT)
+        newton = perturbed(steps_of(model, y, result.noise_variance), seed, [number])
         assert float(newton.decrement(eps[None])) < 1e-3 * len(y)
 
 
@@ -126,16 +127,14 @@ def test_samples_fit_their_own_data_and_do_not_explode():
 
 def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
     model, y, _ = seen()
-    total = torch.full_like(y, 4.0)
-    target = Target(y=y, noise=Normal(stated=total))
-    perturbed = perturbed_target(target, model, 3, (0, 1, 2))
-    first, second, third = perturbed.y
+    found = perturbed(steps_of(model, y, torch.full_like(y, 4.0)), 3, (0, 1, 2))
+    first, second, third = found.y
     torch.testing.assert_close(first - y, y - second)
-    torch.testing.assert_close(perturbed.centre[0], -perturbed.centre[1])
+    torch.testing.assert_close(found.centre[0], -found.centre[1])
     assert float((first - third).abs().max()) > 0.1
     eta, xi = white_noise(model, 3, 0)
     torch.testing.assert_close(first, y + 2 * eta)
-    assert torch.equal(perturbed.centre[0], xi)
+    assert torch.equal(found.centre[0], xi)
 
 
 def test_a_sample_does_not_depend_on_how_many_there_are():
@@ -168,7 +167,7 @@ def test_the_newton_decrement_is_the_expected_gain():
     decrements = newton.decrement(fits.eps)
     for place, eps in enumerate(fits.eps):
         tangent = model.linearise(eps)
-        target = newton.target.select(torch.tensor(place))
+        target = newton.select(torch.tensor(place))
         gradient = target.gradient(tangent, eps)
         Phi = tangent.operator.to_dense()
         precision = torch.eye(model.latent_size) + Phi.mT @ (Phi / variance[:, None])

@@ -141,14 +141,6 @@ def test_what_rounding_leaves_below_zero_is_counted_and_zero():
     assert f"{model.report.below_zero} conditional variances" in str(model.report)
 
 
-def test_functionals_of_another_dimension_are_refused():
-    with pytest.raises(ValueError, match="1-D do not fit inducing points in 2-D"):
-        RowwiseGaussian(
-            whitened(2, "matern32", 1.0),
-            PointValues(torch.zeros(3, 1, dtype=torch.float64)),
-        )
-
-
 def test_another_kernel_keeps_the_embedding_and_goes_on_counting():
     problem = box(2, "matern32", 2.0)
     model = fresh_model(problem)

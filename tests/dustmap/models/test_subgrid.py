@@ -13,7 +13,7 @@ from reference import PROFILES
 from dustmap.covariance import functional_covariance
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid
-from dustmap.kernels import KERNELS, Matern32
+from dustmap.kernels import KERNELS
 from dustmap.models.subgrid import local_residual
 from dustmap.whitening.bands import band_covariance
 
@@ -195,13 +195,6 @@ def test_what_lies_below_a_cut_is_added():
     assert line < found.line < 1.1 * line
     assert float(found.phases.min()) == pytest.approx(float(below[0]), rel=1e-6)
     assert float(found.phases.max()) < 1.2 * float(below[0])
-
-
-def test_it_scales_with_the_unit_of_length():
-    one = local_residual(Matern32(lengthscale=1.4, variance=2.0), (0.5, 0.4))
-    other = local_residual(Matern32(lengthscale=1400.0, variance=2.0), (500.0, 400.0))
-    assert other.line == pytest.approx(1000 * one.line, rel=1e-9)
-    torch.testing.assert_close(other.phases, one.phases, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dimension", "count"), [(2, 8), (3, 7)])
