@@ -125,10 +125,9 @@ class Lanczos:
     def ends(self) -> tuple[float, float]:
         """Return the smallest and the largest Ritz value of all rows, or ones."""
         rows = torch.nonzero(self.steps)[:, 0].tolist()
-        found = [eigvalsh_tridiagonal(*self.entries(row))[[0, -1]] for row in rows]
-        found = found or [np.ones(2)]
-        low, high = np.array(found).T
-        return float(low.min()), float(high.max())
+        found = [eigvalsh_tridiagonal(*self.entries(row)) for row in rows]
+        values = np.concatenate(found or [np.ones(1)])
+        return float(values.min()), float(values.max())
 
     def residuals(
         self, shifts: Float[Tensor, " q"]

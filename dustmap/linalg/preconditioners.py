@@ -78,15 +78,16 @@ class NystromPreconditioner:
         They are multiplied 16 at a time, or fewer if they are long.
         """
         block, whole = max(1, min(16, _TOGETHER // size)), size
-        multiply = product
         if subspace is not None:
             size = len(subspace)
 
-            def multiply(x: Tensor) -> Tensor:
-                """The product of the block of H."""
-                padded = x.new_zeros(len(x), whole)
-                padded[:, subspace] = x
-                return product(padded)[:, subspace]
+        def multiply(x: Tensor) -> Tensor:
+            """Multiply by H, or by its block in the subspace."""
+            if subspace is None:
+                return product(x)
+            padded = x.new_zeros(len(x), whole)
+            padded[:, subspace] = x
+            return product(padded)[:, subspace]
 
         if not 1 <= rank <= size:
             raise ValueError(f"rank must lie in 1..{size}, got {rank}")

@@ -15,9 +15,8 @@ import torch
 
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
-from dustmap.linalg.compiled_rows import Blocks, RowOperator, Rows, precision
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
-from dustmap.linalg.sparse import SparseMatrix
+from dustmap.linalg.sparse import Blocks, RowOperator, Rows, SparseMatrix, precision
 from dustmap.projection.corner_weights import Lattice, node_entries, ray_nodes
 
 # Corner weights of a block (12 bytes each): of rays it should stay in the processor's

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 import torch
 
-import dustmap.linalg.compiled_rows as subject
+import dustmap.linalg.sparse as subject
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.testing import check_linear_operator
 
