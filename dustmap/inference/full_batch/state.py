@@ -87,7 +87,10 @@ class Samples:
     def joined(cls, parts: Sequence[Samples]) -> Samples:
         """Join batches."""
         names = ("eps", "expected_decrease", "iterations", "converged")
-        return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
+        columns: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in parts]) for name in names
+        }
+        return cls(**columns)
 
     def select(self, index: Int[Tensor, " k"]) -> Samples:
         """Return some of the samples."""
