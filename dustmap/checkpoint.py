@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Checkpointer(Protocol):
-    """Where a computation's states go, and where an earlier one comes from."""
+    """Storage of a computation's states, and source of an earlier one."""
 
     def save(self, state: State) -> None:
         """Take the state after a step; it may be written now, later or never.
@@ -35,17 +35,6 @@ class Checkpointer(Protocol):
     def restore(self) -> State | None:
         """The state to resume from, ``None`` for a fresh start; returned once."""
         ...
-
-
-class NoCheckpoints:
-    """Saves nothing and starts afresh."""
-
-    def save(self, state: State) -> None:
-        """Forget it."""
-
-    def restore(self) -> State | None:
-        """Nothing."""
-        return None
 
 
 def flatten(name: str, value: Any) -> State:

@@ -99,7 +99,7 @@ class Grid:
         return _mesh([self.axis(d) for d in range(self.dimension)]).flatten(0, -2)
 
     def contains(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
-        """Whether points lie in the closed box between first and last point."""
+        """True for points in the closed box between first and last point."""
         inside: Any = True
         for axis, (lower, upper) in enumerate(zip(self.lower, self.upper, strict=True)):
             inside = inside & (x[..., axis] >= lower) & (x[..., axis] <= upper)
@@ -120,16 +120,14 @@ def smooth_size(n: int) -> int:
     Fast for every FFT library; large prime sizes have given wrong results on GPUs.
     """
     size = max(2, n + n % 2)
-    while not _is_smooth(size):
+    while True:
+        rest = size
+        for prime in (2, 3, 5, 7):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return size
         size += 2
-    return size
-
-
-def _is_smooth(n: int) -> bool:
-    for prime in (2, 3, 5, 7):
-        while n % prime == 0:
-            n //= prime
-    return n == 1
 
 
 def _mesh(axes: list[Float[Tensor, " _"]]) -> Float[Tensor, "*n d"]:

@@ -1,4 +1,4 @@
-"""White noise that belongs to places and not to the order in which they are asked."""
+"""White noise that belongs to places, in whatever order they are evaluated."""
 
 from __future__ import annotations
 
@@ -8,25 +8,34 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 from torch import Tensor
 
-from dustmap.splitmix import STEP, mixed
-
 _BITS = 2**64 - 1
+# SplitMix64 (Steele, Lea & Flood 2014, OOPSLA '14): the increment; shifts and factors.
+_STEP = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def keyed_normals(
     keys: Int[Tensor, "n k"], count: int, seed: int
 ) -> Float[Tensor, "s n"]:
-    """``count`` standard normals for each key (float64), the same whenever it is asked.
+    """Draw ``count`` standard normals for each key (float64), reproducibly.
 
     A key is a row of integers; equal ones get equal numbers, others independent ones.
     Each starts a stream of SplitMix64 of its own, whose uniforms are inverted.
     """
     state = np.full(len(keys), seed & _BITS, dtype=np.uint64)
     for column in keys.numpy().astype(np.int64).T:
-        state = mixed(state ^ column.view(np.uint64))
+        state = _mixed(state ^ column.view(np.uint64))
     found = torch.empty(count, len(keys), dtype=torch.float64)
     for row in range(count):
-        bits = mixed(state + np.uint64(row * STEP & _BITS))
+        bits = _mixed(state + np.uint64(row * _STEP & _BITS))
         uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         found[row] = torch.from_numpy(ndtri(uniform))
     return found
+
+
+def _mixed(words: np.ndarray) -> np.ndarray:
+    """Add the increment and mix: a bijection of uint64, every bit reaches every one."""
+    words = words + np.uint64(_STEP)
+    for shift, factor in _MIX:
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    return words

@@ -37,7 +37,7 @@ class Moments:
 
     @classmethod
     def joined(cls, parts: Sequence[Moments]) -> Moments:
-        """Those of one part after the other."""
+        """Join parts."""
         names = [field.name for field in fields(cls)]
         given = [name for name in names if getattr(parts[0], name) is not None]
         return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in given})
@@ -65,7 +65,7 @@ class Moments:
         return found
 
     def _deviations(self, probability: float) -> Tensor:
-        """How many standard deviations above the median a quantile lies."""
+        """Return how many standard deviations a quantile lies above the median."""
         z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
         if self.degrees is not None and probability != 0.5:
             z = torch.from_numpy(stdtrit(self.degrees.numpy(), probability))
@@ -74,7 +74,7 @@ class Moments:
         return z
 
     def _at(self, deviations: Tensor) -> Float[Tensor, "*n"]:
-        """The value so many standard deviations above the median."""
+        """Return the value at these standard deviations above the median."""
         if self.log_mean is None or self.log_std is None:
             return self.mean + deviations * self.std
         dark = torch.isinf(self.log_mean)
@@ -114,7 +114,7 @@ def moments_over_samples(
 
 
 def _of_logarithms(values: Tensor, variances: Tensor) -> tuple[Tensor, ...]:
-    """What `_log_moments` finds."""
+    """Run `_log_moments` in threads."""
     given = [x.to(torch.float64).contiguous().numpy() for x in (values, variances)]
     found = np.empty((3, values.shape[1]))
     threads = thread_count(20 * values.numel())

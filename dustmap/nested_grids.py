@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,39 +21,13 @@ from dustmap.grid import Grid
 _EDGE = 1e-6
 
 
-class Corners(NamedTuple):
-    """Grid points around some positions, all on one level.
-
-    ``level`` is the grid's number, ``rows`` the numbers of the positions, ``index``
-    the grid points at the ``c = 2^D`` corners of each one's cell, ``weight`` the
-    weights of the linear interpolant, which sum to one.
-    """
-
-    level: int
-    rows: Int[np.ndarray, " k"]
-    index: Int[np.ndarray, "c k d"]
-    weight: Float[np.ndarray, "c k"]
-
-
-class Nearest(NamedTuple):
-    """The grid point nearest to each of some positions, all on one level."""
-
-    level: int
-    rows: Int[np.ndarray, " k"]
-    index: Int[np.ndarray, "k d"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedGrids:
     """One or more regular grids, the coarsest first, one inside the other.
 
-    At any position the finest grid whose closed box holds it counts. Positions that
-    rounding puts beyond a face, by up to 1e-6 cells, lie on it.
-
-    Parameters
-    ----------
-    grids
-        Each has half the spacing of the one before.
+    Each has half the spacing of the one before. At any position the finest grid whose
+    closed box holds it counts. Positions that rounding puts beyond a face, by up to
+    1e-6 cells, lie on it.
 
     Raises
     ------
@@ -135,20 +108,34 @@ class NestedGrids:
             level[inside] = number
         return level
 
-    def corners(self, x: Float[np.ndarray, "n d"]) -> Iterator[Corners]:
-        """Yield the cells around positions, level by level; none for those outside."""
+    def corners(
+        self, x: Float[np.ndarray, "n d"]
+    ) -> Iterator[
+        tuple[int, Int[np.ndarray, " k"], Int[np.ndarray, "c k d"], np.ndarray]
+    ]:
+        """Yield the cells around positions, level by level; none for those outside.
+
+        A level's number, the rows of its positions, the grid points at the ``c = 2^D``
+        corners of each one's cell, and the weights ``(c, k)`` of the linear
+        interpolant, which sum to one.
+        """
         for level, rows, places in self._held(x):
             last = np.array(self.grids[level].shape) - 2
             base = np.minimum(np.floor(places).astype(np.int64), last)
             share = places - base
             offsets = np.array(list(itertools.product((0, 1), repeat=self.dimension)))
             weight = np.where(offsets[:, None, :], share, 1.0 - share).prod(axis=-1)
-            yield Corners(level, rows, base + offsets[:, None, :], weight)
+            yield level, rows, base + offsets[:, None, :], weight
 
-    def nearest(self, x: Float[np.ndarray, "n d"]) -> Iterator[Nearest]:
-        """Yield the nearest grid points, level by level; none for those outside."""
+    def nearest(
+        self, x: Float[np.ndarray, "n d"]
+    ) -> Iterator[tuple[int, Int[np.ndarray, " k"], Int[np.ndarray, "k d"]]]:
+        """Yield level, rows and nearest grid points, level by level.
+
+        Positions outside have none.
+        """
         for level, rows, places in self._held(x):
-            yield Nearest(level, rows, np.rint(places).astype(np.int64))
+            yield level, rows, np.rint(places).astype(np.int64)
 
     def sample(
         self, values: Sequence[np.ndarray], x: Float[np.ndarray, "*n d"]

@@ -84,7 +84,7 @@ class NoiseModel(ABC):
 
     @property
     def depends_on_field(self) -> bool:
-        """Whether Σ depends on the inferred field."""
+        """True if Σ depends on the inferred field."""
         return False
 
     def prepared(self, place: Tensor, share: float, generator: torch.Generator) -> Self:
@@ -158,7 +158,7 @@ class Normal(NoiseModel):
     held_out
         Observations without influence for now.
     at_edge
-        Whether the learnt α is the smallest or largest trial value.
+        True if the learnt α is the smallest or largest trial value.
     total
         Σ at the present field; ``stated`` unless given.
     """
@@ -208,10 +208,7 @@ class Normal(NoiseModel):
         return features.gram(x, (1.0 / self.variance).to(features.dtype))
 
     def prepared(self, place: Tensor, share: float, generator: torch.Generator) -> Self:
-        """Return the model before the first step, on the device of some numbers.
-
-        A random tenth of the observations is held out if the share is learnt.
-        """
+        # A random tenth of the observations is held out if the share is learnt.
         held_out = torch.zeros(len(self.stated), dtype=torch.bool)
         if self.learn_share:
             some = min(round(_FRACTION * len(held_out)), _MOST)
@@ -232,6 +229,10 @@ class Normal(NoiseModel):
     def around(self, unresolved: Float[Tensor, " n"]) -> Self:
         return self.at(self._fitted(self.normal(unresolved)))
 
+    def including_all(self) -> Self:
+        """Return the model with the held-out observations included again."""
+        return replace(self, held_out=torch.zeros_like(self.held_out))
+
     def at(self, total: Float[Tensor, " n"]) -> Self:
         return replace(self, total=total)
 
@@ -239,10 +240,6 @@ class Normal(NoiseModel):
         """Return Σ by the weights, without influence of held-out observations."""
         total = normal / self.weights
         return torch.where(self.held_out, _HELD_OUT_FACTOR * total, total)
-
-    def including_all(self) -> Self:
-        """Return the model with the held-out observations included again."""
-        return replace(self, held_out=torch.zeros_like(self.held_out))
 
     def updated(
         self,
@@ -259,31 +256,20 @@ class Normal(NoiseModel):
         # Held-out observations are not fitted, hence not outliers.
         scale = torch.where(self.held_out, _HELD_OUT_FACTOR * normal, normal)
         if lines is not None:
-            model = self._with_share(residual, spread, unresolved - lines, lines)
-            rest = unresolved + (model.share / self.share - 1) * lines
-            normal = model.normal(rest)
+            out = self.held_out
+            share, common, at_edge = learn_share(
+                residual[out],
+                (self.stated + (unresolved - lines) + spread)[out],
+                lines[out] / self.share,
+                self.degrees,
+                learn_common=self.learn_common,
+            )
+            model = replace(self, share=share, common=common, at_edge=at_edge)
+            normal = model.normal(unresolved + (share / self.share - 1) * lines)
             # Samples are independent of held-out data, whose residuals scatter more.
             scale = torch.where(self.held_out, normal + 2 * spread, normal)
         model = model._reweighed(residual, spread, scale)
         return model.at(model._fitted(normal))
-
-    def _with_share(
-        self,
-        residual: Float[Tensor, " n"],
-        spread: Float[Tensor, " n"] | float,
-        rest: Float[Tensor, " n"],
-        lines: Float[Tensor, " n"],
-    ) -> Self:
-        """Return the model with α and τ² by the residuals of held-out observations."""
-        held_out = self.held_out
-        share, common, at_edge = learn_share(
-            residual[held_out],
-            (self.stated + rest + spread)[held_out],
-            lines[held_out] / self.share,
-            self.degrees,
-            learn_common=self.learn_common,
-        )
-        return replace(self, share=share, common=common, at_edge=at_edge)
 
     def _reweighed(
         self,
@@ -406,20 +392,12 @@ def learn_share(
 ) -> tuple[float, float, bool]:
     r"""Return α and τ² of highest posterior density, and whether α is an end of trials.
 
-    The prior is ``ln α ~ N(0, 1)``. Residuals of held-out observations are Student-T,
-    or normal if ``degrees`` is ``None``, with squared scale ``rest + τ² + α v``.
-
-    Parameters
-    ----------
-    residual
-        ``y − E[apply(ε)]`` over samples that were not fitted to these observations.
-    rest
-        The other variance of the residual: the noise, and the variance of
-        ``apply(ε)`` over samples.
-    lines
-        v, the unresolved variance of line integrals at a share of one.
-    learn_common
-        Estimate τ² too; it is zero otherwise.
+    The prior is ``ln α ~ N(0, 1)``. Residuals ``y − E[apply(ε)]`` over samples that
+    were not fitted to these observations are Student-T, or normal if ``degrees`` is
+    ``None``, with squared scale ``rest + τ² + α v``. ``lines`` is v, the unresolved
+    variance of line integrals at a share of one, and ``rest`` the other variance of the
+    residual: the noise, and the variance of ``apply(ε)`` over samples. τ² is zero
+    unless ``learn_common``.
     """
     squares = residual.to(torch.float64) ** 2
     rest, lines = rest.to(torch.float64), lines.to(torch.float64)
@@ -433,14 +411,12 @@ def learn_share(
     for common in commons:
         scale = rest + common + shares[:, None] * lines
         ratio = squares / scale
-        if degrees is None:
-            tail = ratio / 2
-        else:
+        tail = ratio / 2
+        if degrees is not None:
             tail = (degrees + 1) / 2 * torch.log1p(ratio / degrees)
         scores = -(tail + scale.log() / 2).sum(dim=1) - prior
         index = int(scores.argmax())
         if float(scores[index]) > best:
-            best = float(scores[index])
-            at_edge = index in (0, len(shares) - 1)
+            best, at_edge = float(scores[index]), index in (0, len(shares) - 1)
             found = float(shares[index]), common, at_edge
     return found

@@ -1,4 +1,4 @@
-"""Where along a ray the nodes of its line integral lie."""
+"""Quadrature rules: nodes of line integrals along rays."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Pieces(NamedTuple):
 
     @property
     def counts(self) -> Int[Tensor, " p"]:
-        """How many steps each takes."""
+        """Number of steps of each."""
         return torch.ceil(self.lengths / self.step).clamp(min=1).to(torch.int64)
 
 
@@ -157,7 +157,7 @@ class MonteCarlo:
         if len(index) and int(index.max()) >= len(self.positions):
             raise ValueError(
                 f"the rule was drawn for {len(self.positions)} rays, "
-                f"ray {int(index.max())} was asked for"
+                f"got ray {int(index.max())}"
             )
         chosen = self.positions[index]
         n, count = chosen.shape
@@ -167,7 +167,7 @@ class MonteCarlo:
 
 
 def _steps(pieces: Pieces) -> tuple[Tensor, Tensor, Tensor]:
-    """How many steps every part takes; the part of each step, and its number there."""
+    """Return the steps of every part; the part of each step, and its number there."""
     counts = pieces.counts
     piece = torch.arange(len(counts)).repeat_interleave(counts)
     first = torch.cumsum(counts, 0) - counts
@@ -177,7 +177,7 @@ def _steps(pieces: Pieces) -> tuple[Tensor, Tensor, Tensor]:
 def _crossings(
     start: Float[Tensor, "n d"], direction: Float[Tensor, "n d"], grid: Grid
 ) -> Float[Tensor, "n 2"]:
-    """Where rays enter and leave a box, in [0, 1]; twice the same where they do not."""
+    """Return where rays enter and leave a box, in [0, 1]; equal where they miss it."""
     lower, upper = start.new_tensor(grid.lower), start.new_tensor(grid.upper)
     safe = torch.where(direction == 0, 1.0, direction)
     faces = torch.stack([(lower - start) / safe, (upper - start) / safe])

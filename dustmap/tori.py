@@ -17,13 +17,8 @@ from dustmap.nested_grids import NestedGrids
 class Tori:
     """A torus around each of :class:`~dustmap.nested_grids.NestedGrids`.
 
-    A field is a vector over the points of all tori, the coarsest first. One torus alone
-    is the ordinary case.
-
-    Parameters
-    ----------
-    tori
-        Corners of each one's box are points of the coarser grid.
+    A field is a vector over the points of all tori, the coarsest first. Corners of each
+    box are points of the coarser grid. One torus alone is the ordinary case.
 
     Raises
     ------

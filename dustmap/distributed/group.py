@@ -36,12 +36,12 @@ class Group:
     Parameters
     ----------
     connected
-        Whether ``torch.distributed`` has been initialised for this program, with gloo
-        for tensors on the CPU. All its processes belong to the group.
+        True if ``torch.distributed`` is initialised for this program, with gloo for
+        tensors on the CPU. All its processes belong to the group.
     timeout
         Seconds that a collective waits for the other ranks.
     here
-        How many of the ranks share this machine's memory; all unless given.
+        Number of ranks that share this machine's memory; all unless given.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that writes, prints and decides."""
+        """True on the rank that writes, prints and decides."""
         return self.rank == 0
 
     def sum(self, x: Tensor) -> Tensor:
@@ -125,13 +125,13 @@ class Group:
         return torch.cat(parts).movedim(0, dim).contiguous()
 
     def share(self, count: int) -> tuple[slice, list[int]]:
-        """This rank's run of ``count`` things, and how many every rank has."""
+        """Return this rank's run of ``count`` things, and the number on every rank."""
         cuts = even_cuts(count, self.size)
         counts = [b - a for a, b in itertools.pairwise(cuts)]
         return slice(cuts[self.rank], cuts[self.rank + 1]), counts
 
     def agree(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank: the same answer everywhere."""
+        """Return True if the flag is set on any rank: the same answer everywhere."""
         return any(self.numbers(int(flag)))
 
     def numbers(self, own: int) -> list[int]:
@@ -176,7 +176,7 @@ class Group:
         Raises
         ------
         Exception
-            What ``make`` raises, on rank 0; PeerError then on the others.
+            Those of ``make``, on rank 0; PeerError then on the others.
         """
         if self.size == 1:
             return make()
@@ -207,5 +207,5 @@ class Group:
 
 
 def even_cuts(count: int, size: int) -> list[int]:
-    """Where to cut rows into ``size`` runs of equal length."""
+    """Return the cuts of rows into ``size`` runs of equal length."""
     return [count * rank // size for rank in range(size + 1)]

@@ -12,8 +12,8 @@ from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import SizedOperator
 
-# Rows that are asked for their number of nodes: shares are even to a per cent or two.
-_ASKED = 4096
+# Rows whose nodes are counted: shares are even to a per cent or two.
+_COUNTED = 4096
 
 
 class ShardedRows(SizedOperator):
@@ -41,12 +41,12 @@ class ShardedRows(SizedOperator):
 
     @property
     def bytes(self) -> int:
-        """What this rank holds [bytes]."""
+        """Memory of this rank's rows [bytes]."""
         return self.own.bytes
 
     @property
     def stored(self) -> bool:
-        """Whether this rank's weights are kept, not computed anew in every product."""
+        """True if this rank's weights are kept, not computed anew in every product."""
         return self.own.stored
 
     def matvec(self, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class ShardedRows(SizedOperator):
 
 
 def row_cuts(functionals: Functionals, size: int) -> list[int]:
-    """Where to cut rows into ``size`` runs of about as many nodes each.
+    """Return the cuts of rows into ``size`` runs of about as many nodes each.
 
     Equal numbers on all ranks, which know all functionals. Cost: the nodes of a few
     thousand of them.
@@ -68,12 +68,12 @@ def row_cuts(functionals: Functionals, size: int) -> list[int]:
     count = len(functionals)
     if size == 1 or not count:
         return [0] * size + [count]
-    asked = np.unique(np.linspace(0, count - 1, min(count, _ASKED)).astype(np.int64))
-    nodes = functionals.select(torch.from_numpy(asked)).nodes()
-    each = np.bincount(nodes.rows.numpy(), minlength=len(asked)).astype(float)
+    some = np.unique(np.linspace(0, count - 1, min(count, _COUNTED)).astype(np.int64))
+    nodes = functionals.select(torch.from_numpy(some)).nodes()
+    each = np.bincount(nodes.rows.numpy(), minlength=len(some)).astype(float)
     # A row without nodes still takes part in every vector.
     total = np.concatenate([[0.0], np.cumsum(each + 1.0)])
-    edges = np.concatenate([asked, [count]])
+    edges = np.concatenate([some, [count]])
     goals = np.linspace(0.0, total[-1], size + 1)[1:-1]
     inner = np.rint(np.interp(goals, total, edges)).astype(np.int64)
     return [0, *inner.tolist(), count]

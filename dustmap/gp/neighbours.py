@@ -90,7 +90,7 @@ class NeighbourGP(Regression):
     Raises
     ------
     ValueError
-        Also if the kernel is not radial, the functionals are not values at points, or
+        Also if the functionals are not values at points, or
         ``count`` or the jitter is out of its range.
     """
 
@@ -105,10 +105,6 @@ class NeighbourGP(Regression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.kernel, Radial):
-            raise ValueError(
-                f"neighbours need a radial kernel, got {type(self.kernel).__name__}"
-            )
         self._check(self.functionals)
         if self.count < 1:
             raise ValueError(f"at least one neighbour is needed, got {self.count}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,7 +23,7 @@ ProductOf = Callable[[Int[Tensor, " k"]], Product]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The answer of an iterative solver, with what it is worth.
+    """The answer of an iterative solver, and its accuracy.
 
     ``residual`` is the *true* relative residual ``‖b − A x‖ / ‖b‖`` per column,
     recomputed at the end (but see `ConjugateGradients.restarts`); ``converged`` says
@@ -37,13 +37,9 @@ class Solution:
 
     @classmethod
     def joined(cls, parts: Sequence[Solution]) -> Solution:
-        """Blocks of columns as one solution."""
-        return cls(
-            value=torch.cat([p.value for p in parts]),
-            residual=torch.cat([p.residual for p in parts]),
-            iterations=torch.cat([p.iterations for p in parts]),
-            converged=torch.cat([p.converged for p in parts]),
-        )
+        """Join blocks of columns."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
 
     @property
     def message(self) -> str:
@@ -106,28 +102,63 @@ class ConjugateGradients:
         that is not finite ends unconverged, and spoils no other.
         """
         scale = inner(rhs, rhs).sqrt()
+        precondition = torch.clone if preconditioner is None else preconditioner
+
+        def relative_norm(residual: Tensor, columns: Tensor) -> Tensor:
+            """``‖r‖`` over the scale, or as it is where that is zero; in float64."""
+            norm, size = inner(residual, residual).sqrt(), scale[columns]
+            return torch.where(size > 0, norm / torch.where(size > 0, size, 1.0), norm)
+
+        def product_on(columns: Tensor) -> Product:
+            if product_of is None or len(columns) == len(rhs):
+                return product
+            return product_of(columns)
+
         # The answer to zero is known, and no residual is small relative to it.
         x = torch.zeros_like(rhs) if start is None else start * (scale > 0)[:, None]
         residual = rhs - product(x) if start is not None else rhs.clone()
-        system = _System(
-            product=product,
-            product_of=product_of,
-            precondition=torch.clone if preconditioner is None else preconditioner,
-            scale=scale,
-            on_step=on_step,
-        )
-        relative = _relative_norm(residual, scale)
-        steps = torch.zeros(len(rhs), dtype=torch.int64, device=rhs.device)
+        everything = torch.arange(len(rhs), device=rhs.device)
+        relative = relative_norm(residual, everything)
+        steps = torch.zeros_like(everything)
+        every = _LOOKS.get(x.device.type, 8)
         for _ in range((self.restarts or 0) + 1):
             unfinished = (relative > self.rtol) & (steps < self.max_steps)
-            todo = torch.nonzero(unfinished)[:, 0]
+            active = todo = torch.nonzero(unfinished)[:, 0]
             if not len(todo):
                 break
+            y, r, count = x[active], residual[active], steps[active]
+            multiply, z = product_on(active), precondition(r)
+            p, rz = z.clone(), inner(r, z)
+            going = torch.ones_like(rz, dtype=torch.bool)
+            for step in itertools.count(1):
+                ap = multiply(p)
+                curvature = inner(p, ap)
+                alive = going & (curvature > 0) & (rz > 0)
+                alpha = torch.where(alive, rz / torch.where(alive, curvature, 1.0), 0.0)
+                alpha = alpha.to(p.dtype)[:, None]
+                y.addcmul_(alpha, p)
+                r.addcmul_(alpha, ap, value=-1)
+                count += going
+                left = relative_norm(r, active)
+                going = alive & (left > self.rtol) & (count < self.max_steps)
+                if step % every == 0:
+                    if on_step is not None:
+                        on_step(int(count.max()), float(left.max()))
+                    if not bool(going.all()):
+                        x[active], residual[active], steps[active] = y, r, count
+                        active, y, r, count = (t[going] for t in (active, y, r, count))
+                        p, rz, going = p[going], rz[going], going[going]
+                        multiply = product_on(active)
+                    if not len(active):
+                        break
+                z = precondition(r)
+                rz, previous = inner(r, z), rz
+                beta = torch.where(going, rz / previous, 0.0).to(p.dtype)[:, None]
+                p = torch.addcmul(z, beta, p)
             before = relative[todo]
-            self._recursion(system, todo, x, residual, steps)
             if self.restarts is not None:
-                residual[todo] = rhs[todo] - system.on(todo)(x[todo])
-            relative[todo] = _relative_norm(residual[todo], scale[todo])
+                residual[todo] = rhs[todo] - product_on(todo)(x[todo])
+            relative[todo] = relative_norm(residual[todo], todo)
             if bool((relative[todo] > 0.5 * before).all()):
                 break
         return Solution(
@@ -136,71 +167,3 @@ class ConjugateGradients:
             iterations=steps,
             converged=relative <= self.rtol,
         )
-
-    def _recursion(
-        self,
-        system: _System,
-        active: Int[Tensor, " k"],
-        x: Float[Tensor, "b n"],
-        residual: Float[Tensor, "b n"],
-        steps: Int[Tensor, " b"],
-    ) -> None:
-        """One CG recursion on the active columns.
-
-        It updates ``x``, ``residual`` and ``steps``.
-        """
-        every = _LOOKS.get(x.device.type, 8)
-        y, r, count = x[active], residual[active], steps[active]
-        product, z = system.on(active), system.precondition(r)
-        p, rz = z.clone(), inner(r, z)
-        going = torch.ones_like(rz, dtype=torch.bool)
-        for step in itertools.count(1):
-            ap = product(p)
-            curvature = inner(p, ap)
-            alive = going & (curvature > 0) & (rz > 0)
-            alpha = torch.where(alive, rz / torch.where(alive, curvature, 1.0), 0.0)
-            alpha = alpha.to(p.dtype)[:, None]
-            y.addcmul_(alpha, p)
-            r.addcmul_(alpha, ap, value=-1)
-            count += going
-            relative = _relative_norm(r, system.scale[active])
-            going = alive & (relative > self.rtol) & (count < self.max_steps)
-            if step % every == 0:
-                if system.on_step is not None:
-                    system.on_step(int(count.max()), float(relative.max()))
-                if not bool(going.all()):
-                    x[active], residual[active], steps[active] = y, r, count
-                    active, y, r, count = (t[going] for t in (active, y, r, count))
-                    p, rz, going = p[going], rz[going], going[going]
-                    product = system.on(active)
-                if not len(active):
-                    return
-            z = system.precondition(r)
-            rz, previous = inner(r, z), rz
-            beta = torch.where(going, rz / previous, 0.0).to(p.dtype)[:, None]
-            p = torch.addcmul(z, beta, p)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _System:
-    """A system to solve, and the callback for its progress."""
-
-    product: Product
-    product_of: ProductOf | None
-    precondition: Product
-    scale: Float[Tensor, " b"]
-    on_step: Callable[[int, float], None] | None
-
-    def on(self, columns: Int[Tensor, " k"]) -> Product:
-        """The product of these columns, in ascending order."""
-        if self.product_of is None or len(columns) == len(self.scale):
-            return self.product
-        return self.product_of(columns)
-
-
-def _relative_norm(
-    residual: Float[Tensor, "b n"], scale: Float[Tensor, " b"]
-) -> Float[Tensor, " b"]:
-    """``‖r‖`` over the scale, or as it is where that is zero; in float64."""
-    norm = inner(residual, residual).sqrt()
-    return torch.where(scale > 0, norm / torch.where(scale > 0, scale, 1.0), norm)

@@ -4,9 +4,9 @@ r"""``K^{±1/2} b`` from products alone: contour integral quadrature (CIQ).
 solved in one Krylov space (Pleiss, Jankowiak, Eriksson, Damle & Gardner 2020,
 arXiv:2006.11267). Departures, each because roots that were wrong went unnoticed
 without it: the tolerance is that of the *root*, from which quadrature and solver take
-theirs; Krylov bases are kept orthogonal; bounds of the spectrum are checked against all
-Ritz values of the solve; and every root comes with a bound of its error from true
-residuals.
+theirs; Krylov bases are kept orthogonal; the quadrature is for all Ritz values of the
+solve, made anew as it sees more; and every root comes with a bound of its error from
+true residuals.
 
 With r_q the true residuals, ``e = y − K^{-1/2} b`` has
 
@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,22 +41,23 @@ from scipy.special import ellipj, ellipkm1
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dustmap.linalg.cg import Solution
-from dustmap.linalg.lanczos import Product, SpectralBounds, spectral_bounds
-from dustmap.linalg.minres import Goal, MultiShiftMinres, ShiftedSolution
-from dustmap.linalg.operator import ratio
+from dustmap.linalg.cg import Product, Solution
+from dustmap.linalg.lanczos import Lanczos
+from dustmap.linalg.operator import inner, ratio
 
 # The share of the tolerance that the quadrature may take.
 _QUADRATURE = 0.25
 # Points of the paper; more where the tolerance asks for them.
 _POINTS = 15
-# How often a solve is repeated with bounds that its own Ritz values gave.
-_REPEATS = 3
-# Lanczos steps that the spectrum's bounds are sought by; of large batches up to five
-# times as many, for which only four rows pay.
-_BOUND_STEPS = 20
-# Quadrature points that are always enough for tolerances that float64 can tell.
+# Quadrature points that suffice for any tolerance within reach of float64.
 _MOST = 150
+# Ritz values lie inside the spectrum. The largest is found at once, the smallest much
+# later; an interval that reaches lower costs a few quadrature points and no product.
+_ABOVE, _BELOW = 1.1, 1e-3
+# A Ritz value below zero by more than this part of the largest is not rounding.
+_NEGATIVE = 1e-8
+# Bytes of the Krylov bases of rows that are solved at once.
+_MEMORY = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class RootQuadrature:
     ``error`` is the largest relative error on the interval, as evaluated there.
     """
 
+    lower: float
+    upper: float
     shifts: Float[Tensor, " q"]
     weights: Float[Tensor, " q"]
     error: float
@@ -84,10 +87,26 @@ class RootQuadrature:
                 "a root takes eigenvalues with 0 < lower <= upper, got lower "
                 f"{lower} and upper {upper}"
             )
-        shifts, weights = _rule(lower, upper, points)
+        share = lower / upper
+        period = float(ellipkm1(share))
+        half = (points + 1) // 2
+        middles = (np.arange(half) + 0.5) * period / points
+        # Near v = K' the functions cancel; the reflection ``s ↦ √(m M) / s`` of the
+        # other half is exact.
+        sn, cn, dn, _ = ellipj(middles, 1 - share)
+        s = math.sqrt(lower) * sn / cn
+        slope = math.sqrt(lower) * dn / cn**2
+        rest = points - half
+        mirrored = math.sqrt(lower * upper) / s[:rest]
+        slopes = math.sqrt(lower * upper) / s[:rest] ** 2 * slope[:rest]
+        shifts = np.concatenate([s, mirrored[::-1]]) ** 2
+        slope = np.concatenate([slope, slopes[::-1]])
+        weights = 2 * period / (math.pi * points) * slope
         grid = np.geomspace(lower, upper, 40 * points)
         values = (weights / (grid[:, None] + shifts)).sum(axis=1)
         return cls(
+            lower=lower,
+            upper=upper,
             shifts=torch.from_numpy(shifts),
             weights=torch.from_numpy(weights),
             error=float(np.abs(1 - np.sqrt(grid) * values).max()),
@@ -115,24 +134,6 @@ class RootQuadrature:
         )
 
 
-def _rule(lower: float, upper: float, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return shifts and weights; the second half follow by ``s ↦ √(m M) / s``."""
-    ratio = lower / upper
-    period = float(ellipkm1(ratio))
-    half = (points + 1) // 2
-    middles = (np.arange(half) + 0.5) * period / points
-    # Near v = K' the functions cancel; the reflection of the other half is exact.
-    sn, cn, dn, _ = ellipj(middles, 1 - ratio)
-    s = math.sqrt(lower) * sn / cn
-    slope = math.sqrt(lower) * dn / cn**2
-    rest = points - half
-    mirrored = math.sqrt(lower * upper) / s[:rest]
-    slopes = math.sqrt(lower * upper) / s[:rest] ** 2 * slope[:rest]
-    s = np.concatenate([s, mirrored[::-1]])
-    slope = np.concatenate([slope, slopes[::-1]])
-    return s**2, 2 * period / (math.pi * points) * slope
-
-
 class RootWarning(UserWarning):
     """A root whose error is not known to be within the tolerance."""
 
@@ -143,8 +144,8 @@ class RootSolution(Solution):
 
     ``residual`` bounds ``‖b − K^{1/2} y‖ / ‖b‖`` and ``error`` the relative error
     ``‖e‖ / ‖y‖``, per row, by the bounds above; ``converged`` says whether that is
-    within the tolerance. ``repeats`` counts solves whose Ritz values lay outside of
-    the bounds.
+    within the tolerance. The quadrature has this number of ``points``, for eigenvalues
+    between ``smallest``, the least Ritz value or the floor, and ``largest``.
 
     With a floor of the spectrum, ``error`` is a bound. Otherwise the smallest Ritz
     value stands for the smallest eigenvalue: sharp where the row converged, but a row
@@ -152,19 +153,18 @@ class RootSolution(Solution):
     """
 
     error: Float[Tensor, " b"]
-    quadrature: RootQuadrature
-    bounds: SpectralBounds
-    repeats: int
+    points: int
+    smallest: float
+    largest: float
 
     @property
     def message(self) -> str:
         """One line for people."""
         worst = max(self.error.tolist(), default=0.0)
         found = (
-            f"{max(self.iterations.tolist(), default=0)} iterations, "
-            f"{len(self.quadrature.shifts)} quadrature points, eigenvalues from "
-            f"{self.bounds.smallest:.1e} to {self.bounds.upper:.1e} "
-            f"({self.bounds.source})"
+            f"{max(self.iterations.tolist(), default=0)} iterations, {self.points} "
+            f"quadrature points, eigenvalues from {self.smallest:.1e} to "
+            f"{self.largest:.1e}"
         )
         if bool(self.converged.all()):
             return f"roots known to {worst:.1e} by {found}"
@@ -182,26 +182,32 @@ class CIQ:
 
     Parameters
     ----------
-    solver
-        Its ``rtol`` is the relative error of the *root*; ``max_steps`` is J.
+    rtol
+        Relative error of a root, or relative residual of a solve.
+    max_steps
+        Limit J on products with K per row; never more than K has rows.
+
+    Raises
+    ------
+    ValueError
+        If the tolerance is not positive or no step is allowed.
     """
 
-    solver: MultiShiftMinres = field(default_factory=MultiShiftMinres)
+    rtol: float = 1e-3
+    max_steps: int = 200
+
+    def __post_init__(self) -> None:
+        if not self.rtol > 0:
+            raise ValueError(f"rtol must be positive, got {self.rtol}")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}")
 
     def inverse_root(
-        self,
-        product: Product,
-        rhs: Float[Tensor, "b n"],
-        *,
-        floor: float = 0.0,
+        self, product: Product, rhs: Float[Tensor, "b n"], *, floor: float = 0.0
     ) -> RootSolution:
         """``K^{-1/2} b`` of every row, differentiable in b and through ``product``.
 
-        Parameters
-        ----------
-        floor
-            What no eigenvalue is below, as a nugget: error bounds are then rigorous,
-            and no solve is repeated for an eigenvalue that came out smaller.
+        No eigenvalue is below ``floor``, as a nugget: error bounds are then rigorous.
 
         Raises
         ------
@@ -214,108 +220,177 @@ class CIQ:
         RootWarning
             If an error is not known to be within the tolerance.
         """
-        return self._solve(product, rhs, floor, positive=False)
+        return self._roots(product, rhs, floor, positive=False)
 
     def root(
-        self,
-        product: Product,
-        rhs: Float[Tensor, "b n"],
-        *,
-        floor: float = 0.0,
+        self, product: Product, rhs: Float[Tensor, "b n"], *, floor: float = 0.0
     ) -> RootSolution:
         """``K^{1/2} b = K (K^{-1/2} b)``, else as :meth:`inverse_root`."""
-        return self._solve(product, rhs, floor, positive=True)
+        return self._roots(product, rhs, floor, positive=True)
 
-    def _solve(
-        self,
-        product: Product,
-        rhs: Tensor,
-        floor: float,
-        *,
-        positive: bool,
+    @torch.no_grad()
+    def solve(self, product: Product, rhs: Float[Tensor, "b n"]) -> Solution:
+        """``K⁻¹ b`` of every row by MINRES, without derivatives."""
+        parts, zero = [], torch.zeros(1, dtype=torch.float64, device=rhs.device)
+        for some in self._blocks(rhs.detach()):
+            krylov = Lanczos(some, min(self.max_steps, some.shape[1]))
+            krylov.run(
+                product,
+                lambda k: ratio(k.residuals(zero)[0][0], self.rtol * k.scale),
+            )
+            value = krylov.answers(zero)[0]
+            off = some - product(value)
+            residual = ratio(inner(off, off).sqrt(), krylov.scale)
+            parts.append(
+                Solution(
+                    value=value,
+                    residual=residual,
+                    iterations=krylov.steps,
+                    converged=residual <= self.rtol,
+                )
+            )
+        return Solution.joined(parts)
+
+    def _blocks(self, rhs: Tensor) -> tuple[Tensor, ...]:
+        """Rows whose Krylov bases fit into the memory, at least one at a time."""
+        steps = min(self.max_steps, rhs.shape[1]) + 1
+        row = max(1, rhs.element_size() * rhs.shape[1] * steps)
+        return rhs.split(max(1, _MEMORY // row))
+
+    def _roots(
+        self, product: Product, rhs: Tensor, floor: float, *, positive: bool
     ) -> RootSolution:
-        fixed = rhs.detach()
-        steps = min(max(_BOUND_STEPS, 2 * len(rhs)), 5 * _BOUND_STEPS)
-        bounds = spectral_bounds(product, fixed, steps, floor=floor)
-        for repeats in range(1 + _REPEATS):  # noqa: B007
-            ends = (bounds.lower, bounds.upper)
-            allowed = _QUADRATURE * self.solver.rtol
-            rule = RootQuadrature.within(*ends, allowed, least=_POINTS)
-            goal = self._goal(rule, bounds, positive=positive)
-            solved = self.solver.solve(product, fixed, rule.shifts, goal=goal)
-            known = bounds.seen(*_extremes(solved, bounds), fixed.dtype)
-            inside = (known.lower, known.upper) == ends
-            if inside:
-                break
-            bounds = known
-        used, nonzero = solved.used(goal), solved.scales[0] > 0
-        value = torch.einsum("q,qbn->bn", rule.weights.to(fixed), solved.value)
-        adjoint = self._adjoint(product, rule, known)
-        answer = _WithDerivative.apply(rhs - solved.images, value, adjoint)
-        damping = (rule.weights / (2 * rule.shifts.sqrt())).to(used)
+        parts = [self._root(product, b, floor, positive) for b in self._blocks(rhs)]
+        joined = Solution.joined(parts)
         solution = RootSolution(
-            value=product(answer) if positive else answer,
-            residual=(rule.error + damping @ solved.residual) * nonzero,
-            iterations=solved.iterations,
-            # The quadrature must be for all of the spectrum that was seen.
-            converged=(used <= 1) & (~nonzero | inside),
-            error=(rule.error + used * (self.solver.rtol - rule.error)) * nonzero,
-            quadrature=rule,
-            bounds=known,
-            repeats=repeats,
+            value=joined.value,
+            residual=joined.residual,
+            iterations=joined.iterations,
+            converged=joined.converged,
+            error=torch.cat([part.error for part in parts]),
+            points=max(part.points for part in parts),
+            smallest=min(part.smallest for part in parts),
+            largest=max(part.largest for part in parts),
         )
         if not bool(solution.converged.all()):
             warnings.warn(solution.message, RootWarning, stacklevel=3)
         return solution
 
-    def _goal(
-        self, rule: RootQuadrature, bounds: SpectralBounds, *, positive: bool
-    ) -> Goal:
-        """The bound of ‖e‖, or of ‖K e‖, relative to ``‖K^{∓1/2} b‖``."""
-        rtol, shifts = self.solver.rtol - rule.error, rule.shifts
+    def _root(
+        self, product: Product, rhs: Tensor, floor: float, positive: bool
+    ) -> RootSolution:
+        """The roots of a few rows."""
+        fixed = rhs.detach()
+        krylov = Lanczos(fixed, min(self.max_steps, rhs.shape[1]))
+        rule, smallest = self._quadrature(krylov, floor)
 
-        def used(residual: Tensor, scales: Tensor, smallest: float) -> Tensor:
-            if positive:
-                # λ/(λ + t) is largest for the largest λ.
-                gains = rule.weights * bounds.upper / (bounds.upper + shifts)
-            else:
-                gains = rule.weights / (min(smallest, bounds.smallest) + shifts)
-            return ratio(gains.to(residual) @ residual, rtol * scales[2 - positive])
+        def used(krylov: Lanczos) -> Tensor:
+            nonlocal rule, smallest
+            rule, smallest = self._quadrature(krylov, floor)
+            return self._used(krylov, rule, smallest, positive=positive)
 
-        return used
+        krylov.run(product, used)
+        parts = krylov.answers(rule.shifts)
+        # Derivatives in K's parameters need these products.
+        images = product(parts.reshape(-1, rhs.shape[1])).reshape(parts.shape)
+        off = fixed - images.detach() - rule.shifts[:, None, None].to(fixed) * parts
+        residual = inner(off, off).sqrt()
+        spent = self._used(krylov, rule, smallest, positive=positive, residual=residual)
+        value = torch.einsum("q,qbn->bn", rule.weights.to(fixed), parts)
+        adjoint = self._adjoint(product, rule, smallest)
+        answer = _WithDerivative.apply(rhs - images, value, adjoint)
+        nonzero = krylov.scale > 0
+        damping = (rule.weights / (2 * rule.shifts.sqrt())).to(spent)
+        return RootSolution(
+            value=product(answer) if positive else answer,
+            residual=(rule.error + damping @ ratio(residual, krylov.scale)) * nonzero,
+            iterations=krylov.steps,
+            converged=spent <= 1,
+            error=(rule.error + spent * (self.rtol - rule.error)) * nonzero,
+            points=len(rule.shifts),
+            smallest=smallest,
+            largest=rule.upper,
+        )
+
+    def _quadrature(
+        self, krylov: Lanczos, floor: float
+    ) -> tuple[RootQuadrature, float]:
+        """A rule for the spectrum that was seen, and the smallest eigenvalue in it."""
+        smallest, largest = krylov.ends()
+        eps = torch.finfo(krylov.basis.dtype).eps
+        if smallest < -max(_NEGATIVE, eps) * largest or not largest > 0:
+            raise ValueError(
+                "a square root needs a positive definite matrix, Lanczos found an "
+                f"eigenvalue of {smallest:.3g} in a largest of {largest:.3g}: add a "
+                "nugget or give a product in higher precision"
+            )
+        upper = _ABOVE * largest
+        # Less is rounding.
+        least = eps * upper
+        smallest = max(smallest, least)
+        lower = max(_BELOW * smallest, least)
+        if least < floor < upper:
+            # Ritz values are rounded too.
+            lower, smallest = 0.9 * floor, floor
+        allowed = _QUADRATURE * self.rtol
+        return RootQuadrature.within(lower, upper, allowed, least=_POINTS), smallest
+
+    def _used(
+        self,
+        krylov: Lanczos,
+        rule: RootQuadrature,
+        smallest: float,
+        *,
+        positive: bool = False,
+        residual: Float[Tensor, "q b"] | None = None,
+    ) -> Float[Tensor, " b"]:
+        """The bound of ‖e‖, or of ‖K e‖, over what the tolerance leaves to residuals.
+
+        Residuals are those by recursion unless given.
+        """
+        found, energy = krylov.residuals(rule.shifts)
+        found = found if residual is None else residual
+        if positive:
+            # λ/(λ + t) is largest for the largest λ.
+            gains = rule.weights * rule.upper / (rule.upper + rule.shifts)
+            size = krylov.diagonal[:, 0].clamp(min=0).sqrt() * krylov.scale
+        else:
+            gains, size = rule.weights / (smallest + rule.shifts), energy.sqrt()
+        return ratio(gains.to(found) @ found, (self.rtol - rule.error) * size)
 
     def _adjoint(
-        self, product: Product, rule: RootQuadrature, bounds: SpectralBounds
+        self, product: Product, rule: RootQuadrature, smallest: float
     ) -> Callable[[Tensor], Tensor]:
         """The multi-shift solve of an incoming gradient, by the same rule, times w."""
-        goal = self._goal(rule, bounds, positive=False)
 
         def solve(gradient: Tensor) -> Tensor:
-            with torch.no_grad():
-                solved = self.solver.solve(product, gradient, rule.shifts, goal=goal)
-            ends = _extremes(solved, bounds)
-            faults = []
-            if not bounds.contain(*ends):
+            krylov = Lanczos(gradient, min(self.max_steps, gradient.shape[1]))
+
+            def used(krylov: Lanczos) -> Tensor:
+                return self._used(krylov, rule, min(smallest, krylov.ends()[0]))
+
+            krylov.run(product, used)
+            ends, faults = krylov.ends(), []
+            inside = rule.lower <= ends[0] <= ends[1] <= rule.upper
+            if krylov.steps.any() and not inside:
                 faults.append(
                     f"its gradient sees eigenvalues from {ends[0]:.1e} to "
-                    f"{ends[1]:.1e}, the root was taken for {bounds.lower:.1e} to "
-                    f"{bounds.upper:.1e}: give a floor"
+                    f"{ends[1]:.1e}, the root was taken for {rule.lower:.1e} to "
+                    f"{rule.upper:.1e}: give a floor"
                 )
-            if not bool(solved.converged.all()):
-                faults.append(solved.message)
+            failed = int((used(krylov) > 1).sum())
+            if failed:
+                faults.append(
+                    f"{failed} of {len(gradient)} rows did not converge in "
+                    f"{int(krylov.steps.max())} iterations: raise max_steps"
+                )
             for fault in faults:
                 message = f"the derivative of a root: {fault}"
                 warnings.warn(message, RootWarning, stacklevel=2)
-            return rule.weights.to(gradient)[:, None, None] * solved.value
+            weights = rule.weights.to(gradient)[:, None, None]
+            return weights * krylov.answers(rule.shifts)
 
         return solve
-
-
-def _extremes(solved: ShiftedSolution, bounds: SpectralBounds) -> tuple[float, float]:
-    """The Ritz values of all rows; the bounds' where every row was zero."""
-    if not bool((solved.iterations > 0).any()):
-        return bounds.smallest, bounds.upper
-    return float(solved.smallest.min()), float(solved.largest.max())
 
 
 class _WithDerivative(torch.autograd.Function):

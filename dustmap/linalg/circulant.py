@@ -12,21 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import SymmetricOperator
 
 # Modes below this fraction of the largest are rounding error of a smooth kernel.
 DROP = 1e-14
 
 
-class Circulant(LinearOperator):
+class Circulant(SymmetricOperator):
     """A symmetric multilevel circulant matrix.
 
-    Parameters
-    ----------
-    spectrum
-        Half spectrum (``rfftn`` layout) of eigenvalues.
-    grid_shape
-        Shape of the periodic grid; vectors are its points in C order.
+    ``spectrum`` is the half spectrum (``rfftn`` layout) of its eigenvalues; vectors are
+    the points of a periodic grid of ``grid_shape`` in C order.
     """
 
     def __init__(self, spectrum: Tensor, grid_shape: tuple[int, ...]) -> None:
@@ -65,11 +61,8 @@ class Circulant(LinearOperator):
             modes.mul_(self.spectrum)
         return inverse_transform(modes, self.grid_shape).reshape(x.shape)
 
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self.matvec(y)
-
     def full_counts(self) -> Tensor:
-        """How many eigenvalues of the full spectrum each half-spectrum entry is."""
+        """Multiplicity of each half-spectrum entry in the full spectrum."""
         last = self.grid_shape[-1]
         counts = torch.full((last // 2 + 1,), 2, dtype=torch.int64)
         counts[0] = 1

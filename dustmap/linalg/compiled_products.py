@@ -69,7 +69,7 @@ def _repeated(builder, scalar, to):
 
 
 def _row(context, builder, array_type, array, row, width):
-    """Where row ``row`` of a contiguous (n, width) array begins, and its alignment."""
+    """Return the address and alignment of a row of a contiguous (n, width) array."""
     data = context.make_array(array_type)(context, builder, array).data
     start = builder.gep(data, [builder.mul(row, ir.Constant(row.type, width))])
     vector = ir.VectorType(context.get_data_type(array_type.dtype), width)
@@ -172,24 +172,3 @@ def gather_scatter(pointers, columns, values, x, weights, total, like):
         for e in range(begin, end):
             sums = multiply_add(values[e], row, load(total, columns[e], like))
             store(sums, total, columns[e])
-
-
-@compiled
-def interleave(x, out, first, last):
-    """``out[i, k] = x[k, i]``, and zero in the lanes that ``x`` has no column for."""
-    for i in range(first, last):
-        for k in range(x.shape[0]):
-            out[i, k] = x[k, i]
-        for k in range(x.shape[0], out.shape[1]):
-            out[i, k] = 0.0
-
-
-@compiled
-def separate(parts, out, first, last):
-    """``out[k, i] = Σ_t parts[t, i, k]``, summed in the order of the parts."""
-    for i in range(first, last):
-        for k in range(out.shape[0]):
-            total = parts[0, i, k]
-            for t in range(1, parts.shape[0]):
-                total += parts[t, i, k]
-            out[k, i] = total

@@ -19,7 +19,7 @@ import torch
 
 
 def compiled(function: Callable) -> Callable:
-    """The function as machine code, made on its first call for each choice of types.
+    """Compile a function to machine code, on its first call for each choice of types.
 
     The code is kept on disk beside the module or, where that cannot be written, in the
     user's cache folder; where neither can, every process compiles anew and says so in
@@ -34,7 +34,7 @@ def compiled(function: Callable) -> Callable:
 
 
 def inlined(function: Callable) -> Callable:
-    """A part of compiled loops that is copied into them instead of being called.
+    """Compile a part of loops that is copied into them instead of being called.
 
     Passing a few arrays costs more than a short loop over them.
     """
@@ -56,7 +56,7 @@ def _say_uncached() -> None:
 
 
 def thread_count(operations: float) -> int:
-    """Threads worth starting for so many multiplications: torch's number, or one."""
+    """Return the threads worth starting for these multiplications: torch's, or one."""
     return torch.get_num_threads() if operations > _WORTH_A_THREAD else 1
 
 
@@ -65,7 +65,7 @@ _WORTH_A_THREAD = 2**15
 
 
 def in_parallel(task: Callable[[int], None], count: int) -> None:
-    """``task(0), …, task(count − 1)``, the first on this thread, the rest on others.
+    """Run ``task(0), …, task(count − 1)``, the first on this thread, others elsewhere.
 
     Raises what the tasks raise, once all have ended.
     """
@@ -83,7 +83,7 @@ def in_parallel(task: Callable[[int], None], count: int) -> None:
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    # As many threads as ever asked for; they start on demand and wait without spinning.
+    # One thread per processor; they start on demand and wait without spinning.
     return ThreadPoolExecutor(
         max_workers=max(1, (os.cpu_count() or 1)), thread_name_prefix="compiled"
     )

@@ -1,21 +1,32 @@
-r"""Lanczos' recursion, and bounds of a spectrum from a few of its steps.
+r"""Shifted systems ``(K + t I) x = b`` from one Krylov space (multi-shift MINRES).
 
-``K V = V T + β v eᵀ`` with T tridiagonal (Paige & Saunders 1975, SIAM J. Numer. Anal.
-12, 617, section 2). With rounding V loses its orthogonality as eigenvalues converge,
-and everything else comes later: for wide spectra by many times the order of K. So V is
-kept and every new vector orthogonalised against it (Parlett 1998, The Symmetric
-Eigenvalue Problem, ch. 13).
+``K V = V T + β v eᵀ`` with T tridiagonal: the space of b is the same for every shift,
+so that one product with K per step serves all of them (shifts as in Jegerlehner 1996,
+hep-lat/9612014). With ``T_t = T + t I``, ``f = e_kᵀ T_t⁻¹ e_1`` and
+``g = e_kᵀ T_t⁻² e_k`` after k steps, the smallest residual in the space (Paige &
+Saunders 1975, SIAM J. Numer. Anal. 12, 617) and where it is reached are
+
+``‖r‖ = ‖b‖ β |f| / √(1 + β² g)``,
+``x = ‖b‖ V (T_t⁻¹ e_1 − c T_t⁻² e_k)``, ``c = β² f / (1 + β² g)``,
+
+since MINRES solves ``(T_t² + β² e_k e_kᵀ) y = T_t e_1``. Residuals come by recursions
+in the pivots of T_t, answers at the end from the eigenvectors of T and the kept V:
+rounding in proportion to the condition number, not to its square as by short
+recurrences (Sleijpen, van der Vorst & Modersitzki 2000, SIAM J. Matrix Anal. Appl. 22,
+726). With rounding V loses its orthogonality as eigenvalues converge, and everything
+else comes later: for wide spectra by many times the order of K. So every new vector is
+orthogonalised against all of V (Parlett 1998, The Symmetric Eigenvalue Problem, ch.
+13).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.linalg import eigh_tridiagonal
+from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal
 from torch import Tensor
 
 from dustmap.linalg.cg import Product
@@ -25,14 +36,9 @@ from dustmap.linalg.operator import inner
 _BREAKDOWN = 1e-14
 # Vectors of V that a new one is orthogonalised against at once.
 _BLOCK = 32
-# Ritz values lie inside the spectrum. The largest is found at once, the smallest much
-# later; an interval that reaches lower costs a few quadrature points and no product.
-_ABOVE = 1.1
-_BELOW = 1e-3
-# A Ritz value below zero by more than this part of the largest is not rounding.
-_NEGATIVE = 1e-8
-# Rows that bounds are sought from.
-_ROWS = 4
+# Steps between looks at residuals. Of a tolerance, for those by recursion: the true
+# residual is larger by rounding.
+_LOOK, _MARGIN = 8, 0.9
 
 
 class Lanczos:
@@ -45,6 +51,7 @@ class Lanczos:
 
     def __init__(self, rows: Float[Tensor, "b n"], limit: int) -> None:
         count, size = rows.shape
+        self.limit = limit
         self.scale = inner(rows, rows).sqrt()
         self.alive = self.scale > 0
         self.steps = torch.zeros(count, dtype=torch.int64, device=rows.device)
@@ -54,8 +61,27 @@ class Lanczos:
         safe = torch.where(self.alive, self.scale, 1.0).to(rows.dtype)
         self.basis[:, 0] = rows / safe[:, None]
 
-    def advance(self, product: Product, rows: Int[Tensor, " r"]) -> None:
-        """The next entries of T of some rows, by one product of all of them."""
+    def run(
+        self, product: Product, used: Callable[[Lanczos], Float[Tensor, " b"]]
+    ) -> None:
+        """Advance rows that have ``used`` more than all of their tolerance.
+
+        They end at the limit, or where their space is exhausted.
+        """
+        with torch.no_grad():
+            rows = torch.nonzero(self.alive)[:, 0]
+            while len(rows):
+                for _ in range(_LOOK):
+                    self._advance(product, rows)
+                    rows = rows[self.alive[rows] & (self.steps[rows] < self.limit)]
+                    if not len(rows):
+                        break
+                # A smaller eigenvalue may send rows on that rested already.
+                left = self.alive & (self.steps < self.limit)
+                rows = torch.nonzero(left & (used(self) > _MARGIN))[:, 0]
+
+    def _advance(self, product: Product, rows: Int[Tensor, " r"]) -> None:
+        """Add the next entries of T of some rows, by one product of all of them."""
         step = self.steps[rows]
         current = self.basis[rows, step]
         image = product(current).detach()
@@ -65,7 +91,11 @@ class Lanczos:
         alpha = inner(current, image)
         image = image - alpha[:, None].to(image) * current
         # After its own two terms: once more leaves nothing but rounding.
-        image = self._orthogonalised(image, rows)
+        everyone = len(rows) == len(self.basis)
+        for block in self.basis[:, : int(step.max()) + 1].split(_BLOCK, dim=1):
+            basis = block if everyone else block[rows]
+            along = torch.bmm(basis, image[..., None])
+            image = torch.baddbmm(image[:, None], along.mT, basis, alpha=-1)[:, 0]
         beta = inner(image, image).sqrt()
         alive = beta > _BREAKDOWN * size
         self.diagonal[rows, step] = alpha
@@ -75,30 +105,13 @@ class Lanczos:
         self.alive[rows] = alive
         self.steps[rows] = step + 1
 
-    def run(self, product: Product, steps: int) -> None:
-        """Advance every row by these steps, or until its space is exhausted."""
-        for _ in range(steps):
-            rows = torch.nonzero(self.alive)[:, 0]
-            if not len(rows):
-                return
-            self.advance(product, rows)
-
-    def _orthogonalised(self, image: Tensor, rows: Tensor) -> Tensor:
-        count = int(self.steps[rows].max()) + 1
-        everyone = len(rows) == len(self.basis)
-        for block in self.basis[:, :count].split(_BLOCK, dim=1):
-            basis = block if everyone else block[rows]
-            along = torch.bmm(basis, image[..., None])
-            image = torch.baddbmm(image[:, None], along.mT, basis, alpha=-1)[:, 0]
-        return image
-
-    def eigenpairs(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ritz values of one row, increasing, and T's eigenvectors as columns.
+    def entries(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the diagonal of a row's T, and what is beside it.
 
         Raises
         ------
         ValueError
-            If an entry of T is not finite.
+            If an entry is not finite.
         """
         count = int(self.steps[row])
         entries = torch.stack([self.diagonal[row, :count], self.off[row, :count]])
@@ -107,109 +120,52 @@ class Lanczos:
                 "products with the matrix are not finite: check its entries"
             )
         diagonal, off = entries.cpu().numpy()
-        values, vectors = eigh_tridiagonal(diagonal, off[:-1])
-        return values, vectors
+        return diagonal, off[:-1]
 
+    def ends(self) -> tuple[float, float]:
+        """Return the smallest and the largest Ritz value of all rows, or ones."""
+        rows = torch.nonzero(self.steps)[:, 0].tolist()
+        found = [eigvalsh_tridiagonal(*self.entries(row)) for row in rows]
+        values = np.concatenate(found or [np.ones(1)])
+        return float(values.min()), float(values.max())
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpectralBounds:
-    """Where the eigenvalues are taken to lie.
+    def residuals(
+        self, shifts: Float[Tensor, " q"]
+    ) -> tuple[Float[Tensor, "q b"], Float[Tensor, " b"]]:
+        """Return MINRES' ``‖r‖``, and a lower bound of ``bᵀ K⁻¹ b``."""
+        # The last shift is that of K itself.
+        shift = torch.cat([shifts.to(self.scale), self.scale.new_zeros(1)])[:, None]
+        ones = torch.ones_like(shift * self.scale)
+        pivot, f, g, residual = ones, ones, 0 * ones, ones * self.scale
+        energy, before = 0 * self.scale, 0 * self.scale
+        for step in range(int(self.steps.max())):
+            made = step < self.steps
+            alpha, beta = self.diagonal[:, step], self.off[:, step]
+            pivot = torch.where(made, alpha + shift - before**2 / pivot, 1.0)
+            f = (f * before if step else f) / pivot
+            g = (1 + before**2 * g) / pivot**2
+            found = self.scale * beta * f.abs() / (1 + beta**2 * g).sqrt()
+            residual = torch.where(made, found, residual)
+            # After a pivot that rounding made negative the bound rests.
+            f[-1] = torch.where(pivot[-1] > 0, f[-1], 0.0)
+            energy += torch.where(made, self.scale**2 * f[-1] ** 2 * pivot[-1], 0.0)
+            before = beta
+        return residual[:-1], energy
 
-    Parameters
-    ----------
-    lower, upper
-        The interval a quadrature is made for, margins included.
-    smallest
-        The smallest eigenvalue that was seen, or the floor: what error bounds use.
-    source
-        ``"lanczos"``; ``"floor"`` where the lower end is known, as from a nugget;
-        or ``"fallback"`` where Lanczos found no positive smallest value,
-        and ``lower`` is what rounding can tell from zero.
-
-    Raises
-    ------
-    ValueError
-        If not ``0 < lower <= smallest <= upper``.
-    """
-
-    lower: float
-    upper: float
-    smallest: float
-    source: Literal["lanczos", "floor", "fallback"]
-
-    def __post_init__(self) -> None:
-        if not 0 < self.lower <= self.smallest <= self.upper:
-            raise ValueError(
-                "bounds need 0 < lower <= smallest <= upper, got lower "
-                f"{self.lower}, smallest {self.smallest} and upper {self.upper}"
-            )
-
-    def contain(self, smallest: float, largest: float) -> bool:
-        """Return whether these Ritz values lie inside."""
-        return self.lower <= smallest and largest <= self.upper
-
-    def seen(
-        self, smallest: float, largest: float, dtype: torch.dtype
-    ) -> SpectralBounds:
-        """Return bounds that hold these Ritz values too, wider only if necessary."""
-        smallest = min(smallest, self.smallest)
-        if self.contain(smallest, largest):
-            return replace(self, smallest=smallest)
-        wider = _bounds(smallest, max(largest, self.upper / _ABOVE), dtype)
-        return replace(wider, lower=min(wider.lower, self.lower))
-
-
-def spectral_bounds(
-    product: Product,
-    rows: Float[Tensor, "b n"],
-    steps: int,
-    *,
-    floor: float = 0.0,
-) -> SpectralBounds:
-    """Find bounds from Lanczos' spaces of a few of the rows.
-
-    Eigenvalues that no row sees do not matter to functions of K times the rows. No
-    eigenvalue is below ``floor``. Cost: ``steps`` products of at most four rows.
-
-    Raises
-    ------
-    ValueError
-        If a Ritz value is not finite, or negative beyond rounding.
-    """
-    nonzero = torch.nonzero(inner(rows, rows) > 0)[:, 0]
-    if not len(nonzero):
-        return SpectralBounds(lower=1.0, upper=1.0, smallest=1.0, source="floor")
-    every = max(1, len(nonzero) // _ROWS)
-    start = rows[nonzero[::every][:_ROWS]].to(torch.float64)
-    steps, eps = min(steps, rows.shape[1]), torch.finfo(rows.dtype).eps
-    krylov = Lanczos(start, steps)
-    with torch.no_grad():
-        krylov.run(lambda x: product(x.to(rows.dtype)).to(torch.float64), steps)
-    ends = []
-    for row in range(len(start)):
-        values, vectors = krylov.eigenpairs(row)
-        values = values[vectors[0] ** 2 > eps**2]
-        ends.append((float(values[0]), float(values[-1])))
-    low, high = zip(*ends, strict=True)
-    found = _bounds(min(low), max(high), rows.dtype)
-    if not eps * found.upper < floor < found.upper:
-        return found
-    # Ritz values are rounded too.
-    return replace(found, lower=0.9 * floor, smallest=floor, source="floor")
-
-
-def _bounds(smallest: float, largest: float, dtype: torch.dtype) -> SpectralBounds:
-    if smallest < -_NEGATIVE * largest or not largest > 0:
-        raise ValueError(
-            "a square root needs a positive definite matrix, Lanczos found an "
-            f"eigenvalue of {smallest:.3g} in a largest of {largest:.3g}: add a nugget "
-            "or give a product in higher precision"
-        )
-    upper = _ABOVE * largest
-    least = torch.finfo(dtype).eps * upper
-    if smallest <= least:
-        return SpectralBounds(
-            lower=least, upper=upper, smallest=least, source="fallback"
-        )
-    lower = max(_BELOW * smallest, min(least, smallest))
-    return SpectralBounds(lower=lower, upper=upper, smallest=smallest, source="lanczos")
+    def answers(self, shifts: Float[Tensor, " q"]) -> Float[Tensor, "q b n"]:
+        """Return MINRES' answers."""
+        value = self.basis.new_zeros(len(shifts), *self.basis[:, 0].shape)
+        for row, steps in enumerate(self.steps.tolist()):
+            if not steps:
+                continue
+            pairs = eigh_tridiagonal(*self.entries(row))
+            ritz, vectors = (torch.from_numpy(array) for array in pairs)
+            first, last = vectors[0], vectors[-1]
+            inverse = 1 / (ritz + shifts.cpu()[:, None])
+            beta = float(self.off[row, steps - 1])
+            f = inverse @ (first * last)
+            c = beta**2 * f / (1 + beta**2 * (inverse**2 @ last**2))
+            weights = (inverse * first - c[:, None] * inverse**2 * last) @ vectors.mT
+            found = weights.to(value) @ self.basis[row, :steps]
+            value[:, row] = float(self.scale[row]) * found
+        return value

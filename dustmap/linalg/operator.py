@@ -38,13 +38,20 @@ class LinearOperator(ABC):
         return self.rmatvec(weights * self.matvec(x))
 
     def select(self, index: Int[Tensor, " k"]) -> LinearOperator:
-        """The operator of these members of a batch: itself, if all have the same."""
+        """Return the operator of these members of a batch: itself, if all share it."""
         return self
 
     def to_dense(self) -> Float[Tensor, "rows columns"]:
-        """The matrix itself; cost: one product per column."""
+        """Return the matrix; cost: one product per column."""
         eye = torch.eye(self.shape[1], dtype=self.dtype, device=self.device)
         return self.matvec(eye).mT.contiguous()
+
+
+class SymmetricOperator(LinearOperator):
+    """A matrix that is its own transpose."""
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self.matvec(y)
 
 
 class SizedOperator(LinearOperator):
@@ -56,7 +63,7 @@ class SizedOperator(LinearOperator):
     @property
     @abstractmethod
     def bytes(self) -> int:
-        """What the operator holds in memory [bytes]."""
+        """Memory of the operator [bytes]."""
 
     def _require(self, x: Tensor, length: int) -> None:
         if not x.shape or x.shape[-1] != length or x.dtype != self.dtype:

@@ -77,10 +77,18 @@ class NystromPreconditioner:
 
         They are multiplied 16 at a time, or fewer if they are long.
         """
-        block = max(1, min(16, _TOGETHER // size))
+        block, whole = max(1, min(16, _TOGETHER // size)), size
         if subspace is not None:
-            whole, size = size, len(subspace)
-            product = _on_subspace(product, subspace, whole)
+            size = len(subspace)
+
+        def multiply(x: Tensor) -> Tensor:
+            """Multiply by H, or by its block in the subspace."""
+            if subspace is None:
+                return product(x)
+            padded = x.new_zeros(len(x), whole)
+            padded[:, subspace] = x
+            return product(padded)[:, subspace]
+
         if not 1 <= rank <= size:
             raise ValueError(f"rank must lie in 1..{size}, got {rank}")
         sketch = torch.randn(rank, size, generator=generator, dtype=dtype).to(device)
@@ -94,7 +102,7 @@ class NystromPreconditioner:
         image = torch.empty_like(basis)
         for first in range(0, rank, block):
             some = slice(first, first + block)
-            image[some] = product(basis[some])
+            image[some] = multiply(basis[some])
         # The shift keeps the core matrix positive definite to rounding.
         # Row by row: a copy in double precision would be the peak of a fit's memory.
         norm = torch.stack([inner(row, row) for row in image]).sum().sqrt()
@@ -128,16 +136,3 @@ class NystromPreconditioner:
     def _change(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
         """``(P⁻¹ − I) x`` in the subspace."""
         return ((x @ self.basis.mT) * self._weights) @ self.basis
-
-
-def _on_subspace(
-    product: Callable[[Tensor], Tensor], subspace: Int[Tensor, " k"], size: int
-) -> Callable[[Float[Tensor, "b k"]], Float[Tensor, "b k"]]:
-    """The product of a block of the matrix."""
-
-    def block(x: Tensor) -> Tensor:
-        whole = x.new_zeros(len(x), size)
-        whole[:, subspace] = x
-        return product(whole)[:, subspace]
-
-    return block

@@ -30,7 +30,7 @@ from torch.autograd.function import once_differentiable
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.circulant import DROP, Circulant
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import SymmetricOperator
 
 Covariance = Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n"]]
 Solve = Callable[[Float[Tensor, "b m"]], Solution]
@@ -38,7 +38,7 @@ Solve = Callable[[Float[Tensor, "b m"]], Solution]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingReport:
-    """What a circulant embedding cost and what it changed.
+    """Size of a circulant embedding, and its effect on the covariance.
 
     ``negative_modes`` counts eigenvalues at or below ``1e-14 max D``, which are set
     to zero; ``covariance_error`` is the largest change of the covariance inside the
@@ -56,18 +56,11 @@ class EmbeddingReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingLimits:
-    """How far a circulant embedding may grow and how wrong it may be.
+    """Limits of a circulant embedding's size and error.
 
-    Parameters
-    ----------
-    max_points
-        Memory limit: points of the embedding.
-    tolerance
-        Eigenvalues above ``−tolerance · max D`` count as rounding.
-    clip
-        Set what is still negative at the memory limit to zero (on request only).
-    max_error
-        With ``clip``: the largest tolerated relative covariance error.
+    It has at most ``max_points``. Eigenvalues above ``−tolerance · max D`` count as
+    rounding. With ``clip`` those still negative at the memory limit become zero, if
+    that changes the covariance by at most ``max_error`` of ``k(0)``.
     """
 
     max_points: int = 2**24
@@ -99,7 +92,7 @@ class CirculantEmbedding:
     ------
     ValueError
         If the grid needs more than ``max_points``, or no embedding within the limits
-        is positive semi-definite to rounding (and clipping was not asked for, or its
+        is positive semi-definite to rounding (and clipping is off, or its
         covariance error exceeds the bound).
     """
 
@@ -132,12 +125,40 @@ class CirculantEmbedding:
             self.torus = Torus(grid=grid, shape=shape)
             column = first_column(covariance, self.torus, nugget)
             self.circulant = Circulant.from_first_column(column)
-            self.report = _report(self.circulant, column, grid, limits)
-            shape = _grown(shape, grid, lengthscales)
-            full = fixed or math.prod(shape) > limits.max_points
-            if full or not self.report.clipped:
+            smallest, largest = map(float, self.circulant.spectrum.aminmax())
+            clipped = smallest < -limits.tolerance * largest
+            # The axis that is thinnest in lengthscales grows by a quarter.
+            sides = zip(shape, grid.spacing, lengthscales, strict=True)
+            scales = [n * h / s for n, h, s in sides]
+            thinnest, grown = scales.index(min(scales)), list(shape)
+            grown[thinnest] = smooth_size(math.ceil(shape[thinnest] * 1.25))
+            shape = tuple(grown)
+            if fixed or math.prod(shape) > limits.max_points or not clipped:
                 break
-        _refuse_if_wrong(self.report, limits)
+        kept = torch.fft.irfftn(self.circulant.power(1.0).spectrum, s=self.torus.shape)
+        off = (kept - column)[tuple(slice(0, n) for n in grid.shape)].abs().max()
+        self.report = report = EmbeddingReport(
+            shape=self.torus.shape,
+            minimum=smallest,
+            maximum=largest,
+            negative_modes=self.circulant.dropped_modes(),
+            covariance_error=float(off / column.reshape(-1)[0]),
+            clipped=clipped,
+        )
+        if not clipped or (limits.clip and report.covariance_error <= limits.max_error):
+            return
+        clipping = limits.clip and (
+            f"; clipping them changes the covariance by {report.covariance_error:.2g} "
+            f"of k(0), more than {limits.max_error:g}"
+        )
+        raise ValueError(
+            f"the circulant embedding of shape {report.shape} has "
+            f"{report.negative_modes} eigenvalues at or below {DROP:g} of the largest "
+            f"(minimum {smallest / largest:.2g} of it) and may not exceed "
+            f"{limits.max_points} points or its given shape{clipping or ''}: use a "
+            "shorter lengthscale, a rougher kernel or a thicker box, raise max_points, "
+            "use the torus whitening, or ask for clipping"
+        )
 
 
 def first_column(
@@ -155,56 +176,7 @@ def first_column(
     return column + bump
 
 
-def _grown(
-    shape: tuple[int, ...], grid: Grid, lengthscales: Sequence[float]
-) -> tuple[int, ...]:
-    """Lengthen the axis that is thinnest in lengthscales by a quarter."""
-    scales = [
-        n * h / s for n, h, s in zip(shape, grid.spacing, lengthscales, strict=True)
-    ]
-    thinnest = scales.index(min(scales))
-    grown = list(shape)
-    grown[thinnest] = smooth_size(math.ceil(shape[thinnest] * 1.25))
-    return tuple(grown)
-
-
-def _report(
-    circulant: Circulant, column: Tensor, grid: Grid, limits: EmbeddingLimits
-) -> EmbeddingReport:
-    kept = circulant.power(1.0)
-    block = tuple(slice(0, n) for n in grid.shape)
-    realised = torch.fft.irfftn(kept.spectrum, s=circulant.grid_shape)
-    error = (realised - column)[block].abs().max() / column.reshape(-1)[0]
-    smallest, largest = (float(end) for end in circulant.spectrum.aminmax())
-    return EmbeddingReport(
-        shape=circulant.grid_shape,
-        minimum=smallest,
-        maximum=largest,
-        negative_modes=circulant.dropped_modes(),
-        covariance_error=float(error),
-        clipped=smallest < -limits.tolerance * largest,
-    )
-
-
-def _refuse_if_wrong(report: EmbeddingReport, limits: EmbeddingLimits) -> None:
-    small = report.covariance_error <= limits.max_error
-    if not report.clipped or (limits.clip and small):
-        return
-    clipping = limits.clip and (
-        f"; clipping them changes the covariance by {report.covariance_error:.2g} of "
-        f"k(0), more than {limits.max_error:g}"
-    )
-    raise ValueError(
-        f"the circulant embedding of shape {report.shape} has {report.negative_modes} "
-        f"eigenvalues at or below {DROP:g} of the largest (minimum "
-        f"{report.minimum / report.maximum:.2g} of it) and may not exceed "
-        f"{limits.max_points} points or its given shape{clipping or ''}: use a "
-        "shorter lengthscale, a rougher kernel or a thicker box, raise max_points, use "
-        "the torus whitening, or ask for clipping"
-    )
-
-
-class ToeplitzOperator(LinearOperator):
+class ToeplitzOperator(SymmetricOperator):
     """The block ``K`` of a circulant embedding: ``K x`` by zero-padding and FFT.
 
     (HIP-GP, Algorithm 2.) Vectors are points of the box in C order.
@@ -220,9 +192,6 @@ class ToeplitzOperator(LinearOperator):
     def matvec(self, x: Tensor) -> Tensor:
         whole = self.circulant.matvec(extend(x, self.grid_shape, self.circulant))
         return restrict(whole, self.grid_shape, self.circulant)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self.matvec(y)
 
 
 def extend(x: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tensor:
@@ -290,21 +259,11 @@ class _ToeplitzSolve(torch.autograd.Function):
 def toeplitz_solve(
     column: Float[Tensor, "*n"], rhs: Float[Tensor, "b m"], solve: Solve
 ) -> tuple[Float[Tensor, "b m"], Solution]:
-    """``K⁻¹ v`` for a batch of rows, differentiable in ``column`` and ``rhs``.
+    """``K⁻¹ v`` of rows, differentiable in ``column`` and ``rhs``, and its status.
 
-    Parameters
-    ----------
-    column
-        k at the box's non-negative lags; its shape is that of the box.
-    rhs
-        The right-hand sides v.
-    solve
-        Solves with the very K that ``column`` describes. Called once forward and once
-        backward; derivatives are as exact as its tolerance.
-
-    Returns
-    -------
-    The answer with its derivative, and the forward solve's status.
+    ``column`` holds k at the box's non-negative lags and has its shape. ``solve`` is
+    for the very K that it describes, once forward and once backward; derivatives are as
+    exact as its tolerance.
     """
     solution = solve(rhs.detach())
     value = _ToeplitzSolve.apply(column, rhs, solution.value, solve)

@@ -21,15 +21,9 @@ from dustmap.linalg.operator import LinearOperator
 class Linearisation:
     r"""``L_n ρ(ε + δ) ≈ prediction_n + (Φ δ)_n`` around one ε.
 
-    Parameters
-    ----------
-    prediction
-        ``apply(ε)``.
-    operator
-        Φ, of shape (N, P).
-    variance
-        ``v_n(ε)``, the conditional variance of ``L_n ρ`` given ε, which the grid cannot
-        resolve.
+    ``prediction`` is ``apply(ε)``, ``operator`` Φ, of shape (N, P), and ``variance``
+    ``v_n(ε)``, the conditional variance of ``L_n ρ`` given ε, which the grid cannot
+    resolve.
     """
 
     prediction: Float[Tensor, " n"]

@@ -29,13 +29,8 @@ AnyWhitening = TypeVar("AnyWhitening", bound=GridWhitening)
 class TorusTangent(LinearOperator):
     """``Φ = W diag(d) A``: one sparse product and two FFTs.
 
-    Parameters
-    ----------
-    whitening, weights
-        A and W.
-    derivative
-        ``d = ∂ρ/∂f`` on the (refined) torus, one row or as many as the operands have;
-        1 if ``None``.
+    ``whitening`` is A, ``weights`` W and ``derivative`` ``d = ∂ρ/∂f`` on the (refined)
+    torus, one row or as many as the operands have; 1 if ``None``.
     """
 
     def __init__(

@@ -48,16 +48,12 @@ _DENSE = 4096
 
 
 class FeatureRows(NamedTuple):
-    """Features ``k_n`` and conditional variances ``v_n`` of a batch."""
+    """Features ``k_n`` and conditional variances ``v_n`` of a batch.
+
+    Rows that an embedding keeps hold ``a_n = K⁻¹ k_un`` in place of ``k_n``.
+    """
 
     features: Float[Tensor, "b p"]
-    variance: Float[Tensor, " b"]
-
-
-class KeptRows(NamedTuple):
-    """``a_n = K⁻¹ k_un`` on an embedding, else ``k_n``, and ``v_n`` of a batch."""
-
-    values: Float[Tensor, "b m"]
     variance: Float[Tensor, " b"]
 
 
@@ -95,27 +91,21 @@ class RowReport:
             )
         )
 
-    def joined(self, other: RowReport) -> RowReport:
-        """Join this report and one on other rows."""
-        return RowReport(
-            rows=self.rows + other.rows,
-            unconverged=self.unconverged + other.unconverged,
-            residual=max(self.residual, other.residual),
-            iterations=max(self.iterations, other.iterations),
-            below_zero=self.below_zero + other.below_zero,
-            lowest=min(self.lowest, other.lowest),
-            modes_below_zero=self.modes_below_zero + other.modes_below_zero,
-        )
+    def joined(self, *others: RowReport) -> RowReport:
+        """Join this report and those on other rows."""
+        columns = list(zip(astuple(self), *map(astuple, others), strict=True))
+        join = (sum, sum, max, max, sum, min, sum)
+        return RowReport(*(f(column) for f, column in zip(join, columns, strict=True)))
 
     def of_all(self, group: Group) -> RowReport:
         """Join the reports of all ranks: the same on each."""
         own = torch.tensor([astuple(self)], dtype=torch.float64)
         kinds = [type(value) for value in astuple(self)]
-        total = RowReport()
-        for numbers in group.gather(own, [1] * group.size, dim=0).tolist():
-            pairs = zip(kinds, numbers, strict=True)
-            total = total.joined(RowReport(*(kind(value) for kind, value in pairs)))
-        return total
+        reports = [
+            RowReport(*(kind(x) for kind, x in zip(kinds, numbers, strict=True)))
+            for numbers in group.gather(own, [1] * group.size, dim=0).tolist()
+        ]
+        return RowReport().joined(*reports)
 
     def __str__(self) -> str:
         return (
@@ -155,14 +145,14 @@ class RowwiseFeatures(LinearOperator):
         model = self._model
         if model.kept is not None:
             values = model.whitening.colour(x) if model.embedded else x
-            return values @ model.kept.values.mT
+            return values @ model.kept.features.mT
         solved = self._solve(model.whitening.colour(x))
         return torch.cat([solved @ part.mT for part in self._chunks()], dim=-1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         model = self._model
         if model.kept is not None:
-            return model.features_of(y @ model.kept.values)
+            return model.features_of(y @ model.kept.features)
         total = y.new_zeros(*y.shape[:-1], model.inducing_size)
         start = 0
         for part in self._chunks():
@@ -179,11 +169,10 @@ class RowwiseFeatures(LinearOperator):
     def _chunks(self) -> Iterable[Tensor]:
         """Yield ``k_un``, chunk by chunk."""
         model = self._model
+        chunks = model.functionals.chunks(model.chunk)
         if model.kept_bytes > _CROSS:
-            chunks = model.functionals.chunks(model.chunk)
             return (model.cross(part) for _, part in chunks)
         if not self._cross:
-            chunks = model.functionals.chunks(model.chunk)
             self._cross = [model.cross(part) for _, part in chunks]
         return self._cross
 
@@ -237,7 +226,7 @@ class RowwiseGaussian(ForwardModel):
         self.chunk = max(1, _BLOCK // whitening.size)
         self.report = RowReport()
         self.embedded = isinstance(whitening, ToeplitzWhitening)
-        self.kept: KeptRows | None = None
+        self.kept: FeatureRows | None = None
         self._functionals = functionals
         self.operator = RowwiseFeatures(self)
 
@@ -288,12 +277,12 @@ class RowwiseGaussian(ForwardModel):
 
     def _rows_to_keep(
         self, index: Int[Tensor, " b"], *, dual: bool | None = None
-    ) -> KeptRows:
+    ) -> FeatureRows:
         """Return ``v_n`` with ``a_n`` or ``k_n``, by default the one kept."""
         dual = self.embedded if dual is None else dual
         if self.kept is not None and dual == self.embedded:
-            return KeptRows(self.kept.values[index], self.kept.variance[index])
-        return KeptRows(
+            return FeatureRows(self.kept.features[index], self.kept.variance[index])
+        return FeatureRows(
             *self.shared_out(
                 lambda own: self._solved(own, self.whitening, dual=dual), index
             )
@@ -370,25 +359,23 @@ class RowwiseGaussian(ForwardModel):
         if self.kept is not None:
             return
         none = self.whitening.points.new_zeros(0, self.inducing_size)
-        parts = [KeptRows(none, none[:, 0])]
+        parts = [FeatureRows(none, none[:, 0])]
         for index in self.batches():
             parts.append(self._rows_to_keep(index))
             if on_rows is not None:
                 on_rows(int(index[-1]) + 1)
-        self.kept = KeptRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        self.kept = FeatureRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def batches(self) -> Iterator[Int[Tensor, " b"]]:
         """Yield the numbers of all observations, in runs that bound the memory."""
         count = len(self._functionals)
         yield from torch.arange(count).split(self.chunk) if count else ()
 
-    @property
-    def variance(self) -> Float[Tensor, " n"]:
-        """``v_n`` of every observation. Cost: one solve each, the first time."""
-        return self._variance if self.kept is None else self.kept.variance
-
     @cached_property
-    def _variance(self) -> Float[Tensor, " n"]:
+    def variance(self) -> Float[Tensor, " n"]:
+        """``v_n`` of every observation. Cost: one solve each, unless rows are kept."""
+        if self.kept is not None:
+            return self.kept.variance
         parts = [self._rows_to_keep(index).variance for index in self.batches()]
         return torch.cat(parts)
 
@@ -413,7 +400,7 @@ class RowwiseGaussian(ForwardModel):
                 "alone, or use the full-batch torus model"
             )
         parts = [self._rows_to_keep(index, dual=True) for index in self.batches()]
-        dual = torch.cat([part.values for part in parts])
+        dual = torch.cat([part.features for part in parts])
         cross = dual @ self.cross(seen).mT
         prior = functional_covariance(whitening.kernel, seen, seen, device=self.device)
         return prior - cross - cross.mT + whitening.covariance.matvec(dual) @ dual.mT
@@ -445,15 +432,15 @@ class RowwiseGaussian(ForwardModel):
 
     def on(self, whitening: Whitening) -> RowwiseGaussian:
         """Return the same data on another whitening; the report continues to count."""
-        copy = self._copy(whitening=whitening)
-        copy.report = self.report
-        return copy
+        other = self._copy(whitening=whitening)
+        other.report = self.report
+        return other
 
     def about(self, mean: Mean) -> RowwiseGaussian:
         """Return the same data and features around another mean function."""
-        copy = self._copy(mean=mean)
-        copy.kept, copy.report = self.kept, self.report
-        return copy
+        other = self._copy(mean=mean)
+        other.kept, other.report = self.kept, self.report
+        return other
 
     def _copy(self, **changes: Any) -> RowwiseGaussian:
         own = {

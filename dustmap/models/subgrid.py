@@ -20,8 +20,9 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
-from dustmap.kernels import OctaveMatern, Radial
+from dustmap.kernels import Radial
 from dustmap.linalg.operator import LinearOperator
+from dustmap.mixture import OctaveMatern
 from dustmap.projection import Interpolation, projection
 from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import band_covariance, shortest_time
@@ -47,13 +48,9 @@ _PHASES = 4
 class LocalResidual:
     """The residual's integral scale and variance.
 
-    Parameters
-    ----------
-    line
-        κ: variance of the residual's line integral per unit length, averaged over
-        directions [field² · length].
-    phases
-        ``c(p)`` at even phases of a cell along every axis.
+    ``line`` is κ, the variance of the residual's line integral per unit length,
+    averaged over directions [field² · length]; ``phases`` are ``c(p)`` at even phases
+    of a cell along every axis.
     """
 
     line: float

@@ -7,8 +7,6 @@ stays exact, and only the meaning of the observation shifts by the interpolation
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -20,7 +18,7 @@ from dustmap.grid import Torus
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.projection.corner_weights import Lattice
 from dustmap.projection.nodes import NodeProjection
-from dustmap.projection.weight_rows import RecomputedProjection, sampled, stored
+from dustmap.projection.weight_rows import RecomputedProjection, stored
 from dustmap.tori import Tori
 
 Interpolation = Literal["linear", "cubic"]
@@ -49,10 +47,10 @@ def projection(
     Parameters
     ----------
     memory_budget
-        What the result may hold [bytes]. If W is estimated to exceed it, from a sample
-        of its rows, its weights are computed anew in every product (``stored`` is
-        false then): the same numbers to rounding, several times slower. On the CPU
-        from the functionals, elsewhere from their nodes.
+        Memory of the result [bytes]. If W is estimated to exceed it, its weights are
+        computed anew in every product (``stored`` is false then): the same numbers to
+        rounding, several times slower. On the CPU from the functionals, elsewhere from
+        their nodes.
     group
         Processes that share out the rows, in runs of about as many nodes; the budget is
         that of each, and all of them make W together.
@@ -75,39 +73,17 @@ def projection(
             f"{tori.grids.dimension}"
         )
     lattice = Lattice.make(tori, refinement, interpolation == "cubic")
-
-    def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
-        return RecomputedProjection(lattice, rows, nonzeros=nonzeros, dtype=dtype)
-
-    if group is None or group.size == 1:
-        return _stored_within(recomputed, functionals, memory_budget, device)
-    cuts = row_cuts(functionals, group.size)
-    rows = functionals.select(torch.arange(cuts[group.rank], cuts[group.rank + 1]))
-    own = _stored_within(recomputed, rows, memory_budget, device)
-    return ShardedRows(own, cuts, group)
-
-
-def _stored_within(
-    make: Callable[[Functionals, int], RecomputedProjection],
-    functionals: Functionals,
-    budget: float | None,
-    device: torch.device | str,
-) -> OwnProjection:
-    """W stored if it is estimated to fit in so many bytes, otherwise recomputed.
-
-    ``make`` gives W of functionals with so many nonzeros, which a sample of its rows
-    tells.
-    """
-    count, nonzeros = len(functionals), 0
+    cuts, rows = None, functionals
+    if group is not None and group.size > 1:
+        cuts = row_cuts(functionals, group.size)
+        rows = functionals.select(torch.arange(cuts[group.rank], cuts[group.rank + 1]))
+    W: OwnProjection = RecomputedProjection(lattice, rows, dtype=dtype)
     device = torch.device(device)
-    if count:
-        sample = sampled(functionals)
-        found = stored(make(sample, 0), torch.device("cpu")).nonzeros
-        nonzeros = math.ceil(found / len(sample) * count)
-    W = make(functionals, nonzeros)
     on_cpu = device.type == "cpu"
-    needed = nonzeros * (4 + W.dtype.itemsize) + 8 * (count + 1)
+    needed = W.nonzeros * (4 + dtype.itemsize) + 8 * (len(rows) + 1)
     # Elsewhere the transpose is kept, too.
-    if budget is None or (needed if on_cpu else 2 * needed) <= budget:
-        return stored(W, device)
-    return W if on_cpu else NodeProjection(W, device)
+    if memory_budget is None or (needed if on_cpu else 2 * needed) <= memory_budget:
+        W = stored(W, device)
+    elif not on_cpu:
+        W = NodeProjection(W, device)
+    return W if cuts is None or group is None else ShardedRows(W, cuts, group)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.operator import SizedOperator
-from dustmap.projection.weight_rows import NodeRun, RecomputedProjection
+from dustmap.projection.weight_rows import RecomputedProjection
 
 # Nodes that are worked on together: some hundred bytes of temporaries each.
 _TOGETHER = 2**21
@@ -75,52 +74,44 @@ class NodeProjection(SizedOperator):
         self._cubic = lattice.cubic
         origin, step = torch.from_numpy(lattice.scales[..., axes]).unbind(1)
         self._blocks: list[_Block] = []
-        for begin, nodes in source.node_runs(together):
-            points = torch.from_numpy(nodes.points)
-            levels = torch.from_numpy(lattice.grids.level_of(nodes.points))
-            places = (points - origin[levels]) / step[levels]
-            self._blocks += self._padded(begin, levels, places, nodes, together)
+        for begin, run in source.node_runs(together):
+            levels = torch.from_numpy(lattice.grids.level_of(run.points))
+            places = (torch.from_numpy(run.points) - origin[levels]) / step[levels]
+            weights = torch.from_numpy(run.weights)
+            starts, counts = torch.from_numpy(run.starts), np.diff(run.starts)
+            # Rows in the order of their lengths, so that little is filled up.
+            order = np.argsort(counts, kind="stable")
+            order = order[counts[order] > 0]
+            while len(order):
+                # The last row of a block is its longest.
+                area = np.arange(1, len(order) + 1) * counts[order]
+                taken = max(1, int(np.searchsorted(area, together, side="right")))
+                some, order = order[:taken], order[taken:]
+                number = torch.arange(int(counts[some[-1]]))
+                node = number + starts[some][:, None]
+                beyond = number >= torch.from_numpy(counts[some])[:, None]
+                node = node.masked_fill(beyond, int(starts[some[0]]))
+                weight = weights[node].masked_fill(beyond, 0.0)
+                block = _Block(
+                    rows=torch.from_numpy(some + begin).to(device),
+                    levels=levels[node].to(dtype=torch.int8, device=device),
+                    places=places[node].to(dtype=self.dtype, device=device),
+                    weights=weight.to(dtype=self.dtype, device=device),
+                )
+                self._blocks.append(block)
         heaviest = [float(b.weights.abs().max()) for b in self._blocks]
         # No sum of one product exceeds this times the largest number it is made of.
         self._bound = 2.0 * sum(b.weights.numel() for b in self._blocks)
         self._bound *= max(heaviest, default=0.0) or 1.0
 
-    def _padded(
-        self,
-        begin: int,
-        levels: Tensor,
-        places: Tensor,
-        nodes: NodeRun,
-        together: int,
-    ) -> Iterator[_Block]:
-        """Rows in the order of their lengths, so that little is filled up."""
-        starts, counts = nodes.starts, np.diff(nodes.starts)
-        order = np.argsort(counts, kind="stable")
-        order = order[counts[order] > 0]
-        while len(order):
-            # The last row of a block is its longest.
-            area = np.arange(1, len(order) + 1) * counts[order]
-            taken = max(1, int(np.searchsorted(area, together, side="right")))
-            some, order = order[:taken], order[taken:]
-            width = int(counts[some[-1]])
-            node = torch.arange(width) + torch.from_numpy(starts[some])[:, None]
-            beyond = torch.arange(width) >= torch.from_numpy(counts[some])[:, None]
-            node = node.masked_fill(beyond, int(starts[some[0]]))
-            weight = torch.from_numpy(nodes.weights)[node].masked_fill(beyond, 0.0)
-            yield _Block(
-                rows=torch.from_numpy(some + begin).to(self.device),
-                levels=levels[node].to(dtype=torch.int8, device=self.device),
-                places=places[node].to(dtype=self.dtype, device=self.device),
-                weights=weight.to(dtype=self.dtype, device=self.device),
-            )
-
     @property
     def bytes(self) -> int:
-        """What is held [bytes]."""
-        parts = [
-            t for b in self._blocks for t in (b.rows, b.levels, b.places, b.weights)
-        ]
-        return sum(t.numel() * t.element_size() for t in parts)
+        """Memory of the nodes [bytes]."""
+        return sum(
+            part.nbytes
+            for b in self._blocks
+            for part in (b.rows, b.levels, b.places, b.weights)
+        )
 
     def matvec(self, x: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch n"]:
         flat = self._flat(x, self.shape[1])
@@ -130,7 +121,12 @@ class NodeProjection(SizedOperator):
         for block in self._blocks:
             corners = self._corners(block)
             for source, result in zip(sources, results, strict=True):
-                result.index_copy_(0, block.rows, gathered(block, corners, source))
+                values = source.new_zeros(*block.weights.shape, source.shape[1])
+                for column, weight in corners:
+                    values = torch.addcmul(values, weight[..., None], source[column])
+                # ``Σ_j w_j Σ_c w_jc x_c``.
+                sums = (block.weights[..., None] * values).sum(dim=1)
+                result.index_copy_(0, block.rows, sums)
         return _joined(results, flat).reshape(*x.shape[:-1], self.shape[0])
 
     def rmatvec(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch columns"]:
@@ -184,18 +180,6 @@ def _axis_weights(t: Tensor, *, cubic: bool) -> list[Tensor]:
 def _joined(parts: list[Float[Tensor, "n k"]], like: Tensor) -> Float[Tensor, "b n"]:
     """The columns of all groups as rows."""
     return torch.cat(parts, dim=1).mT.contiguous() if parts else like.new_zeros(0)
-
-
-def gathered(
-    block: _Block,
-    corners: list[tuple[Tensor, Tensor]],
-    x: Float[Tensor, "columns b"],
-) -> Float[Tensor, "k b"]:
-    """``Σ_j w_j Σ_c w_jc x_c`` for the rows of a block."""
-    values = x.new_zeros(*block.weights.shape, x.shape[1])
-    for column, weight in corners:
-        values = torch.addcmul(values, weight[..., None], x[column])
-    return (block.weights[..., None] * values).sum(dim=1)
 
 
 class _Sums:

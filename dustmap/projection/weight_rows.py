@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,13 +15,12 @@ import torch
 
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
-from dustmap.linalg.compiled_rows import Blocks, RowOperator, Rows, precision
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
-from dustmap.linalg.sparse import SparseMatrix
+from dustmap.linalg.sparse import Blocks, RowOperator, Rows, SparseMatrix, precision
 from dustmap.projection.corner_weights import Lattice, node_entries, ray_nodes
 
 # Corner weights of a block (12 bytes each): of rays it should stay in the processor's
-# cache; functionals that are asked for their nodes may take long for every question.
+# cache; other functionals may take long each time they make nodes.
 _WEIGHTS_PER_BLOCK = 2**18
 _WEIGHTS_PER_QUESTION = 2**23
 
@@ -76,7 +76,7 @@ class _Rays(NamedTuple):
         return np.diff(np.concatenate([[0], np.cumsum(self.counts)])[self.parts])
 
     def inside(self, grid: Grid) -> np.ndarray:
-        """Whether all nodes of a ray are in the box: the first and the last are."""
+        """True where all nodes of a ray are in the box: the first and the last are."""
         inside = np.ones(len(self.counts), dtype=bool)
         for last in (0.5, self.counts - 0.5):
             fraction = (last / self.counts)[:, None]
@@ -99,7 +99,8 @@ class RecomputedProjection(RowOperator):
     functionals
         The rows.
     nonzeros
-        About how many entries W has, each column of a row counted once.
+        About how many entries W has, each column of a row counted once; estimated from
+        a sample of the rows unless given.
 
     Raises
     ------
@@ -115,14 +116,21 @@ class RecomputedProjection(RowOperator):
         lattice: Lattice,
         functionals: Functionals,
         *,
-        nonzeros: int,
         dtype: torch.dtype,
+        nonzeros: int | None = None,
     ) -> None:
         self.shape = (len(functionals), lattice.size)
         if self.shape[1] >= 2**31:
             raise ValueError(f"at most 2³¹ − 1 columns are possible, got {self.shape}")
         self.dtype = dtype
         self.device = torch.device("cpu")
+        if nonzeros is None:
+            nonzeros, count = 0, len(functionals)
+            if count:
+                sample = sampled(functionals)
+                few = RecomputedProjection(lattice, sample, dtype=dtype, nonzeros=0)
+                found = stored(few, self.device).nonzeros
+                nonzeros = math.ceil(found / len(sample) * count)
         self.nonzeros = nonzeros
         self._type = precision(dtype)
         self.lattice, self._functionals = lattice, functionals
@@ -141,11 +149,11 @@ class RecomputedProjection(RowOperator):
 
     @property
     def bytes(self) -> int:
-        """What is held besides the functionals themselves [bytes]."""
+        """Memory besides that of the functionals [bytes]."""
         return sum(array.nbytes for array in self._rays or ())
 
     def entries(self, count: int, values_type: type) -> list[Blocks]:
-        """All rows in so many parts; a column may occur several times in a row."""
+        """Return all rows in parts; a column may occur several times in a row."""
         bounds = np.linspace(0, len(self._cuts) - 1, count + 1).astype(int).tolist()
 
         def part(first: int, last: int) -> Iterator[Rows]:
@@ -158,7 +166,7 @@ class RecomputedProjection(RowOperator):
         return self.entries(count, self._type)
 
     def node_runs(self, together: int) -> Iterator[tuple[int, NodeRun]]:
-        """Runs of rows with about so many nodes, and the first row of each.
+        """Yield runs of rows with about this many nodes, and the first row of each.
 
         Raises
         ------
@@ -175,13 +183,15 @@ class RecomputedProjection(RowOperator):
             yield begin, nodes
 
     def _block_cuts(self, nodes: int) -> np.ndarray:
-        """Row numbers between which there are about so many nodes."""
+        """Return row numbers between which there are about this many nodes."""
         total = len(self._functionals)
         if self._rays is not None:
             block = np.cumsum(self._rays.row_counts()) // max(1, nodes)
             inner = np.flatnonzero(np.diff(block)) + 1
         else:
-            rows = max(1, int(nodes / _nodes_per_row(self._functionals)))
+            sample = sampled(self._functionals) if total else self._functionals
+            each = max(1.0, len(sample.nodes().rows) / max(1, len(sample)))
+            rows = max(1, int(nodes / each))
             inner = np.arange(rows, total, rows)
         return np.unique(np.concatenate([[0], inner, [total]]))
 
@@ -216,7 +226,7 @@ class RecomputedProjection(RowOperator):
 
 
 def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatrix:
-    """W with its rows written out once, equal columns of a row added up in float64.
+    """Write out the rows of W, equal columns of a row added up in float64.
 
     Memory: that of the result and of one block per thread.
     """
@@ -237,7 +247,7 @@ def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatr
 
 
 def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
-    """The same rows with each column once, in ascending order."""
+    """Return the same rows with each column once, in ascending order."""
     count = int(rows.pointers[rows.count])
     # Index types of one width: SciPy copies both otherwise.
     index = (rows.columns[:count].view(np.int32), rows.pointers.astype(np.int32))
@@ -255,7 +265,7 @@ def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
 
 
 def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
-    """One after another; a piece is let go as soon as it is copied."""
+    """Join pieces; each is let go as soon as it is copied."""
     pointers = np.zeros(count + 1, np.uint64)
     for piece in pieces:
         at = slice(piece.first + 1, piece.first + piece.count + 1)
@@ -270,15 +280,8 @@ def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
     return Rows(pointers=pointers, columns=columns, values=values, first=0, count=count)
 
 
-def _nodes_per_row(functionals: Functionals) -> float:
-    if not len(functionals):
-        return 1.0
-    sample = sampled(functionals)
-    return max(1.0, len(sample.nodes().rows) / len(sample))
-
-
 def sampled(functionals: Functionals) -> Functionals:
-    """Some 256 of the functionals, evenly spread."""
+    """Return some 256 of the functionals, evenly spread."""
     count = len(functionals)
     return functionals.select(torch.arange(0, count, max(1, count // 256)))
 

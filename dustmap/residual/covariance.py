@@ -53,8 +53,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.grid import Grid
-from dustmap.kernels import KERNELS, OctaveMatern, Radial
+from dustmap.kernels import KERNELS, Radial
 from dustmap.linalg.compiled_tasks import compiled
+from dustmap.mixture import OctaveMatern
 from dustmap.whitening.bands import band_covariance
 
 # Axes of the table of ``I``: least and largest value, and how many there are. It is

@@ -11,10 +11,13 @@ Roots of one covariance differ by a rotation, under which posteriors stay the sa
 The last three share :class:`Whitening`.
 """
 
-from dustmap.whitening.base import Whitening
-from dustmap.whitening.cholesky import CholeskyWhitening
-from dustmap.whitening.ciq import CiqWhitening
-from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
+from dustmap.whitening.inducing import (
+    CholeskyWhitening,
+    CiqWhitening,
+    KernelMatrix,
+    Whitening,
+    point_covariance,
+)
 from dustmap.whitening.modes import GridWhitening, Modes
 from dustmap.whitening.nested import (
     LevelWhitening,

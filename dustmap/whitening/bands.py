@@ -1,7 +1,7 @@
 r"""Spectra of a Matérn covariance's bands of scales on a torus.
 
 A Matérn covariance is a mixture of Gaussians over "times" τ
-(:mod:`dustmap.kernels.mixture`), and the part between two times is a band: a covariance
+(:mod:`dustmap.mixture`), and the part between two times is a band: a covariance
 itself, smooth over :math:`2\sqrt{\tau}` of the shorter time and short over that of the
 longer. Each Gaussian is a product over axes, whose spectrum on a grid is a theta
 function, positive at every frequency. A band's spectrum is thus a sum of products of
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dustmap.grid import Torus
 from dustmap.kernels import Radial
-from dustmap.kernels.mixture import band_correlation, mixture
+from dustmap.mixture import band_correlation, mixture
 
 
 def band_spectrum(

@@ -1,4 +1,4 @@
-r"""White noise as Fourier modes on one torus after another: what ε is.
+r"""White noise as Fourier modes on one torus after another: the definition of ε.
 
 With F the orthonormal Fourier transform of a torus and :math:`A = F^{-1} a F` a
 colouring of white noise ξ costs two transforms. In the basis :math:`\epsilon = T \xi`
@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.grid import Torus
-from dustmap.kernels import Kernel, Radial
+from dustmap.kernels import Radial
 from dustmap.linalg.circulant import inverse_transform
 from dustmap.tori import Tori
 from dustmap.whitening.bands import band_covariance, shortest_time
@@ -61,7 +61,7 @@ class TorusModes:
 
     def unflat(self, field: Float[Tensor, "*batch m"]) -> Tensor:
         """Vectors as arrays on the torus."""
-        return field.reshape(*field.shape[:-1], *self.torus.shape)
+        return field.unflatten(-1, self.torus.shape)
 
     def flat(self, field: Tensor) -> Float[Tensor, "*batch m"]:
         """The inverse of :meth:`unflat`."""
@@ -111,7 +111,7 @@ class Modes:
         """Complex half spectra in the same memory, with the factors √2."""
         split = eps.split([part.size for part in self.parts], dim=-1)
         return [
-            torch.view_as_complex(x.reshape(*x.shape[:-1], *part.half, 2))
+            torch.view_as_complex(x.unflatten(-1, (*part.half, 2)))
             for part, x in zip(self.parts, split, strict=True)
         ]
 
@@ -157,7 +157,7 @@ class GridWhitening(ABC):
     noise
         Where the white noise lives.
     refinement
-        How many times finer the field is than these tori.
+        Factor by which the field is finer than these tori.
     cut
         If positive, the field has only the part of a Matérn covariance that is longer
         than this many grid steps: its band of times from :math:`t = (c h)^2` on, with
@@ -168,7 +168,7 @@ class GridWhitening(ABC):
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Radial,
         tori: Tori,
         noise: Sequence[Torus],
         *,
@@ -201,12 +201,9 @@ class GridWhitening(ABC):
         if not self.cut:
             return [0.0] * len(self.tori)
         kernel, zero = self.kernel, torch.zeros(1, dtype=torch.float64)
-        assert isinstance(kernel, Radial)
-        found = []
-        for torus in self.tori:
-            time = shortest_time(kernel, torus.grid.spacing, self.cut)
-            found.append(float(band_covariance(kernel, 0.0, time, zero)))
-        return found
+        spacings = [torus.grid.spacing for torus in self.tori]
+        times = [shortest_time(kernel, spacing, self.cut) for spacing in spacings]
+        return [float(band_covariance(kernel, 0.0, time, zero)) for time in times]
 
     @abstractmethod
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:

@@ -77,12 +77,6 @@ class _Level:
         spread[self.window] = handed
         return spread.roll((-splines.MARGIN,) * len(axes), dims=axes)
 
-    def coefficients_like(self, handed: Tensor) -> Tensor:
-        """Zeros for the coefficients of the level's own box."""
-        batch = handed.shape[: handed.ndim - len(self.modes.axes)]
-        room = (n + 2 * splines.MARGIN for n in self.modes.torus.grid.shape)
-        return handed.new_zeros(*batch, *room)
-
 
 def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) -> Tori:
     """Tori for nested grids, the coarsest first, that keep opposite faces apart.
@@ -195,7 +189,11 @@ class LevelWhitening(GridWhitening):
             folded = self._root(spectrum.sqrt(), modes)
         if number + 1 < len(self._tori):
             band = band_spectrum(kernel, torus, self._cuts[number], longest)
-            own = self._root(band.sqrt() / _symbol(torus.shape), modes)
+            # The spline's symbol on the torus (``rfftn`` layout).
+            symbol = torch.ones((), dtype=torch.float64)
+            for n, stored in zip(torus.shape, modes.half, strict=True):
+                symbol = symbol[..., None] * splines.symbol(n)[:stored]
+            own = self._root(band.sqrt() / symbol, modes)
             inner = self._tori[number + 1].grid
             finer = inner.shape
             window = tuple(
@@ -258,18 +256,11 @@ class LevelWhitening(GridWhitening):
                 band = part.modes.forward(part.scatter(handed)) * part.own
                 spectrum = band if spectrum is None else spectrum + band
                 if below is None:
-                    below = part.coefficients_like(handed)
+                    # Of the level's own box, around which coefficients reach.
+                    room = [n + 2 * splines.MARGIN for n in part.modes.torus.grid.shape]
+                    below = handed.new_zeros(*handed.shape[: -len(room)], *room)
                 below[part.window] += handed
             assert spectrum is not None
             spectra.append(spectrum.mul_(part.modes.pairs.to(self.dtype)))
             low = below
         return self.modes.joined(spectra[::-1])
-
-
-def _symbol(shape: tuple[int, ...]) -> Float[Tensor, "*n"]:
-    """The spline's symbol on a torus (``rfftn`` layout)."""
-    *axes, last = [splines.symbol(n) for n in shape]
-    product = torch.ones((), dtype=torch.float64)
-    for along in (*axes, last[: shape[-1] // 2 + 1]):
-        product = product[..., None] * along
-    return product

@@ -32,7 +32,7 @@ from dustmap.linalg.toeplitz import (
     restrict,
     toeplitz_solve,
 )
-from dustmap.whitening.base import Whitening
+from dustmap.whitening.inducing import Whitening
 
 
 @dataclass(eq=False, kw_only=True)

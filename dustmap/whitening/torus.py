@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
-from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
+from dustmap.kernels import IMAGE_TOLERANCE, Radial
 from dustmap.linalg.circulant import Circulant, inverse_transform
 from dustmap.tori import Tori
 from dustmap.whitening.bands import band_covariance, band_spectrum, shortest_time
@@ -76,7 +76,7 @@ class TorusWhitening(GridWhitening):
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Radial,
         torus: Torus,
         *,
         refinement: int = 1,
@@ -122,22 +122,21 @@ class TorusWhitening(GridWhitening):
         self._fine_root = fine.power(0.5).to(dtype, self.device)
         self._inverse_root = coarse.power(-0.5).to(dtype, self.device)
         if refinement > 1:
-            self._full_inverse_root = _full_spectrum(coarse.power(-0.5)).to(dtype)
+            inverse, last = coarse.power(-0.5).spectrum, torus.shape[-1]
+            full = _full_spectrum(inverse, last, len(torus.shape))
+            self._full_inverse_root = full.to(dtype)
             self._fine_spectrum = fine.spectrum.to(dtype)
 
     def _circulant(self, refinement: int) -> Circulant:
         """The periodised covariance on the torus with this refinement."""
+        shape = tuple(n * refinement for n in self.torus.shape)
         if self.cut:
-            assert isinstance(self.kernel, Radial)
             time = shortest_time(self.kernel, self.torus.grid.spacing, self.cut)
-            grid = self.torus.grid.refined(refinement)
-            shape = tuple(n * refinement for n in self.torus.shape)
-            torus = Torus(grid=grid, shape=shape)
+            torus = Torus(grid=self.torus.grid.refined(refinement), shape=shape)
             spectrum = band_spectrum(self.kernel, torus, time, math.inf)
             return Circulant(spectrum.to(self.device), shape)
         periodic = self.kernel.periodised(self.torus.periods, self.image_tolerance)
         axes = self.torus.half_lags(refinement, self.device)
-        shape = tuple(n * refinement for n in self.torus.shape)
         return Circulant.from_first_column(_even_column(periodic, axes, shape))
 
     def _wrap_gap(self) -> float:
@@ -155,7 +154,6 @@ class TorusWhitening(GridWhitening):
         """The covariance that the torus periodises."""
         if not self.cut:
             return self.kernel(lags)
-        assert isinstance(self.kernel, Radial)
         time = shortest_time(self.kernel, self.torus.grid.spacing, self.cut)
         scaled = lags / self.kernel.lengthscale.detach().to(lags)
         distance = torch.linalg.vector_norm(scaled, dim=-1)
@@ -184,7 +182,7 @@ class TorusWhitening(GridWhitening):
         if self.refinement == 1:
             spectrum = modes.forward(modes.unflat(field)).mul_(self._root_transpose)
             return self.modes.joined([spectrum])
-        grid = field.reshape(*field.shape[:-1], *self.fine_shape)
+        grid = field.unflatten(-1, self.fine_shape)
         fine = torch.fft.rfftn(grid, dim=self._dims) * self._fine_spectrum
         folded = self._folded(fine) * self._full_inverse_root
         white = torch.fft.ifftn(folded, dim=self._dims).real
@@ -222,20 +220,11 @@ class TorusWhitening(GridWhitening):
 
     def _folded(self, modes: Tensor) -> Tensor:
         """Σ over aliases of a half spectrum, as a full complex coarse spectrum."""
-        r, batch = self.refinement, modes.shape[: modes.ndim - len(self._dims)]
-        coarse = self.torus.shape
-        for axis, n in enumerate(coarse[:-1]):
-            place = len(batch) + axis
-            split = modes.reshape(*modes.shape[:place], r, n, *modes.shape[place + 1 :])
-            modes = split.sum(dim=place)
-        # The other half of the last axis: conjugates at the negated other indices.
-        last = self.fine_shape[-1]
-        mirrored = modes[..., 1 : (last + 1) // 2].conj().flip(-1)
-        for axis in range(len(coarse) - 1):
-            place = len(batch) + axis
-            mirrored = mirrored.flip(place).roll(1, dims=place)
-        full = torch.cat([modes, mirrored], dim=-1)
-        return full.reshape(*full.shape[:-1], r, coarse[-1]).sum(dim=-2)
+        r, coarse = self.refinement, self.torus.shape
+        for axis, n in enumerate(coarse[:-1], start=-len(coarse)):
+            modes = modes.unflatten(axis, (r, n)).sum(dim=axis - 1)
+        full = _full_spectrum(modes, self.fine_shape[-1], len(coarse))
+        return full.unflatten(-1, (r, coarse[-1])).sum(dim=-2)
 
 
 def _even_column(
@@ -262,11 +251,12 @@ def _even_column(
     return column
 
 
-def _full_spectrum(circulant: Circulant) -> Tensor:
-    """Return all eigenvalues (real, even) from the half spectrum."""
-    last = circulant.grid_shape[-1]
-    half = circulant.spectrum
-    mirrored = half[..., 1 : (last + 1) // 2].flip(-1)
-    for axis in range(len(circulant.grid_shape) - 1):
+def _full_spectrum(half: Tensor, last: int, dimension: int) -> Tensor:
+    """Return a full spectrum, whose last axis has this length, from its half.
+
+    The other half holds conjugates at the negated indices along every axis.
+    """
+    mirrored = half[..., 1 : (last + 1) // 2].conj().flip(-1)
+    for axis in range(-dimension, -1):
         mirrored = mirrored.flip(axis).roll(1, dims=axis)
     return torch.cat([half, mirrored], dim=-1)

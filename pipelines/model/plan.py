@@ -10,7 +10,8 @@ import torch
 
 from dustmap.grid import Grid, Torus
 from dustmap.inference.scales.prior_scales import PriorScales
-from dustmap.kernels import KERNELS, OctaveMatern, Radial
+from dustmap.kernels import KERNELS, Radial
+from dustmap.mixture import OctaveMatern
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori

@@ -23,7 +23,6 @@ from dustmap.inference.svi.training import Trainer
 from dustmap.kernels import Kernel, Matern52
 from dustmap.likelihoods import Likelihood
 from dustmap.linalg.ciq import CIQ, RootWarning
-from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import (
@@ -81,7 +80,7 @@ def counted_roots() -> Iterator[None]:
 
 def ciq_whitening(kernel: Kernel, points: Tensor | Grid) -> CiqWhitening:
     """By contour quadrature as the paper has it."""
-    ciq = CIQ(solver=MultiShiftMinres(rtol=RTOL, max_steps=STEPS))
+    ciq = CIQ(rtol=RTOL, max_steps=STEPS)
     return CiqWhitening(kernel, points, nugget=NUGGET, ciq=ciq)
 
 

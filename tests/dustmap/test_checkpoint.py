@@ -8,13 +8,10 @@ import pytest
 import torch
 
 from dustmap.checkpoint import (
-    NoCheckpoints,
     check_state,
     flatten,
-    part_of,
     rebuild,
     require_finite,
-    scoped,
 )
 
 
@@ -44,12 +41,6 @@ def test_a_value_is_rebuilt_from_its_entries():
     assert (found.inner.count, found.done) == (4, True)
 
 
-def test_parts_are_told_by_their_names():
-    state = {**scoped("a", {"x": 1}), **scoped("ab", {"x": 2}), "y": 3}
-    assert part_of(state, "a") == {"x": 1}
-    assert part_of(state, "c") == {}
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -70,13 +61,6 @@ def test_a_state_that_does_not_fit_is_refused_by_name(change, said):
         check_state(state, flatten("run", example()))
 
 
-def test_a_length_may_be_free():
-    state, free = flatten("run", example()), ["run.inner.x"]
-    check_state(flatten("run", example(7)), state, any_length=free)
-    with pytest.raises(ValueError, match=r"\(any, 2\)"):
-        check_state({**state, "run.inner.x": torch.zeros(3, 3)}, state, any_length=free)
-
-
 def test_a_part_is_there_whole_or_not_at_all():
     known = {"number": 0, "end.x": 0.0, "end.y": 0.0}
     check_state({"number": 1}, known, optional=["end"])
@@ -92,9 +76,3 @@ def test_a_value_that_is_not_finite_is_named(value):
     with pytest.raises(FloatingPointError, match="noise variance"):
         require_finite("step 3", noise_variance=value)
     require_finite("step 3", noise_variance=torch.ones(2), count=3)
-
-
-def test_without_checkpoints_nothing_is_restored():
-    checkpointer = NoCheckpoints()
-    checkpointer.save({"x": 1})
-    assert checkpointer.restore() is None

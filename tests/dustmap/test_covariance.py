@@ -20,7 +20,6 @@ from dustmap.functionals import (
 from dustmap.kernels import KERNELS, Matern12, Matern52
 
 SCALES = (0.8, 1.1, 0.6)
-SMOOTH = [name for name in KERNELS if name != "matern12"]
 
 
 def draw(shape, seed):
@@ -70,16 +69,6 @@ def test_covariances_of_mixed_functionals_equal_double_loops(name, dimension):
     np.testing.assert_allclose(found, exact, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
-def test_the_joint_covariance_of_functionals_and_points_is_positive(name):
-    kernel, _ = pair(name, 2)
-    both = Stack([mixed(2), PointValues(draw((6, 2), 9))])
-    joint = subject.functional_covariance(kernel, both, both)
-    assert torch.allclose(joint, joint.mT, atol=1e-14)
-    values = torch.linalg.eigvalsh(joint)
-    assert float(values[0]) > -1e-12 * float(values[-1])
-
-
 def test_the_conditional_variance_is_not_negative_with_the_very_same_nodes(generator):
     # Independent nodes for k_nn and k_un made most of these negative.
     kernel = Matern52(lengthscale=1.5)
@@ -113,24 +102,6 @@ def test_small_blocks_change_nothing(monkeypatch):
         assert torch.allclose(a, b, rtol=1e-13, atol=1e-15)
 
 
-def test_one_long_ray_among_short_ones_does_not_size_the_blocks(monkeypatch):
-    end = torch.full((50, 1), 0.01, dtype=torch.float64)
-    end[7] = 3.0
-    rays = LineIntegrals(end, FixedStep(step=0.02))
-    sizes = []
-    original = subject._variance
-
-    def watched(kernel, nodes, device):
-        widest = int(torch.bincount(nodes.rows).max())
-        sizes.append(nodes.count * widest**2)
-        return original(kernel, nodes, device)
-
-    monkeypatch.setattr(subject, "_variance", watched)
-    monkeypatch.setattr(subject, "_BLOCK", 4 * 150**2)
-    found = subject.functional_variance(Matern52(lengthscale=1.0), rays)
-    assert len(found) == 50 and max(sizes) <= 150**2
-
-
 def test_gradients_by_the_hyperparameters_run_through(generator):
     stack, points = mixed(2), draw((3, 2), 3)
     weights = torch.randn(len(stack), generator=generator, dtype=torch.float64)
@@ -159,11 +130,3 @@ def test_derivative_data_under_a_rough_kernel_are_refused():
     ):
         with pytest.raises(ValueError, match="no derivative"):
             call(Matern12(lengthscale=1.0))
-
-
-def test_nothing_observed_gives_empty_matrices():
-    kernel, nothing = Matern52(lengthscale=1.0), PointValues(torch.zeros(0, 2))
-    points = draw((3, 2), 1)
-    assert subject.inducing_covariance(kernel, nothing, points).shape == (0, 3)
-    assert subject.functional_variance(kernel, nothing).shape == (0,)
-    assert subject.functional_covariance(kernel, nothing, nothing).shape == (0, 0)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from scipy.special import erf
 from scipy.stats import truncnorm
 
 from dustmap.functionals import (
@@ -91,14 +89,6 @@ def test_a_fixed_step_sees_slab_and_sphere_to_a_step_at_each_face():
     assert float((ball - exact).abs().max()) <= 2 * step
 
 
-def test_the_closed_form_of_the_cloud_is_the_one_of_scipy():
-    end = np.array([[120.0, -70.0, 40.0]])
-    straight = erf(np.linalg.norm(CENTRE) / (math.sqrt(2) * WIDTH))
-    expected = 2 * WIDTH * math.sqrt(math.pi / 2) * straight
-    end = torch.as_tensor(end)
-    assert float(cloud_extinction(0 * end, end)) == pytest.approx(expected)
-
-
 def test_weights_of_every_rule_sum_to_the_length(generator):
     end = draw_ends(11)
     for rule in (
@@ -150,18 +140,6 @@ def test_a_ray_without_length_sees_nothing():
     for rule in (GaussLegendre(count=3), FixedStep(step=0.5), StepsOutwards(step=0.5)):
         seen = see(LineIntegrals(end, rule), lambda x: torch.ones_like(x[:, 0]))
         assert seen.tolist() == pytest.approx([0.0, 1.0])
-
-
-def test_monte_carlo_draws_are_independent_from_star_to_star(generator):
-    rule = MonteCarlo.draw(4000, 2, generator)
-    u = rule.positions
-    assert float(u.min()) >= 0 and float(u.max()) <= 1
-    assert abs(float(u.mean()) - 0.5) < 5 / math.sqrt(12 * 8000)
-    # Neighbouring stars and the draws of one star: correlation within 5 / sqrt(N).
-    for a, b in ((u[:-1, 0], u[1:, 0]), (u[:, 0], u[:, 1])):
-        correlation = float(torch.corrcoef(torch.stack([a, b]))[0, 1])
-        assert abs(correlation) < 5 / math.sqrt(4000)
-    assert len(torch.unique(u)) == u.numel()
 
 
 @pytest.mark.parametrize("rule", ["legendre", "step", "monte carlo"])
@@ -345,17 +323,6 @@ def test_selected_uncertain_rays_keep_their_nodes(generator):
             torch.testing.assert_close(
                 part.weights[own], nodes.weights[chosen], rtol=1e-9, atol=1e-10
             )
-
-
-def test_an_uncertain_ray_without_length_sees_nothing():
-    end = torch.zeros(2, 3)
-    end[1, 0] = 1.0
-    for rule in (GaussLegendre(count=3), FixedStep(step=0.5)):
-        rays = DistanceMarginalizedIntegrals(
-            end, torch.full((2,), 0.1), torch.ones(2), rule
-        )
-        seen = see_power(rays, 0)
-        assert float(seen[0]) == 0.0 and 0.8 < float(seen[1]) < 1.0
 
 
 @pytest.mark.parametrize(("spread", "reach"), [(-0.1, 2.0), (0.1, 0.5)])

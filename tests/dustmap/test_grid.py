@@ -33,13 +33,6 @@ def test_the_box_is_closed():
     assert not GRID.contains(torch.tensor([[0.0, math.nan, 3.2]])).any()
 
 
-def test_refinement_keeps_the_box_and_the_points():
-    fine = GRID.refined(3)
-    assert fine.shape == (10, 7, 4) and fine.upper == pytest.approx(GRID.upper)
-    kept = fine.points().reshape(10, 7, 4, 3)[::3, ::3, ::3].reshape(-1, 3)
-    assert torch.allclose(kept, GRID.points())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -88,9 +81,3 @@ def test_lags_are_the_shortest_ways_around_the_torus(shape):
         apart = (along - place.reshape(view)) / period
         assert torch.allclose(apart, apart.round(), atol=1e-12)
         assert float(along.abs().max()) <= period / 2 * (1 + 1e-14)
-
-
-def test_a_torus_smaller_than_its_box_is_refused():
-    with pytest.raises(ValueError, match="must contain"):
-        Torus(grid=GRID, shape=(4, 3, 1))
-    assert Torus(grid=GRID, shape=(4, 3, 2)).size == GRID.size

@@ -1,34 +1,27 @@
 """Values, slopes and line integrals in one fit, each kind with a noise of its own.
 
-Both engines in one, two and three dimensions against dense algebra: the published one
-on a box with the plain kernel, the full-batch one on a torus with the summed kernel.
+The published engine in one, two and three dimensions against dense algebra.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import dense_torus
 import numpy as np
 import pytest
 import torch
 from dense_box import Box, box, fresh_model, known, optimum
-from reference import conditional_features, exact_posterior, woodbury_posterior
+from reference import conditional_features, woodbury_posterior
 
-from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.svi import HipSettings, fit_svi
-from dustmap.inference.svi.bound import LatentMoments, Observations, elbo, predict
+from dustmap.inference.svi.bound import LatentMoments, Observations, predict
 from dustmap.likelihoods import Gaussian
-from dustmap.linalg.cg import ConjugateGradients
-from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import CholeskyWhitening
 
 CASES = {1: ("matern52", 3.0), 2: ("matern32", 2.0), 3: ("matern52", 1.2)}
 # Standard deviations of the noise, in the unit of each kind.
 SPREAD = {"values": 0.1, "integrals": 0.02, "slopes": 0.5}
-TIGHT = ConjugateGradients(rtol=1e-12, max_steps=5000)
-DRAWS = 500
 
 
 def noise_of(counts: dict[str, int]) -> np.ndarray:
@@ -118,22 +111,6 @@ def test_hyperparameters_are_learnt_by_either_whitening(root, generator):
     assert bounds[1] > bounds[0] + 1
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 3])
-def test_the_order_of_the_rows_is_of_no_account(dimension, generator):
-    problem, data = on_a_box(dimension)
-    order = torch.randperm(len(data), generator=generator)
-    model = fresh_model(problem)
-    mixed = model.at(model.functionals.select(order))
-    turned = data.select(order)
-    one = optimum(model, data, family="full")
-    other = optimum(mixed, turned, family="full")
-    bounds = elbo(model, data, one), elbo(mixed, turned, other)
-    assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
-    rows = model.at(problem.targets)
-    for a, b in zip(predict(rows, one), predict(rows, other), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7)
-
-
 @pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize("dimension", [1, 2, 3])
 def test_every_kind_tells_something_that_the_others_do_not(dimension, kind):
@@ -149,92 +126,3 @@ def test_every_kind_tells_something_that_the_others_do_not(dimension, kind):
     with_all = predict(own, optimum(model, data, family="full")).variance
     assert bool((with_all <= without * (1 + 1e-9)).all())
     assert float((with_all / without).mean()) < 0.9
-
-
-def on_a_torus(dimension: int, refinement: int):
-    """A model of the data, the targets seen by it, their dense twins and the noise."""
-    name, _ = CASES[dimension]
-    data = dense_torus.mixed(name, dimension, 3, count=6)
-    targets = dense_torus.mixed(name, dimension, 50, count=3)
-    options = {"refinement": refinement, "residual_count": 2}
-    model = dense_torus.model(name, dimension, data, interpolation="cubic", **options)
-    both = model.at(dense_torus.Stack([data, targets]))
-    oracle = dense_torus.dense(name, dimension, both)
-    noise = noise_of({"values": 6, "integrals": 12, "slopes": 6})
-    return model, model.at(targets), oracle, noise
-
-
-def by_full_batch(model: TorusGaussian, y: np.ndarray, noise: np.ndarray, draws: int):
-    return infer(
-        model,
-        torch.as_tensor(y),
-        torch.as_tensor(noise),
-        settings=FullBatch(
-            solver=TIGHT, samples=draws, block=500, sample_rtol=1e-6,
-            subgrid_noise=False,
-        ),
-        generator=torch.Generator().manual_seed(4),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3])
-def test_the_full_batch_engine_is_the_gaussian_process_of_its_weights(dimension):
-    """Without refinement the features lose nothing: no ε, no Φ in the oracle."""
-    model, seen, oracle, noise = on_a_torus(dimension, refinement=1)
-    n = len(noise)
-    K = oracle.covariance
-    residual = drawn(K[:n, :n], noise, dimension)
-    mean, covariance = exact_posterior(K[:n, :n], K[n:, :n], K[n:, n:], residual, noise)
-    result = by_full_batch(model, residual + oracle.offset[:n], noise, DRAWS)
-    assert result.converged
-    prior = np.sqrt(K[n:, n:].diagonal())
-    error = seen.apply(result.mean).numpy() - oracle.offset[n:] - mean
-    assert np.abs(error / prior).max() < 1e-6
-    check_draws(
-        seen.apply(result.samples).numpy(), mean + oracle.offset[n:], covariance
-    )
-    assert (covariance.diagonal() < 0.9 * prior**2).sum() >= 3
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3])
-def test_samples_on_a_refined_torus_have_what_the_grid_leaves_open(dimension):
-    model, seen, oracle, noise = on_a_torus(dimension, refinement=2)
-    n = len(noise)
-    residual = drawn(oracle.covariance[:n, :n], noise, dimension)
-    features, rows = oracle.features[:n], oracle.features[n:]
-    m, S = woodbury_posterior(features, residual, noise)
-    left = oracle.covariance[n:, n:] - rows @ rows.T
-    result = by_full_batch(model, residual + oracle.offset[:n], noise, DRAWS)
-    prior = np.sqrt(oracle.covariance[n:, n:].diagonal())
-    error = seen.apply(result.mean).numpy() - oracle.offset[n:] - rows @ m
-    assert np.abs(error / prior).max() < 1e-6
-    draws = seen.apply(result.samples)
-    draws = draws + seen.residual_draws(
-        result.samples, torch.Generator().manual_seed(6)
-    )
-    check_draws(draws.numpy(), rows @ m + oracle.offset[n:], rows @ S @ rows.T + left)
-
-
-def check_draws(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> None:
-    """Moments within 4.5 of their Monte Carlo errors, which are of the right size."""
-    count = len(draws)
-    variance = covariance.diagonal()
-    shift = (draws.mean(axis=0) - mean) / np.sqrt(variance / count)
-    assert np.abs(shift).max() < 4.5
-    found = (draws - mean).T @ (draws - mean) / count
-    errors = np.sqrt((np.outer(variance, variance) + covariance**2) / count)
-    z = ((found - covariance) / errors)[np.triu_indices(len(mean))]
-    assert np.abs(z).max() < 4.5
-    assert z.std() < 1.5
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3])
-def test_rows_of_the_full_batch_engine_may_come_in_any_order(dimension):
-    model, seen, oracle, noise = on_a_torus(dimension, refinement=2)
-    n = len(noise)
-    y = drawn(oracle.covariance[:n, :n], noise, dimension) + oracle.offset[:n]
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(8))
-    turned = model.at(model.functionals.select(order))
-    one = by_full_batch(model, y, noise, 0).mean
-    other = by_full_batch(turned, y[order], noise[order], 0).mean
-    torch.testing.assert_close(seen.apply(one), seen.apply(other), rtol=1e-8, atol=1e-8)

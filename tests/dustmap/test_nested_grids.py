@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 import dustmap
 from dustmap.grid import Grid
@@ -119,17 +118,6 @@ def test_rounding_beyond_a_face_counts_as_on_it():
     assert np.isnan(THREE.sample(values, nowhere)).all()
 
 
-def test_shapes_of_positions_are_kept_and_tensors_are_taken():
-    values, x = arrays(THREE), positions(THREE, 15)[:24]
-    block = THREE.sample(values, x.reshape(2, 3, 4, 3))
-    np.testing.assert_array_equal(block.ravel(), THREE.sample(values, x))
-    tensor = torch.from_numpy(x)
-    np.testing.assert_array_equal(THREE.sample(values, tensor), block.ravel())
-    np.testing.assert_array_equal(THREE.level_of(tensor), THREE.level_of(x))
-    assert THREE.sample(values, np.empty((0, 3))).shape == (0,)
-    assert not list(THREE.corners(np.empty((0, 3))))
-
-
 def test_single_precision_values_give_double_precision():
     values, x = arrays(THREE), positions(THREE, 20)
     single = [array.astype(np.float32) for array in values]
@@ -155,14 +143,6 @@ def test_grids_that_are_not_nested_are_refused(spacing, origin, shape, match):
         NestedGrids(grids=(coarse, fine)).require_shared_points()
     with pytest.raises(ValueError, match="at least one"):
         NestedGrids(grids=())
-
-
-def test_values_of_other_shapes_are_refused():
-    values, x = arrays(THREE), positions(THREE, 1)
-    with pytest.raises(ValueError, match="shapes"):
-        THREE.sample(values[:2], x)
-    with pytest.raises(ValueError, match="shapes"):
-        THREE.sample([array.T for array in values], x)
 
 
 def test_the_mathematics_is_reached_by_name_and_loaded_when_it_is_used():

@@ -9,21 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-import dustmap.projection.weight_rows as subject
 from dustmap.covariance import inducing_covariance
 from dustmap.functionals import (
     Derivatives,
-    FixedStep,
     GaussLegendre,
     LineIntegrals,
-    MonteCarlo,
     PointValues,
     Stack,
 )
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern32, Matern52, SquaredExponential
 from dustmap.projection import projection
-from dustmap.testing import check_linear_operator
 
 SPACING = (1.0, 0.5, 2.0)
 SHAPE = (7, 9, 5)
@@ -97,21 +93,6 @@ def test_polynomials_are_seen_exactly_to_the_faces_of_the_box(
     assert torch.allclose(found, expected, atol=1e-11)
 
 
-@pytest.mark.parametrize("interpolation", ["linear", "cubic"])
-def test_integrals_are_those_of_their_nodes(interpolation, generator):
-    torus = box(3)
-    end = draw_inside(torus.grid, 12)
-    rays = LineIntegrals(end, MonteCarlo.draw(12, 5, generator))
-    W = projection(
-        torus, Stack([rays, Derivatives(end, 2)]), interpolation=interpolation
-    )
-    check_linear_operator(W, generator=generator)
-    value, slope = polynomial(1, 3)
-    nodes = rays.nodes()
-    expected = torch.cat([nodes.sum_rows(value(nodes.points)), slope(end, 2)])
-    assert torch.allclose(W.matvec(field_on(torus, 1, value)), expected, atol=1e-11)
-
-
 def test_a_torus_without_padding_takes_the_points_on_its_last_face():
     grid = Grid(shape=(5, 4), spacing=(0.1, 0.3), origin=(0.2, -0.7))
     torus = Torus(grid=grid, shape=grid.shape)
@@ -119,28 +100,6 @@ def test_a_torus_without_padding_takes_the_points_on_its_last_face():
     assert torch.allclose(W.to_dense(), torch.eye(20).double(), atol=1e-12)
     W = projection(torus, PointValues(grid.points()), interpolation="cubic")
     assert torch.allclose(W.to_dense(), torch.eye(20).double(), atol=1e-12)
-
-
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("side", [-1, 1])
-def test_nodes_outside_the_box_are_refused_and_named(axis, side):
-    torus = box(3)
-    end = torch.zeros(4, 3, dtype=torch.float64)
-    end[:, axis] = 0.5
-    end[2, axis] = side * 4.5
-    with pytest.raises(ValueError, match="1 functionals have nodes outside the box"):
-        projection(torus, LineIntegrals(end, FixedStep(step=0.1)))
-
-
-def test_small_chunks_change_nothing(monkeypatch, generator):
-    torus = box(3)
-    end = draw_inside(torus.grid, 30)
-    rays = Stack(
-        [LineIntegrals(end, FixedStep(step=0.7)), Derivatives(end, 1)],
-    )
-    whole = projection(torus, rays).to_dense()
-    monkeypatch.setattr(subject, "_WEIGHTS_PER_QUESTION", 100)
-    assert torch.equal(projection(torus, rays).to_dense(), whole)
 
 
 def test_nothing_observed_gives_a_matrix_without_rows():
@@ -201,26 +160,6 @@ def test_a_cloud_dims_the_stars_behind_it_and_half_a_cell_matters(
     for axis in np.eye(3):
         for side in (-2.5, 2.5):
             assert error(side * axis) > 2.5 * allowed
-
-
-def test_slab_and_sphere_are_seen_to_a_cell():
-    torus, end = dust_box(), dust_ends()
-    W = projection(torus, LineIntegrals(end, FixedStep(step=1.0)))
-    points, length = torus.grid.points(), torch.linalg.vector_norm(end, dim=1)
-    # Faces half-way between grid points: the grid's own slab has that thickness.
-    slab = (points[:, 2].abs() < 32.5).double()
-    exact = length * (32.5 / end[:, 2].abs()).clamp(max=1.0)
-    steepness = length / end[:, 2].abs()
-    assert bool(((W.matvec(slab) - exact).abs() <= 2.6 * steepness + 1.0).all())
-    ball = (((points - CENTRE) ** 2).sum(dim=1) <= 50.0**2).double()
-    along = end @ CENTRE / length
-    half = (50.0**2 - CENTRE @ CENTRE + along**2).clamp(min=0).sqrt()
-    inside = torch.minimum(along + half, length) - (along - half).clamp(min=0)
-    exact = inside.clamp(min=0)
-    found = W.matvec(ball)
-    assert float((found - exact).abs().mean()) < 2.5
-    mass = float(found.sum() / exact.sum())
-    assert mass == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("kind", [Matern32, Matern52, SquaredExponential])

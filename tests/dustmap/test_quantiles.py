@@ -104,15 +104,6 @@ def test_quantiles_of_a_positive_model_are_those_of_its_draws():
         assert np.abs(below - p).max() < 0.025
 
 
-def test_rows_at_a_time_change_nothing_of_a_positive_model():
-    posterior, others = positive_posterior()
-    whole, parts = posterior.moments(others), posterior.moments(others, rows=4)
-    for name in ("mean", "std", "log_mean", "log_std"):
-        torch.testing.assert_close(
-            getattr(parts, name), getattr(whole, name), rtol=1e-9, atol=1e-12
-        )
-
-
 def test_draws_from_one_normal_for_all_rows_have_the_moments_told():
     """Rows share their number in each draw: each by itself is as it was."""
     posterior, others = positive_posterior(samples=4000)

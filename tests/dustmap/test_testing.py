@@ -8,7 +8,7 @@ from operators import FunctionOperator
 
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
-from dustmap.kernels import Constant, Matern12, Matern32, Periodised, SquaredExponential
+from dustmap.kernels import Matern12, Matern32, Periodised, SquaredExponential
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusGaussian
@@ -184,8 +184,9 @@ class FewImages(SquaredExponential):
 
 
 class OneImage(Periodised):
-    def _images(self):
-        return torch.zeros(1, len(self.periods))
+    def __call__(self, lag, *axes):
+        size = lag.new_tensor(self.periods)
+        return self.kernel(lag - size * torch.round(lag / size), *axes)
 
 
 class NoPeriod(SquaredExponential):
@@ -218,7 +219,6 @@ def test_every_fault_of_a_kernel_is_caught(kind, message, generator):
 def test_sound_kernels_pass_in_any_unit(generator):
     for scale in (1e-3, 1e4):
         check_kernel(Matern32(lengthscale=scale, variance=scale**-2), 2, generator)
-    check_kernel(Constant(variance=1e-9), 1, generator)
 
 
 class Altered(TorusGaussian):

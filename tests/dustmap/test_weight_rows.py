@@ -227,12 +227,3 @@ def test_rays_that_leave_the_box_are_refused_by_both_forms(generator):
             projection(torus, rays, memory_budget=budget)
     with pytest.raises(ValueError, match="3 dimensions, the grid in 2"):
         projection(torus_of(2), PointValues(end))
-
-
-def test_each_column_of_a_row_is_kept_once_in_ascending_order(generator):
-    torus = torus_of(3)
-    end = ends(torus, 40, generator)
-    rows = projection(torus, LineIntegrals(end, FixedStep(step=0.1)))._rows
-    for row in range(40):
-        columns = rows.columns[rows.pointers[row] : rows.pointers[row + 1]]
-        assert (np.diff(columns.astype(np.int64)) > 0).all()

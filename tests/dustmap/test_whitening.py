@@ -10,10 +10,8 @@ import torch
 from operators import FunctionOperator
 from reference import Covariance, conditional_features
 
-from dustmap.covariance import inducing_covariance
-from dustmap.functionals import Derivatives, GaussLegendre, LineIntegrals, Stack
 from dustmap.grid import Grid, Torus
-from dustmap.kernels import KERNELS, Constant, Matern32, Matern52, SquaredExponential
+from dustmap.kernels import KERNELS, Matern32, Matern52, SquaredExponential
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.testing import check_linear_operator
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
@@ -102,17 +100,6 @@ def test_the_inducing_points_keep_the_values_that_epsilon_says(
     for fine in (field, w.colour(eps)):
         kept = fine.reshape(3, *w.fine_shape)[every].reshape(3, -1)
         assert torch.allclose(kept, values, atol=1e-10)
-
-
-@pytest.mark.parametrize("shape", [(8,), (5, 4)])
-def test_single_precision_follows_double(shape, generator):
-    double, single = (
-        whitening("matern32", shape, 2, dtype=dtype)
-        for dtype in (torch.float64, torch.float32)
-    )
-    check_linear_operator(as_operator(single), generator=generator)
-    gap = as_operator(single).to_dense() - as_operator(double).to_dense()
-    assert float(gap.abs().max()) < 1e-5
 
 
 def test_prior_draws_have_the_periodic_covariance_and_white_epsilon(generator):
@@ -204,22 +191,6 @@ def test_padding_follows_from_the_tolerance(name, tolerance):
     assert error <= 3 * tolerance
 
 
-def test_sums_and_constants_are_whitened_too():
-    torus = torus_of((6, 5))
-    kernel = Matern32(lengthscale=1.0) + Constant(variance=0.4)
-    w = TorusWhitening(kernel, torus)
-    A = as_operator(w).to_dense()
-    lags = torch.as_tensor(torus_points(torus, 1))
-    lag = lags[:, None] - lags[None]
-    exact = Matern32(lengthscale=1.0).periodised(torus.periods)(lag) + 0.4
-    assert torch.allclose(A @ A.mT, exact, atol=1e-12)
-
-
-def test_a_refinement_below_one_is_refused():
-    with pytest.raises(ValueError, match="refinement"):
-        whitening("matern32", (6,), 0)
-
-
 def toeplitz(shape, nugget=0.0, **kwargs):
     d = len(shape)
     grid = Grid(shape=shape, spacing=SPACING[:d], origin=(-1.0,) * d)
@@ -230,31 +201,6 @@ def toeplitz(shape, nugget=0.0, **kwargs):
     points = grid.points()
     K = kernel(points[:, None] - points[None])
     return w, K + nugget * torch.eye(grid.size, dtype=torch.float64)
-
-
-def mixed(dimension):
-    generator = torch.Generator().manual_seed(2)
-    ends = torch.rand(4, dimension, generator=generator, dtype=torch.float64) - 0.5
-    slopes = Derivatives(ends[:2], 0)
-    return Stack([LineIntegrals(2 * ends, GaussLegendre(count=4)), slopes])
-
-
-@pytest.mark.parametrize("shape", [(12,), (5, 6), (4, 3, 3)])
-@pytest.mark.parametrize("nugget", [0.0, 1e-2])
-def test_hip_gp_features_have_the_dense_inner_products(shape, nugget, generator):
-    w, K = toeplitz(shape, nugget, solver=ConjugateGradients(rtol=1e-12))
-    R = FunctionOperator(
-        (w.grid.size, w.size), w.colour, w.colour_transpose, dtype=torch.float64
-    )
-    check_linear_operator(R, generator=generator)
-    assert torch.allclose(R.to_dense() @ R.to_dense().mT, K, atol=1e-12)
-    cross = inducing_covariance(w.kernel, mixed(len(shape)), w.grid.points())
-    features, _, solution = w.features(cross)
-    assert bool(solution.converged.all())
-    exact = torch.linalg.solve(K, cross.mT).mT @ R.to_dense()
-    assert torch.allclose(features, exact, atol=1e-9)
-    explained = cross @ torch.linalg.solve(K, cross.mT)
-    assert torch.allclose(features @ features.mT, explained, atol=1e-9)
 
 
 def test_both_whitenings_agree_on_the_grid_up_to_the_wrap_error(generator):

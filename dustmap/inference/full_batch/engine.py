@@ -19,21 +19,21 @@ import functools
 from dataclasses import dataclass, fields, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
-from dustmap.inference.full_batch.randomized_map import SampleRounds, white_noise
+from dustmap.inference.full_batch.randomized_map import fit_rounds, white_noise
 from dustmap.inference.full_batch.settings import (
     FullBatch,
     Pace,
     SecondsLeft,
     unlimited,
 )
-from dustmap.inference.full_batch.state import Fit, Fitted, Mode
+from dustmap.inference.full_batch.state import Fit, Mode, Samples
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import FEWEST, NoiseModel, Normal
@@ -42,42 +42,6 @@ from dustmap.noise import FEWEST, NoiseModel, Normal
 # and the iterations after which their solves end. Sums of some hundred determined
 # numbers were 2% to 15% short of those after 160 iterations.
 _PROBES, _PROBE_RTOL, _PROBE_STEPS = 2**40, 0.1, 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """Samples and the status of their fits.
-
-    ``expected_decrease`` is that of each sample's last step [nats].
-    """
-
-    value: Float[Tensor, "s p"]
-    expected_decrease: Float[Tensor, " s"]
-    iterations: Int[Tensor, " s"]
-    converged: Bool[Tensor, " s"]
-
-    @classmethod
-    def of(cls, fits: list[Fitted]) -> Samples:
-        """Join fits."""
-        return cls(
-            value=torch.stack([fit.eps for fit in fits]),
-            expected_decrease=torch.tensor([fit.expected_decrease for fit in fits]),
-            iterations=torch.tensor([fit.iterations for fit in fits]),
-            converged=torch.tensor([fit.converged for fit in fits]),
-        )
-
-    @property
-    def message(self) -> str:
-        """One-line summary."""
-        worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
-        tail = (
-            f"{most} iterations at most; the last step raised the log posterior by "
-            f"at most {worst:.3g} nats"
-        )
-        failed = int((~self.converged).sum())
-        if not failed:
-            return f"each fitted by itself, {tail}"
-        return f"{failed} of {len(self.converged)} did not converge ({tail})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +54,8 @@ class FullBatchResult:
     the weights and ν of the Student-T distribution (``None`` if the noise is normal);
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
     learnt, ``share_settled`` says whether it converged inside the trial range. If
-    ``out_of_time``, the steps to the mode ended early, or samples are fewer than asked
-    for or not refined. With probes, ``determined`` estimates the diagonals of
+    ``out_of_time``, the steps to the mode ended early, or samples are missing or
+    not refined. With probes, ``determined`` estimates the diagonals of
     ``G = 1 − Λ⁻¹`` and ``G²`` for the latent numbers (Fourier modes of ε where the
     model has them), to be summed over large groups of them.
     """
@@ -186,34 +150,48 @@ def infer(
         time_left=time_left,
         teams=teams,
     )
-    eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
-    return _run(fit, eps if start is None else start.to(eps))
-
-
-def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
-    """Run the stages that a fit has not finished: the mode, then samples."""
     if fit.mode is None:
-        fit.save(mode=find_mode(fit, start))
+        eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
+        fit.save(mode=find_mode(fit, eps if start is None else start.to(eps)))
     assert fit.mode is not None
-    mode = fit.mode
+    mode, solved = fit.mode, None
+    samples = mode.eps.new_zeros(0, len(mode.eps))
     if fit.seed < 0:
-        fit.seed = int(torch.randint(2**62, (1,), generator=fit.generator))
-    if not fit.settings.samples:
-        if fit.settings.refine and not fit.model.linear:
+        fit.seed = int(torch.randint(2**62, (1,), generator=generator))
+    if not settings.samples:
+        if settings.refine and not model.linear:
             mode = refined_mode(fit, mode)
         total = fit.tangent(mode.eps)[1].variance
-        return _result(fit, mode, mode.eps.new_zeros(0, len(mode.eps)), total, None)
-    if fit.model.linear:
+    elif model.linear:
         tangent, noise = fit.tangent(mode.eps)
         solved = _linear_samples(fit, tangent, noise, mode.eps)
-        return _result(fit, mode, solved.value, noise.variance, solved)
-    last = SampleRounds(fit, mode.eps).run()
-    if fit.noise.learn_share:
-        # The mode excluded the held-out observations and had other weights.
-        again = find_mode(fit, mode.eps, fixed=last.total, name="mode again")
-        mode = replace(again, steps=mode.steps + again.steps)
-    samples = Samples.of([fit.samples[number] for number in sorted(fit.samples)])
-    return _result(fit, mode, samples.value, last.total, samples)
+        samples, total = solved.value, noise.variance
+    else:
+        total = fit_rounds(fit).total
+        if fit.noise.learn_share:
+            # The mode excluded the held-out observations and had other weights.
+            again = find_mode(fit, mode.eps, fixed=total, name="mode again")
+            mode = replace(again, steps=mode.steps + again.steps)
+        solved = Samples.joined([fit.samples[number] for number in sorted(fit.samples)])
+        samples = solved.eps
+    determined = _determined(fit, mode)
+    return FullBatchResult(
+        mean=mode.eps,
+        samples=samples,
+        noise_variance=total,
+        prediction=fit.model.linearise(mode.eps).prediction,
+        newton_steps=mode.steps,
+        mean_solution=mode.solution,
+        sample_solution=solved,
+        converged=mode.converged and (solved is None or bool(solved.converged.all())),
+        weights=fit.noise.weights.to(total).expand_as(total),
+        degrees=fit.noise.degrees,
+        common_noise=fit.noise.common,
+        subgrid_share=fit.model.subgrid_share,
+        share_settled=fit.share_settled,
+        out_of_time=fit.out_of_time,
+        determined=determined,
+    )
 
 
 def _linear_samples(
@@ -284,34 +262,6 @@ def _determined(fit: Fit, mode: Mode) -> Float[Tensor, "2 p"] | None:
     require_finite("probes of the spectrum", residual=solved.residual)
     found = probe - solved.value
     return torch.stack([(probe * found).mean(dim=0), (found**2).mean(dim=0)])
-
-
-def _result(
-    fit: Fit,
-    mode: Mode,
-    samples: Float[Tensor, "s p"],
-    total: Float[Tensor, " n"],
-    solved: Solution | Samples | None,
-) -> FullBatchResult:
-    sampled = solved is None or bool(solved.converged.all())
-    determined = _determined(fit, mode)
-    return FullBatchResult(
-        mean=mode.eps,
-        samples=samples,
-        noise_variance=total,
-        prediction=fit.model.linearise(mode.eps).prediction,
-        newton_steps=mode.steps,
-        mean_solution=mode.solution,
-        sample_solution=None if solved is None else replace(solved, value=samples),
-        converged=mode.converged and sampled,
-        weights=fit.noise.weights.to(total).expand_as(total),
-        degrees=fit.noise.degrees,
-        common_noise=fit.noise.common,
-        subgrid_share=fit.model.subgrid_share,
-        share_settled=fit.share_settled,
-        out_of_time=fit.out_of_time,
-        determined=determined,
-    )
 
 
 def _check(

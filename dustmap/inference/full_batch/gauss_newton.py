@@ -1,8 +1,8 @@
 r"""Gauss–Newton steps on ``½|ε − ξ|² + ½ rᵀ Σ⁻¹ r``, ``r = y − apply(ε)``.
 
-Targets of one model are approached in lockstep: their vectors are the rows of a batch,
-and one pass over W, Σ⁻¹ and the preconditioner serves all of them. A batch dim ``*b``
-is empty for a single target.
+Several minima for one model are approached in lockstep: their vectors are the rows of a
+batch, and one pass over W, Σ⁻¹ and the preconditioner serves all of them. A batch dim
+``*b`` is empty for a single one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.linalg.cg import ConjugateGradients, Solution
-from dustmap.linalg.operator import LinearOperator, inner, ratio
+from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import NoiseModel
@@ -36,7 +36,7 @@ def quiet(stage: str, step: int, value: float) -> None:
     """Report nothing."""
 
 
-class Precision(LinearOperator):
+class Precision(SymmetricOperator):
     """``Λ = I + Φᵀ Σ⁻¹ Φ``, applied to rows."""
 
     def __init__(self, features: LinearOperator, noise: NoiseModel) -> None:
@@ -67,29 +67,53 @@ class Precision(LinearOperator):
             **options,
         )
 
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self.matvec(y)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The end of a step, its tangent, and the decrease of J.
+
+    ``moved`` says whether some length decreased J, ``gain`` by how much.
+    ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``;
+    ``solution`` is the end of the full step.
+    """
+
+    eps: Float[Tensor, "*b p"]
+    tangent: Linearisation
+    moved: Bool[Tensor, "*b"]
+    gain: Float[Tensor, "*b"]
+    expected_decrease: Float[Tensor, "*b"]
+    solution: Solution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """``J(ε) = ½|ε − ξ|² + ½ rᵀ Σ⁻¹ r`` with ``r = y − apply(ε)``.
+class GaussNewton:
+    """Steps towards the minima of ``J(ε) = ½|ε − ξ|² + ½ rᵀ Σ⁻¹ r``.
 
     Parameters
     ----------
-    y
-        Observations.
-    noise
-        Σ, the covariance of their noise.
+    y, noise
+        Observations, of which ``r = y − apply(ε)``, and their Σ.
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
+    forcing
+        The tolerance of a solve relative to the gradient: far from the optimum the
+        tangent does not merit an accurate solve (Eisenstat & Walker 1996). If zero,
+        the solver's, relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``.
+    on_step, stage
+        Called with the stage, iteration and worst relative residual of a solve.
     """
 
+    model: ForwardModel
     y: Float[Tensor, "*b n"]
     noise: NoiseModel
+    solver: ConjugateGradients
     centre: Float[Tensor, "*b p"] | None = None
+    preconditioner: NystromPreconditioner | None = None
+    forcing: float = 0.0
+    on_step: OnStep = quiet
+    stage: str = "mean"
 
-    def select(self, members: Tensor) -> Target:
+    def select(self, members: Tensor) -> GaussNewton:
         """Return those of some members of the batch, by numbers or a mask."""
         centre = None if self.centre is None else self.centre[members]
         return replace(self, y=self.y[members], centre=centre)
@@ -121,56 +145,15 @@ class Target:
         rhs = tangent.operator.rmatvec(self.noise.weighed(shifted))
         return rhs if self.centre is None else rhs + self.centre
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """The end of a step, its tangent, and the decrease of J.
-
-    ``moved`` says whether some length decreased J, ``gain`` by how much.
-    ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``;
-    ``solution`` is the end of the full step.
-    """
-
-    eps: Float[Tensor, "*b p"]
-    tangent: Linearisation
-    moved: Bool[Tensor, "*b"]
-    gain: Float[Tensor, "*b"]
-    expected_decrease: Float[Tensor, "*b"]
-    solution: Solution
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaussNewton:
-    """Gauss–Newton steps towards the minima of a target's members.
-
-    Parameters
-    ----------
-    forcing
-        The tolerance of a solve relative to the gradient: far from the optimum the
-        tangent does not merit an accurate solve (Eisenstat & Walker 1996). If zero,
-        the solver's, relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``.
-    on_step, stage
-        Called with the stage, iteration and worst relative residual of a solve.
-    """
-
-    model: ForwardModel
-    target: Target
-    solver: ConjugateGradients
-    preconditioner: NystromPreconditioner | None = None
-    forcing: float = 0.0
-    on_step: OnStep = quiet
-    stage: str = "mean"
-
-    def select(self, members: Tensor) -> GaussNewton:
-        """Return the steps of some members of the batch, as `Target.select`."""
-        return replace(self, target=self.target.select(members))
-
     def step(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
     ) -> Step:
-        """Solve ``Λ δ = −∂J/∂ε`` at ε; move towards ``m = ε + δ``.
+        """Solve ``Λ δ = −∂J/∂ε`` at ε, and take the longest halving of δ that suffices.
 
-        Errors name ``where``.
+        It decreases J by a quarter of what the gradient predicts (Armijo 1966), up to
+        rounding: a linear model, with half of it, takes the full step. Members without
+        such a halving stay at ε. Only at the shortest step must the objective be
+        finite, since a density may overflow. Errors name ``where``.
 
         Raises
         ------
@@ -178,59 +161,54 @@ class GaussNewton:
             If the solve or the objective is not finite.
         """
         solver, unit = self.solver, 1.0
-        gradient = self.target.gradient(tangent, eps)
+        gradient = self.gradient(tangent, eps)
         if self.forcing:
             # An approximate answer does not merit the product of its true residual.
             solver = replace(solver, rtol=self.forcing, restarts=None)
         else:
-            rhs = self.target.right_side(tangent, eps)
+            rhs = self.right_side(tangent, eps)
             sizes = [inner(x, x).sqrt() for x in (rhs, gradient)]
             unit = float(ratio(*sizes).min()) or 1.0
             solver = replace(solver, rtol=solver.rtol * unit)
-        solution = Precision(tangent.operator, self.target.noise).solve(
+        solution = Precision(tangent.operator, self.noise).solve(
             gradient,
             solver,
             preconditioner=self.preconditioner,
             on_step=functools.partial(self.on_step, self.stage),
         )
         require_finite(where, residual=solution.residual)
-        step, residual = solution.value.view_as(eps), solution.residual / unit
-        value = eps + step
-        solution = replace(
-            solution, value=value.reshape(solution.value.shape), residual=residual
-        )
+        step = solution.value.view_as(eps)
         change = -inner(gradient, step)
-        return self._backtrack(tangent, eps, step, change, solution, where)
-
-    def _backtrack(
-        self,
-        tangent: Linearisation,
-        eps: Float[Tensor, "*b p"],
-        step: Float[Tensor, "*b p"],
-        change: Float[Tensor, "*b"],
-        solution: Solution,
-        where: str,
-    ) -> Step:
-        """Take the longest of a step's halvings that decreases J sufficiently.
-
-        Sufficient is a quarter of the ``change`` predicted by the gradient (Armijo
-        1966), up to rounding: a linear model, with half of it, takes the full step.
-        Members without such a halving stay at ε. Only at the shortest step must the
-        objective be finite, since a density may overflow.
-        """
-        before = self.target.value(eps, tangent.prediction)
+        before = self.value(eps, tangent.prediction)
         require_finite(
             f"{where}, before it", objective=before, directional_change=change
         )
         allowed = before + 100 * torch.finfo(eps.dtype).eps * before
         point = eps + step
+        solution = replace(
+            solution,
+            value=point.clone().reshape(solution.value.shape),
+            residual=solution.residual / unit,
+        )
         found = self.model.linearise(point)
-        after = self.target.value(point, found.prediction)
+        after = self.value(point, found.prediction)
         moved = after <= allowed + 0.25 * change
         if not bool(moved.all()):
-            self._shorten(point, moved, eps, step, change, allowed, where)
+            value = after
+            point[~moved] = eps[~moved]
+            for halvings in range(1, _HALVINGS):
+                length, left = 0.5**halvings, ~moved
+                shorter = eps[left] + length * step[left]
+                value = self.select(left).value(shorter, self.model.apply(shorter))
+                good = value <= (allowed + 0.25 * length * change)[left]
+                point[left] = torch.where(good[:, None], shorter, eps[left])
+                moved[left] = good
+                if bool(moved.all()):
+                    break
+            else:
+                require_finite(f"{where}, at its shortest", objective=value)
             found = self.model.linearise(point)
-            after = self.target.value(point, found.prediction)
+            after = self.value(point, found.prediction)
         return Step(
             eps=point,
             tangent=found,
@@ -240,36 +218,11 @@ class GaussNewton:
             solution=solution,
         )
 
-    def _shorten(
-        self,
-        point: Float[Tensor, "*b p"],
-        moved: Bool[Tensor, "*b"],
-        eps: Float[Tensor, "*b p"],
-        step: Float[Tensor, "*b p"],
-        change: Float[Tensor, "*b"],
-        allowed: Float[Tensor, "*b"],
-        where: str,
-    ) -> None:
-        """Set the points of members that have not moved, and whether they have now."""
-        value = allowed
-        point[~moved] = eps[~moved]
-        for halvings in range(1, _HALVINGS):
-            length, left = 0.5**halvings, ~moved
-            shorter = eps[left] + length * step[left]
-            target = self.target.select(left)
-            value = target.value(shorter, self.model.apply(shorter))
-            good = value <= (allowed + 0.25 * length * change)[left]
-            point[left] = torch.where(good[:, None], shorter, eps[left])
-            moved[left] = good
-            if bool(moved.all()):
-                return
-        require_finite(f"{where}, at its shortest", objective=value)
-
     def decrement(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b"]:
         """Return ``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step."""
         tangent = self.model.linearise(eps)
-        gradient = self.target.gradient(tangent, eps)
-        solution = Precision(tangent.operator, self.target.noise).solve(
+        gradient = self.gradient(tangent, eps)
+        solution = Precision(tangent.operator, self.noise).solve(
             gradient,
             replace(self.solver, rtol=_ACCURATE),
             preconditioner=self.preconditioner,

@@ -110,9 +110,9 @@ def _merits_preconditioner(fit: Fit) -> bool:
     rank = fit.settings.preconditioner_rank
     if fit.model.linear:
         return rank > 0 and fit.preconditioner is None
-    # Tangents change with every step. A new one pays after so many iterations for each
-    # vector, whose products are made in blocks: first maps of 116,000 stars took 27 s
-    # with a third and 29 s with one.
+    # Tangents change with every step. A new one pays after a third of an iteration for
+    # each vector, whose products are made in blocks: first maps of 116,000 stars took
+    # 27 s with a third and 29 s with one.
     return fit.iterations > rank / 3 > 0
 
 
@@ -122,9 +122,9 @@ def _stationary(fit: Fit, tangent: Linearisation, at: Iterate, step: Step) -> bo
     Like the solver's residual it is relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``; a
     factor of two allows for the change of the tangent.
     """
-    target = fit.newton(at.total, solver=fit.settings.solver).target
-    gradient = target.gradient(tangent, at.eps)
-    rhs = target.right_side(tangent, at.eps)
+    newton = fit.newton(at.total, solver=fit.settings.solver)
+    gradient = newton.gradient(tangent, at.eps)
+    rhs = newton.right_side(tangent, at.eps)
     residual, scale = (inner(x, x).sqrt() for x in (gradient, rhs))
     reached = fit.settings.solver.rtol
     # If Σ depends on the field, solves stop early by design.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,10 +28,10 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
+from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.settings import Pace
-from dustmap.inference.full_batch.state import Batch, Fit, Fitted, Round
+from dustmap.inference.full_batch.state import Fit, Round, Samples
 from dustmap.models.base import ForwardModel
 
 # Tolerances of solves relative to the gradient in the final rounds: the total cost of a
@@ -42,186 +42,166 @@ _FORCINGS = (0.3, 0.1)
 _FEW, _ROUGH = 4, 2.0
 # Limit on rough rounds, and the factor within which the share counts as unchanged.
 _ROUNDS, _STILL = 3, 1.2
-# Refining a pair of batches takes about so many times as long as fitting it (measured:
-# 1.0 and 1.25).
+# Time of refining a pair of batches, over that of fitting it (measured: 1.0 and 1.25).
 _REFINING = 1.2
 
 
-class SampleRounds:
-    """Samples of a non-linear model, from its mode.
+def fit_rounds(fit: Fit) -> Round:
+    """Fit all samples; return the last round, with the Σ they were fitted with.
 
-    The fit's model receives the learnt share of the unresolved variance;
-    ``share_settled`` records whether the share converged inside the trial range.
+    Unless Σ is fixed, a few rough samples, first with the Σ of the mode, provide that
+    of the final ones. If the share of the unresolved variance is learnt, rough samples
+    exclude the held-out observations, from which the share is estimated: the fit's
+    model receives it, and ``share_settled`` records whether it converged inside the
+    trial range.
+
+    Raises
+    ------
+    FloatingPointError
+        If a prediction, Σ, an objective or a solve is not finite.
     """
+    assert fit.mode is not None
+    if fit.round is None:
+        eps = fit.mode.eps
+        tangent, noise = fit.tangent(eps)
+        fit.precondition(tangent, eps, noise.variance)
+        fit.round = Round(total=noise.variance, rough=not noise.fixed)
+    while not fit.round.finished:
+        fit.save(round=(_rough if fit.round.rough else _final)(fit, fit.round))
+    return fit.round
 
-    def __init__(self, fit: Fit, mode: Float[Tensor, " p"]) -> None:
-        self._fit = fit
-        self._mode = mode
 
-    def run(self) -> Round:
-        """Fit all samples; return the last round, with the Σ they were fitted with.
+def _rough(fit: Fit, at: Round) -> Round:
+    """Fit a few rough samples, and learn Σ; the last such round if α settled."""
+    learnt, few = fit.noise.learn_share, min(_FEW, fit.settings.samples)
+    _fit_all(fit, at, few, _ROUGH * fit.enough, "rough samples")
+    eps = torch.cat([fit.samples[number].eps for number in range(few)])
+    before, total = fit.noise.share, fit.learn_over(eps)
+    still = abs(math.log(fit.noise.share / before)) < math.log(_STILL)
+    fit.share_settled = still and not fit.noise.at_edge
+    number = at.number + 1
+    last = still or not learnt or number == _ROUNDS
+    if last and learnt:
+        total = fit.include_all(eps)
+    require_finite("samples, rough round", noise_variance=total)
+    enough = not fit.settings.refine and few == fit.settings.samples
+    return Round(
+        total=total,
+        rough=not last,
+        number=0 if last else number,
+        finished=last and enough,
+    )
 
-        Unless Σ is fixed, a few rough samples, first with the Σ of the mode, provide
-        that of the final ones. If the share of the unresolved variance is learnt, rough
-        samples exclude the held-out observations, from which the share is estimated.
 
-        Raises
-        ------
-        FloatingPointError
-            If a prediction, Σ, an objective or a solve is not finite.
-        """
-        fit = self._fit
-        if fit.round is None:
-            tangent, noise = fit.tangent(self._mode)
-            fit.precondition(tangent, self._mode, noise.variance)
-            fit.round = Round(total=noise.variance, rough=not noise.fixed)
-        while not fit.round.finished:
-            after = self._rough if fit.round.rough else self._final
-            fit.save(round=after(fit.round))
-        return fit.round
+def _final(fit: Fit, at: Round) -> Round:
+    """Fit all samples by rough solves, then refine them by a step or more.
 
-    def _rough(self, at: Round) -> Round:
-        """Fit a few rough samples, and learn Σ; the last such round if α settled."""
-        fit, learnt = self._fit, self._fit.noise.learn_share
-        few = min(_FEW, fit.settings.samples)
-        self._fit_all(at, few, _ROUGH * fit.enough, "rough samples")
-        eps = torch.stack([fit.samples[number].eps for number in range(few)])
-        before, total = fit.noise.share, fit.learn_over(eps)
-        still = abs(math.log(fit.noise.share / before)) < math.log(_STILL)
-        fit.share_settled = still and not fit.noise.at_edge
-        number = at.number + 1
-        last = still or not learnt or number == _ROUNDS
-        if last and learnt:
-            total = fit.include_all(eps)
-        require_finite("samples, rough round", noise_variance=total)
-        enough = not fit.settings.refine and few == fit.settings.samples
-        return Round(
-            total=total,
-            rough=not last,
-            number=0 if last else number,
-            finished=last and enough,
-        )
+    The last step's expected decrease decides whether a sample has converged. It left
+    236 nats to 24 samples of 54,000 stars on average, 299 at most.
+    """
+    refined = at.number + 1 == len(_FORCINGS)
+    factor = DECREMENT_LIMIT if refined else _ROUGH
+    name = "refined samples" if refined else "samples"
+    # Fewer than settings allow if time ran out.
+    count = len(fit.samples) if refined else fit.settings.samples
+    _fit_all(fit, at, count, factor * fit.enough, name)
+    if refined or not fit.settings.refine:
+        return replace(at, finished=True)
+    return replace(at, number=at.number + 1, batches=0)
 
-    def _final(self, at: Round) -> Round:
-        """Fit all samples by rough solves, then refine them by a step or more.
 
-        The last step's expected decrease tells whether a sample has converged. It left
-        236 nats to 24 samples of 54,000 stars on average, 299 at most.
-        """
-        fit, refined = self._fit, at.number + 1 == len(_FORCINGS)
-        factor = DECREMENT_LIMIT if refined else _ROUGH
-        name = "refined samples" if refined else "samples"
-        # Fewer than asked for if time ran out.
-        count = len(fit.samples) if refined else fit.settings.samples
-        self._fit_all(at, count, factor * fit.enough, name)
-        if refined or not fit.settings.refine:
-            return replace(at, finished=True)
-        return replace(at, number=at.number + 1, batches=0)
+def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> None:
+    """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    def _batches(self, count: int) -> list[list[int]]:
-        """Return samples to fit together: a pair's second starts from its first."""
-        pairs = np.arange(0, count, 2)
-        together = self._fit.settings.block * self._fit.teams.size
-        parts = np.array_split(pairs, math.ceil(len(pairs) / together))
-        return [(part + side).tolist() for part in parts for side in (0, 1)]
-
-    def _newton(self, at: Round, numbers: Sequence[int], stage: str) -> GaussNewton:
-        fit = self._fit
+    Where time runs out the rest is left out, or left unrefined and unconverged; the
+    first pair of batches is fitted in any case.
+    """
+    pairs = np.arange(0, count, 2)
+    together = fit.settings.block * fit.teams.size
+    parts = np.array_split(pairs, math.ceil(len(pairs) / together))
+    # The second samples of pairs start from the first ones.
+    batches = [(part + side).tolist() for part in parts for side in (0, 1)]
+    refining, done, pace = not at.rough and at.number > 0, 0, Pace(fit.time_left)
+    for place, numbers in enumerate(batches):
+        first, done = done + 1, done + len(numbers)
+        if place < at.batches:
+            continue
+        if refining:
+            timely = pace.allows()
+        else:
+            # A pair of batches, with all their refinement.
+            before = place // 2
+            timely = bool(place % 2) or (
+                pace.allows(1 + _REFINING * (before + 1)) or not before
+            )
+        if not timely:
+            fit.out_of_time = True
+            for number in fit.samples.keys() & set(itertools.chain(*batches[place:])):
+                known = fit.samples[number]
+                unconverged = torch.zeros_like(known.converged)
+                fit.samples[number] = replace(known, converged=unconverged)
+            return
         newton = fit.newton(
             at.total,
             solver=fit.settings.sample_solver,
             forcing=_FORCINGS[0 if at.rough else at.number],
-            stage=stage,
+            stage=f"{name} {first}-{done}",
         )
-        target = perturbed_target(newton.target, fit.model, fit.seed, numbers)
-        return replace(newton, target=target)
-
-    def _fit_all(self, at: Round, count: int, tolerance: float, name: str) -> None:
-        """Fit the first ``count`` samples, from earlier fits or from the mode.
-
-        Where time runs out the rest is left out, or left unrefined and unconverged.
-        """
-        fit, done, pace = self._fit, 0, Pace(self._fit.time_left)
-        batches = self._batches(count)
-        for place, numbers in enumerate(batches):
-            first, done = done + 1, done + len(numbers)
-            if place < at.batches:
-                continue
-            if not self._ends_in_time(at, place, pace):
-                fit.out_of_time = True
-                self._leave(itertools.chain(*batches[place:]))
-                return
-            newton = self._newton(at, numbers, f"{name} {first}-{done}")
-            if fit.batch is None:
-                fit.batch = Batch.at(self._starts(newton, numbers))
-            fitted = fit_samples(
-                newton,
-                fit.batch,
-                steps=fit.settings.newton_steps,
-                tolerance=tolerance,
-                save=lambda batch: fit.save(batch=batch),
-                teams=fit.teams,
-            )
-            fit.samples |= zip(numbers, fitted, strict=True)
-            fit.save(batch=None, round=replace(at, batches=place + 1))
-
-    def _leave(self, numbers: Iterable[int]) -> None:
-        """Keep earlier samples, although they have not converged."""
-        known = self._fit.samples
-        for number in known.keys() & set(numbers):
-            known[number] = replace(known[number], converged=False)
-
-    def _ends_in_time(self, at: Round, place: int, pace: Pace) -> bool:
-        """Return whether a batch does, or a pair of them with all their refinement.
-
-        The first pair is fitted in any case.
-        """
-        if not at.rough and at.number:
-            return pace.allows()
-        if place % 2:
-            return True
-        pairs = place // 2
-        return pace.allows(1 + _REFINING * (pairs + 1)) or not pairs
-
-    def _starts(
-        self, newton: GaussNewton, numbers: Sequence[int]
-    ) -> Float[Tensor, "b p"]:
-        """Return earlier fits; else the mode, or the antithetic twin's reflection."""
-        known, mode = self._fit.samples, self._mode
-        starts = torch.stack([known[n].eps if n in known else mode for n in numbers])
-        new = [i for i, n in enumerate(numbers) if n % 2 and n not in known]
-        if new:
-            twins = torch.stack([known[numbers[i] - 1].eps for i in new])
-            target, apply = newton.target.select(torch.tensor(new)), newton.model.apply
-            both = [starts[new], 2 * mode - twins]
-            values = [target.value(eps, apply(eps)) for eps in both]
-            better = values[1] < values[0]
-            starts[new] = torch.where(better[:, None], both[1], both[0])
-        return starts
+        newton = perturbed(newton, fit.seed, numbers)
+        if fit.batch is None:
+            fit.batch = Samples.at(_starts(fit, newton, numbers))
+        fitted = fit_samples(
+            newton,
+            fit.batch,
+            steps=fit.settings.newton_steps,
+            tolerance=tolerance,
+            save=lambda batch: fit.save(batch=batch),
+            teams=fit.teams,
+        )
+        for row, number in enumerate(numbers):
+            fit.samples[number] = fitted.select(torch.tensor([row]))
+        fit.save(batch=None, round=replace(at, batches=place + 1))
 
 
-def perturbed_target(
-    target: Target, model: ForwardModel, seed: int, numbers: Sequence[int]
-) -> Target:
+def _starts(
+    fit: Fit, newton: GaussNewton, numbers: Sequence[int]
+) -> Float[Tensor, "b p"]:
+    """Return earlier fits; else the mode, or the antithetic twin's reflection."""
+    assert fit.mode is not None
+    known, mode = fit.samples, fit.mode.eps
+    starts = [known[n].eps[0] if n in known else mode for n in numbers]
+    starts = torch.stack(starts)
+    new = [i for i, n in enumerate(numbers) if n % 2 and n not in known]
+    if new:
+        twins = torch.cat([known[numbers[i] - 1].eps for i in new])
+        some, apply = newton.select(torch.tensor(new)), newton.model.apply
+        both = [starts[new], 2 * mode - twins]
+        values = [some.value(eps, apply(eps)) for eps in both]
+        better = values[1] < values[0]
+        starts[new] = torch.where(better[:, None], both[1], both[0])
+    return starts
+
+
+def perturbed(newton: GaussNewton, seed: int, numbers: Sequence[int]) -> GaussNewton:
     """Return the objectives of these samples: 2k and 2k + 1 are antithetic."""
-    y, data, centres = target.y, [], []
+    y, data, centres = newton.y, [], []
     for number in numbers:
-        eta, xi = white_noise(model, seed, number // 2)
+        eta, xi = white_noise(newton.model, seed, number // 2)
         sign = 1.0 if number % 2 == 0 else -1.0
-        data.append(y + sign * target.noise.coloured(eta).to(y))
+        data.append(y + sign * newton.noise.coloured(eta).to(y))
         centres.append(sign * xi)
-    return replace(target, y=torch.stack(data), centre=torch.stack(centres))
+    return replace(newton, y=torch.stack(data), centre=torch.stack(centres))
 
 
 def fit_samples(
     newton: GaussNewton,
-    at: Batch,
+    at: Samples,
     *,
     steps: int,
     tolerance: float,
-    save: Callable[[Batch], None] | None = None,
+    save: Callable[[Samples], None] | None = None,
     teams: Group | None = None,
-) -> list[Fitted]:
+) -> Samples:
     """Make ``steps`` at most, until they expect decreases below ``tolerance`` [nats].
 
     A tolerance in nats does not depend on the size of the signal, as a relative
@@ -234,41 +214,30 @@ def fit_samples(
     FloatingPointError
         If a prediction, the objective or a solve is not finite.
     """
-    going, tangent, teams = at.going, None, teams or Group()
+    tangent, teams = None, teams or Group()
     while True:
-        where, members = f"{newton.stage}, step {at.steps}", torch.nonzero(going)[:, 0]
+        where = f"{newton.stage}, step {at.steps}"
+        members = torch.nonzero(~at.converged)[:, 0]
         share, counts = teams.share(len(members))
-        own = members[share]
-        eps, decrease, count = (
-            at.eps[own],
-            at.expected_decrease[own],
-            at.iterations[own],
-        )
-        moved = torch.ones_like(own, dtype=torch.bool)
-        if len(own):
+        own = at.select(members[share])
+        eps, decrease, count = own.eps, own.expected_decrease, own.iterations
+        moved = torch.ones_like(own.converged)
+        if len(eps):
             if tangent is None:
                 tangent = newton.model.linearise(eps)
             require_finite(where, prediction=tangent.prediction)
-            step = newton.select(own).step(tangent, eps, where)
+            step = newton.select(members[share]).step(tangent, eps, where)
             eps, decrease, moved = step.eps, step.expected_decrease, step.moved
             count, tangent = count + step.solution.iterations, step.tangent
         found = [teams.gather(x, counts, dim=0) for x in (eps, decrease, count, moved)]
-        every, left, iterations = (
-            x.clone() for x in (at.eps, at.expected_decrease, at.iterations)
-        )
-        every[members], left[members], iterations[members] = found[:3]
         ended = (found[1] < tolerance) | ~found[3]
-        going = going.clone()
-        going[at.going] = ~ended
-        at = Batch(
-            eps=every,
-            going=going,
-            expected_decrease=left,
-            iterations=iterations,
-            steps=at.steps + 1,
-        )
-        if not bool(going.any()) or at.steps >= steps:
-            return at.fitted(tolerance)
+        names = ("eps", "expected_decrease", "iterations", "converged")
+        columns = {name: getattr(at, name).clone() for name in names}
+        for column, new in zip(columns.values(), (*found[:3], ended), strict=True):
+            column[members] = new
+        at = Samples(**columns, steps=at.steps + 1)
+        if bool(at.converged.all()) or at.steps >= steps:
+            return replace(at, converged=at.expected_decrease < tolerance, steps=0)
         # Made anew where samples have left the batch, as it is after a restart.
         tangent = None if bool(ended.any()) else tangent
         if save is not None:

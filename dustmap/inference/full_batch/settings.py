@@ -38,12 +38,11 @@ class FullBatch:
         Samples need less accuracy than the mean, since they scatter. For a non-linear
         model, ``newton_tolerance`` applies instead.
     refine
-        Whether samples of a non-linear model, or its mode where there are none, are
-        refined by accurate solves. A map that residuals are only learnt from does not
-        merit them.
+        Refine samples of a non-linear model, or its mode where there are none, by
+        accurate solves. A map that residuals are only learnt from does not merit them.
     probes
-        Solves at the mode of a non-linear model that tell how much of each latent
-        number observations determine; 0 for none.
+        Solves at the mode of a non-linear model that estimate how well observations
+        determine each latent number; 0 for none.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)

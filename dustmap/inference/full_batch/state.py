@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from dustmap.checkpoint import (
     Checkpointer,
-    NoCheckpoints,
     State,
     check_state,
     flatten,
@@ -25,7 +25,6 @@ from dustmap.inference.full_batch.gauss_newton import (
     GaussNewton,
     OnStep,
     Precision,
-    Target,
     quiet,
 )
 from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimited
@@ -59,72 +58,71 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """A sample of a non-linear model and the status of its fit.
+class Samples:
+    """Samples of a non-linear model, and the status of their fits.
 
     ``expected_decrease`` is that of the objective in the last step [nats];
-    ``iterations`` are those of conjugate gradients in all steps of its last round.
-    """
-
-    eps: Float[Tensor, " p"]
-    expected_decrease: float
-    iterations: int
-    converged: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Samples that are fitted in lockstep, between two of their Gauss–Newton steps.
-
-    ``going`` are those whose steps have not ended; the rest as of :class:`Fitted`.
+    ``iterations`` are those of conjugate gradients in all steps of the last round.
+    ``converged`` says, of a batch between two of its ``steps``, which have ended.
     """
 
     eps: Float[Tensor, "b p"]
-    going: Bool[Tensor, " b"]
     expected_decrease: Float[Tensor, " b"]
     iterations: Int[Tensor, " b"]
+    converged: Bool[Tensor, " b"]
     steps: int = 0
 
     @classmethod
-    def at(cls, eps: Float[Tensor, "b p"]) -> Batch:
+    def at(cls, eps: Float[Tensor, "b p"]) -> Samples:
         """Begin before the first step."""
         zeros = torch.zeros(len(eps), dtype=torch.float64, device=eps.device)
         return cls(
             eps=eps,
-            going=torch.ones_like(zeros, dtype=torch.bool),
             expected_decrease=zeros + math.inf,
             iterations=zeros.long(),
+            converged=zeros.bool(),
         )
 
-    def fitted(self, tolerance: float) -> list[Fitted]:
-        """Split; those have converged whose last step expected less than this."""
-        return [
-            Fitted(eps=eps, expected_decrease=e, iterations=n, converged=e < tolerance)
-            for eps, e, n in zip(
-                self.eps.unbind(),
-                self.expected_decrease.tolist(),
-                self.iterations.tolist(),
-                strict=True,
-            )
-        ]
+    @classmethod
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
+        """Join batches."""
+        names = ("eps", "expected_decrease", "iterations", "converged")
+        columns: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in parts]) for name in names
+        }
+        return cls(**columns)
+
+    def select(self, index: Int[Tensor, " k"]) -> Samples:
+        """Return some of the samples."""
+        return replace(
+            self,
+            eps=self.eps[index],
+            expected_decrease=self.expected_decrease[index],
+            iterations=self.iterations[index],
+            converged=self.converged[index],
+        )
+
+    @property
+    def message(self) -> str:
+        """One-line summary."""
+        worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
+        tail = (
+            f"{most} iterations at most; the last step raised the log posterior by "
+            f"at most {worst:.3g} nats"
+        )
+        failed = int((~self.converged).sum())
+        if not failed:
+            return f"each fitted by itself, {tail}"
+        return f"{failed} of {len(self.converged)} did not converge ({tail})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round of sample fits.
+    """One round of sample fits, with Σ ``total``.
 
-    Parameters
-    ----------
-    total
-        Its Σ.
-    rough
-        Whether it is one of the first rounds, of a few rough samples.
-    number
-        From 0, separately for rough and final rounds.
-    batches
-        Number of batches fitted in it.
-    finished
-        Whether no round follows.
+    The first rounds, of a few samples, are ``rough``. ``number`` counts from 0,
+    separately for rough and final rounds, and ``batches`` those fitted in it. No round
+    follows one that is ``finished``.
     """
 
     total: Float[Tensor, " n"]
@@ -160,7 +158,7 @@ class Fit:
     seed: int = -1
     blocks: Solution | None = None
     round: Round | None = None
-    batch: Batch | None = None
+    batch: Samples | None = None
     share_settled: bool = True
     out_of_time: bool = False
     preconditioner: NystromPreconditioner | None = None
@@ -186,9 +184,9 @@ class Fit:
         self._blurred = None if noise.blur is None else model.at(noise.blur)
         self.on_step, self.time_left = on_step or quiet, time_left
         self.teams = Group() if teams is None else teams
-        self.samples: dict[int, Fitted] = {}
-        self._checkpointer = checkpointer or NoCheckpoints()
-        state = self._checkpointer.restore()
+        self.samples: dict[int, Samples] = {}
+        self._checkpointer = checkpointer
+        state = None if checkpointer is None else checkpointer.restore()
         if state is not None:
             self._restore(state)
 
@@ -199,7 +197,7 @@ class Fit:
 
     @property
     def inexact(self) -> bool:
-        """Whether the tangent or Σ changes with ε, so that one step is not enough."""
+        """True if the tangent or Σ changes with ε: one step is not enough."""
         return not self.model.linear or self.noise.depends_on_field
 
     def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
@@ -280,7 +278,8 @@ class Fit:
         """Return steps to the mode for this Σ, with the current preconditioner."""
         return GaussNewton(
             model=self.model,
-            target=Target(y=self.y, noise=self.noise.at(total)),
+            y=self.y,
+            noise=self.noise.at(total),
             preconditioner=self.preconditioner,
             on_step=self.on_step,
             **options,
@@ -321,6 +320,8 @@ class Fit:
         """Record progress by name, and save the state."""
         for name, value in progress.items():
             setattr(self, name, value)
+        if self._checkpointer is None:
+            return
         state = self._values()
         names = ("origin", "search", "mode", "blocks", "round", "batch")
         parts = {name: getattr(self, name) for name in names}
@@ -344,14 +345,27 @@ class Fit:
 
     def _restore(self, state: State) -> None:
         """Go on from a state, or raise a ValueError if it belongs to another fit."""
-        examples, expected = self._examples(), self._values()
+        p, n = self.y.new_zeros(self.model.latent_size), torch.zeros_like(self.y)
+        sample = Samples.at(p[None])
+        solution = Solution(
+            value=p[None],
+            residual=sample.expected_decrease,
+            iterations=sample.iterations,
+            converged=sample.converged,
+        )
+        examples: dict[str, Any] = {
+            "origin": Origin(eps=p, total=n, generator=self.generator.get_state()),
+            "search": Iterate(eps=p, total=n),
+            "mode": Mode(eps=p, steps=0, converged=False, solution=solution),
+            "blocks": solution,
+            "round": Round(total=n),
+            "batch": sample,
+            **{f"sample {i}": sample for i in range(self.settings.samples)},
+        }
+        expected = self._values()
         for name, example in examples.items():
             expected |= flatten(name, example)
-        rows = {
-            name
-            for name, value in expected.items()
-            if name.startswith(("blocks.", "batch.")) and isinstance(value, Tensor)
-        }
+        rows = [n for n in expected if n.startswith(("blocks.", "batch."))]
         check_state(state, expected, optional=examples, any_length=rows)
         if state["count"] != self.settings.samples:
             raise ValueError(
@@ -377,22 +391,3 @@ class Fit:
         self.generator.set_state(state["generator"])
         for name in ("share_settled", "seed", "out_of_time", "iterations"):
             setattr(self, name, state[name])
-
-    def _examples(self) -> dict[str, Any]:
-        """Return an example of every part of a state of this fit."""
-        p = self.y.new_zeros(self.model.latent_size)
-        n = torch.zeros_like(self.y)
-        zero = torch.zeros(1, dtype=torch.float64, device=p.device)
-        solution = Solution(
-            value=p[None], residual=zero, iterations=zero.long(), converged=zero.bool()
-        )
-        fitted = Fitted(eps=p, expected_decrease=0.0, iterations=0, converged=False)
-        return {
-            "origin": Origin(eps=p, total=n, generator=self.generator.get_state()),
-            "search": Iterate(eps=p, total=n),
-            "mode": Mode(eps=p, steps=0, converged=False, solution=solution),
-            "blocks": solution,
-            "round": Round(total=n),
-            "batch": Batch.at(p[None]),
-            **{f"sample {i}": fitted for i in range(self.settings.samples)},
-        }

@@ -30,8 +30,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.kernels import Kernel, OctaveMatern, Radial
-from dustmap.kernels.mixture import LONGEST, mixture, octaves, share
+from dustmap.kernels import Kernel, Radial
+from dustmap.mixture import LONGEST, OctaveMatern, mixture, octaves, share
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import TorusModes
 

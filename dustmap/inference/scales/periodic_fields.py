@@ -18,8 +18,7 @@ from torch import Tensor
 from dustmap.functionals import LineIntegrals, Nodes, StepsOutwards
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Radial
-from dustmap.linalg.compiled_rows import Rows
-from dustmap.linalg.sparse import SparseMatrix
+from dustmap.linalg.sparse import Rows, SparseMatrix
 from dustmap.models.means import Mean
 from dustmap.whitening import TorusWhitening
 

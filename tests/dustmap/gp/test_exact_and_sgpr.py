@@ -16,7 +16,7 @@ from dustmap.functionals import (
 )
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.sgpr import SGPR
-from dustmap.kernels import Constant, Matern32, Matern52, SquaredExponential
+from dustmap.kernels import Matern32, Matern52, SquaredExponential
 from tests.reference import (
     Covariance,
     conditional_covariance,
@@ -211,10 +211,10 @@ def test_gradients_do_not_depend_on_how_the_rows_are_cut(problem, monkeypatch):
             assert_allclose(parts[1][name], slope, rtol=1e-10)
 
 
-def test_a_sum_of_kernels_in_five_dimensions():
+def test_five_lengthscales_have_gradients():
     x = positions(30, 8, dimension=5)
     y = x.sum(dim=1)
-    kernel = Matern32(lengthscale=(1.0, 2.0, 3.0, 4.0, 5.0)) + Constant(variance=2.0)
+    kernel = Matern32(lengthscale=(1.0, 2.0, 3.0, 4.0, 5.0))
     for model in (
         ExactGP(kernel, PointValues(x), y, noise=0.1),
         SGPR(kernel, PointValues(x), y, x[:10], noise=0.1),
@@ -222,7 +222,7 @@ def test_a_sum_of_kernels_in_five_dimensions():
         gradient = model.value_and_gradient()[1]
         for name, slope in finite_differences(model).items():
             assert_allclose(gradient[name], slope, rtol=1e-4, atol=1e-5)
-        assert gradient["0.lengthscale"].shape == (5,)
+        assert gradient["lengthscale"].shape == (5,)
 
 
 def test_a_jitter_keeps_the_bound_below_the_evidence():

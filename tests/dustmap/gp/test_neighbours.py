@@ -10,7 +10,6 @@ from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.neighbours import NeighbourGP
 from dustmap.kernels import (
-    Constant,
     Matern12,
     Matern32,
     Matern52,
@@ -164,7 +163,6 @@ def test_rows_at_one_place_without_noise_have_a_factor_by_the_jitter():
     [
         ({"count": 0}, "at least one neighbour"),
         ({"jitter": 1.0}, r"jitter lies in \[0, 1\)"),
-        ({"kernel": Constant(variance=1.0)}, "radial kernel, got Constant"),
     ],
 )
 def test_what_neighbours_cannot_do_is_refused(changes, said):

@@ -15,7 +15,8 @@ from dustmap.inference.scales.band_power import (
     fitted_octaves,
     spectral_slope,
 )
-from dustmap.kernels import Matern12, OctaveMatern, SquaredExponential
+from dustmap.kernels import Matern12, SquaredExponential
+from dustmap.mixture import OctaveMatern
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.whitening import TorusWhitening

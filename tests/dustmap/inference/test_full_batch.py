@@ -85,18 +85,6 @@ def test_the_mean_is_that_of_dense_algebra(name, dimension, refinement, fine, we
         assert largest_error(model.at(others).apply(result.mean), seen) < 1e-8
 
 
-def test_the_mean_is_that_of_the_gaussian_process_behind_the_features():
-    # With r = 1 the features lose nothing of W's functionals: an exact GP on them.
-    model, oracle, y, noise = tiny()
-    gain = np.linalg.solve(
-        oracle.covariance + np.diag(noise.numpy()), y.numpy() - oracle.offset
-    )
-    settings = FullBatch(solver=TIGHT, samples=0)
-    result = infer(model, y, noise, settings=settings, generator=rng())
-    exact = oracle.offset + oracle.covariance @ gain
-    assert largest_error(result.prediction, exact) < 1e-8
-
-
 @pytest.mark.parametrize("subgrid", [False, True])
 def test_samples_have_the_posterior_covariance(subgrid):
     model, oracle, y, noise = one_dimension()
@@ -168,33 +156,6 @@ def test_a_preconditioner_changes_the_work_and_not_the_result():
     assert steps[1] < 0.6 * steps[0]
 
 
-def test_preconditioned_samples_solve_the_same_equations():
-    model, _, y, noise = tiny()
-    # The sketch comes before the samples: the same numbers follow it.
-    used = rng(7)
-    torch.linalg.qr(
-        torch.randn(30, model.latent_size, generator=used, dtype=torch.float64)
-    )
-    plain = infer(
-        model, y, noise, settings=FullBatch(solver=TIGHT, samples=3), generator=used
-    )
-    quick = infer(
-        model,
-        y,
-        noise,
-        settings=FullBatch(solver=TIGHT, samples=3, preconditioner_rank=30),
-        generator=rng(7),
-    )
-    assert largest_error(quick.samples, plain.samples) < 1e-8
-
-
-def test_a_rank_above_the_number_of_parameters_is_enough_for_all():
-    model, _, y, noise = tiny()
-    settings = FullBatch(solver=TIGHT, samples=0, preconditioner_rank=10_000)
-    result = infer(model, y, noise, settings=settings, generator=rng())
-    assert result.converged and int(result.mean_solution.iterations.max()) < 10
-
-
 def test_a_start_at_the_answer_needs_no_step_and_a_wrong_one_does_no_harm():
     model, _, y, noise = tiny()
     settings = FullBatch(solver=TIGHT, samples=0)
@@ -239,17 +200,6 @@ def test_too_few_iterations_are_told(samples):
     told = float(result.mean_solution.residual)
     assert told == pytest.approx(np.linalg.norm(left) / np.linalg.norm(rhs), rel=1e-6)
     assert told > 1e-3
-
-
-def test_samples_that_did_not_converge_are_told_beside_a_mean_that_did():
-    model, _, _, noise = tiny()
-    # Nothing to explain: the mean is zero at once, the samples are not.
-    settings = FullBatch(solver=ConjugateGradients(rtol=1e-12, max_steps=3), samples=2)
-    result = infer(model, model.offset, noise, settings=settings, generator=rng())
-    assert bool(result.mean_solution.converged.all())
-    assert result.sample_solution is not None
-    assert not bool(result.sample_solution.converged.any())
-    assert not result.converged
 
 
 def test_a_change_of_units_changes_nothing_but_the_units():

@@ -109,21 +109,6 @@ def test_weights_are_those_of_a_scale_mixture():
     assert float(weighing.weights[-1]) < 0.1
 
 
-def test_the_spread_of_samples_counts_as_a_residual():
-    squares = torch.tensor([0.0, 1.0, 9.0], dtype=torch.float64)
-    one, zero = torch.ones_like(squares), torch.zeros_like(squares)
-    noise = StudentT(stated=one, degrees=4.0, learn_degrees=False)
-    found = noise.prepared(one, 1.0, rng()).updated(zero, squares, zero)
-    torch.testing.assert_close(found.weights, 5 / (4 + squares))
-    torch.testing.assert_close(found.variance, (4 + squares) / 5)
-
-
-def test_without_degrees_every_weight_is_one():
-    weighing = reweighed(np.array([0.0, 50.0]))
-    assert weighing.degrees is None
-    assert bool((weighing.weights == 1).all())
-
-
 def quantiles(distribution, count):
     return distribution.ppf((np.arange(count) + 0.5) / count)
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -16,10 +13,8 @@ import torch
 from checkpoint_cases import (
     CASES,
     Recorder,
-    StoppedError,
     alone,
     assert_same,
-    flat,
     interrupted,
     linear,
     restored,
@@ -87,13 +82,6 @@ def test_a_run_may_be_interrupted_again_and_again(name, interval):
     assert stops >= steps // interval - 1
 
 
-def test_it_learns_what_it_would_have_learnt():
-    result, _ = whole("everything")
-    assert result.common_noise > 0
-    assert result.subgrid_share != 1.0
-    assert result.degrees != 4.0
-
-
 def test_finer_steps_to_the_mode_are_resumed_too(monkeypatch):
     # So little may be left that rough steps never suffice.
     monkeypatch.setattr(mode, "DECREMENT_LIMIT", 1e-6)
@@ -124,43 +112,6 @@ def test_what_is_saved_is_small():
     # ε, Σ, the mode and its last solve, the preconditioner's ε and Σ.
     most = 8 * ((4 + settings.samples) * p + 5 * n) + 3 * 5056 + 10_000
     assert max(len(files[0]) for files in recorder.files.values()) < most
-
-
-@pytest.mark.slow
-def test_a_new_process_ends_with_the_same_bits(tmp_path):
-    result, steps = whole("everything")
-    recorder = Recorder(stop=2 * steps // 3)
-    with pytest.raises(StoppedError):
-        run(CASES["everything"], recorder)
-    tensors, rest = recorder.files[2 * steps // 3]
-    (tmp_path / "state.safetensors").write_bytes(tensors)
-    (tmp_path / "state.json").write_text(rest)
-    here = Path(__file__).parent
-    program = """
-import sys
-from pathlib import Path
-
-sys.path[:0] = [sys.argv[1], sys.argv[2]]
-import safetensors.torch
-from checkpoint_cases import CASES, Recorder, flat
-from test_resumed import run
-import torch
-
-# Sums depend on the number of threads.
-torch.set_num_threads(int(sys.argv[4]))
-place = Path(sys.argv[3])
-files = (place / "state.safetensors").read_bytes(), (place / "state.json").read_text()
-found = flat(run(CASES["everything"], Recorder(files=files)))
-tensors = {k: v.clone() for k, v in found.items() if isinstance(v, torch.Tensor)}
-safetensors.torch.save_file(tensors, place / "result.safetensors")
-"""
-    where = [str(here), str(here.parents[1]), str(tmp_path)]
-    argv = [sys.executable, "-c", program, *where, str(torch.get_num_threads())]
-    subprocess.run(argv, check=True, timeout=240)
-    found = safetensors.torch.load_file(tmp_path / "result.safetensors")
-    for name, value in flat(result).items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(found[name], value), name
 
 
 @functools.cache

@@ -10,8 +10,6 @@ import torch
 from test_lanczos import with_spectrum
 
 from dustmap.linalg.ciq import CIQ, RootQuadrature, RootWarning
-from dustmap.linalg.lanczos import SpectralBounds, spectral_bounds
-from dustmap.linalg.minres import MultiShiftMinres
 
 SIZE = 80
 
@@ -55,8 +53,8 @@ def relative(found, exact):
     return (found - exact).norm(dim=1) / torch.where(scale > 0, scale, 1.0)
 
 
-def ciq(rtol=1e-3, max_steps=200, **kwargs):
-    return CIQ(solver=MultiShiftMinres(rtol=rtol, max_steps=max_steps), **kwargs)
+def ciq(rtol=1e-3, max_steps=200):
+    return CIQ(rtol=rtol, max_steps=max_steps)
 
 
 # The last digits of the last ones are beyond products in float64.
@@ -101,41 +99,6 @@ def test_too_few_steps_warn_and_fail(condition, generator):
     assert solution.iterations.tolist() == [15, 15, 15, 0]
 
 
-def test_eigenvalues_that_only_the_solve_sees_widen_the_bounds(generator, monkeypatch):
-    monkeypatch.setattr("dustmap.linalg.ciq._BOUND_STEPS", 2)
-    # Two steps of Lanczos see nothing of eight decades.
-    K = symmetric(decades(1e8))
-    rhs = right_hand_sides(K, generator)
-    solution = ciq(1e-3).inverse_root(lambda x: x @ K, rhs)
-    assert solution.repeats > 0 and solution.converged.all()
-    assert solution.bounds.lower <= 1e-8 * (1 + 1e-6)
-    assert (relative(solution.value, rhs @ power(K, -0.5)) <= 1e-3).all()
-
-
-def bound_wrongly(monkeypatch):
-    """Take the smallest of eigenvalues from 1e-6 to 1 for 1e-2."""
-    wrong = SpectralBounds(lower=1e-2, upper=2.0, smallest=1e-2, source="lanczos")
-    monkeypatch.setattr("dustmap.linalg.ciq.spectral_bounds", lambda *_, **__: wrong)
-
-
-def test_wrong_bounds_are_found_out(generator, monkeypatch):
-    K = symmetric(decades(1e6))
-    rhs = right_hand_sides(K, generator)
-    bound_wrongly(monkeypatch)
-    solution = ciq(1e-3).inverse_root(lambda x: x @ K, rhs)
-    assert solution.repeats > 0 and solution.converged.all()
-    assert (relative(solution.value, rhs @ power(K, -0.5)) <= 1e-3).all()
-
-
-def test_a_singular_matrix_falls_back_and_says_so(generator):
-    values = decades(1e3)
-    values[-30:] = 0
-    K = symmetric(values)
-    rows = torch.randn(3, SIZE, generator=generator, dtype=torch.float64)
-    bounds = spectral_bounds(lambda x: x @ K, rows, 80)
-    assert bounds.source == "fallback" and 0 < bounds.lower < 1e-14
-
-
 def test_digits_beyond_the_precision_are_not_claimed(generator):
     K = symmetric(decades(1e8))
     rhs = right_hand_sides(K, generator)
@@ -163,8 +126,8 @@ def test_the_number_of_points_follows_from_the_tolerance(generator):
     K = symmetric(decades(1e6))
     with pytest.raises(ValueError, match="quadrature"):
         ciq(1e-18).inverse_root(lambda x: x @ K, K[:2])
-    assert len(ciq(1e-9).inverse_root(lambda x: x @ K, K[:2]).quadrature.shifts) > 15
-    assert len(ciq().inverse_root(lambda x: x @ K, K[:2]).quadrature.shifts) == 15
+    assert ciq(1e-9).inverse_root(lambda x: x @ K, K[:2]).points > 15
+    assert ciq().inverse_root(lambda x: x @ K, K[:2]).points == 15
 
 
 @pytest.mark.parametrize("positive", [False, True])
@@ -199,21 +162,6 @@ def test_derivatives_are_those_of_the_dense_root(positive, generator):
     assert torch.autograd.gradcheck(by_ciq, (theta, rhs), fast_mode=True)
 
 
-def test_a_derivative_takes_one_more_solve(generator):
-    K = symmetric(decades(1e3)).requires_grad_(True)
-    rhs = torch.randn(2, SIZE, generator=generator, dtype=torch.float64)
-    calls = []
-
-    def product(x):
-        calls.append(len(x))
-        return x @ K
-
-    solution = ciq(1e-6).inverse_root(product, rhs)
-    forward = len(calls)
-    solution.value.sum().backward()
-    assert len(calls) - forward <= forward and K.grad is not None
-
-
 def test_a_derivative_that_did_not_converge_warns(generator):
     K = symmetric(decades(1e6)).requires_grad_(True)
     smooth = (K @ K).detach()[:1]
@@ -227,7 +175,7 @@ def test_a_gradient_that_sees_more_of_the_spectrum_warns(generator):
     K = symmetric(decades(1e8)).requires_grad_(True)
     smooth = torch.linalg.matrix_power(K.detach(), 3)[:1]
     solution = ciq(1e-3).inverse_root(lambda x: x @ K, smooth)
-    assert solution.converged.all() and solution.bounds.lower > 1e-7
+    assert solution.converged.all() and solution.smallest > 1e-4
     white = torch.randn(1, SIZE, generator=generator, dtype=torch.float64)
     with pytest.warns(RootWarning, match="gradient"):
         (solution.value * white).sum().backward()
@@ -254,36 +202,23 @@ def test_the_shortest_rule_is_taken():
         RootQuadrature.within(1e-12, 1.0, 1e-18)
 
 
-@pytest.mark.parametrize(("lower", "upper"), [(0.0, 1.0), (2.0, 1.0), (1.0, np.inf)])
-def test_intervals_are_checked(lower, upper):
-    with pytest.raises(ValueError, match="lower"):
-        RootQuadrature.build(lower, upper, 5)
-
-
 def test_settings_are_checked():
-    with pytest.raises(ValueError, match="bounds"):
-        SpectralBounds(lower=0.0, upper=1.0, smallest=0.0, source="floor")
+    with pytest.raises(ValueError, match="rtol"):
+        CIQ(rtol=0.0)
+    with pytest.raises(ValueError, match="max_steps"):
+        CIQ(max_steps=0)
 
 
-def test_a_known_floor_saves_repeats(generator):
+def test_a_known_floor_is_the_smallest_eigenvalue(generator):
     K = symmetric(clustered(1e6))
     rhs = right_hand_sides(K, generator)
     known = ciq(1e-6).inverse_root(lambda x: x @ K, rhs, floor=1e-6)
-    assert known.bounds.source == "floor" and known.repeats == 0
-    assert known.converged.all() and known.bounds.smallest == pytest.approx(1e-6)
+    assert known.converged.all() and known.smallest == 1e-6
     error = relative(known.value, rhs @ power(K, -0.5))
     assert (error <= known.error + 1e-15).all()
     # A floor that rounding cannot tell from zero is none.
     found = ciq(1e-6).inverse_root(lambda x: x @ K, rhs, floor=1e-18)
-    assert found.bounds.source == "lanczos"
-
-
-def test_what_rounding_spoils_is_not_solved_again(generator):
-    K = symmetric(decades(1e6, 200))
-    rhs = right_hand_sides(K, generator)
-    with pytest.warns(RootWarning):
-        solution = ciq(5e-11).inverse_root(lambda x: x @ K, rhs)
-    assert not solution.converged[0] and int(solution.iterations.max()) <= 200
+    assert found.smallest > 1e-9
 
 
 def test_the_status_is_that_of_the_bound(generator):
@@ -298,14 +233,3 @@ def test_the_status_is_that_of_the_bound(generator):
         assert (relative(found.value, rhs @ power(K, -0.5)) <= found.error).all()
         seen.update(found.converged[:3].tolist())
     assert seen == {False, True}
-
-
-def test_eigenvalues_outside_of_the_quadrature_are_no_root(generator, monkeypatch):
-    K = symmetric(decades(1e6))
-    rhs = right_hand_sides(K, generator)
-    monkeypatch.setattr("dustmap.linalg.ciq._REPEATS", 0)
-    bound_wrongly(monkeypatch)
-    with pytest.warns(RootWarning):
-        solution = ciq(1e-3).inverse_root(lambda x: x @ K, rhs)
-    assert not solution.converged[:3].any()
-    assert relative(solution.value, rhs @ power(K, -0.5))[0] > 1e-3

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 import torch
 
-import dustmap.linalg.compiled_rows as subject
+import dustmap.linalg.sparse as subject
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.testing import check_linear_operator
 
@@ -110,16 +110,6 @@ def test_wide_vectors_and_few_accumulators_change_nothing(monkeypatch, generator
     assert torch.allclose(sparse.rmatvec(y), expected, rtol=1e-12)
 
 
-def test_a_single_column_is_summed_in_double_precision(generator):
-    # 40,000 equal entries of one sign: sums in float32 drift by 1e-5.
-    values = np.full((40_000, 1), 0.1, dtype=np.float32)
-    sparse = SparseMatrix(scipy.sparse.csr_matrix(values), dtype=torch.float32)
-    exact = 40_000 * float(values[0, 0])
-    assert float(sparse.rmatvec(torch.ones(40_000))) == pytest.approx(exact, rel=1e-7)
-    wide = SparseMatrix(scipy.sparse.csr_matrix(values.T), dtype=torch.float32)
-    assert float(wide.matvec(torch.ones(40_000))) == pytest.approx(exact, rel=1e-7)
-
-
 def test_products_whose_derivative_is_needed_are_refused():
     sparse = SparseMatrix(random_matrix(7, 4))
     x, y = torch.ones(4).double(), torch.ones(7).double()
@@ -130,13 +120,6 @@ def test_products_whose_derivative_is_needed_are_refused():
     ):
         with pytest.raises(RuntimeError, match="requires grad"):
             product(*vectors)
-
-
-def test_memory_is_that_of_the_entries_once():
-    matrix = random_matrix(60, 30)
-    sparse = SparseMatrix(matrix, dtype=torch.float32)
-    assert sparse.bytes == 8 * matrix.nnz + 8 * 61
-    assert SparseMatrix(matrix).bytes == 12 * matrix.nnz + 8 * 61
 
 
 def test_what_does_not_fit_is_refused():

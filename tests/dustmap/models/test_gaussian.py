@@ -9,9 +9,6 @@ import torch
 from reference import (
     conditional_covariance,
     conditional_features,
-    exact_posterior,
-    log_evidence,
-    woodbury_posterior,
 )
 
 from dustmap.functionals import (
@@ -23,7 +20,7 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid, Torus
-from dustmap.kernels import KERNELS, Matern32, Matern52
+from dustmap.kernels import KERNELS, Matern52
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.means import ConstantMean
 from dustmap.testing import check_forward_model
@@ -187,25 +184,6 @@ def test_nothing_is_left_over_where_the_grid_is_the_field(generator):
         )
         == 0.0
     )
-
-
-def test_the_posterior_in_epsilon_is_the_dense_one_of_the_field(generator):
-    model = model_of(kernel=Matern32(lengthscale=1.5), generator=generator)
-    W, K_fu, K_uu = dense_pieces(model)
-    Phi = model.operator.to_dense().numpy()
-    rng = np.random.default_rng(5)
-    noise, y = rng.uniform(0.01, 0.1, len(Phi)), rng.normal(size=len(Phi))
-    mean, covariance = woodbury_posterior(Phi, y, noise)
-    # The field's model that has Φ: observations of E[L f | u].
-    K_nu = W @ K_fu
-    K_nn = K_nu @ np.linalg.solve(K_uu, K_nu.T)
-    exact, spread = exact_posterior(K_nn, K_nu.T, K_uu, y, noise)
-    root = model.whitening.refined(1).colour(torch.eye(model.latent_size).double())
-    np.testing.assert_allclose(root.numpy().T @ mean, exact, atol=1e-9)
-    found = root.numpy().T @ covariance @ root.numpy()
-    np.testing.assert_allclose(found, spread, atol=1e-9)
-    white = log_evidence(Phi @ Phi.T, y, noise)
-    assert white == pytest.approx(log_evidence(K_nn, y, noise))
 
 
 def test_the_same_field_is_seen_through_other_functionals(generator):

@@ -20,7 +20,6 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.kernels import Matern32
-from dustmap.models import lognormal
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.testing import check_forward_model
@@ -188,25 +187,6 @@ def test_a_coloured_density_is_seen_as_its_parameters_are():
         assert bool((variance > 0).all())
 
 
-def test_products_of_the_tangent_with_weights_are_its_own():
-    model = model_of(2)
-    operator = model.linearise(normal(model)).operator
-    Phi, x = operator.to_dense(), normal(model, seed=6, count=2)
-    weights = torch.rand(len(Phi), generator=rng(5), dtype=torch.float64)
-    exact = x @ (Phi.mT * weights) @ Phi
-    torch.testing.assert_close(operator.gram(x, weights), exact, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("variance", [0.8, 9.0])
-def test_predictions_are_positive_with_what_the_grid_cannot_resolve(variance):
-    model = model_of(2, variance=variance)
-    assert model.positive and not model.linear
-    eps = normal(model, count=200)
-    prediction = model.apply(eps)
-    assert float(prediction.min()) > 0
-    assert float((prediction + model.residual_draws(eps, rng(3))).min()) > 0
-
-
 def test_residual_draws_are_log_normal_with_the_variance_told():
     model, count = model_of(2), 20_000
     eps = normal(model)
@@ -236,27 +216,6 @@ def test_a_ray_without_length_sees_nothing_without_scatter(dtype):
     assert float(tangent.prediction[0]) == float(tangent.variance[0]) == 0.0
     draws = model.residual_draws(eps, rng(3))
     assert bool((draws[:, 0] == 0).all()) and bool((draws[:, 1:] != 0).all())
-
-
-def test_another_share_or_other_places_measure_nothing_anew(monkeypatch):
-    model = model_of(2)
-    local = model.local
-    monkeypatch.delattr(lognormal, "local_residual")
-    points = PointValues(torch.zeros(1, 2))
-    for alike in (model.at(points), model.with_subgrid_share(0.5)):
-        assert alike.local == local
-
-
-def test_what_stands_in_the_padding_is_never_seen():
-    model = model_of(2)
-    eps = normal(model)
-    before = model.apply(eps)
-    shape, box = model.whitening.torus.shape, dense_torus.torus(2).grid.shape
-    outside = torch.ones(shape, dtype=torch.bool)
-    outside[tuple(slice(0, n) for n in box)] = False
-    assert bool(outside.any())
-    model._log_mean = torch.where(outside.reshape(-1), 50.0, model._log_mean)
-    torch.testing.assert_close(model.apply(eps), before, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("refinement", [1, 2])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from dense_box import CASES, OFFSET, box, fresh_model, grid_of, whitened
+from dense_box import CASES, box, fresh_model, grid_of, whitened
 from reference import conditional_covariance
 
 from dustmap.covariance import functional_variance, inducing_covariance
-from dustmap.functionals import GaussLegendre, LineIntegrals, MonteCarlo, PointValues
-from dustmap.grid import Grid
-from dustmap.kernels import Matern32
+from dustmap.functionals import LineIntegrals, MonteCarlo, PointValues
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits, toeplitz_solve
 from dustmap.models import rowwise
@@ -95,13 +93,6 @@ def test_joint_residuals_are_the_conditional_covariance(case, generator):
     assert (np.abs(sampled - exact) <= 5 * deviation / np.sqrt(4000) + 1e-9).all()
 
 
-def test_apply_adds_the_mean_function():
-    problem = box(2, "matern32", 2.0)
-    zero = torch.zeros(problem.model.latent_size, dtype=torch.float64)
-    points = fresh_model(problem).apply(zero)[:5]
-    torch.testing.assert_close(points, torch.full((5,), OFFSET, dtype=torch.float64))
-
-
 def test_a_solve_that_stops_early_only_widens_the_residual():
     problem = box(2, "matern32", 2.0)
     exact = all_rows(fresh_model(problem)).variance
@@ -148,22 +139,6 @@ def test_what_rounding_leaves_below_zero_is_counted_and_zero():
     assert model.report.below_zero > 0
     assert -1e-9 < model.report.lowest < 0
     assert f"{model.report.below_zero} conditional variances" in str(model.report)
-
-
-def test_joint_draws_of_too_many_observations_are_refused(generator, monkeypatch):
-    monkeypatch.setattr(rowwise, "_DENSE", 10)
-    points = torch.rand(12, 1, generator=generator, dtype=torch.float64)
-    model = RowwiseGaussian(whitened(1, "matern32", 1.0), PointValues(points))
-    with pytest.raises(ValueError, match=r"joint residuals of 12 .* limited to 10"):
-        model.residual_draws(torch.zeros(1, 1), generator)
-
-
-def test_functionals_of_another_dimension_are_refused():
-    with pytest.raises(ValueError, match="1-D do not fit inducing points in 2-D"):
-        RowwiseGaussian(
-            whitened(2, "matern32", 1.0),
-            PointValues(torch.zeros(3, 1, dtype=torch.float64)),
-        )
 
 
 def test_another_kernel_keeps_the_embedding_and_goes_on_counting():
@@ -269,27 +244,3 @@ def test_rows_have_the_derivatives_of_dense_algebra(case, generator):
 
     exact, ours = gradients(dense_rows), gradients(rows_under)
     torch.testing.assert_close(ours, exact, rtol=1e-7, atol=1e-7)
-
-
-def test_rounding_in_an_early_stopped_solve_never_makes_a_variance_smaller(generator):
-    kernel = Matern32(lengthscale=4.0)
-    grid = Grid(shape=(9, 9, 4), spacing=(1.0,) * 3, origin=(0.0,) * 3)
-    ends = 3 * torch.rand(20, 3, generator=generator, dtype=torch.float64)
-    rays = LineIntegrals(ends, GaussLegendre(count=6))
-    variances = [
-        all_rows(
-            RowwiseGaussian(
-                ToeplitzWhitening(
-                    kernel,
-                    grid,
-                    lengthscales=[4.0] * 3,
-                    shape=(24, 24, 24),
-                    limits=EmbeddingLimits(clip=True),
-                    solver=ConjugateGradients(rtol=rtol, max_steps=500),
-                ),
-                rays,
-            )
-        ).variance
-        for rtol in (1e-11, 1e-3)
-    ]
-    assert bool((variances[1] >= (1 - 1e-6) * variances[0]).all())

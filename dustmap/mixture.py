@@ -23,7 +23,7 @@ from jaxtyping import Float
 from scipy.special import gamma, gammainc
 from torch import Tensor
 
-from dustmap.kernels.radial import Radial
+from dustmap.kernels import Radial
 
 # Upper end of the first octave of an `OctaveMatern`, in lengthscales.
 LONGEST = 4.0
