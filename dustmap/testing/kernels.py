@@ -29,7 +29,12 @@ def check_kernel(
     AssertionError
         If anything is wrong.
     """
-    scale = _length(kernel)
+    lengths = [
+        float(value.detach().mean())
+        for name, value in kernel.parameters().items()
+        if name.split(".")[-1] == "lengthscale"
+    ]
+    scale = sum(lengths) / len(lengths) if lengths else 1.0
     shape = (40, dimension)
     points = scale * 1.5 * torch.randn(shape, generator=generator, dtype=torch.float64)
     lags = points[1:] - points[:-1]
@@ -41,27 +46,13 @@ def check_kernel(
         _check_covariances(kernel, lags, scale, rtol)
     else:
         _check_refusals(kernel, lags)
-    periods = _periods(kernel, scale, dimension)
+    # Unlike ones, short enough that images matter; a periodic kernel's own.
+    usual = tuple(scale * (6.3 + 0.9 * d) for d in range(dimension))
+    periods = getattr(kernel, "periods", None) or usual
     periodic = kernel.periodised(periods)
     _check_images(kernel, periodic, lags[:3], periods, 50 * scale, rtol)
     lag = points[:12, None] - points[None, :12]
     _require_positive(periodic(lag), "the periodic covariance")
-
-
-def _length(kernel: Kernel) -> float:
-    """A typical length of the kernel, one for those that have none."""
-    lengths = [
-        float(value.detach().mean())
-        for name, value in kernel.parameters().items()
-        if name.split(".")[-1] == "lengthscale"
-    ]
-    return sum(lengths) / len(lengths) if lengths else 1.0
-
-
-def _periods(kernel: Kernel, scale: float, dimension: int) -> tuple[float, ...]:
-    """Unlike ones, short enough that images matter; a periodic kernel's own."""
-    own = getattr(kernel, "periods", None)
-    return own or tuple(scale * (6.3 + 0.9 * d) for d in range(dimension))
 
 
 def _check_symmetry(kernel: Kernel, lags: Tensor, rtol: float) -> None:
@@ -149,17 +140,12 @@ def _check_derivatives(kernel: Kernel, lags: Tensor, scale: float, rtol: float) 
 
 def _check_covariances(kernel: Kernel, lags: Tensor, scale: float, rtol: float) -> None:
     """``Cov(∂ρ(x), ∂ρ(x'))`` is ``k(x − x')`` differentiated by x and by x'."""
-    axes = range(lags.shape[1])
-    expected: dict[tuple[int | None, int | None], Tensor] = {(None, None): kernel(lags)}
-    for a in axes:
-        expected[a, None] = kernel(lags, a)
-        expected[None, a] = -expected[a, None]
-        for b in axes:
-            expected[a, b] = -kernel(lags, a, b)
+    orders = [None, *range(lags.shape[1])]
     top = float(kernel(torch.zeros_like(lags[:1])).detach().abs().max())
-    for (a, b), value in expected.items():
-        size = top / scale ** ((a is not None) + (b is not None))
-        what = f"Cov of orders {a} and {b}"
+    for a, b in itertools.product(orders, orders):
+        axes = [axis for axis in (a, b) if axis is not None]
+        value = kernel(lags, *axes) * (1 if b is None else -1)
+        size, what = top / scale ** len(axes), f"Cov of orders {a} and {b}"
         require_close(kernel.covariance(lags, a, b), value, size, rtol, what)
 
 

@@ -28,10 +28,9 @@ def check_forward_model(
 
     Parameters
     ----------
-    draws
-        Residual draws compared with ``v_n``.
-    variance_draws
-        How many draws the model's own ``v_n`` rests on; ``None`` if it is exact.
+    draws, variance_draws
+        Numbers of residual draws compared with ``v_n``, and of draws by which the model
+        estimates it; ``None`` if it is exact.
     rtol
         Tolerance of the tangent against central differences, by default 1e-6 in
         float64 and 1e-2 in float32.

@@ -18,20 +18,7 @@ from pipelines.cli.reporting import (
 )
 
 _REGISTRY = "DUSTMAP_REGISTRY"
-_WORKERS = click.option(
-    "--workers",
-    default=1,
-    help="Threads that sort; the result is the same for any number.",
-)
-
-
-def _print_simulation_keys(context: click.Context, _: Any, given: bool) -> None:
-    """Answer ``--help-config`` like ``--help``: whatever else is on the line."""
-    from pipelines.config import SimulateConfig, describe
-
-    if given and not context.resilient_parsing:
-        click.echo(describe(SimulateConfig))
-        context.exit()
+_WORKERS = click.option("--workers", default=1, help="Threads that sort.")
 
 
 @click.command()
@@ -41,14 +28,6 @@ def _print_simulation_keys(context: click.Context, _: Any, given: bool) -> None:
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @CONFIG
 @SETTINGS
-@click.option(
-    "--help-config",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_simulation_keys,
-    help="Print every key and its default.",
-)
 @OVERWRITE
 @reporting
 def simulate(
@@ -59,7 +38,10 @@ def simulate(
     overwrite: bool,
     **flags: int | None,
 ) -> None:
-    """Make a mock galaxy: dust, stars, realistic errors; the truth is kept."""
+    """Make a mock galaxy: dust, stars, realistic errors; the truth is kept.
+
+    `dustmap config --simulate` prints every key with its default.
+    """
     from pipelines.config import SimulateConfig, load_config
     from pipelines.simulate import check_outputs
     from pipelines.simulate import simulate as run
@@ -93,54 +75,31 @@ class _NamingPresets(click.Command):
     "mappings",
     multiple=True,
     metavar="CANONICAL=COLUMN[:UNIT]",
-    help="Where a canonical column comes from, e.g. distance=dist_pc:pc or "
+    help="Source of a canonical column, e.g. distance=dist_pc:pc or "
     "extinction=3.1*ebv:mag; a number stands for a constant. Repeatable.",
 )
-@click.option(
-    "--save-preset",
-    type=OUT,
-    metavar="TOML",
-    help="Save what was mapped, for --preset with other files of this form.",
-)
+@click.option("--save-preset", type=OUT, help="Save what was mapped, for --preset.")
 @click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Carry a column along.")
-@click.option(
-    "--max-bad",
-    default=0.5,
-    metavar="FRACTION",
-    help="Refuse the input if more of its rows are faulty.",
-)
-@click.option(
-    "--band",
-    help="Convert extinctions to this band, e.g. A_V, A_G, E(B-V).  [default: that of "
-    "the first SRC]",
-)
-@click.option(
-    "--declare-band",
-    help="State the band of extinctions where neither a preset nor SRC does.",
-)
+@click.option("--max-bad", default=0.5, help="Largest share of faulty rows.")
+@click.option("--band", help="A_V, A_G, E(B-V), ...  [default: that of the first SRC]")
+@click.option("--declare-band", help="State the band where no preset nor SRC does.")
 @click.option(
     "--repeats",
     type=click.Choice(["keep", "first", "error"]),
     default="keep",
-    help="What happens to objects of one source_id in several SRC: keep all, keep that "
-    "of the first SRC, or refuse them. Repeats within one SRC are faulty.",
+    help="Of objects of one source_id in several SRC keep all, keep that of the first "
+    "SRC, or refuse them. Repeats within one SRC are faulty.",
 )
 @click.option(
     "--positions", "positions_only", is_flag=True, help="Positions only, for predict."
 )
-@click.option(
-    "--any-range",
-    is_flag=True,
-    help="Accept medians of distances, extinctions and their errors that suggest "
-    "another unit.",
-)
+@click.option("--any-range", is_flag=True, help="Accept medians of unusual size.")
 @_WORKERS
 @click.option(
     "--merge",
     metavar="NSIDE,BINS",
-    help="Merge the stars of each HEALPix pixel and distance bin into one (see "
-    "`dustmap merge`); needs a folder.",
+    help="As `dustmap merge` does; needs a folder.",
 )
 @OVERWRITE
 @reporting

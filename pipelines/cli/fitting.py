@@ -25,22 +25,14 @@ from pipelines.cli.reporting import (
 @output("Run folder to make.")
 @CONFIG
 @SETTINGS
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on where a fit into RUN stopped; begin if there is none.",
-)
+@click.option("--resume", is_flag=True, help="Go on where a fit into RUN stopped.")
 @click.option(
     "--resume-anyway",
     "anyway",
     is_flag=True,
     help="Resume even if the configuration, catalogue or version has changed.",
 )
-@click.option(
-    "--quick",
-    is_flag=True,
-    help="No map: held-out stars from their neighbours alone, into RUN.quick.json.",
-)
+@click.option("--quick", is_flag=True, help="No map: only what it has to beat.")
 @REQUIRE
 @OVERWRITE
 @reporting
@@ -58,8 +50,8 @@ def fit(
 
     `dustmap config` prints every key with its default. A fit saves itself every few
     minutes and on SIGTERM, SIGUSR1 and Ctrl-C, with which it ends with status 75:
-    the same command with --resume goes on. With --quick no map is made: the figures
-    of held-out stars that any map has to beat, in seconds.
+    the same command with --resume goes on. With --quick no map is made: held-out stars
+    are predicted from their neighbours alone, in seconds, into RUN.quick.json.
     """
     from pipelines.base.allocation import keep_freed_memory
     from pipelines.config import FitConfig, load_config
@@ -73,7 +65,7 @@ def fit(
             f"{named} -o all.parquet`, which converts them to one band and counts "
             "objects that are in both"
         )
-    (stars,) = tables
+    stars = tables[0]
     settings = load_config(FitConfig, config, overrides)
     if quick:
         from pipelines.fit.quick import quick as run_quick
@@ -129,11 +121,7 @@ def status(run: Path, as_json: bool) -> None:
     default="gaussian",
     help="gaussian, student-t (outliers) or bernoulli (two classes).",
 )
-@click.option(
-    "--method",
-    default="auto",
-    help="auto, exact, neighbours or svgp (inducing points).",
-)
+@click.option("--method", default="auto", help="auto, exact, neighbours or svgp.")
 @click.option("--seed", default=0)
 @click.option(
     "--test-fraction", default=0.2, help="Share of the rows held out, at random."

@@ -13,6 +13,7 @@ from pipelines.cli.reporting import (
     ANGLE,
     ANGLES,
     DIRECTION,
+    DUSTMAPS_GIVES,
     LENGTH,
     LENGTHS,
     OUT,
@@ -38,26 +39,14 @@ def _products(command: Any) -> Any:
 @click.command()
 @click.argument("run", type=OUT)
 @_products
-@click.option(
-    "--distances",
-    type=LENGTHS,
-    help="Distances of HEALPix maps and images.  [default of images: the farthest "
-    "round one that the box holds on 90% of it]",
-)
+@click.option("--distances", type=LENGTHS, help="Of HEALPix maps and images.")
 @click.option("--shell-edges", type=LENGTHS, help="Edges of the shells.")
 @click.option("--nside", type=int, help="Resolution of all that is on HEALPix pixels.")
-@click.option(
-    "--ordering",
-    type=click.Choice(["nested", "ring"]),
-    help="Of the pixels in HEALPix files.  [default: nested]",
-)
+@click.option("--ordering", type=click.Choice(["nested", "ring"]), help="Of pixels.")
 @click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")
 @click.option("--center", "centre", type=DIRECTION, help="Of images.  [default: 0,0]")
 @click.option(
-    "--field",
-    "size",
-    type=ANGLES,
-    help="Size of images [deg].  [default: the whole sky, or 20,20]",
+    "--field", "size", type=ANGLES, help="Of images: the whole sky, or 20,20."
 )
 @click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
 @click.option("--header", type=OUT, help="FITS file or cards that give all four.")
@@ -67,25 +56,11 @@ def _products(command: Any) -> Any:
     "--box",
     type=Parsed("box", parse_box),
     metavar="x=LO:HI,y=...",
-    help="Only the density in this box [pc]; extinction of the zarr only as far as the "
-    "box's farthest corner.",
+    help="Only the density in this box [pc]; of the zarr extinctions to its corners.",
 )
-@click.option(
-    "--sphere",
-    type=LENGTH,
-    help="Only what is within this distance: density, and extinction of the zarr.",
-)
-@click.option(
-    "--spacing",
-    type=LENGTH,
-    help="Cells of the density this far apart, finer than the grid's or coarser.",
-)
-@click.option(
-    "--samples",
-    type=int,
-    metavar="N",
-    help="Posterior samples of the density that the zarr store holds.",
-)
+@click.option("--sphere", type=LENGTH, help="Only what is within this distance.")
+@click.option("--spacing", type=LENGTH, help="Of the density's cells.")
+@click.option("--samples", type=int, help="Posterior samples in the zarr store.")
 @OVERWRITE
 @reporting
 def export(run: Path, overwrite: bool, **chosen: Any) -> None:
@@ -141,7 +116,7 @@ class _Kind(click.ParamType):
     "kinds",
     multiple=True,
     type=_Kind(),
-    help="What to draw, instead of all that RUN_OR_MAP has data for. Repeatable.",
+    help="What to draw, instead of all that there is data for. Repeatable.",
 )
 @click.option(
     "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"
@@ -153,64 +128,33 @@ class _Kind(click.ParamType):
     default=180.0,
     help="Of the page [mm]: 88 is a journal's column, 180 two.",
 )
-@click.option(
-    "--log/--linear",
-    default=None,
-    help="Colours; linear, but edge-on logarithmic where the plane outshines the rest.",
-)
+@click.option("--log/--linear", default=None, help="Colours; chosen by itself.")
 @click.option(
     "--within",
     type=click.FloatRange(min=0, min_open=True),
     metavar="PC",
-    help="edge-on: look through |y| < PC; 500 where the box is wider than 2 kpc. "
-    "slice: show what lies so near the Sun. near: the finest grid that reaches so far.",
+    help="edge-on: look through |y| < PC. slice, near: show the Sun's neighbourhood.",
 )
-@click.option(
-    "--panel",
-    metavar="NAME",
-    help="face-on, near, edge-on, slice, sky: this panel alone: mean, median, std or "
-    "relative-error.",
-)
-@click.option(
-    "--vmin",
-    type=float,
-    help="Where the colours of the map, or of --panel, begin, in the unit of the "
-    "colour bar.",
-)
+@click.option("--panel", help="Only mean, median, std or relative-error, as there are.")
+@click.option("--vmin", type=float, help="Where the colours of the map or panel begin.")
 @click.option("--vmax", type=float, help="Where they end.")
 @click.option("--cmap", help="Their colour map, by matplotlib's name, as viridis.")
 @click.option(
-    "--distance",
-    "distances",
-    multiple=True,
-    type=LENGTH,
-    help="sky: how far out. Repeatable.",
+    "--distance", "distances", multiple=True, type=LENGTH, help="sky, repeatable."
 )
 @click.option("--nside", type=int, help="sky: resolution of the maps.")
 @click.option("--x", type=LENGTH, help="slice: the plane x = PC.")
 @click.option("--y", type=LENGTH, help="slice: the plane y = PC.")
 @click.option("--z", type=LENGTH, help="slice: the plane z = PC; 0.")
 @click.option(
-    "--direction",
-    "directions",
-    multiple=True,
-    type=DIRECTION,
-    help="los: Galactic direction [deg]. Repeatable.",
+    "--direction", "directions", multiple=True, type=DIRECTION, help="los, repeatable."
+)
+@click.option("--other", help="compare: a second map, as of export --fill.")
+@click.option(
+    "--factor", type=float, help="compare: brings it to the first one's band."
 )
 @click.option(
-    "--other",
-    help="compare: a second run, map, truth, .npz, or dustmaps:MODULE.CLASS.",
-)
-@click.option(
-    "--factor",
-    type=float,
-    help="compare: multiplies the second map, to bring it to the band of the first; "
-    "without it, known bands are converted.",
-)
-@click.option(
-    "--other-integrated/--other-differential",
-    default=None,
-    help="compare: a map of dustmaps gives extinctions, or densities.",
+    "--other-integrated/--other-differential", default=None, help=DUSTMAPS_GIVES
 )
 @band_options
 @reporting
@@ -291,11 +235,7 @@ def _keyword(text: str) -> tuple[str, Any]:
 @click.option(
     "--factor", type=float, help="Converts the reference to the band of the map."
 )
-@click.option(
-    "--integrated/--differential",
-    default=None,
-    help="A map of dustmaps gives extinctions, or densities.",
-)
+@click.option("--integrated/--differential", default=None, help=DUSTMAPS_GIVES)
 @click.option(
     "--query",
     multiple=True,

@@ -46,23 +46,12 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
     default=None,
     help="Extinction to there, or density there; both if not said.",
 )
-@click.option(
-    "--mode", help="One of mean, std, median, percentile, samples, random_sample."
-)
+@click.option("--mode", help="mean, std, median, percentile, samples, random_sample.")
 @click.option("--pct", type=PERCENTILES, help="Percentiles of --mode percentile.")
 @click.option("--total", is_flag=True, help="Extinction through the whole map.")
-@click.option(
-    "--at-extinction",
-    type=float,
-    metavar="MAG",
-    help="The distance at which this extinction is reached, instead.",
-)
-@click.option(
-    "--radius",
-    type=ANGLE,
-    help="Average extinction within this angle (or 30arcmin), instead.",
-)
-@click.option("--fwhm", type=ANGLE, help="Average over a Gaussian beam, instead.")
+@click.option("--at-extinction", type=float, help="Distance of this extinction [mag].")
+@click.option("--radius", type=ANGLE, help="Average extinction within this angle.")
+@click.option("--fwhm", type=ANGLE, help="Average over a Gaussian beam.")
 @click.option("--samples", type=OUT, help="Run that draws samples beside a map store.")
 @click.option("--seed", default=0, help="Of --mode random_sample.")
 @target_options
@@ -129,7 +118,7 @@ def predict(run: Path, table: Path, **options: Any) -> None:
 
     dust = _converted(of_answers(open_run(run)), options)
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
-    _answer_table(dust, targets, options, QueryOptions(prefix=options["prefix"]))
+    _answer_table(dust, targets, options, QueryOptions(prefix=options["prefix"] or ""))
 
 
 def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
@@ -157,7 +146,7 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
         extinction=options["at_extinction"],
         beam=beam,
         seed=options["seed"],
-        prefix=options["prefix"],
+        prefix=options["prefix"] or "",
     )
 
 

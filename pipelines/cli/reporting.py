@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pipelines.maps.answers import Answers
     from pipelines.run.verdict import Verdict
 
+DUSTMAPS_GIVES = "A map of dustmaps gives extinctions, or densities."
 # EX_TEMPFAIL of sysexits.h: job scripts queue the same command again.
 _TRY_AGAIN = 75
 
@@ -131,13 +132,9 @@ fill_options = _together(
         type=click.Choice(["box", "stars"]),
         help="From the edge of the box, or where no star looks.  [default: box]",
     ),
+    click.option("--fill-factor", type=float, help="Brings it to the map's band."),
     click.option(
-        "--fill-factor", type=float, help="Converts its values to the map's band."
-    ),
-    click.option(
-        "--fill-integrated/--fill-differential",
-        default=None,
-        help="A map of dustmaps gives extinctions, or densities.",
+        "--fill-integrated/--fill-differential", default=None, help=DUSTMAPS_GIVES
     ),
 )
 target_options = _together(
@@ -151,7 +148,7 @@ target_options = _together(
     click.option(
         "--preset", help="Or a survey's preset, or one saved by ingest --save-preset."
     ),
-    click.option("--prefix", default="", help="Put before the names of answers."),
+    click.option("--prefix", help="Put before the names of answers."),
 )
 
 
