@@ -22,18 +22,12 @@ def check_forward_model(
     *,
     draws: int = 400,
     variance_draws: int | None = None,
-    rtol: float | None = None,
 ) -> None:
     """Check the tangent, its adjoint, ``v_n`` and the draws of the residual.
 
-    Parameters
-    ----------
-    draws, variance_draws
-        Numbers of residual draws compared with ``v_n``, and of draws by which the model
-        estimates it; ``None`` if it is exact.
-    rtol
-        Tolerance of the tangent against central differences, by default 1e-6 in
-        float64 and 1e-2 in float32.
+    ``draws`` of the residual are compared with ``v_n``, which the model has exactly, or
+    by ``variance_draws``. The tangent may differ from central differences by
+    1e-6 in float64 and by 1e-2 in float32.
 
     Raises
     ------
@@ -41,8 +35,7 @@ def check_forward_model(
         If anything is wrong; comparisons with draws allow six standard errors.
     """
     double = model.dtype == torch.float64
-    if rtol is None:
-        rtol = 1e-6 if double else 1e-2
+    rtol = 1e-6 if double else 1e-2
 
     def normal(*shape: int) -> Tensor:
         shape = (*shape, model.latent_size)

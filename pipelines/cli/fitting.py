@@ -65,7 +65,7 @@ def fit(
             f"{named} -o all.parquet`, which converts them to one band and counts "
             "objects that are in both"
         )
-    stars = tables[0]
+    stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)
     if quick:
         from pipelines.fit.quick import quick as run_quick

@@ -41,20 +41,12 @@ def draw_turbulence(
     field up at displaced points, each component of the displacement an independent
     smooth field: blobs become sheets and wisps, and every single value stays normal.
 
-    Parameters
-    ----------
-    grids
-        Coordinates ``x, y, z`` [pc] of nested grids, the coarsest first, each with half
-        the spacing of the one before and its corners at points of it.
-    correlation_length, slope
-        L [pc], and the fall of the spectrum; above 3 for a continuous field.
-    stirring
-        Standard deviation of each component of the displacement, in units of L;
-        without it the field is Gaussian.
+    Grids are coordinates ``x, y, z`` [pc], the coarsest first, each with half the
+    spacing of the one before and its corners at points of it. ``correlation_length`` is
+    L [pc]; ``slope`` is above 3 for a continuous field; ``stirring`` is the standard
+    deviation of each component of the displacement, in units of L.
 
-    Returns
-    -------
-    Fields of shape ``(z, y, x)``, and the variance of each, 1 for the finest.
+    Returns fields of shape ``(z, y, x)``, and the variance of each, 1 for the finest.
     """
     # Everything along z, y, x. Grids begin at the index ``first`` of the coarsest.
     shapes = [tuple(len(axis) for axis in axes[::-1]) for axes in grids]

@@ -124,28 +124,12 @@ class WrongGradient(Matern32):
         return Matern32.radial_first(r) * (1 + 1e-6 * r)
 
 
-class WrongCurvature(Matern32):
-    __slots__ = ()
-
-    @staticmethod
-    def radial_second(r):
-        return Matern32.radial_second(r) * (1 + 1e-6)
-
-
 class WrongSign(Matern32):
     __slots__ = ()
 
     def covariance(self, lag, left=None, right=None):
         value = super().covariance(lag, left, right)
         return -value if left is None and right is not None else value
-
-
-class Lopsided(SquaredExponential):
-    __slots__ = ()
-
-    def __call__(self, lag, *axes):
-        value = super().__call__(lag, *axes)
-        return value if axes else value * (1 + 1e-6 * torch.tanh(lag[..., 0]))
 
 
 class DeafToVariance(Matern32):
@@ -173,9 +157,7 @@ class OneImage(Periodised):
     [
         (Box, "not positive semi-definite"),
         (WrongGradient, "∂k/∂Δ_0: off"),
-        (WrongCurvature, "∂²k/∂Δ_0∂Δ_0"),
         (WrongSign, "symmetry|Cov"),
-        (Lopsided, "mirrored"),
         (DeafToVariance, "gradient by variance"),
         (FewImages, "image sum"),
     ],

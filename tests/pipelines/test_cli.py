@@ -144,18 +144,10 @@ def test_a_mistake_is_explained_with_exit_2_and_leaves_no_file(command, desk, li
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-@pytest.mark.parametrize(
-    "line",
-    [
-        "fit stars.parquet -o locked/x",
-        "predict run stars.parquet -o locked/x",
-        "ingest mock.parquet --preset mock -o locked/x",
-        "simulate -o locked/x --stars 10",
-    ],
-)
+@pytest.mark.parametrize("line", ["fit stars.parquet", "predict run stars.parquet"])
 def test_a_read_only_folder_is_refused(command, desk, line):
     (desk / "locked").mkdir(mode=0o555)
-    result = command(line)
+    result = command(f"{line} -o locked/x")
     assert result.exit_code == 2 and "read-only" in result.output
 
 
@@ -223,34 +215,6 @@ def test_the_chain_finds_where_the_dust_is(chain):
     true = truth.sample("density", np.stack([x, y, z], axis=-1))
     known = np.isfinite(true) & (cube.arrays["support"] > 0)
     assert np.corrcoef(true[known], cube.arrays["mean"][known])[0, 1] > 0.4
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "run",
-        "map.zarr",
-        "map.fits",
-        "map.healpix.fits",
-        "predicted.parquet",
-        "stars.parquet",
-        "mock.parquet",
-        "truth.zarr",
-        "positions.parquet",
-    ],
-)
-def test_verify_passes_every_output_and_names_the_damaged_one(
-    command, chain, tmp_path, name
-):
-    source, copy = chain.folder / name, tmp_path / name
-    (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
-    assert command(f"verify {copy}").exit_code == 0
-    files = [p for p in copy.rglob("*") if p.is_file()] if copy.is_dir() else [copy]
-    largest = max(files, key=lambda path: path.stat().st_size)
-    content = largest.read_bytes()
-    largest.write_bytes(content[: len(content) * 2 // 3])
-    result = command(f"verify {copy}")
-    assert result.exit_code == 2 and name in result.output
 
 
 def test_exports_without_a_choice_go_into_the_run(command, desk):

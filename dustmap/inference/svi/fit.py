@@ -147,18 +147,10 @@ def fit_svgp(
 ) -> SvgpResult:
     """Fit q and hyperparameters to data.
 
-    Parameters
-    ----------
-    functionals, values
-        ``L_n`` and ``y_n``.
-    whitening, likelihood, mean
-        Kernel, inducing points, likelihood and constant mean where learning starts.
-    generator
-        Draws minibatches and whatever else is random: the same seed, the same fit.
-    settings
-        Of the ascent.
-    on_step
-        Called as ``on_step(step, steps, latest bound estimate)``.
+    Functionals and values are ``L_n`` and ``y_n``; whitening (kernel and inducing
+    points), likelihood and constant mean are the start. The generator draws minibatches
+    and all else that is random. ``on_step(step, steps, latest bound estimate)`` is
+    called after each step.
 
     Raises
     ------
@@ -205,16 +197,12 @@ def fit_svi(
 
     Parameters
     ----------
-    model
-        Observations and whitening, whose solver's tolerance and step limit are those of
-        every row (HIP-GP's early stopping).
-    data
-        Values and noise; a learnt common noise starts from that of the likelihood, or
+    model, data
+        The whitening's solver has the tolerance and step limit of every row (HIP-GP's
+        early stopping). A learnt common noise starts from that of the likelihood, or
         where that is 0 from a tenth of the median ``σ_n²``.
-    settings
-        Of the ascent; with ``solves = "cholesky"``.
-    generator, on_step
-        As in :func:`fit_svgp`.
+    settings, generator, on_step
+        As in :func:`fit_svgp`; with ``solves = "cholesky"``.
     on_progress
         Called with ``rows`` and the number of rows solved while they are kept, and with
         ``mean`` and the iteration of its solve.

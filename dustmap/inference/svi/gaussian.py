@@ -129,16 +129,6 @@ class NaturalGaussian:
     solver: ConjugateGradients | None = None
     solves: RowReport = field(default_factory=RowReport)
 
-    @property
-    def full_rank(self) -> bool:
-        """True if any Λ̂ is held exactly, so that steps with l ≤ 1 are stable."""
-        return len(self.index) == 1
-
-    @property
-    def padding(self) -> int:
-        """Entries of the blocks that are no parameter."""
-        return self.index.numel() - len(self.mean)
-
     @cached_property
     def factor(self) -> Float[Tensor, "k n n"]:
         """Lower Cholesky factors of the precisions.
@@ -194,21 +184,15 @@ class NaturalGaussian:
         parts = self.gather(rows).mT
         return self.scatter(torch.cholesky_solve(parts, self.factor).mT)
 
-    def trace(self) -> Float[Tensor, ""]:
-        """Return ``tr S``."""
-        eye = _identity(self.precision).expand_as(self.precision)
-        half = torch.linalg.solve_triangular(self.factor, eye, upper=False)
-        return (half**2).sum() - self.padding
-
-    def log_determinant(self) -> Float[Tensor, ""]:
-        """Return ``ln |S|``."""
-        return -2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
-
     def divergence(self) -> float:
         """Return ``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
+        eye, size = _identity(self.precision).expand_as(self.precision), len(self.mean)
+        half = torch.linalg.solve_triangular(self.factor, eye, upper=False)
+        # Padding adds one for each of its entries.
+        trace = (half**2).sum() - (self.index.numel() - size)
+        log_determinant = -2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
         squares = (self.mean**2).sum()
-        twice = self.trace() + squares - self.log_determinant() - len(self.mean)
-        return 0.5 * float(twice)
+        return 0.5 * float(trace + squares - log_determinant - size)
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """Draw ε ``count`` times."""
@@ -281,7 +265,8 @@ class NaturalGaussian:
                 "covariance loses its positive definiteness"
             )
         q, length, halvings = self.covariance_step(batch, rate), rate, 0
-        if not q.full_rank:
+        if len(q.index) > 1:
+            # Only one block of all holds any Λ̂ exactly: its steps are stable.
             length = min(rate, 1 / max(q.curvature(batch), 1e-300))
         step = length * q.direction(batch)
         mean = q.mean + step

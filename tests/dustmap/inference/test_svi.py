@@ -24,7 +24,6 @@ from dustmap.covariance import functional_covariance
 from dustmap.functionals import PointValues
 from dustmap.inference.svi import HipSettings, fit_svi, initial_family
 from dustmap.inference.svi.bound import Observations, elbo, predict
-from dustmap.inference.svi.gaussian import block_prior
 from dustmap.inference.svi.training import Trainer
 from dustmap.models.rowwise import RowwiseGaussian
 
@@ -124,28 +123,6 @@ def test_the_bound_is_the_dense_formula(family, subgrid, generator):
     exact = exact + Normal(centre, noise.sqrt()).log_prob(data.residual).sum()
     exact = exact - 0.5 * (spread / noise).sum()
     assert elbo(model, data, q) == pytest.approx(float(exact), rel=1e-10)
-
-
-def test_for_blocks_a_unit_step_has_the_exact_covariance_but_not_the_mean():
-    problem = box(2, "matern32", 2.0)
-    model = fresh_model(problem)
-    index = everything(model)
-    batch = problem.data.batch(model.rows(index))
-    shape = model.whitening.embedding.torus.shape
-    q = block_prior(shape, 2).covariance_step(batch, 1.0)
-    q = q.with_mean(q.direction(batch))
-    best = one_step(model, problem.data, family="block")
-    torch.testing.assert_close(q.precision, best.q.precision)
-    features, weight = batch.features, batch.weight
-    precision = features.mT @ (weight[:, None] * features)
-    precision = precision + torch.eye(len(precision), dtype=torch.float64)
-    members = q.index[1]
-    torch.testing.assert_close(
-        q.precision[1], precision[members][:, members], rtol=1e-10, atol=1e-10
-    )
-    exact = torch.linalg.solve(precision, features.mT @ batch.target)
-    torch.testing.assert_close(best.q.mean, exact)
-    assert float((q.mean - exact).abs().max()) > 1e-3
 
 
 def test_the_gradient_of_a_minibatch_is_unbiased(generator):

@@ -82,20 +82,12 @@ def test_the_folder_holds_what_is_promised(finished, command):
     assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.05
 
 
-def test_the_summary_says_what_was_chosen_in_the_table_s_unit(finished):
+def test_the_end_is_a_verdict_by_the_test_rows(finished):
     folder, report = finished
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["method"] == "exact" and summary["inputs"] == ["t"]
     assert summary["rows"]["fitted"] == 72 and summary["rows"]["tested"] == 18
     assert summary["hyperparameters"]["noise"] == pytest.approx(NOISE, rel=0.4)
-    assert summary["provenance"]["inputs"][0]["name"] == "run.csv"
-    for part in ("exact (no more than 2,000 rows)", "Matérn-", "RMSE", "nll"):
-        assert part in str(report)
-
-
-def test_the_end_is_a_verdict_by_the_test_rows(finished):
-    folder, report = finished
-    summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["verdict"] == str(report.verdict)
     assert summary["grade"] == report.verdict.grade
     assert str(report).rstrip().endswith(str(report.verdict))
