@@ -51,13 +51,10 @@ def draw_turbulence(
     # Everything along z, y, x. Grids begin at the index ``first`` of the coarsest.
     shapes = [tuple(len(axis) for axis in axes[::-1]) for axes in grids]
     steps = [np.array([a[1] - a[0] for a in axes[::-1]]) for axes in grids]
-    first = [
-        np.round(
-            [(a[0] - o[0]) / h for a, o, h in zip(axes, grids[0], own[::-1])][::-1]
-        )
-        / 2**level
-        for level, (axes, own) in enumerate(zip(grids, steps, strict=True))
-    ]
+    first = []
+    for level, axes in enumerate(grids):
+        cells = [(a[0] - o[0]) / (a[1] - a[0]) for a, o in zip(axes, grids[0])]
+        first.append(np.round(cells[::-1]).reshape(3, 1, 1, 1) / 2**level)
     tori, k2s = [], []
     for level, (shape, step) in enumerate(zip(shapes, steps, strict=True)):
         pad = np.full(3, _PADDING_CELLS)
@@ -90,8 +87,7 @@ def draw_turbulence(
     fields = []
     for level, shape in enumerate(shapes):
         # Fractional indices of the grid's points in the coarsest, (3, z, y, x).
-        origin = first[level].reshape(3, 1, 1, 1)
-        index = origin + np.indices(shape, dtype=float) / 2**level
+        index = first[level] + np.indices(shape, dtype=float) / 2**level
         displaced = index.copy()
         for axis, flow in enumerate(flows):
             length = stirring * correlation_length / steps[0][axis]
@@ -99,8 +95,7 @@ def draw_turbulence(
             displaced[axis] += length * (_at(flow, index) if level else flow[own])
         # Cubic: a linear look-up would take variance from between the points.
         parts = [
-            np.sqrt(variances[n])
-            * _at(bands[n], (displaced - first[n].reshape(3, 1, 1, 1)) * 2**n)
+            np.sqrt(variances[n]) * _at(bands[n], (displaced - first[n]) * 2**n)
             for n in range(level + 1)
         ]
         fields.append(np.sum(parts, axis=0))
