@@ -96,21 +96,21 @@ def fit(
     from pipelines.fit import fit as run_fit
 
     if output is None:
-        folder = _kept_until_exit()
-        say(f"without output= the run lasts as long as this process: {folder / 'run'}")
-        output = folder / "run"
+        folder = TemporaryDirectory(prefix="dustmap-")
+        atexit.register(folder.cleanup)
+        output = Path(folder.name) / "run"
+        say(f"without output= the run lasts as long as this process: {output}")
     output = Path(output)
     if isinstance(settings, FitConfig):
         config = settings
     else:
         config = load_config(FitConfig, settings=settings)
     again, kept = overwrite or resume, output.with_name(output.name + ".stars.parquet")
-    if not isinstance(stars, SkyCoord) and (
-        extinction is not None or extinction_error is not None
-    ):
-        raise InputError("a table holds its own extinctions: give no others")
-    if declare_band is not None and not isinstance(stars, SkyCoord):
-        options["declare_band"] = declare_band
+    if not isinstance(stars, SkyCoord):
+        if extinction is not None or extinction_error is not None:
+            raise InputError("a table holds its own extinctions: give no others")
+        if declare_band is not None:
+            options["declare_band"] = declare_band
     if options and not is_table(stars):
         raise InputError(
             f"{', '.join(options)}: only of a table in memory, since others are read "
@@ -139,7 +139,7 @@ def fill(
     integrated: bool | None = None,
     query: Mapping[str, Any] | None = None,
 ) -> DustMap:
-    """A map that another one continues where it ends.
+    """Continue a map by another one where it ends.
 
     Parameters
     ----------
@@ -161,8 +161,8 @@ def fill(
     """
     from pipelines.maps.opening import open_other
 
-    asked = dict(query or {})
-    found = open_other(other, factor=factor, integrated=integrated, query=asked)
+    keywords = dict(query or {})
+    found = open_other(other, factor=factor, integrated=integrated, query=keywords)
     return dust.continued(found, beyond)
 
 
@@ -170,10 +170,8 @@ def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
     """Read catalogues into one table with known columns and units.
 
     ``sources`` is a path, several, or a table in memory: astropy's, a DataFrame, or
-    arrays by name.
-
-    ``options`` are those of `pipelines.catalog.ingest.ingest`: ``preset``,
-    ``mappings=["l=glon:deg", …]``, ``where``, ``declare_band``, ``band`` and so on.
+    arrays by name. ``options`` are those of `pipelines.catalog.ingest.ingest`:
+    ``preset``, ``mappings=["l=glon:deg", …]``, ``where``, ``band`` and so on.
     """
     from pipelines.catalog.ingest import ingest as run_ingest
 
@@ -262,31 +260,11 @@ def regress(
     """Fit a Gaussian process that predicts a target from inputs.
 
     ``model.predict(X_new)`` gives mean and standard deviation in the unit of y. The
-    arguments are those of `Regressor` and `Regressor.fit`: X is an array or quantity
-    (n, d), a DataFrame, an astropy table or a mapping of columns; y (n,) holds numbers,
-    a quantity, or two classes.
-
-    Raises
-    ------
-    InputError
-        If shapes disagree, a value is missing or not finite, or a choice is unknown.
+    arguments, and the errors, are those of `Regressor` and `Regressor.fit`.
     """
     from pipelines.regress import Regressor
 
     return Regressor(likelihood=likelihood, method=method, seed=seed).fit(X, y)
-
-
-def _kept_until_exit() -> Path:
-    """A folder that is removed when the process ends."""
-    folder = TemporaryDirectory(prefix="dustmap-")
-    atexit.register(folder.cleanup)
-    return Path(folder.name)
-
-
-def _places(coords: SkyCoord) -> Stars:
-    """Coordinates as a table of places; they must have distances."""
-    places = places_of(coords)
-    return Stars(l=places.l, b=places.b, distance=places.distance)
 
 
 def _stars(
@@ -296,10 +274,11 @@ def _stars(
     distance_error: Any,
     band: str | None,
 ) -> Stars:
-    """Coordinates with their extinctions, checked."""
+    """Check coordinates and their extinctions, and make them a table."""
     if extinction is None or error is None:
         raise InputError("coordinates need extinction and extinction_error")
-    places = _places(coords)
+    at = places_of(coords)
+    places = Stars(l=at.l, b=at.b, distance=at.distance)
     given = {"extinction": extinction, "extinction_error": error}
     given |= {} if distance_error is None else {"distance_error": distance_error}
     columns = {name: _column(name, v, len(places)) for name, v in given.items()}
@@ -311,13 +290,12 @@ def _stars(
             "extinction that is not finite, or a distance or extinction_error that is "
             f"not positive, the first is number {int(np.argmin(sound))}: leave them out"
         )
-    named = {"band": parse_band(band).name} if band else {}
-    meta = {"sources": [], **named}
+    meta = {"sources": []} | ({"band": parse_band(band).name} if band else {})
     return replace(places, meta=meta, **columns)
 
 
 def _column(name: str, values: Any, count: int) -> np.ndarray:
-    """One number for each star, in the canonical unit of the column."""
+    """Return one number for each star, in the canonical unit of the column."""
     unit = CANONICAL_UNITS[name]
     try:
         column = u.Quantity(values, unit, dtype=np.float64).value

@@ -25,7 +25,6 @@ from pipelines.storage.metrics import read_metrics
 # Kinds of folders, by the record in them.
 _RECORDS = {"run.json": "run", "summary.json": "run", "comparison.json": "comparison"}
 _SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
-_WITHOUT_CHECKS = (".csv", ".ecsv", ".png", ".pdf", ".html")
 
 
 def verify(path: str | os.PathLike[str]) -> str:
@@ -57,32 +56,13 @@ def verify(path: str | os.PathLike[str]) -> str:
     if not source.exists():
         raise InputError(f"{source} does not exist")
     kind = _kind(source)
-    if kind == "zarr":
-        return _verify_zarr(source)
-    if kind == "fits":
-        return _verify_fits(source)
-    if kind == "parquet":
-        return _verify_parquet(source)
-    if kind == "partitions":
-        return "\n".join(map(_verify_parquet, sorted(source.glob("*.parquet"))))
-    if kind == "checkpoint":
-        return check_state(source)
-    if kind == "run":
-        listed = check_manifest(source, allow_extra=True)
-        known = [_RECORDS[name] for name in _RECORDS if name in listed]
-        what = known[0] if known else "folder of partitions"
-        lines = [f"{source}: {what}, {len(listed)} files match their SHA-256"]
-        return "\n".join(lines + [verify(item) for item in _exports(source)])
-    if source.suffix in _WITHOUT_CHECKS:
+    if kind is None:
         raise InputError(
-            f"{source} is none of the outputs that can be verified: tables as text, "
-            "pictures and pages carry no checks. Name a table .parquet to have some"
+            f"{source} is none of the outputs that can be verified: a zarr store, FITS "
+            "or HEALPix file, parquet table, checkpoint, or the folder of a run or a "
+            "comparison (tables as text, pictures and pages carry no checks)"
         )
-    raise InputError(
-        f"{source} is none of the outputs: expected a zarr store, a FITS cube, "
-        "HEALPix maps, a parquet table, a checkpoint or the folder of a run or a "
-        "comparison"
-    )
+    return _CHECKS[kind](source)
 
 
 def _kind(path: Path) -> str | None:
@@ -111,11 +91,18 @@ def _kind(path: Path) -> str | None:
     return "fits" if magic == b"SIMPLE  =" else by_name
 
 
+def _verify_run(path: Path) -> str:
+    """Compare a folder with its manifest, and verify every export inside."""
+    listed = check_manifest(path, allow_extra=True)
+    kinds = [_RECORDS[name] for name in _RECORDS if name in listed]
+    what = kinds[0] if kinds else "folder of partitions"
+    first = f"{path}: {what}, {len(listed)} files match their SHA-256"
+    return "\n".join([first, *map(verify, _exports(path))])
+
+
 def _exports(folder: Path) -> Iterator[Path]:
     """Find the outputs in a run's folder and in plain folders inside it."""
-    for item in sorted(folder.iterdir()):
-        if item.name.startswith("."):
-            continue
+    for item in sorted(folder.glob("[!.]*")):
         if _kind(item) is not None:
             yield item
         elif item.is_dir():
@@ -127,11 +114,7 @@ def _verify_zarr(path: Path) -> str:
     content = _describe(read_zarr(path))
     if holds_integrated(path):
         maps = read_integrated(path, verify=False)
-        distance = maps.distances
-        content += (
-            f"; integrated {', '.join(maps.arrays)} in {12 * maps.nside**2} pixels to "
-            f"{len(distance)} distances of {distance[0]:g} to {distance[-1]:g} pc"
-        )
+        content += f"; extinctions to {len(maps.distances)} distances"
     count = len(check_manifest(path, hashes=False))
     return f"{path}: zarr store, {content}; {count} files match their SHA-256"
 
@@ -144,18 +127,9 @@ def _verify_fits(path: Path) -> str:
     if not is_table:
         content = f"FITS cube, {_describe(read_fits(path))}"
     elif SHELLS in names:
-        shells = read_shells(path)
-        content = (
-            f"{len(shells.edges) - 1} HEALPix shells from {shells.edges[0]:g} to "
-            f"{shells.edges[-1]:g} pc, nside {shells.nside}"
-        )
+        content = f"{len(read_shells(path).edges) - 1} HEALPix shells"
     else:
-        maps = read_healpix(path)
-        content = (
-            f"HEALPix maps to {len(maps.distances)} distances of "
-            f"{maps.distances[0]:g} to {maps.distances[-1]:g} pc, "
-            f"{maps.mean.shape[1]} pixels"
-        )
+        content = f"HEALPix maps to {len(read_healpix(path).distances)} distances"
     return f"{path}: {content}; {units} units match CHECKSUM"
 
 
@@ -178,3 +152,15 @@ def _describe(cube: Cube) -> str:
     missing = {name: int(np.isnan(array).sum()) for name, array in cube.arrays.items()}
     faults = [f", {count} NaN in {name}" for name, count in missing.items() if count]
     return f"{', '.join(cube.arrays)} on {shape} cells (x y z)" + "".join(faults)
+
+
+_CHECKS = {
+    "zarr": _verify_zarr,
+    "fits": _verify_fits,
+    "parquet": _verify_parquet,
+    "partitions": lambda path: "\n".join(
+        map(_verify_parquet, sorted(path.glob("*.parquet")))
+    ),
+    "checkpoint": check_state,
+    "run": _verify_run,
+}

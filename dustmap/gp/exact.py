@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -27,40 +27,14 @@ from dustmap.gp.regression import MEAN, NOISE, Regression, gradients_of, leaves_
 from dustmap.kernels import Kernel
 from dustmap.whitening import point_covariance
 
-# Matrices of N × N doubles that are held at once.
-_MATRICES = 4
-
 
 @dataclass(eq=False)
 class ExactGP(Regression):
     """The posterior without approximation, for up to some 8,000 observations.
 
-    Parameters
-    ----------
-    kernel, functionals, observations, noise, mean, known_noise
-        As in :class:`~dustmap.gp.regression.Regression`.
-    memory_budget
-        What the matrices may take [bytes].
-
-    Raises
-    ------
-    ValueError
-        Also if the matrices would not fit into ``memory_budget``.
+    Memory: four matrices of N × N doubles. Parameters as in
+    :class:`~dustmap.gp.regression.Regression`.
     """
-
-    _: KW_ONLY
-    memory_budget: float = 4e9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        needed = _MATRICES * 8.0 * len(self) ** 2
-        if needed > self.memory_budget:
-            raise ValueError(
-                f"{len(self)} observations need {needed:.3g} bytes for an exact "
-                f"solution, the budget is {self.memory_budget:.3g}: take at most "
-                f"{math.isqrt(int(self.memory_budget / _MATRICES / 8))}, raise the "
-                "budget, or use inducing points (SGPR)"
-            )
 
     def log_marginal(self) -> float:
         factor, alpha = self._solved
@@ -126,7 +100,7 @@ def _covariance(
 def _upper_blocks(
     kernel: Kernel, functionals: Functionals
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Rows of the covariance from the diagonal on: every pair is computed once."""
+    """Yield rows of the covariance from the diagonal on: every pair once."""
     count = len(functionals)
     for rows, part in functionals.chunks(max(1, regression.BLOCK // count)):
         rest = functionals.select(torch.arange(rows.start, count))

@@ -34,7 +34,7 @@ class LBFGS:
     Parameters
     ----------
     names
-        What to learn; all hyperparameters if ``None``.
+        Hyperparameters to learn; all if ``None``.
     max_steps
         Limit on iterations.
     gradient_tolerance
@@ -45,7 +45,7 @@ class LBFGS:
         How far a logarithm may move from its start: ``e^±reach``.
     ranges
         Least and largest value by name, in the unit of the hyperparameter and of a
-        shape that its own can be broadcast with; within them the search stays, too.
+        shape that its own can be broadcast with.
 
     Raises
     ------
@@ -86,74 +86,8 @@ class EvidenceFit(Generic[Model]):
     at_bounds: tuple[str, ...]
 
 
-class _Objective(Generic[Model]):
-    """What SciPy minimises, as a function of one vector, and the best model seen."""
-
-    def __init__(self, model: Model, settings: LBFGS) -> None:
-        known = model.parameters()
-        names = tuple(known) if settings.names is None else settings.names
-        unknown = sorted(set(names) - set(known))
-        if unknown:
-            raise ValueError(
-                f"cannot learn {', '.join(unknown)}: there are {', '.join(known)}"
-            )
-        self.model = model
-        self.start = {name: known[name] for name in names}
-        self.lengths = [value.numel() for value in self.start.values()]
-        self.unit = max(float(model.residual.abs().max()), float(model.noise) ** 0.5)
-        # The optimiser caps a derivative at the distance to a bound before it compares
-        # it with the tolerance: in this unit the cap is a thousand tolerances wide.
-        self.scale = _TOLERANCES * settings.gradient_tolerance / settings.reach
-        self.failures = 0
-        # The start must have a value.
-        self.best = model.log_marginal(), model
-
-    def bounds(self, settings: LBFGS) -> np.ndarray:
-        """Least and largest entry of the vector, one row each."""
-        rows = []
-        for name, start in self.start.items():
-            low, high = (torch.full_like(start, s * settings.reach) for s in (-1, 1))
-            if name in settings.ranges:
-                least, most = (
-                    (torch.as_tensor(end) / start).log()
-                    for end in settings.ranges[name]
-                )
-                if bool((least > _ROUNDING).any() or (most < -_ROUNDING).any()):
-                    raise ValueError(
-                        f"{name} starts at {start.tolist()}, out of its range"
-                    )
-                low = torch.maximum(low, least.clamp_max(0))
-                high = torch.minimum(high, most.clamp_min(0))
-            rows.append(torch.stack([low.reshape(-1), high.reshape(-1)], dim=1))
-        return torch.cat(rows).numpy()
-
-    def at(self, vector: np.ndarray) -> Model:
-        steps = torch.as_tensor(vector).split(self.lengths)
-        values = {}
-        for (name, start), step in zip(self.start.items(), steps, strict=True):
-            step = step.reshape(start.shape)
-            values[name] = start + self.unit * step
-            if name != MEAN:
-                values[name] = start * step.exp()
-        return self.model.with_parameters(values)
-
-    def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        model = self.at(vector)
-        try:
-            value, gradient = model.value_and_gradient()
-        except (ValueError, FloatingPointError):
-            # Only a missing Cholesky factor comes here: the values were checked.
-            self.failures += 1
-            return (abs(self.best[0]) * 10 + 1e6) / self.scale, np.zeros_like(vector)
-        if value > self.best[0]:
-            self.best = value, model
-        values = {**model.parameters(), MEAN: torch.tensor(self.unit)}
-        slopes = [(gradient[name] * values[name]).reshape(-1) for name in self.start]
-        return -value / self.scale, -torch.cat(slopes).numpy() / self.scale
-
-
 def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
-    """Hyperparameters of largest ``log_marginal``, from those of the model.
+    """Find the hyperparameters of largest ``log_marginal``, from those of the model.
 
     Raises
     ------
@@ -162,31 +96,83 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
         its range.
     """
     settings = LBFGS() if settings is None else settings
-    objective = _Objective(model, settings)
-    bounds = objective.bounds(settings)
-    first = np.zeros(sum(objective.lengths))
+    known = model.parameters()
+    names = tuple(known) if settings.names is None else settings.names
+    if unknown := sorted(set(names) - set(known)):
+        raise ValueError(
+            f"cannot learn {', '.join(unknown)}: there are {', '.join(known)}"
+        )
+    start = {name: known[name] for name in names}
+    lengths = [value.numel() for value in start.values()]
+    unit = max(float(model.residual.abs().max()), float(model.noise) ** 0.5)
+    # The optimiser caps a derivative at the distance to a bound before it compares
+    # it with the tolerance: in this unit the cap is a thousand tolerances wide.
+    scale = _TOLERANCES * settings.gradient_tolerance / settings.reach
+    bounds = _bounds(start, settings)
+    # The start must have a value.
+    log_marginal, best, failures = model.log_marginal(), model, 0
+
+    def at(vector: np.ndarray) -> Model:
+        values = {}
+        steps = torch.as_tensor(vector).split(lengths)
+        for (name, value), step in zip(start.items(), steps, strict=True):
+            step = step.reshape(value.shape)
+            values[name] = value + unit * step if name == MEAN else value * step.exp()
+        return model.with_parameters(values)
+
+    def loss(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal log_marginal, best, failures
+        moved = at(vector)
+        try:
+            value, gradient = moved.value_and_gradient()
+        except (ValueError, FloatingPointError):
+            # Only a missing Cholesky factor comes here: the values were checked.
+            failures += 1
+            return (abs(log_marginal) * 10 + 1e6) / scale, np.zeros_like(vector)
+        if value > log_marginal:
+            log_marginal, best = value, moved
+        units = {**moved.parameters(), MEAN: torch.tensor(unit)}
+        slopes = [(gradient[name] * units[name]).reshape(-1) for name in start]
+        return -value / scale, -torch.cat(slopes).numpy() / scale
+
     found = scipy.optimize.minimize(
-        objective,
-        first,
+        loss,
+        np.zeros(sum(lengths)),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
         options={
             "maxiter": settings.max_steps,
-            "gtol": settings.gradient_tolerance / objective.scale,
+            "gtol": settings.gradient_tolerance / scale,
             "ftol": settings.relative_tolerance,
         },
     )
     margin = settings.reach * _ROUNDING
     edge = (found.x <= bounds[:, 0] + margin) | (found.x >= bounds[:, 1] - margin)
-    labels = np.repeat(list(objective.start), objective.lengths)
-    log_marginal, best = objective.best
+    labels = np.repeat(list(start), lengths)
     return EvidenceFit(
         model=best,
         log_marginal=log_marginal,
         converged=bool(found.success),
         message=str(found.message),
         steps=int(found.nit),
-        failures=objective.failures,
+        failures=failures,
         at_bounds=tuple(dict.fromkeys(labels[edge].tolist())),
     )
+
+
+def _bounds(start: Mapping[str, Tensor], settings: LBFGS) -> np.ndarray:
+    """Return the least and largest entry of the vector, one row each."""
+    rows = []
+    for name, value in start.items():
+        low, high = (torch.full_like(value, s * settings.reach) for s in (-1, 1))
+        if name in settings.ranges:
+            least, most = (
+                (torch.as_tensor(end) / value).log() for end in settings.ranges[name]
+            )
+            if bool((least > _ROUNDING).any() or (most < -_ROUNDING).any()):
+                raise ValueError(f"{name} starts at {value.tolist()}, out of its range")
+            low = torch.maximum(low, least.clamp_max(0))
+            high = torch.minimum(high, most.clamp_min(0))
+        rows.append(torch.stack([low.reshape(-1), high.reshape(-1)], dim=1))
+    return torch.cat(rows).numpy()

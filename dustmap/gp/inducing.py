@@ -21,21 +21,11 @@ def kmeans_points(
     *,
     rows: int = 20_000,
 ) -> Float[Tensor, "m d"]:
-    """At most ``count`` centres of clusters of the positions.
+    """Return at most ``count`` centres of clusters of the positions.
 
-    By Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129).
-
-    Parameters
-    ----------
-    positions
-        Standardised, so that all axes matter alike.
-    count
-        M. If there are no more distinct positions, they are all returned.
-    generator
-        Chooses rows and the first centres.
-    rows
-        Of more positions, a random subset of so many is clustered (``count`` of them
-        at least).
+    By Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129), of standardised
+    positions. If there are no more distinct ones, they are all returned; of more than
+    ``rows`` positions, a random subset of that size (or of ``count``) is clustered.
 
     Raises
     ------
@@ -47,18 +37,17 @@ def kmeans_points(
             f"inducing points need count ≥ 1 and at least one position, got {count} "
             f"and {len(positions)}"
         )
-    kept = max(rows, count)
-    if len(positions) > kept:
-        chosen = torch.randperm(len(positions), generator=generator)[:kept]
-        positions = positions[chosen]
+    if len(positions) > (kept := max(rows, count)):
+        positions = positions[
+            torch.randperm(len(positions), generator=generator)[:kept]
+        ]
     distinct = torch.unique(positions.to(torch.float64), dim=0)
     if len(distinct) <= count:
         return distinct
     first = distinct[torch.randperm(len(distinct), generator=generator)[:count]]
     data = positions.numpy().astype(np.float64)
     with warnings.catch_warnings():
-        # A cluster that lost its members keeps its centre, which is as good a place
-        # for an inducing point as before.
+        # A cluster that lost its members keeps its centre, as good a place as before.
         warnings.filterwarnings("ignore", message="One of the clusters is empty")
         centres, _ = kmeans2(data, first.numpy(), iter=_ROUNDS, minit="matrix")
     return torch.as_tensor(centres)
@@ -87,11 +76,9 @@ def clustered_subset(
         for few in seeds.split(4)
     ]
     chosen = torch.unique(torch.cat(near))
-    missing = size - len(chosen)
-    if missing > 0:
-        rest = torch.ones(n, dtype=torch.bool)
-        rest[chosen] = False
-        others = torch.nonzero(rest)[:, 0]
-        extra = others[torch.randperm(len(others), generator=generator)[:missing]]
-        chosen = torch.cat([chosen, extra]).sort().values
+    if len(chosen) < size:
+        is_left = torch.ones(n, dtype=torch.bool).index_fill(0, chosen, False)
+        rest = torch.nonzero(is_left)[:, 0]
+        order = torch.randperm(len(rest), generator=generator)
+        chosen = torch.cat([chosen, rest[order[: size - len(chosen)]]]).sort().values
     return chosen

@@ -49,16 +49,11 @@ _BLOCK = 2**17
 _DISTORTION = 1.1
 
 
-class _Block(NamedTuple):
-    """Covariances of some places' neighbours with each other and with the place."""
+class _Solved(NamedTuple):
+    """Neighbourhoods of some places: covariances, α and β, and the moments there."""
 
     among: Float[Tensor, "m k k"]
     across: Float[Tensor, "m k"]
-
-
-class _Solved(NamedTuple):
-    """α and β of some places, their mean and the variance that is left."""
-
     alpha: Float[Tensor, "m k"]
     beta: Float[Tensor, "m k"]
     mean: Float[Tensor, " m"]
@@ -69,23 +64,21 @@ class _Solved(NamedTuple):
 class NeighbourGP(Regression):
     """Values at points, each predicted from its ``count`` nearest.
 
+    A :class:`~dustmap.gp.regression.Regression` with a radial kernel and
+    :class:`~dustmap.functionals.PointValues`.
+
     Parameters
     ----------
-    kernel, functionals, observations, noise, mean, known_noise
-        As in :class:`~dustmap.gp.regression.Regression`; a radial kernel and
-        :class:`~dustmap.functionals.PointValues`.
     count
         k, the number of neighbours, or all rows if there are fewer.
     scored
         Numbers of the rows whose log score is ``log_marginal``.
-    index
-        Finds neighbours; in units of the lengthscales unless given.
+    index, near
+        Finds neighbours, in units of the lengthscales unless given; neighbours of the
+        scored rows, fixed while hyperparameters move, found by the index unless given.
     jitter
         Noise relative to ``k(0)`` that is added to every row's, so that covariances of
         rows without noise stay positive definite.
-    near
-        Neighbours of the scored rows, which rest while hyperparameters move; found by
-        the index unless given.
 
     Raises
     ------
@@ -105,12 +98,12 @@ class NeighbourGP(Regression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check(self.functionals)
-        if self.count < 1:
-            raise ValueError(f"at least one neighbour is needed, got {self.count}")
-        if not 0 <= self.jitter < 1:
-            raise ValueError(f"the jitter lies in [0, 1), got {self.jitter}")
-        points = self.functionals.points
+        if self.count < 1 or not 0 <= self.jitter < 1:
+            raise ValueError(
+                "at least one neighbour and a jitter in [0, 1) are needed, got "
+                f"{self.count} and {self.jitter}"
+            )
+        points = _points(self.functionals)
         if self.index is None:
             self.index = RowIndex.of(points, self.kernel.lengthscale)
         if self.near is None:
@@ -123,7 +116,7 @@ class NeighbourGP(Regression):
         return super().noise_variance + self.jitter * self.kernel.variance
 
     def renewed(self, **changes: Any) -> Self:
-        """The same after changes, with the neighbours of its present lengthscales.
+        """Change fields, and find the neighbours of the present lengthscales.
 
         The index stays while no axis is stretched against another by more than 10%.
         """
@@ -133,28 +126,25 @@ class NeighbourGP(Regression):
         return replace(self, **{"index": index, "near": None, **changes})
 
     def log_marginal(self) -> float:
-        """The log score of the scored rows [nats]."""
+        """Return the log score of the scored rows [nats]."""
         return float(self.log_scores().sum())
 
+    @torch.no_grad()
     def log_scores(self) -> Float[Tensor, " s"]:
-        """Log density of every scored row given its neighbours."""
+        """Return the log density of every scored row given its neighbours."""
         x, parts = self.functionals.points, []
-        with torch.no_grad():
-            for rows, near in self._scored_blocks():
-                solved = self._solve(near, _block(self.kernel, x[rows], x[near]))
-                parts.append(_log_normal(*self._misfit(rows, solved)))
+        for rows, near in self._scored_blocks():
+            parts.append(_log_normal(*self._misfit(rows, self._solve(x[rows], near))))
         return torch.cat(parts)
 
     def value_and_gradient(self) -> tuple[float, dict[str, Tensor]]:
-        leaves = leaves_of(self.parameters())
-        moved, x, total = self.with_parameters(leaves), self.functionals.points, 0.0
+        leaves, x, total = leaves_of(self.parameters()), self.functionals.points, 0.0
+        moved = self.with_parameters(leaves)
         for rows, near in self._scored_blocks():
-            block = _block(moved.kernel, x[rows], x[near])
-            with torch.no_grad():
-                solved = self._solve(near, block)
-                error, spread = self._misfit(rows, solved)
-                total += float(_log_normal(error, spread).sum())
-            moved._linearised(block, solved, error, spread).backward()
+            solved = moved._solve(x[rows], near)
+            error, spread = moved._misfit(rows, solved)
+            total += float(_log_normal(error, spread).sum())
+            moved._linearised(solved, error, spread).backward()
         return total, gradients_of(leaves)
 
     @property
@@ -162,50 +152,45 @@ class NeighbourGP(Regression):
         return self.count
 
     def _moments(self, part: Functionals) -> tuple[Tensor, Tensor]:
-        x, places = self.functionals.points, self._check(part).points
         assert self.index is not None
+        places = _points(part)
         near = self.index.nearest(places, self.count)
-        solved = [
-            self._solve(some, _block(self.kernel, at, x[some]))
-            for at, some in _blocks(places, near)
-        ]
-        return (
-            torch.cat([block.mean for block in solved]),
-            torch.cat([block.variance for block in solved]),
-        )
-
-    def _check(self, functionals: Functionals) -> PointValues:
-        if not isinstance(functionals, PointValues):
-            raise ValueError(
-                "neighbours need values at points, got "
-                f"{type(functionals).__name__}: use ExactGP or SGPR"
-            )
-        return functionals
+        solved = [self._solve(at, some) for at, some in _blocks(places, near)]
+        mean, variance = ([getattr(s, n) for s in solved] for n in ("mean", "variance"))
+        return torch.cat(mean), torch.cat(variance)
 
     def _scored_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         assert self.near is not None
         return _blocks(self.scored, self.near)
 
-    def _solve(self, near: Tensor, block: _Block) -> _Solved:
-        right = torch.stack([block.across, self.residual[near]], dim=1)
-        noise = self.noise_variance[near]
-        alpha, beta = solve_neighbourhoods(block.among, noise, right).unbind(1)
-        return _Solved(
-            alpha=alpha,
-            beta=beta,
-            mean=(block.across * beta).sum(dim=1),
-            variance=self.kernel.variance - (block.across * alpha).sum(dim=1),
-        )
+    def _solve(self, places: Float[Tensor, "m d"], near: Int[Tensor, "m k"]) -> _Solved:
+        """Solve neighbourhoods; their covariances alone carry gradients."""
+        kernel = self.kernel
+        x = self.functionals.points[near] / kernel.lengthscale
+        at = (places / kernel.lengthscale)[:, None]
+        # By differences: in those of squared norms digits cancel.
+        exact = "donot_use_mm_for_euclid_dist"
+        among = kernel.variance * kernel.radial(torch.cdist(x, x, compute_mode=exact))
+        distance = torch.cdist(at, x, compute_mode=exact)
+        across = (kernel.variance * kernel.radial(distance))[:, 0]
+        with torch.no_grad():
+            right = torch.stack([across, self.residual[near]], dim=1)
+            noise = self.noise_variance[near]
+            alpha, beta = solve_neighbourhoods(among, noise, right).unbind(1)
+            mean = (across * beta).sum(dim=1)
+            variance = kernel.variance - (across * alpha).sum(dim=1)
+        return _Solved(among, across, alpha, beta, mean, variance)
 
+    @torch.no_grad()
     def _misfit(self, rows: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
-        """Errors of the predicted rows and their variances."""
+        """Return errors of the predicted rows and their variances."""
         error = self.residual[rows] - solved.mean
         return error, solved.variance + self.noise_variance[rows]
 
     def _linearised(
-        self, block: _Block, solved: _Solved, error: Tensor, spread: Tensor
+        self, solved: _Solved, error: Tensor, spread: Tensor
     ) -> Float[Tensor, ""]:
-        """A function of covariances, noise and mean with the score's gradient."""
+        """Return a linear function with the gradient of the score."""
         alpha, beta = solved.alpha, solved.beta
         by_error = (-error / spread)[:, None]
         by_spread = 0.5 * (by_error**2 - 1 / spread[:, None])
@@ -214,30 +199,20 @@ class NeighbourGP(Regression):
         mean = torch.as_tensor(self.mean)
         return (
             by_spread.sum() * self.kernel.variance
-            - ((both + by_spread * alpha) * block.across).sum()
-            + ((block.among @ both[..., None])[..., 0] * alpha).sum()
+            - ((both + by_spread * alpha) * solved.across).sum()
+            + ((solved.among @ both[..., None])[..., 0] * alpha).sum()
             + noise * (by_spread.sum() + (alpha * both).sum())
             - mean * (by_error * (1 - alpha.sum(dim=1, keepdim=True))).sum()
         )
 
 
-def _block(
-    kernel: Radial, places: Float[Tensor, "m d"], rows: Float[Tensor, "m k d"]
-) -> _Block:
-    """Covariances of every place with its rows, and of these; differentiable."""
-    near = rows / kernel.lengthscale
-    at = (places / kernel.lengthscale)[:, None]
-    return _Block(
-        among=kernel.variance * kernel.radial(_distances(near, near)),
-        across=kernel.variance * kernel.radial(_distances(at, near))[:, 0],
+def _points(functionals: Functionals) -> Float[Tensor, "n d"]:
+    if isinstance(functionals, PointValues):
+        return functionals.points
+    raise ValueError(
+        f"neighbours need values at points, got {type(functionals).__name__}: use "
+        "ExactGP or SGPR"
     )
-
-
-def _distances(
-    one: Float[Tensor, "m a d"], other: Float[Tensor, "m b d"]
-) -> Float[Tensor, "m a b"]:
-    # By differences: in those of squared norms digits cancel.
-    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _log_normal(error: Tensor, variance: Tensor) -> Tensor:
@@ -245,6 +220,6 @@ def _log_normal(error: Tensor, variance: Tensor) -> Tensor:
 
 
 def _blocks(places: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Places and their neighbours, few enough at a time."""
+    """Yield places and their neighbours, few enough at a time."""
     size = max(1, _BLOCK // near.shape[1] ** 2)
     return zip(places.split(size), near.split(size), strict=True)

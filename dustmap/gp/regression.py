@@ -33,16 +33,13 @@ class Regression(ABC):
 
     Parameters
     ----------
-    kernel
-        k.
-    functionals, observations
-        ``L_n`` and ``y_n``.
-    noise
-        τ², in the squared unit of the observations, above zero.
+    kernel, functionals, observations
+        k, ``L_n`` and ``y_n``.
+    noise, known_noise
+        τ², above zero, and ``σ_n²`` of every observation, 0 by default, in the squared
+        unit of the observations.
     mean
         μ, of either sign.
-    known_noise
-        ``σ_n²`` of every observation; 0 by default.
 
     Raises
     ------
@@ -69,15 +66,12 @@ class Regression(ABC):
                 )
         if not len(self):
             raise ValueError("at least one observation is needed, got none")
-        bad = int((~torch.isfinite(self.observations)).sum())
-        if bad:
+        if bad := int((~torch.isfinite(self.observations)).sum()):
             raise ValueError(
                 f"every observation must be finite, {bad} of {len(self)} are not"
             )
-        noise, mean = (
-            float(torch.as_tensor(v).detach()) for v in (self.noise, self.mean)
-        )
-        if not 0 < noise < math.inf:
+        noise, mean = (torch.as_tensor(v).detach() for v in (self.noise, self.mean))
+        if not 0 < float(noise) < math.inf:
             raise ValueError(f"noise is a variance, positive and finite, got {noise}")
         known = self.known_noise
         if known is not None and not bool(((known >= 0) & known.isfinite()).all()):
@@ -96,9 +90,8 @@ class Regression(ABC):
     @property
     def noise_variance(self) -> Float[Tensor, " n"]:
         """``τ² + σ_n²``."""
-        known = self.known_noise
-        known = torch.zeros(len(self)) if known is None else known
-        return self.noise + known.to(torch.float64)
+        known = 0.0 if self.known_noise is None else self.known_noise.to(torch.float64)
+        return self.noise + torch.zeros(len(self), dtype=torch.float64) + known
 
     @property
     def residual(self) -> Float[Tensor, " n"]:
@@ -106,7 +99,7 @@ class Regression(ABC):
         return self.observations - self.mean * self.ones
 
     def parameters(self) -> dict[str, Tensor]:
-        """The kernel's hyperparameters, ``noise`` (τ²) and ``mean`` (μ)."""
+        """Return the kernel's hyperparameters, ``noise`` (τ²) and ``mean`` (μ)."""
         values = {**self.kernel.parameters(), NOISE: self.noise, MEAN: self.mean}
         return {
             name: torch.as_tensor(value, dtype=torch.float64).detach()
@@ -114,7 +107,7 @@ class Regression(ABC):
         }
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Self:
-        """The same data under other hyperparameters, whose gradients are kept.
+        """Change hyperparameters, whose gradients are kept.
 
         Raises
         ------
@@ -122,8 +115,7 @@ class Regression(ABC):
             If a name is unknown or a value is out of its range.
         """
         known = self.parameters()
-        unknown = sorted(set(values) - set(known))
-        if unknown:
+        if unknown := sorted(set(values) - set(known)):
             raise ValueError(
                 f"there is no hyperparameter {', '.join(unknown)}: there are "
                 f"{', '.join(known)}"
@@ -134,7 +126,7 @@ class Regression(ABC):
         return replace(self, kernel=kernel, noise=noise, mean=mean)
 
     def predict(self, functionals: Functionals) -> LatentMoments:
-        """Posterior moments of ``L_* (μ + f)``."""
+        """Return posterior moments of ``L_* (μ + f)``."""
         offset = self.mean * ConstantMean(value=1.0).observed(functionals)
         rows = max(1, BLOCK // self._width)
         with torch.no_grad():
@@ -144,11 +136,11 @@ class Regression(ABC):
 
     @abstractmethod
     def log_marginal(self) -> float:
-        """``log p(y)``, or a lower bound of it [nats]."""
+        """Return ``log p(y)``, or a lower bound of it [nats]."""
 
     @abstractmethod
     def value_and_gradient(self) -> tuple[float, dict[str, Tensor]]:
-        """``log_marginal`` and its derivatives by ``parameters()``."""
+        """Return ``log_marginal`` and its derivatives by ``parameters()``."""
 
     @property
     @abstractmethod
@@ -157,11 +149,11 @@ class Regression(ABC):
 
     @abstractmethod
     def _moments(self, part: Functionals) -> tuple[Tensor, Tensor]:
-        """Posterior mean and variance of ``L_* f``."""
+        """Return posterior mean and variance of ``L_* f``."""
 
 
 def leaves_of(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of the values that collect gradients, zero to begin with."""
+    """Copy values to leaves that collect gradients, zero to begin with."""
     leaves = {n: v.detach().clone().requires_grad_(True) for n, v in values.items()}
     for leaf in leaves.values():
         leaf.grad = torch.zeros_like(leaf)
@@ -169,5 +161,5 @@ def leaves_of(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def gradients_of(leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the leaves collected."""
+    """Return the gradients that the leaves collected."""
     return {n: v.grad for n, v in leaves.items() if v.grad is not None}

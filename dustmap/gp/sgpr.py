@@ -34,21 +34,19 @@ from dustmap.whitening import point_covariance
 
 
 class _Sums(NamedTuple):
-    """Sums over all observations, from which the bound follows."""
+    """Sums over all observations, from which the bound follows.
+
+    ``A Aᵀ``, ``A Σ^{-1/2} r``, ``rᵀ Σ⁻¹ r``, ``log det Σ`` and ``Σ_n k_nn/Σ_n``.
+    """
 
     gram: Float[Tensor, "m m"]
-    """``A Aᵀ``."""
     pull: Float[Tensor, " m"]
-    """``A Σ^{-1/2} r``."""
     square: Float[Tensor, ""]
-    """``rᵀ Σ⁻¹ r``."""
     log_noise: Float[Tensor, ""]
-    """``log det Σ``."""
     prior: Float[Tensor, ""]
-    """``Σ_n k_nn/Σ_n``."""
 
     def root(self) -> Float[Tensor, "m m"]:
-        """The lower Cholesky factor of B."""
+        """Return the lower Cholesky factor of B."""
         eye = torch.eye(len(self.gram), dtype=self.gram.dtype)
         return torch.linalg.cholesky(self.gram + eye)
 
@@ -57,15 +55,9 @@ class _Sums(NamedTuple):
 class SGPR(Regression):
     """Regression through M inducing values ``u_m = f(z_m)``.
 
-    Parameters
-    ----------
-    kernel, functionals, observations, noise, mean, known_noise
-        As in :class:`~dustmap.gp.regression.Regression`.
-    points
-        ``z_m``, held fixed.
-    jitter
-        A nugget of the inducing values, relative to ``k(0)``. They are then values of
-        the field plus independent noise, and the bound stays a bound.
+    ``points`` are ``z_m``, held fixed. ``jitter`` is a nugget of the inducing values,
+    relative to ``k(0)``: they are then values of the field plus independent noise, and
+    the bound stays a bound.
 
     Raises
     ------
@@ -80,10 +72,11 @@ class SGPR(Regression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.points.ndim != 2 or self.points.shape[1] != self.functionals.dimension:
+        axes = self.functionals.dimension
+        if self.points.ndim != 2 or self.points.shape[1] != axes:
             raise ValueError(
-                f"points must have shape (m, {self.functionals.dimension}) like the "
-                f"inputs, got {tuple(self.points.shape)}"
+                f"points must have shape (m, {axes}) like the inputs, got "
+                f"{tuple(self.points.shape)}"
             )
         if not (len(self.points) and 0 <= self.jitter < 1):
             raise ValueError(
@@ -138,22 +131,18 @@ class SGPR(Regression):
         return factor
 
     def _sums(self, factor: Tensor) -> _Sums:
-        """Block by block; autograd keeps the sums of a block alone."""
-        variance, residual = self.noise_variance, self.residual
-        parts = (
-            checkpoint(
+        """Add up block by block; autograd keeps the sums of a block alone."""
+        variance, residual, total = self.noise_variance, self.residual, None
+        size = max(1, regression.BLOCK // len(self.points))
+        for rows, part in self.functionals.chunks(size):
+            more = checkpoint(
                 self._block_sums,
                 *(factor, variance[rows], residual[rows], part),
                 use_reentrant=False,
                 preserve_rng_state=False,
             )
-            for rows, part in self.functionals.chunks(
-                max(1, regression.BLOCK // len(self.points))
-            )
-        )
-        total = next(parts)
-        for more in parts:
-            total = _Sums(*(a + b for a, b in zip(total, more, strict=True)))
+            total = more if total is None else _Sums(*map(torch.add, total, more))
+        assert total is not None
         return total
 
     def _block_sums(

@@ -37,36 +37,31 @@ class Likelihood(ABC):
 
     # The name in options.
     name: ClassVar[str]
-    # Whether the gradients of ``E[ln p]`` do not depend on the latent's variance.
+    # True if the gradients of ``E[ln p]`` do not depend on the latent's variance.
     conjugate: ClassVar[bool] = False
-    # Whether ``y_n`` is one of two classes, coded as 0 and 1.
+    # True if ``y_n`` is one of two classes, coded as 0 and 1.
     classes: ClassVar[bool] = False
-    # Whether ``weights`` turns it into normal noise of known variances.
+    # True if there are ``normal_variances``.
     mixture_of_normals: ClassVar[bool] = False
     # Ranges of parameters in a fit; within e³ of their start by default.
     ranges: ClassVar[dict[str, tuple[float, float]]] = {}
 
     @classmethod
     def tamed(cls, y: Vector) -> Vector:
-        """Targets from which a search with normal noise can learn a start."""
+        """Return targets from which a search with normal noise can learn a start."""
         return y
 
     @classmethod
     @abstractmethod
     def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        """The start, from what normal noise found for ``tamed`` targets."""
-
-    @property
-    def base_variance(self) -> Tensor:
-        """``s²`` of normal noise of variance ``s²/w_n``, with the ``weights``."""
-        raise NotImplementedError(f"{type(self).__name__} is no mixture of normals")
+        """Return the start, from what normal noise found for ``tamed`` targets."""
 
     def noise_in(self, unit: float) -> dict[str, float]:
-        """Parameters of the noise, in the unit of y."""
+        """Return the parameters of the noise, in the unit of y."""
         return {}
 
-    def weights(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
-        """``w_n`` of normal noise ``N(0, base_variance/w_n)`` around a Gaussian f.
+    def normal_variances(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
+        """Return variances ``s²/w_n`` of normal noise with the same step of EM.
 
         Raises
         ------
@@ -97,35 +92,30 @@ class Likelihood(ABC):
         """Mean and variance of ``y_n``."""
 
     def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        """The least y with ``P(y_n ≤ y) ≥ probability``, which is between 0 and 1."""
+        """Return the least y with ``P(y_n ≤ y) ≥ probability``."""
         if not 0 < probability < 1:
             raise ValueError(f"a probability lies between 0 and 1, got {probability}")
         return self._quantile(probability, mean, variance)
 
     @abstractmethod
     def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        """The same of a probability that was checked."""
+        """Return the quantile of a probability that was checked."""
 
     def parameters(self) -> dict[str, Tensor]:
-        """The positive parameters, by the names of the constructor's arguments."""
+        """Return positive parameters, by the names of the constructor's arguments."""
         return {}
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
-        """The same likelihood with other parameters (names as ``parameters``)."""
+        """Change parameters (names as ``parameters``)."""
         return type(self)(**{**self.parameters(), **parameters})
 
     def to(self, device: torch.device | str) -> Self:
-        """The same likelihood on another device."""
+        """Move to another device."""
         own = {name: value.to(device) for name, value in self.parameters().items()}
         return self.with_parameters(own)
 
-    @property
-    def rows(self) -> int | None:
-        """The number of its observations; ``None`` if any."""
-        return None
-
     def select(self, index: Int[Tensor, " b"]) -> Self:
-        """The likelihood of some of the observations."""
+        """Return the likelihood of some of the observations."""
         return self
 
     def check(self, y: Vector) -> None:
@@ -134,16 +124,11 @@ class Likelihood(ABC):
         Raises
         ------
         ValueError
-            If a value is not finite, or their number is not that of the likelihood.
+            If a value is not finite, or none that the likelihood can have.
         """
         faulty = int((~torch.isfinite(y)).sum())
         if faulty:
             raise ValueError(f"{faulty} of {len(y)} observations are not finite")
-        if self.rows is not None and self.rows != len(y):
-            raise ValueError(
-                f"the likelihood holds noise for {self.rows} observations, got "
-                f"{len(y)}: select its rows, or give one variance for all"
-            )
 
 
 def positive_parameter(name: str, value: float | Tensor) -> Tensor:

@@ -44,10 +44,6 @@ class Gaussian(Likelihood):
     def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
         return Initial(cls(variance=noise), variance, mean)
 
-    @property
-    def base_variance(self) -> Tensor:
-        return self.variance
-
     def noise_in(self, unit: float) -> dict[str, float]:
         return {"noise": float(self.variance.sqrt()) * unit}
 
@@ -76,9 +72,14 @@ class Gaussian(Likelihood):
         known = None if self.known is None else self.known.to(device)
         return type(self)(variance=self.variance.to(device), known=known)
 
-    @property
-    def rows(self) -> int | None:
-        return None if self.known is None else len(self.known)
+    def check(self, y: Vector) -> None:
+        """Check as in the base class, and the number of known variances."""
+        super().check(y)
+        if self.known is not None and len(self.known) != len(y):
+            raise ValueError(
+                f"there is noise of {len(self.known)} observations, got {len(y)}: "
+                "select its rows, or give one variance for all"
+            )
 
     def select(self, index: Int[Tensor, " b"]) -> Gaussian:
         if self.known is None:
@@ -86,7 +87,7 @@ class Gaussian(Likelihood):
         return Gaussian(variance=self.variance, known=self.known[index])
 
     def widened(self, extra: Vector) -> Gaussian:
-        """The same with more known variance for every observation."""
+        """Add to the known variance of every observation."""
         known = extra if self.known is None else self.known + extra
         return Gaussian(variance=self.variance, known=known)
 

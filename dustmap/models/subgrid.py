@@ -168,8 +168,8 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
     """
     scale = kernel.lengthscale.detach().expand(len(spacing))
     cells = float((scale / torch.tensor(spacing, dtype=torch.float64)).min())
-    bent = kernel.smoothness is None or isinstance(kernel, OctaveMatern)
-    if bent or cells <= _MOST_CELLS:
+    bent = isinstance(kernel, OctaveMatern)
+    if kernel.smoothness is None or bent or cells <= _MOST_CELLS:
         return kernel
     shorter = _MOST_CELLS / cells
     return kernel.with_parameters(

@@ -22,19 +22,12 @@ def check_forward_model(
     *,
     draws: int = 400,
     variance_draws: int | None = None,
-    rtol: float | None = None,
 ) -> None:
     """Check the tangent, its adjoint, ``v_n`` and the draws of the residual.
 
-    Parameters
-    ----------
-    draws
-        Residual draws compared with ``v_n``.
-    variance_draws
-        How many draws the model's own ``v_n`` rests on; ``None`` if it is exact.
-    rtol
-        Tolerance of the tangent against central differences, by default 1e-6 in
-        float64 and 1e-2 in float32.
+    ``draws`` of the residual are compared with ``v_n``, which the model has exactly, or
+    by ``variance_draws``. The tangent may differ from central differences by
+    1e-6 in float64 and by 1e-2 in float32.
 
     Raises
     ------
@@ -42,8 +35,7 @@ def check_forward_model(
         If anything is wrong; comparisons with draws allow six standard errors.
     """
     double = model.dtype == torch.float64
-    if rtol is None:
-        rtol = 1e-6 if double else 1e-2
+    rtol = 1e-6 if double else 1e-2
 
     def normal(*shape: int) -> Tensor:
         shape = (*shape, model.latent_size)

@@ -11,6 +11,8 @@ from dustmap.linalg.operator import LinearOperator
 
 # Entries of a matrix that `check_linear_operator` is willing to write out.
 _DENSE_LIMIT = 2**22
+# Random vectors to try.
+_PROBES = 3
 
 
 def norm(x: Tensor) -> Tensor:
@@ -34,19 +36,13 @@ def check_linear_operator(
     *,
     generator: torch.Generator,
     rtol: float | None = None,
-    probes: int = 3,
 ) -> None:
     """Check products, adjoint, linearity, batches, dtype and ``to_dense``.
 
     The adjoint error is ``|⟨Au, v⟩ − ⟨u, Aᵀv⟩| / (‖Au‖ ‖v‖)``. Cost: a dozen products
     per probe, and one per column where the matrix has at most four million entries.
 
-    Parameters
-    ----------
-    rtol
-        Relative tolerance, by default ``1e4 ε`` of the operator's dtype.
-    probes
-        Random vectors to try.
+    ``rtol`` is ``1e4 ε`` of the operator's dtype unless given.
 
     Raises
     ------
@@ -61,7 +57,7 @@ def check_linear_operator(
         return values.to(operator.device)
 
     rows, columns = operator.shape
-    for _ in range(probes):
+    for _ in range(_PROBES):
         u, w, v = normal(columns), normal(columns), normal(rows)
         image, other = (_product(operator, "matvec", x) for x in (u, w))
         _check_adjoint(u, v, image, _product(operator, "rmatvec", v), rtol)

@@ -7,12 +7,10 @@ import os
 import click
 
 import dustmap
-from pipelines.cli.catalogues import ingest, merge, simulate
-from pipelines.cli.files import fetch, verify
-from pipelines.cli.fitting import config_, fit, status
+from pipelines.cli.catalogues import fetch, ingest, merge, simulate
+from pipelines.cli.fitting import config_, fit, regress, status, verify
 from pipelines.cli.products import compare, export, plot, report
 from pipelines.cli.questions import predict, query
-from pipelines.cli.regression import regress
 
 # Read when torch is first imported, which the verbs do: threads that wait sleep instead
 # of spinning, which is twice as fast where cores are shared with other jobs.
@@ -21,7 +19,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(dustmap.__version__, prog_name="dustmap")
 def main() -> None:
     """Three-dimensional maps of interstellar dust from catalogues of stars.

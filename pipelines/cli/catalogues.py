@@ -1,4 +1,4 @@
-"""Verbs that make and read catalogues: simulate, ingest, merge."""
+"""Verbs that make and read catalogues, and fetch maps."""
 
 from __future__ import annotations
 
@@ -7,52 +7,47 @@ from typing import Any
 
 import click
 
-from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.base.errors import InputError
+from pipelines.cli.reporting import (
+    CONFIG,
+    OUT,
+    OVERWRITE,
+    SETTINGS,
+    output,
+    reporting,
+)
 
-
-def _print_simulation_keys(context: click.Context, _: Any, wanted: bool) -> None:
-    """Answer ``--help-config`` like ``--help``: whatever else is on the line."""
-    from pipelines.config import SimulateConfig, describe
-
-    if wanted and not context.resilient_parsing:
-        click.echo(describe(SimulateConfig))
-        context.exit()
+_REGISTRY = "DUSTMAP_REGISTRY"
+_WORKERS = click.option("--workers", default=1, help="Threads that sort.")
 
 
 @click.command()
-@click.option("-o", "--output", required=True, type=OUT, help="Parquet table to make.")
+@output("Parquet table to make.")
 @click.option("--truth", type=OUT, help="Also write the true density as zarr.")
 @click.option("--stars", type=int, help="Number of stars.")
 @click.option("--seed", type=int, help="Seed of every random draw.")
-@click.option("-c", "--config", type=OUT, help="TOML configuration.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
-@click.option(
-    "--help-config",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_simulation_keys,
-    help="Print every key and its default.",
-)
+@CONFIG
+@SETTINGS
 @OVERWRITE
 @reporting
 def simulate(
     output: Path,
     truth: Path | None,
-    stars: int | None,
-    seed: int | None,
     config: Path | None,
     overrides: tuple[str, ...],
     overwrite: bool,
+    **flags: int | None,
 ) -> None:
-    """Make a mock galaxy: dust, stars, realistic errors; the truth is kept."""
+    """Make a mock galaxy: dust, stars, realistic errors; the truth is kept.
+
+    `dustmap config --simulate` prints every key with its default.
+    """
     from pipelines.config import SimulateConfig, load_config
     from pipelines.simulate import check_outputs
     from pipelines.simulate import simulate as run
 
-    flags = [f"stars={stars}"] if stars is not None else []
-    flags += [f"seed={seed}"] if seed is not None else []
-    settings = load_config(SimulateConfig, config, [*overrides, *flags])
+    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    settings = load_config(SimulateConfig, config, [*overrides, *given])
     check_outputs(output, truth, overwrite=overwrite)
     made = run(settings)
     made.write(output, truth=truth, overwrite=overwrite)
@@ -62,7 +57,7 @@ def simulate(
 
 
 class _NamingPresets(click.Command):
-    """Its help ends with the surveys that have a preset."""
+    """A command whose help ends with the surveys that have a preset."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from pipelines.catalog.presets import list_presets, load_preset
@@ -73,75 +68,35 @@ class _NamingPresets(click.Command):
 
 @click.command(cls=_NamingPresets)
 @click.argument("sources", nargs=-1, required=True, type=OUT, metavar="SRC...")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OUT,
-    help="Table to make: NAME.parquet, or a folder of partitions, sorted over the sky.",
-)
+@output("Table to make: NAME.parquet, or a folder of partitions, sorted over the sky.")
 @click.option("--preset", help="Survey preset, by name (see below) or as TOML.")
 @click.option(
     "--map",
     "mappings",
     multiple=True,
     metavar="CANONICAL=COLUMN[:UNIT]",
-    help="Where a canonical column comes from, e.g. distance=dist_pc:pc or "
+    help="Source of a canonical column, e.g. distance=dist_pc:pc or "
     "extinction=3.1*ebv:mag; a number stands for a constant. Repeatable.",
 )
-@click.option(
-    "--save-preset",
-    type=OUT,
-    metavar="TOML",
-    help="Save what was mapped, for --preset with other files of this form.",
-)
+@click.option("--save-preset", type=OUT, help="Save what was mapped, for --preset.")
 @click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Carry a column along.")
-@click.option(
-    "--max-bad",
-    type=float,
-    default=0.5,
-    show_default=True,
-    metavar="FRACTION",
-    help="Refuse the input if more of its rows are faulty.",
-)
-@click.option(
-    "--band",
-    metavar="BAND",
-    help="Convert extinctions to this band, e.g. A_V, A_G, E(B-V).  [default: that of "
-    "the first SRC]",
-)
-@click.option(
-    "--declare-band",
-    metavar="BAND",
-    help="State the band of extinctions where neither a preset nor SRC does.",
-)
+@click.option("--max-bad", default=0.5, help="Largest share of faulty rows.")
+@click.option("--band", help="A_V, A_G, E(B-V), ...  [default: that of the first SRC]")
+@click.option("--declare-band", help="State the band where no preset nor SRC does.")
 @click.option(
     "--repeats",
     type=click.Choice(["keep", "first", "error"]),
     default="keep",
-    show_default=True,
-    help="What happens to objects of one source_id in several SRC: keep all, keep that "
-    "of the first SRC, or refuse them. Repeats within one SRC are faulty.",
+    help="Of objects of one source_id in several SRC keep all, keep that of the first "
+    "SRC, or refuse them. Repeats within one SRC are faulty.",
 )
-@click.option(
-    "--any-range",
-    is_flag=True,
-    help="Accept medians of distances, extinctions and their errors that suggest "
-    "another unit.",
-)
-@click.option(
-    "--workers",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Threads that sort; the result is the same for any number.",
-)
+@click.option("--any-range", is_flag=True, help="Accept medians of unusual size.")
+@_WORKERS
 @click.option(
     "--merge",
     metavar="NSIDE,WIDTH",
-    help="Merge the stars of each HEALPix pixel and distance bin into one (see "
-    "`dustmap merge`); needs a folder.",
+    help="As `dustmap merge` does; needs a folder.",
 )
 @OVERWRITE
 @reporting
@@ -156,38 +111,83 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     distance_error, parallax_error, and *_lower / *_upper bounds.
     Units are never guessed: give them in the file, a preset or --map.
     """
-    from pipelines.base.progress import Progress
-    from pipelines.catalog.ingest import ingest as run
-
-    with Progress(description="ingest", unit="rows") as progress:
-        report = run(list(sources), output, progress=progress.update, **options)
-    click.echo(str(report))
+    _ingested(sources, output, "ingest", options)
 
 
 @click.command()
 @click.argument("stars", type=OUT)
-@click.option("-o", "--output", required=True, type=OUT, help="Folder to make.")
+@output("Folder to make.")
 @click.option(
     "--cells",
+    "merge",
     required=True,
     metavar="NSIDE,WIDTH",
     help="HEALPix pixels and the width of bins of distance, e.g. 256,25pc.",
 )
-@click.option("--workers", type=int, default=1, show_default=True, help="Threads.")
+@_WORKERS
 @OVERWRITE
 @reporting
-def merge(stars: Path, output: Path, cells: str, **options: Any) -> None:
+def merge(stars: Path, output: Path, **options: Any) -> None:
     """Merge the STARS of each pixel and distance bin into one pseudo-observation.
 
     For catalogues with many stars in each voxel of the map: choose cells smaller than
     that. Column `members` has the number of stars; outliers stay by themselves. The
     same as `dustmap ingest STARS --merge NSIDE,WIDTH`.
     """
+    # Distances and extinctions were checked when STARS was made.
+    _ingested([stars], output, "merge", options | {"any_range": True})
+
+
+def _ingested(
+    sources: tuple[Path, ...] | list[Path],
+    output: Path,
+    verb: str,
+    options: dict[str, Any],
+) -> None:
     from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run
 
-    with Progress(description="merge", unit="rows") as progress:
-        # Their distances and extinctions were taken once.
-        options |= {"merge": cells, "any_range": True, "progress": progress.update}
-        report = run([stars], output, **options)
+    with Progress(description=verb, unit="rows") as progress:
+        report = run(list(sources), output, progress=progress.update, **options)
     click.echo(str(report))
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--registry",
+    envvar=_REGISTRY,
+    help=f"File or URL that lists maps.  [default: ${_REGISTRY}]",
+)
+@click.option("-o", "--output", type=OUT, help="Where to.  [default: the map's name]")
+@OVERWRITE
+@reporting
+def fetch(
+    name: str | None, registry: str | None, output: Path | None, overwrite: bool
+) -> None:
+    """Download the published map NAME and verify it; without NAME list those there are.
+
+    \b
+    dustmap fetch --registry maps.toml
+    dustmap fetch near --registry https://example.org/maps.toml -o near.zarr
+
+    An interrupted download goes on with the same command.
+    """
+    from pipelines.storage.fetching import fetch as run
+    from pipelines.storage.fetching import read_registry
+
+    if not registry:
+        raise InputError(
+            f"no registry of maps is given: --registry FILE, or ${_REGISTRY}"
+        )
+    maps = read_registry(registry)
+    if name is None:
+        for known in maps.values():
+            click.echo(f"{known.name}: {known.description or known.file}")
+        return
+    if name not in maps:
+        raise InputError(f"{registry} has no map {name!r}; it has {', '.join(maps)}")
+    chosen = maps[name]
+    made = run(chosen, output or Path(chosen.product), overwrite=overwrite)
+    click.echo(str(made))
+    click.echo(f"cite: {chosen.citation}", err=True)

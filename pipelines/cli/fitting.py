@@ -1,48 +1,38 @@
-"""Verbs of a fit: fit, config, status."""
+"""Verbs of runs: fit, status, config, regress, verify."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OUT, OVERWRITE, REQUIRE, check_verdict, reporting
-
-if TYPE_CHECKING:
-    from pipelines.config import FitConfig
-    from pipelines.fit.quick import QuickReport
+from pipelines.cli.reporting import (
+    CONFIG,
+    OUT,
+    OVERWRITE,
+    REQUIRE,
+    SETTINGS,
+    check_verdict,
+    output,
+    reporting,
+)
 
 
 @click.command()
 @click.argument("tables", type=OUT, nargs=-1, required=True, metavar="STARS")
-@click.option("-o", "--output", required=True, type=OUT, help="Run folder to make.")
-@click.option("-c", "--config", type=OUT, help="TOML configuration.")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override one key, e.g. --set box.spacing=50. Repeatable.",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on where a fit into RUN stopped; begin if there is none.",
-)
+@output("Run folder to make.")
+@CONFIG
+@SETTINGS
+@click.option("--resume", is_flag=True, help="Go on where a fit into RUN stopped.")
 @click.option(
     "--resume-anyway",
     "anyway",
     is_flag=True,
     help="Resume even if the configuration, catalogue or version has changed.",
 )
-@click.option(
-    "--quick",
-    "is_quick",
-    is_flag=True,
-    help="No map: held-out stars from their neighbours alone, into RUN.quick.json.",
-)
+@click.option("--quick", is_flag=True, help="No map: only what it has to beat.")
 @REQUIRE
 @OVERWRITE
 @reporting
@@ -51,16 +41,17 @@ def fit(
     output: Path,
     config: Path | None,
     overrides: tuple[str, ...],
-    is_quick: bool,
+    quick: bool,
     require: str | None,
-    **options: bool,
+    overwrite: bool,
+    **resuming: bool,
 ) -> None:
     """Fit a map to STARS. Without a configuration everything is chosen and printed.
 
     `dustmap config` prints every key with its default. A fit saves itself every few
     minutes and on SIGTERM, SIGUSR1 and Ctrl-C, with which it ends with status 75:
-    the same command with --resume goes on. With --quick no map is made: the figures
-    of held-out stars that any map has to beat, in seconds.
+    the same command with --resume goes on. With --quick no map is made: held-out stars
+    are predicted from their neighbours alone, in seconds, into RUN.quick.json.
     """
     from pipelines.base.allocation import keep_freed_memory
     from pipelines.config import FitConfig, load_config
@@ -76,27 +67,22 @@ def fit(
         )
     stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)
-    if is_quick:
-        click.echo(str(_quick(stars, output, settings, require=require, **options)))
+    if quick:
+        from pipelines.fit.quick import quick as run_quick
+
+        if require or any(resuming.values()):
+            raise InputError("--quick makes no map: leave out --resume and --require")
+        click.echo(str(run_quick(stars, output, settings, overwrite=overwrite)))
         return
     keep_freed_memory()
     with processes() as group:
-        report = run(stars, output, settings, group=group, **options)
+        report = run(
+            stars, output, settings, group=group, overwrite=overwrite, **resuming
+        )
         if not group.first:
             return
     click.echo(str(report))
     check_verdict(report.verdict, require)
-
-
-def _quick(
-    stars: Path, output: Path, settings: FitConfig, *, overwrite: bool, **refused: Any
-) -> QuickReport:
-    """Refuses what only a fit of a map can do."""
-    from pipelines.fit.quick import quick
-
-    if any(refused.values()):
-        raise InputError("--quick makes no map: leave out --resume and --require")
-    return quick(stars, output, settings, overwrite=overwrite)
 
 
 @click.command(name="config")
@@ -121,3 +107,56 @@ def status(run: Path, as_json: bool) -> None:
 
     found = status_of(run)
     click.echo(json.dumps(found, indent=1) if as_json else describe(found))
+
+
+@click.command()
+@click.argument("table", type=OUT)
+@output("Run folder to make.")
+@click.option("--target", required=True, metavar="COLUMN", help="What to predict.")
+@click.option(
+    "--inputs", metavar="A,B,...", help="Columns to predict it from; all other numbers."
+)
+@click.option(
+    "--likelihood",
+    default="gaussian",
+    help="gaussian, student-t (outliers) or bernoulli (two classes).",
+)
+@click.option("--method", default="auto", help="auto, exact, neighbours or svgp.")
+@click.option("--seed", default=0)
+@click.option(
+    "--test-fraction", default=0.2, help="Share of the rows held out, at random."
+)
+@click.option(
+    "--split-column", metavar="COLUMN", help="1 for rows to test, 0 to fit, instead."
+)
+@REQUIRE
+@OVERWRITE
+@reporting
+def regress(
+    table: Path, output: Path, inputs: str | None, require: str | None, **settings: Any
+) -> None:
+    """Predict one column of TABLE from others by a Gaussian process.
+
+    TABLE: CSV (also .gz) or parquet. Method, kernel, scales and noise are chosen and
+    printed; RUN gets metrics.json and predictions.parquet of the test rows, plot.png
+    and summary.txt.
+    """
+    from pipelines.regress import regress_table
+
+    names = None
+    if inputs is not None:
+        names = [name.strip() for name in inputs.split(",") if name.strip()]
+    report = regress_table(table, output, inputs=names, **settings)
+    click.echo(str(report))
+    check_verdict(report.verdict, require)
+
+
+@click.command()
+@click.argument("path", type=OUT)
+@reporting
+def verify(path: Path) -> None:
+    """Check a run folder (also of a fit that is not finished), checkpoint, zarr store,
+    FITS, HEALPix or parquet file for damage."""
+    from pipelines.verify import verify as check
+
+    click.echo(check(path))

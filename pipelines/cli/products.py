@@ -13,6 +13,7 @@ from pipelines.cli.reporting import (
     ANGLE,
     ANGLES,
     DIRECTION,
+    DUSTMAPS_GIVES,
     LENGTH,
     LENGTHS,
     OUT,
@@ -21,6 +22,7 @@ from pipelines.cli.reporting import (
     band_options,
     fill_of,
     fill_options,
+    output,
     reporting,
 )
 from pipelines.export.options import EXPORTERS, ExportOptions, parse_box
@@ -37,70 +39,28 @@ def _products(command: Any) -> Any:
 @click.command()
 @click.argument("run", type=OUT)
 @_products
-@click.option(
-    "--distances",
-    type=LENGTHS,
-    metavar="PC,PC,...",
-    help="Distances of HEALPix maps and images [pc].  [default of images: the farthest "
-    "round one that the box holds on 90% of it]",
-)
-@click.option(
-    "--shell-edges",
-    type=LENGTHS,
-    metavar="PC,PC,...",
-    help="Edges of the shells [pc].",
-)
+@click.option("--distances", type=LENGTHS, help="Of HEALPix maps and images.")
+@click.option("--shell-edges", type=LENGTHS, help="Edges of the shells.")
 @click.option("--nside", type=int, help="Resolution of all that is on HEALPix pixels.")
-@click.option(
-    "--ordering",
-    type=click.Choice(["nested", "ring"]),
-    help="Of the pixels in HEALPix files; nested unless given.",
-)
+@click.option("--ordering", type=click.Choice(["nested", "ring"]), help="Of pixels.")
 @click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")
+@click.option("--center", "centre", type=DIRECTION, help="Of images.  [default: 0,0]")
 @click.option(
-    "--center",
-    "centre",
-    type=DIRECTION,
-    metavar="L,B",
-    help="Of images.  [default: 0,0]",
+    "--field", "size", type=ANGLES, help="Of images: the whole sky, or 20,20."
 )
-@click.option(
-    "--field",
-    "size",
-    type=ANGLES,
-    metavar="W,H",
-    help="Size of images [deg].  [default: the whole sky, or 20,20]",
-)
-@click.option("--pixel", type=ANGLE, help="Side of their pixels [deg].  [default: 0.5]")
+@click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
 @click.option("--header", type=OUT, help="FITS file or cards that give all four.")
 @fill_options
 @band_options
 @click.option(
     "--box",
     type=Parsed("box", parse_box),
-    default={},
     metavar="x=LO:HI,y=...",
-    help="Only the density in this box [pc]; extinction of the zarr only as far as the "
-    "box's farthest corner.",
+    help="Only the density in this box [pc]; of the zarr extinctions to its corners.",
 )
-@click.option(
-    "--sphere",
-    type=LENGTH,
-    metavar="PC",
-    help="Only what is within this distance: density, and extinction of the zarr.",
-)
-@click.option(
-    "--spacing",
-    type=LENGTH,
-    metavar="PC",
-    help="Cells of the density this far apart, finer than the grid's or coarser.",
-)
-@click.option(
-    "--samples",
-    type=int,
-    metavar="N",
-    help="Posterior samples of the density that the zarr store holds.",
-)
+@click.option("--sphere", type=LENGTH, help="Only what is within this distance.")
+@click.option("--spacing", type=LENGTH, help="Of the density's cells.")
+@click.option("--samples", type=int, help="Posterior samples in the zarr store.")
 @OVERWRITE
 @reporting
 def export(run: Path, overwrite: bool, **chosen: Any) -> None:
@@ -112,22 +72,16 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
     from pipelines.export.exporters import export_run
     from pipelines.formats.images import Field
 
-    outputs = {name: chosen.pop(name) for name in EXPORTERS}
-    targets = {name: paths for name, paths in outputs.items() if paths}
+    chosen["fill"], chosen["fill_beyond"] = fill_of(chosen)
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    targets = {name: paths for name in EXPORTERS if (paths := chosen.pop(name))}
     names = ("projection", "centre", "size", "pixel", "header")
-    view = {name: chosen.pop(name) for name in names}
-    view = {name: value for name, value in view.items() if value is not None}
+    view = {name: chosen.pop(name) for name in names if name in chosen}
     if "header" in view and len(view) > 1:
         raise InputError(
             "--header gives projection, center, field and pixels: drop these"
         )
-    fill, beyond = fill_of(chosen)
-    options = ExportOptions(
-        field=Field(**view) if view else None,
-        fill=fill,
-        fill_beyond=beyond,
-        **chosen,
-    )
+    options = ExportOptions(field=Field(**view) if view else None, **chosen)
     done = export_run(run, targets, options, overwrite=overwrite)
     if done.change is not None:
         click.echo(done.change.summary(), err=True)
@@ -143,9 +97,7 @@ class _Kind(click.ParamType):
     name = "kind"
 
     def convert(self, value: str, param: Any, ctx: Any) -> str:
-        if value not in (kinds := self._kinds()):
-            self.fail(f"{value!r} is not one of {', '.join(kinds)}", param, ctx)
-        return value
+        return click.Choice(self._kinds()).convert(value, param, ctx)
 
     def get_metavar(self, *_: Any, **__: Any) -> str:
         return f"[{'|'.join(self._kinds())}]"
@@ -158,13 +110,13 @@ class _Kind(click.ParamType):
 
 @click.command()
 @click.argument("source", metavar="RUN_OR_MAP", type=OUT)
-@click.option("-o", "--output", required=True, type=OUT, help="Folder for figures.")
+@output("Folder for figures.")
 @click.option(
     "--kind",
     "kinds",
     multiple=True,
     type=_Kind(),
-    help="What to draw; may be repeated. Default: all that RUN_OR_MAP has data for.",
+    help="What to draw, instead of all that there is data for. Repeatable.",
 )
 @click.option(
     "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"
@@ -174,68 +126,35 @@ class _Kind(click.ParamType):
     "--width",
     type=click.FloatRange(min=80, max=400),
     default=180.0,
-    help="Of the page [mm]: 88 is a journal's column, 180 (the default) two.",
+    help="Of the page [mm]: 88 is a journal's column, 180 two.",
 )
-@click.option(
-    "--log/--linear",
-    default=None,
-    help="Colours; linear, but edge-on logarithmic where the plane outshines the rest.",
-)
+@click.option("--log/--linear", default=None, help="Colours; chosen by itself.")
 @click.option(
     "--within",
     type=click.FloatRange(min=0, min_open=True),
     metavar="PC",
-    help="edge-on: look through |y| < PC; 500 where the box is wider than 2 kpc. "
-    "slice: show what lies so near the Sun. near: the finest grid that reaches so far.",
+    help="edge-on: look through |y| < PC. slice, near: show the Sun's neighbourhood.",
 )
-@click.option(
-    "--panel",
-    metavar="NAME",
-    help="face-on, near, edge-on, slice, sky: this panel alone: mean, median, std or "
-    "relative-error.",
-)
-@click.option(
-    "--vmin",
-    type=float,
-    help="Where the colours of the map, or of --panel, begin, in the unit of the "
-    "colour bar.",
-)
+@click.option("--panel", help="Only mean, median, std or relative-error, as there are.")
+@click.option("--vmin", type=float, help="Where the colours of the map or panel begin.")
 @click.option("--vmax", type=float, help="Where they end.")
 @click.option("--cmap", help="Their colour map, by matplotlib's name, as viridis.")
 @click.option(
-    "--distance",
-    "distances",
-    multiple=True,
-    type=LENGTH,
-    metavar="PC",
-    help="sky: how far out [pc]; may be repeated.",
+    "--distance", "distances", multiple=True, type=LENGTH, help="sky, repeatable."
 )
 @click.option("--nside", type=int, help="sky: resolution of the maps.")
-@click.option("--x", type=LENGTH, metavar="PC", help="slice: the plane x = PC.")
-@click.option("--y", type=LENGTH, metavar="PC", help="slice: the plane y = PC.")
-@click.option("--z", type=LENGTH, metavar="PC", help="slice: the plane z = PC; 0.")
+@click.option("--x", type=LENGTH, help="slice: the plane x = PC.")
+@click.option("--y", type=LENGTH, help="slice: the plane y = PC.")
+@click.option("--z", type=LENGTH, help="slice: the plane z = PC; 0.")
 @click.option(
-    "--direction",
-    "directions",
-    multiple=True,
-    type=DIRECTION,
-    metavar="L,B",
-    help="los: Galactic direction [deg]; may be repeated.",
+    "--direction", "directions", multiple=True, type=DIRECTION, help="los, repeatable."
+)
+@click.option("--other", help="compare: a second map, as of export --fill.")
+@click.option(
+    "--factor", type=float, help="compare: brings it to the first one's band."
 )
 @click.option(
-    "--other",
-    help="compare: a second run, map, truth, .npz, or dustmaps:MODULE.CLASS.",
-)
-@click.option(
-    "--factor",
-    type=float,
-    help="compare: multiplies the second map, to bring it to the band of the first; "
-    "without it, known bands are converted.",
-)
-@click.option(
-    "--other-integrated/--other-differential",
-    default=None,
-    help="compare: what a map of dustmaps gives, extinctions or densities.",
+    "--other-integrated/--other-differential", default=None, help=DUSTMAPS_GIVES
 )
 @band_options
 @reporting
@@ -256,8 +175,7 @@ def plot(
     from pipelines.figures.registry import PlotOptions
     from pipelines.figures.registry import plot as draw
 
-    planes = {axis: look.pop(axis) for axis in "xyz"}
-    planes = {axis: at for axis, at in planes.items() if at is not None}
+    planes = {axis: at for axis in "xyz" if (at := look.pop(axis)) is not None}
     if len(planes) > 1:
         raise InputError("a slice is one plane: give one of --x, --y and --z")
     axis, at = next(iter(planes.items()), ("z", 0.0))
@@ -277,7 +195,7 @@ def plot(
 
 @click.command()
 @click.argument("run", type=OUT)
-@click.option("-o", "--output", required=True, type=OUT, help="HTML file to write.")
+@output("HTML file to write.")
 @click.option(
     "--3d/--no-3d",
     "three_d",
@@ -313,41 +231,27 @@ def _keyword(text: str) -> tuple[str, Any]:
 @click.command()
 @click.argument("run", type=OUT)
 @click.argument("reference")
-@click.option("-o", "--output", required=True, type=OUT, help="Folder to make.")
+@output("Folder to make.")
 @click.option(
-    "--factor",
-    type=float,
-    help="What turns values of the reference into the band of the map.",
+    "--factor", type=float, help="Converts the reference to the band of the map."
 )
-@click.option(
-    "--integrated/--differential",
-    default=None,
-    help="What a map of the package dustmaps gives.",
-)
+@click.option("--integrated/--differential", default=None, help=DUSTMAPS_GIVES)
 @click.option(
     "--query",
-    "queries",
     multiple=True,
-    type=Parsed("keyword", _keyword),
-    metavar="KEY=VALUE",
+    type=Parsed("key=value", _keyword),
     help="Keyword for a map of the package dustmaps, such as mode=median.",
 )
-@click.option(
-    "--points",
-    default=5000,
-    show_default=True,
-    help="Cells drawn to compare maps in.",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the cells drawn.")
+@click.option("--points", default=5000, help="Cells drawn to compare maps in.")
+@click.option("--seed", default=0, help="Seed of the cells drawn.")
 @OVERWRITE
 @reporting
 def compare(
     run: Path,
     reference: str,
     output: Path,
-    queries: tuple[tuple[str, Any], ...],
-    overwrite: bool,
-    **chosen: Any,
+    query: tuple[tuple[str, Any], ...],
+    **options: Any,
 ) -> None:
     """Compare the map of RUN with REFERENCE, in tables, figures and words.
 
@@ -357,8 +261,9 @@ def compare(
     """
     from pipelines.compare import compare as run_comparison
 
-    chosen |= {"query": dict(queries), "overwrite": overwrite}
-    found, written = run_comparison(run, reference, output, **chosen)
+    found, written = run_comparison(
+        run, reference, output, query=dict(query), **options
+    )
     click.echo(str(found))
     for path in written:
         click.echo(str(path))

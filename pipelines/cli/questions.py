@@ -14,87 +14,53 @@ from pipelines.cli.reporting import (
     LENGTH,
     OUT,
     OVERWRITE,
+    PERCENTILES,
     RIGHT_ASCENSION,
-    Parsed,
     band_options,
     fill_of,
     fill_options,
+    output,
     reporting,
     target_options,
 )
 
 if TYPE_CHECKING:
-    from pipelines.bands import Conversion
     from pipelines.query.beams import Beam
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
 
-
-def _percentiles(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(
-            f"expected numbers separated by commas, got {text!r}"
-        ) from None
+_TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 
 
 @click.command()
 @click.argument("map_", metavar="MAP", type=OUT)
 @click.argument("table", required=False, type=OUT)
-@click.option("--l", type=ANGLE, metavar="DEG", help="Galactic longitude.")
-@click.option("--b", type=ANGLE, metavar="DEG", help="Galactic latitude.")
-@click.option(
-    "--ra", type=RIGHT_ASCENSION, metavar="DEG", help="Right ascension (ICRS)."
-)
-@click.option("--dec", type=ANGLE, metavar="DEG", help="Declination (ICRS).")
-@click.option("--distance", type=LENGTH, metavar="PC", help="From the Sun; or 0.4kpc.")
+@click.option("--l", type=ANGLE, help="Galactic longitude.")
+@click.option("--b", type=ANGLE, help="Galactic latitude.")
+@click.option("--ra", type=RIGHT_ASCENSION, help="Right ascension (ICRS).")
+@click.option("--dec", type=ANGLE, help="Declination (ICRS).")
+@click.option("--distance", type=LENGTH, help="From the Sun; or 0.4kpc.")
 @click.option(
     "--integrated/--differential",
     default=None,
     help="Extinction to there, or density there; both if not said.",
 )
-@click.option(
-    "--mode", help="One of mean, std, median, percentile, samples, random_sample."
-)
-@click.option(
-    "--pct",
-    type=Parsed("percentiles", _percentiles),
-    metavar="P,P,...",
-    help="Percentiles of --mode percentile.",
-)
+@click.option("--mode", help="mean, std, median, percentile, samples, random_sample.")
+@click.option("--pct", type=PERCENTILES, help="Percentiles of --mode percentile.")
 @click.option("--total", is_flag=True, help="Extinction through the whole map.")
-@click.option(
-    "--at-extinction",
-    type=float,
-    metavar="MAG",
-    help="The distance at which this extinction is reached, instead.",
-)
-@click.option(
-    "--radius",
-    type=ANGLE,
-    metavar="DEG",
-    help="Average extinction within this angle (or 30arcmin), instead.",
-)
-@click.option(
-    "--fwhm", type=ANGLE, metavar="DEG", help="Average over a Gaussian beam, instead."
-)
+@click.option("--at-extinction", type=float, help="Distance of this extinction [mag].")
+@click.option("--radius", type=ANGLE, help="Average extinction within this angle.")
+@click.option("--fwhm", type=ANGLE, help="Average over a Gaussian beam.")
 @click.option("--samples", type=OUT, help="Run that draws samples beside a map store.")
-@click.option("--seed", type=int, default=0, help="Of --mode random_sample.")
+@click.option("--seed", default=0, help="Of --mode random_sample.")
 @target_options
 @fill_options
-@click.option("--prefix", default="", help="Put before the names of answers.")
-@click.option(
-    "-o",
-    "--output",
-    type=OUT,
-    help="Table to make: .parquet, .csv, .ecsv, .fits or .vot.",
-)
+@click.option("-o", "--output", type=OUT, help=_TABLE)
 @band_options
 @OVERWRITE
 @reporting
-def query(map_: Path, **options: Any) -> None:
+def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) -> None:
     """Ask MAP (a map store, or a run folder) at one place or at the rows of TABLE.
 
     \b
@@ -110,40 +76,33 @@ def query(map_: Path, **options: Any) -> None:
     from pipelines.query import open_map
     from pipelines.query.targets import TargetTable
 
-    dust = open_map(map_, samples=options["samples"])
+    dust = open_map(map_, samples=samples)
     other, beyond = fill_of(options)
     if other is not None:
         dust = dust.continued(other, beyond)
-    dust = dust.converted(_conversion(dust, options))
-    wanted = _question(dust, options)
-    if options["table"] is None:
-        _answer_one(dust, options, wanted)
+    dust = _converted(dust, options)
+    question = _question(dust, options)
+    if table is None:
+        _answer_one(dust, options, question)
         return
     if options["output"] is None:
         raise InputError("a table of answers needs a name: -o answers.parquet")
     if any(options[name] is not None for name in ("l", "b", "ra", "dec")):
         raise InputError("give a table or one place, not both")
     targets = TargetTable(
-        options["table"],
+        table,
         options["mappings"],
         preset=options["preset"],
-        distance=not wanted.directions,
+        distance=not question.directions,
     )
-    _answer_table(dust, targets, options, wanted)
+    _answer_table(dust, targets, options, question)
 
 
 @click.command()
 @click.argument("run", type=OUT)
 @click.argument("table", type=OUT)
 @target_options
-@click.option("--prefix", default="", help="Put before the names of answers.")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OUT,
-    help="Table to make: .parquet, .csv, .ecsv, .fits or .vot.",
-)
+@output(_TABLE)
 @band_options
 @OVERWRITE
 @reporting
@@ -157,11 +116,9 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
 
-    dust = DustMap(answers=open_run(run))
-    dust = dust.converted(_conversion(dust, options))
-    wanted = QueryOptions(prefix=options["prefix"])
+    dust = _converted(DustMap(answers=open_run(run)), options)
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
-    _answer_table(dust, targets, options, wanted)
+    _answer_table(dust, targets, options, QueryOptions(prefix=options["prefix"] or ""))
 
 
 def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
@@ -189,7 +146,7 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
         extinction=options["at_extinction"],
         beam=beam,
         seed=options["seed"],
-        prefix=options["prefix"],
+        prefix=options["prefix"] or "",
     )
 
 
@@ -206,14 +163,14 @@ def _beam(options: dict[str, Any]) -> Beam | None:
         given.append("differential")
     if given:
         raise InputError(
-            f"--{given[0].replace('_', '-')} does not go with --radius and --fwhm: of "
-            "a beam there are the mean, its error and the scatter of the extinction"
+            f"--{given[0].replace('_', '-')} does not go with --radius and --fwhm: a "
+            "beam has the mean, its error and the scatter of the extinction"
         )
     return Beam(radius=radius, fwhm=fwhm)
 
 
-def _conversion(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
-    """Return the conversion to the user's band, printed where there is one."""
+def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
+    """Convert to the user's band, and print by what."""
     from pipelines.bands import wanted_conversion
 
     change = wanted_conversion(
@@ -225,24 +182,24 @@ def _conversion(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
     )
     if change is not None:
         click.echo(change.summary(), err=True)
-    return change
+    return dust.converted(change)
 
 
 def _answer_table(
-    dust: DustMap, targets: TargetTable, options: dict[str, Any], wanted: QueryOptions
+    dust: DustMap, targets: TargetTable, options: dict[str, Any], question: QueryOptions
 ) -> None:
-    """Write a table of answers, and say how many rows are inside the map."""
+    """Write a table of answers, and print how many rows are inside the map."""
     from pipelines.query.table import write_answers
 
-    output, overwrite = options["output"], options["overwrite"]
-    counts = write_answers(dust, targets, wanted, output, overwrite=overwrite)
+    path, overwrite = options["output"], options["overwrite"]
+    counts = write_answers(dust, targets, question, path, overwrite=overwrite)
     rows = counts.pop("rows")
     counts["outside the map"] = rows - counts["inside"]
-    said = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
-    click.echo(f"{rows} rows ({said}), in {output}")
+    parts = [f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n]
+    click.echo(f"{rows} rows ({', '.join(parts)}), in {path}")
 
 
-def _answer_one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
+def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) -> None:
     """Print the answers at the place of the command line, with units and flags."""
     from pipelines.query.table import ask, rounded, unit_text
     from pipelines.query.targets import coordinates
@@ -253,7 +210,7 @@ def _answer_one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) ->
     given = {name: options[name] for name in angles if options[name] is not None}
     if set(given) not in ({"l", "b"}, {"ra", "dec"}):
         raise InputError("give a table, or one place: --l and --b, or --ra and --dec")
-    if not wanted.directions:
+    if not question.directions:
         if options["distance"] is None:
             raise InputError(
                 "the distance is missing: --distance PC; or --total for the extinction "
@@ -261,14 +218,14 @@ def _answer_one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) ->
             )
         given["distance"] = options["distance"]
     place = {name: np.array([value]) for name, value in given.items()}
-    columns = rounded(ask(dust, coordinates(place, "the place"), wanted))
+    columns = rounded(ask(dust, coordinates(place, "the place"), question))
     width, true = max(map(len, columns)), []
     for name, column in columns.items():
         if column.unit is not None:
             click.echo(f"{name:{width}} {column[0]:12.6g} {unit_text(column)}")
         elif column[0]:
             true.append(name)
-    said = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
-    click.echo(f"{'flags':{width}} {said}")
+    flags = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
+    click.echo(f"{'flags':{width}} {flags}")
     if dust.band:
         click.echo(f"{'band':{width}} {dust.band}")

@@ -1,7 +1,7 @@
 """Options that verbs share, and how errors are reported.
 
-Exit status: 0 done, 1 failed, 2 bad input or usage, 75 stopped by a signal, to be taken
-up again.
+Exit status: 0 done, 1 failed, 2 bad input or usage, 75 stopped by a signal (the same
+command with ``--resume`` continues).
 """
 
 from __future__ import annotations
@@ -22,42 +22,43 @@ if TYPE_CHECKING:
     from pipelines.maps.answers import Answers
     from pipelines.run.verdict import Verdict
 
+DUSTMAPS_GIVES = "A map of dustmaps gives extinctions, or densities."
+# EX_TEMPFAIL of sysexits.h: job scripts queue the same command again.
+_TRY_AGAIN = 75
+
 
 class Parsed(click.ParamType):
-    """A value that ``read`` makes of a text; its `ValueError` is the user's mistake."""
+    """An option parsed by ``read``, whose `ValueError` is the user's mistake.
+
+    ``name`` is the metavar in the help.
+    """
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name, self._read = name, read
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Read it."""
+        """Parse a text; a default is taken as it is."""
         try:
             return self._read(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-def _lengths(text: str) -> list[float]:
+def _several(
+    text: str, read: Callable[[str], float], expected: str, count: int | None = None
+) -> tuple[float, ...]:
+    """Read numbers separated by commas, ``count`` of them unless any number will do."""
     try:
-        return [parsecs(part) for part in text.split(",")]
+        values = tuple(read(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(
-            f"expected numbers in pc separated by commas, got {text!r}"
-        ) from None
+        values = ()
+    if not values or count not in (None, len(values)):
+        raise ValueError(f"expected {expected}, got {text!r}")
+    return values
 
 
-def _two_angles(text: str) -> tuple[float, float]:
-    try:
-        first, second = (degrees(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(
-            f"expected two angles in degrees such as 120,-5, got {text!r}"
-        ) from None
-    return first, second
-
-
-def _direction(text: str) -> tuple[float, float]:
-    l, b = _two_angles(text)  # noqa: E741
+def _direction(text: str) -> tuple[float, ...]:
+    l, b = _angles(text)  # noqa: E741
     if not (-360 <= l <= 360 and -90 <= b <= 90):
         raise ValueError(
             f"expected Galactic longitude and latitude [deg] as L,B, got {text!r}"
@@ -65,23 +66,41 @@ def _direction(text: str) -> tuple[float, float]:
     return l, b
 
 
+_angles = partial(
+    _several, read=degrees, expected="two angles in degrees such as 120,-5", count=2
+)
+_lengths = partial(_several, read=parsecs, expected="numbers in pc separated by commas")
+_numbers = partial(_several, read=float, expected="numbers separated by commas")
+
 OUT = click.Path(path_type=Path)
-LENGTH = Parsed("length", parsecs)
-LENGTHS = Parsed("lengths", _lengths)
-ANGLE = Parsed("angle", degrees)
-ANGLES = Parsed("angles", _two_angles)
-DIRECTION = Parsed("direction", _direction)
-RIGHT_ASCENSION = Parsed("angle", partial(degrees, hours=True))
+LENGTH = Parsed("pc", parsecs)
+LENGTHS = Parsed("pc,pc,...", _lengths)
+ANGLE = Parsed("deg", degrees)
+ANGLES = Parsed("w,h", _angles)
+DIRECTION = Parsed("l,b", _direction)
+RIGHT_ASCENSION = Parsed("deg", partial(degrees, hours=True))
+PERCENTILES = Parsed("p,p,...", _numbers)
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
+)
+CONFIG = click.option("-c", "--config", type=OUT, help="TOML configuration.")
+SETTINGS = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override one key of the configuration. Repeatable.",
 )
 REQUIRE = click.option(
     "--require",
     type=click.Choice(("usable", "care")),
     help="End with status 1, after writing, where the verdict is worse than this.",
 )
-# What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.
-_TRY_AGAIN = 75
+
+
+def output(help: str) -> Callable[[Any], Any]:
+    """Add the option for the output, which must be given."""
+    return click.option("-o", "--output", required=True, type=OUT, help=help)
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -113,15 +132,9 @@ fill_options = _together(
         type=click.Choice(["box", "stars"]),
         help="From the edge of the box, or where no star looks.  [default: box]",
     ),
+    click.option("--fill-factor", type=float, help="Brings it to the map's band."),
     click.option(
-        "--fill-factor",
-        type=float,
-        help="What turns its values into the band of the map.",
-    ),
-    click.option(
-        "--fill-integrated/--fill-differential",
-        default=None,
-        help="What a map of dustmaps gives: extinctions or densities.",
+        "--fill-integrated/--fill-differential", default=None, help=DUSTMAPS_GIVES
     ),
 )
 target_options = _together(
@@ -135,16 +148,18 @@ target_options = _together(
     click.option(
         "--preset", help="Or a survey's preset, or one saved by ingest --save-preset."
     ),
+    click.option("--prefix", help="Put before the names of answers."),
 )
 
 
 def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
-    """Open the map that continues another one; take its options out of ``options``.
+    """Take ``fill_options`` out of ``options``; open the map that continues another.
 
-    Return it, and from where it goes on.
+    Return it, and from where it continues.
     """
-    reference, beyond = options.pop("fill"), options.pop("fill_beyond")
-    factor, integrated = options.pop("fill_factor"), options.pop("fill_integrated")
+    reference, beyond, factor, integrated = (
+        options.pop(f"fill{name}") for name in ("", "_beyond", "_factor", "_integrated")
+    )
     if reference is None:
         if (beyond, factor, integrated) != (None, None, None):
             raise InputError("--fill-beyond, --fill-factor and the like go with --fill")
@@ -155,7 +170,7 @@ def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn what went wrong into one message and an exit status."""
+    """Turn an error into one message and an exit status."""
 
     @wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:

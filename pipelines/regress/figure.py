@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from pipelines.figures.scales import Scale, colour_scale
+from pipelines.figures.scales import colour_scale
 from pipelines.figures.style import BLUE, ORANGE, SMALL
 from pipelines.regress.regressor import Prediction, Regressor
 from pipelines.regress.table import Rows
@@ -31,106 +28,98 @@ def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
     if len(rows.inputs) == 2:
         return _image(rows, model)
     figure = Figure(figsize=(4.6, 4.2), layout="constrained")
+    axes, truth = figure.subplots(), rows.y[rows.test]
     if rows.classes is None:
-        _against_truth(figure.subplots(), rows, prediction)
+        _against_truth(axes, truth, prediction, rows.target)
     else:
-        _reliability(figure.subplots(), rows, prediction.mean, rows.classes[1])
+        _reliability(axes, truth, prediction.mean, rows.classes[1])
     return figure
 
 
 def _curve(rows: Rows, model: Regressor) -> Figure:
-    """Rows, mean and central intervals of the target along the only input."""
+    """Draw rows, mean and central intervals of the target along the only input."""
     x = np.linspace(rows.x.min(), rows.x.max(), _CURVE)
-    seen = model.distribution({rows.inputs[0]: x})
+    found = model.distribution({rows.inputs[0]: x})
     figure = Figure(figsize=(6.4, 3.9), layout="constrained")
     axes = figure.subplots()
-    for part, color, label, alpha in (
-        (~rows.test, "0.55", "rows to fit", 0.7),
-        (rows.test, ORANGE, "rows to test", 1.0),
+    for part, color, label in (
+        (~rows.test, "0.6", "rows to fit"),
+        (rows.test, ORANGE, "rows to test"),
     ):
         some = _some(np.flatnonzero(part))
-        axes.scatter(
-            rows.x[some],
-            rows.y[some],
-            s=10 if len(rows.x) < 1000 else 4,
-            color=color,
-            label=label,
-            alpha=alpha,
-            linewidths=0,
-            rasterized=True,
-        )
-    label, (low, high) = "probability of 1, 68%", map(seen.quantile, _INNER)
+        size = 4 if len(rows.x) < 1000 else 2
+        look = {"ms": size, "color": color, "label": label, "rasterized": True}
+        axes.plot(rows.x[some], rows.y[some], ".", **look)
+    label, (low, high) = "probability of 1, 68%", map(found.quantile, _INNER)
     axes.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0)
     if rows.classes is None:
-        low, high = map(seen.quantile, _OUTER)
-        axes.fill_between(x, low, high, color=BLUE, alpha=0.13, lw=0)
         label = "mean, 68% and 95% of the rows"
-        _limits(axes, np.concatenate([rows.y, low, high]))
-    axes.plot(x, seen.mean, color=BLUE, lw=1.6, label=label)
+        low, high = map(found.quantile, _OUTER)
+        axes.fill_between(x, low, high, color=BLUE, alpha=0.13, lw=0)
+        _limit(axes, np.concatenate([rows.y, low, high]))
+    axes.plot(x, found.mean, color=BLUE, lw=1.6, label=label)
     axes.set(xlim=(x[0], x[-1]), xlabel=rows.inputs[0], ylabel=rows.target)
-    axes.legend(fontsize=SMALL, frameon=False, loc="best", markerscale=1.6)
+    axes.legend(fontsize=SMALL, frameon=False, markerscale=1.6)
     return figure
 
 
 def _image(rows: Rows, model: Regressor) -> Figure:
-    """Mean of the target and standard deviation of the field over both inputs."""
+    """Draw mean of the target and std of the field over both inputs."""
     low, high = rows.x.min(axis=0), rows.x.max(axis=0)
     mesh = np.meshgrid(*np.linspace(low, high, _PIXELS).T)
     places = [side.ravel() for side in mesh]
-    seen = model.distribution(dict(zip(rows.inputs, places, strict=True)))
-    mean, std = seen.mean, seen.field_std
-    label, limits = rows.target, np.percentile(mean, [0.5, 99.5])
-    std_label, beyond = f"std of the mean of {rows.target}", "both"
+    found = model.distribution(dict(zip(rows.inputs, places, strict=True)))
+    std, name, std_name = (
+        found.field_std,
+        rows.target,
+        f"std of the mean of {rows.target}",
+    )
+    norm = Normalize(*np.percentile(found.mean, [0.5, 99.5]))
     if rows.classes is not None:
-        label = f"probability of {rows.target} = {rows.classes[1]}"
-        limits, beyond = (0.0, 1.0), "neither"
-        std = 0.5 * (seen.quantile(_INNER[1]) - seen.quantile(_INNER[0]))
-        std_label = "half the 68% interval"
-    norm = Normalize(limits[0], limits[1])
-    colours = Scale(cmap=colormaps["viridis"], norm=norm, extend=beyond)
+        name, std_name = f"probability of {rows.classes[1]}", "half the 68% interval"
+        norm = Normalize(0, 1)
+        std = 0.5 * (found.quantile(_INNER[1]) - found.quantile(_INNER[0]))
+    scale = colour_scale("spread", std)
     figure = Figure(figsize=(9.2, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    extent = (low[0], high[0], low[1], high[1])
-    for axes, values, scale, name in (
-        (left, mean, colours, label),
-        (right, std, colour_scale("spread", std), std_label),
+    for axes, values, label, look in (
+        (left, found.mean, name, {"cmap": "viridis", "norm": norm}),
+        (right, std, std_name, {"cmap": scale.cmap, "norm": scale.norm}),
     ):
         image = axes.imshow(
             values.reshape(_PIXELS, _PIXELS),
             origin="lower",
-            extent=extent,
-            cmap=scale.cmap,
-            norm=scale.norm,
+            extent=(low[0], high[0], low[1], high[1]),
             aspect="auto",
-            interpolation="bilinear",
+            **look,
         )
-        figure.colorbar(image, ax=axes, label=name, extend=scale.extend)
+        figure.colorbar(image, ax=axes, label=label)
+        axes.set_xlabel(rows.inputs[0])
     some = _some(np.arange(len(rows.x)))
     left.scatter(
         *rows.x[some].T,
         c=rows.y[some],
         cmap="viridis",
         norm=norm,
-        s=6 if len(some) < 2000 else 2.5,
+        s=4,
         edgecolors="white",
         linewidths=0.15,
         rasterized=True,
     )
     left.set_title("mean, and the rows", fontsize="medium")
     right.set_title("uncertainty of the field, without noise", fontsize="medium")
-    for axes in (left, right):
-        axes.set(xlabel=rows.inputs[0], xlim=extent[:2], ylim=extent[2:])
     left.set_ylabel(rows.inputs[1])
     return figure
 
 
-def _against_truth(axes: Axes, rows: Rows, prediction: Prediction) -> None:
-    """Truth against mean of the test rows."""
-    tested = rows.y[rows.test]
-    some = _some(np.arange(len(tested)))
-    truth, mean = tested[some], prediction.mean[some]
+def _against_truth(
+    axes: Axes, truth: np.ndarray, prediction: Prediction, target: str
+) -> None:
+    """Draw truth against mean of the test rows."""
+    axes.set_title(f"{len(truth):,} rows to test", fontsize="medium")
+    some = _some(np.arange(len(truth)))
+    truth, mean = truth[some], prediction.mean[some]
     low, high = (prediction.quantile(p)[some] for p in _INNER)
-    both = np.percentile(np.concatenate([truth, mean]), [0, 100])
     axes.errorbar(
         mean,
         truth,
@@ -142,20 +131,22 @@ def _against_truth(axes: Axes, rows: Rows, prediction: Prediction) -> None:
         alpha=0.35 if len(some) > 300 else 0.8,
         rasterized=True,
     )
-    axes.plot(both, both, color="0.2", lw=0.9)
-    axes.set_xlabel(f"predicted {rows.target}, with 68% interval")
-    axes.set_ylabel(f"true {rows.target}")
-    _limits(axes, truth)
-    axes.set_title(f"{len(tested):,} rows to test", fontsize="medium")
+    axes.axline((truth[0], truth[0]), slope=1, color="0.2", lw=0.9)
+    axes.set_xlabel(f"predicted {target}, with 68% interval")
+    axes.set_ylabel(f"true {target}")
+    _limit(axes, truth)
 
 
-def _reliability(axes: Axes, rows: Rows, probability: np.ndarray, name: str) -> None:
-    """How often a class comes true against its predicted probability."""
-    truth, order = rows.y[rows.test], np.argsort(probability)
+def _reliability(
+    axes: Axes, truth: np.ndarray, probability: np.ndarray, name: str
+) -> None:
+    """Draw how often a class comes true against its predicted probability."""
+    order = np.argsort(probability)
     groups = np.array_split(order, max(1, min(12, len(order) // 20)))
-    mean = [probability[g].mean() for g in groups]
-    share = np.array([truth[g].mean() for g in groups])
-    error = [math.sqrt(max(p * (1 - p), 0.01) / len(g)) for p, g in zip(share, groups)]
+    mean, share = (
+        np.array([v[g].mean() for g in groups]) for v in (probability, truth)
+    )
+    error = np.sqrt(np.maximum(share * (1 - share), 0.01) / [len(g) for g in groups])
     axes.plot([0, 1], [0, 1], color="0.2", lw=0.9)
     axes.errorbar(mean, share, yerr=error, fmt="o", ms=4, color=BLUE, elinewidth=0.9)
     axes.set_xlabel(f"predicted probability of {name}")
@@ -164,11 +155,11 @@ def _reliability(axes: Axes, rows: Rows, probability: np.ndarray, name: str) -> 
 
 
 def _some(rows: np.ndarray) -> np.ndarray:
-    """At most 4,000 of the rows, at random but always the same."""
+    """Choose at most 4,000 of the rows, at random but always the same."""
     return np.random.default_rng(0).permutation(rows)[:_ROWS]
 
 
-def _limits(axes: Axes, values: np.ndarray) -> None:
+def _limit(axes: Axes, values: np.ndarray) -> None:
     """Limit the axis so that an outlier or two do not flatten the rest."""
     low, high = np.percentile(values, [0.2, 99.8])
     margin = 0.06 * (high - low)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,27 +9,17 @@ import numpy as np
 import torch
 from astropy import units as u
 from jaxtyping import Float
-from torch import Tensor
 
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import LIKELIHOODS, Likelihood
 from pipelines.base.errors import InputError
 from pipelines.catalog.tables import is_table
-from pipelines.regress.fitted import FittedField
-from pipelines.regress.neighbours import fit_neighbours
-from pipelines.regress.start import fit_exact
-from pipelines.regress.variational import fit_variational
+from pipelines.regress.methods import METHODS
 
-Engine = Callable[[Tensor, Tensor, type[Likelihood], torch.Generator], FittedField]
-ENGINES: dict[str, Engine] = {
-    "exact": fit_exact,
-    "neighbours": fit_neighbours,
-    "svgp": fit_variational,
-}
-# Up to so many rows `auto` is exact, and `exact` is possible at all; up to so many
-# inputs rows with outliers are not left to `svgp`.
+# Most rows for which `auto` is exact, and for which `exact` is possible at all; most
+# inputs for which rows with outliers are not left to `svgp`.
 EXACT_ROWS, MOST_EXACT, ROBUST_INPUTS = 2_000, 8_000, 3
-# Fewer rows say nothing about a covariance.
+# Fewer rows do not constrain a covariance.
 _FEWEST = 10
 # Of standardised variances.
 _ROUNDING = 1e-6
@@ -41,16 +30,9 @@ class Prediction:
     """Distributions of the target at some places, its noise included.
 
     Of two classes the mean is the probability of the second, and quantiles are those of
-    this probability, as the field's uncertainty leaves it.
-
-    Parameters
-    ----------
-    latent
-        Moments of the field, standardised.
-    likelihood
-        Of the target given the field, standardised.
-    shift, scale
-        The target is ``shift + scale ·`` its standardised value.
+    this probability, as the field's uncertainty leaves it. ``latent`` and
+    ``likelihood`` are standardised: the target is ``shift + scale ·`` its standardised
+    value.
     """
 
     latent: LatentMoments
@@ -61,14 +43,14 @@ class Prediction:
     @property
     def mean(self) -> np.ndarray:
         """Mean of the target (n,)."""
-        expected = self.likelihood.predictive_moments(*self.latent)
-        return self.shift + self.scale * expected.mean.numpy()
+        moments = self.likelihood.predictive_moments(*self.latent)
+        return self.shift + self.scale * moments.mean.numpy()
 
     @property
     def std(self) -> np.ndarray:
         """Standard deviation of the target (n,)."""
-        expected = self.likelihood.predictive_moments(*self.latent)
-        return self.scale * expected.variance.sqrt().numpy()
+        moments = self.likelihood.predictive_moments(*self.latent)
+        return self.scale * moments.variance.sqrt().numpy()
 
     @property
     def field_std(self) -> np.ndarray:
@@ -122,18 +104,14 @@ class Regressor:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("likelihood", tuple(LIKELIHOODS)),
-            ("method", ("auto", *ENGINES)),
-        ):
-            value = getattr(self, name)
-            if value not in known:
+        choices = {"likelihood": LIKELIHOODS, "method": ("auto", *METHODS)}
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
                 raise InputError(f"{name} takes {', '.join(known)}, got {value!r}")
         normal = self.kind.conjugate or self.kind.mixture_of_normals
         if not normal and self.method not in ("auto", "svgp"):
             raise InputError(
-                f"the method {self.method} cannot have the likelihood "
-                f"{self.likelihood}: use svgp, or leave it out"
+                f"{self.method} cannot have the likelihood {self.likelihood}: use svgp"
             )
 
     @property
@@ -144,13 +122,9 @@ class Regressor:
     def fit(self, X: Any, y: Any) -> Regressor:
         """Learn from rows, and return this regressor.
 
-        Parameters
-        ----------
-        X
-            Inputs: an array or quantity (n, d), or a table of d columns (DataFrame,
-            astropy's, a mapping). Columns are taken by name and unit in predictions.
-        y
-            The target (n,): numbers, a quantity, or any two values as classes.
+        X is an array or quantity (n, d), or a table of d columns (DataFrame, astropy's,
+        a mapping), which predictions take by name and unit; y (n,) are numbers, a
+        quantity, or any two values as classes.
 
         Raises
         ------
@@ -158,7 +132,16 @@ class Regressor:
             If shapes disagree, a value is missing or not finite, there are fewer than
             10 rows, the target does not vary, or the method cannot have these rows.
         """
-        self._names, self._units = _names_and_units(X)
+        if is_table(X):
+            self._names = list(getattr(X, "colnames", X))
+            self._units = [getattr(X[name], "unit", None) for name in self._names]
+        else:
+            self._names, shape = None, np.shape(X)
+            if len(shape) != 2:
+                raise InputError(f"inputs have shape {shape}, expected (n, d)")
+            self._units = [getattr(X, "unit", None)] * shape[1]
+        if not self._units:
+            raise InputError("a regression needs an input: there is no column")
         x = self._inputs(X)
         self._unit = getattr(y, "unit", None)
         if self.kind.classes:
@@ -167,24 +150,18 @@ class Regressor:
             values = _numbers(y, self._unit, "the target")
         if values.shape != (len(x),):
             raise InputError(
-                f"the target has shape {values.shape}, expected ({len(x)},) as many "
-                "values as the inputs have rows"
+                f"the target has shape {values.shape}, expected ({len(x)},)"
             )
         if len(x) < _FEWEST:
             raise InputError(f"{len(x)} rows to fit, at least {_FEWEST} are needed")
         if np.ptp(values) == 0:
-            raise InputError(
-                f"the target is {values[0]:g} in every row to fit: there is nothing to "
-                "learn"
-            )
+            raise InputError(f"the target is {values[0]:g} in every row to fit")
         if self.method == "exact" and len(x) > MOST_EXACT:
             raise InputError(
                 f"the method exact takes at most {MOST_EXACT} rows to fit, here are "
-                f"{len(x)}: use another method, or leave it out"
+                f"{len(x)}"
             )
-        self.method_, self.why_ = self.method, "as given"
-        if self.method == "auto":
-            self.method_, self.why_ = _chosen(self.kind, *x.shape)
+        self.method_, self.why_ = self._choose(*x.shape)
         self.n_features_in_ = x.shape[1]
         if self._names is not None:
             self.feature_names_in_ = np.array(self._names, dtype=object)
@@ -195,7 +172,7 @@ class Regressor:
         if not self.kind.classes:
             self.target_shift_ = float(values.mean())
             self.target_scale_ = float(values.std())
-        self.field_ = ENGINES[self.method_](
+        self.field_ = METHODS[self.method_](
             torch.as_tensor((x - self.input_shift_) / self.input_scale_),
             torch.as_tensor((values - self.target_shift_) / self.target_scale_),
             self.kind,
@@ -223,10 +200,7 @@ class Regressor:
         return parts if return_std else parts[0]
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the share R² of the variance that is predicted, of classes accuracy.
-
-        ``R² = 1 − Σ (y − mean)² / Σ (y − ȳ)²``.
-        """
+        """Return ``R² = 1 − Σ (y − mean)² / Σ (y − ȳ)²``, of classes the accuracy."""
         mean = self.distribution(X).mean
         if self.kind.classes:
             return float(np.mean(self.classes_[(mean > 0.5).astype(int)] == y))
@@ -243,8 +217,8 @@ class Regressor:
         lowest = float(latent.variance.min())
         if lowest < -_ROUNDING:
             raise RuntimeError(
-                f"a variance of the field came out as {lowest:.3g} of the target's: "
-                "the covariance is too close to singular, try another method"
+                f"a variance of the field is {lowest:.3g} of the target's: the "
+                "covariance is close to singular, try another method"
             )
         return Prediction(
             # What is left below zero is rounding.
@@ -255,10 +229,7 @@ class Regressor:
         )
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return kernel, lengthscales by input, std, mean and noise, in data's units.
-
-        Inputs without names are numbered ``x0``, ``x1`` and so on.
-        """
+        """Return kernel, lengthscales, std, mean and noise in the units of the data."""
         kernel, unit = self.field_.kernel, self.target_scale_
         own = kernel.lengthscale.detach().expand(self.n_features_in_).numpy()
         names = self._names or [f"x{axis}" for axis in range(self.n_features_in_)]
@@ -267,29 +238,40 @@ class Regressor:
             "kernel": type(kernel).__name__,
             "lengthscale": dict(zip(names, scales, strict=True)),
             "std": float(kernel.variance.detach().sqrt()) * unit,
-            "mean": self.field_.mean * unit + self.target_shift_,
+            "mean": float(self.field_.model.mean) * unit + self.target_shift_,
             **self.field_.likelihood.noise_in(unit),
         }
 
+    def _choose(self, rows: int, inputs: int) -> tuple[str, str]:
+        """Return the method that suits rows, and why, for people."""
+        if self.method != "auto":
+            return self.method, "as given"
+        if self.kind.classes:
+            return "svgp", "classes"
+        robust = self.kind.mixture_of_normals and inputs <= ROBUST_INPUTS
+        if not (self.kind.conjugate or robust):
+            return "svgp", f"outliers in more than {ROBUST_INPUTS} inputs"
+        if rows <= EXACT_ROWS:
+            return "exact", f"no more than {EXACT_ROWS:,} rows"
+        return "neighbours", f"more than {EXACT_ROWS:,} rows"
+
     def _inputs(self, X: Any) -> Float[np.ndarray, "n d"]:
-        """Columns by the names and units of the fit, side by side."""
-        if self._names is not None and is_table(X):
-            absent = [n for n in self._names if n not in getattr(X, "colnames", X)]
-            if absent:
-                raise InputError(
-                    f"there is no column {absent[0]!r}: the inputs are "
-                    f"{', '.join(self._names)}"
-                )
+        """Put columns side by side, by the names and units of the fit."""
+        if is_table(X):
+            if self._names is None:
+                raise InputError("the fit had inputs without names: give an array")
+            for name in self._names:
+                if name not in getattr(X, "colnames", X):
+                    raise InputError(
+                        f"there is no column {name!r}: the inputs are "
+                        f"{', '.join(self._names)}"
+                    )
             columns = [X[name] for name in self._names]
-        elif is_table(X):
-            raise InputError("the fit had inputs without names: give an array")
         else:
-            unit = getattr(X, "unit", None)
-            array = X if unit is not None else np.asarray(X)
+            array = X if hasattr(X, "unit") else np.asarray(X)
             if array.ndim != 2 or array.shape[1] != len(self._units):
                 raise InputError(
-                    f"inputs have shape {array.shape}, expected (n, "
-                    f"{len(self._units)}): one row for each place"
+                    f"inputs have shape {array.shape}, expected (n, {len(self._units)})"
                 )
             columns = list(array.T)
         names = self._names or [f"number {axis}" for axis in range(len(columns))]
@@ -300,18 +282,6 @@ class Regressor:
         if len({len(part) for part in parts}) > 1:
             raise InputError("inputs have different numbers of rows")
         return np.stack(parts, axis=1)
-
-
-def _chosen(kind: type[Likelihood], rows: int, inputs: int) -> tuple[str, str]:
-    """The method that suits rows, and why, for people."""
-    if kind.classes:
-        return "svgp", "classes"
-    robust = kind.mixture_of_normals and inputs <= ROBUST_INPUTS
-    if not (kind.conjugate or robust):
-        return "svgp", f"outliers in more than {ROBUST_INPUTS} inputs"
-    if rows <= EXACT_ROWS:
-        return "exact", f"no more than {EXACT_ROWS:,} rows"
-    return "neighbours", f"more than {EXACT_ROWS:,} rows"
 
 
 def classes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -326,25 +296,9 @@ def classes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(found) != 2:
         shown = ", ".join(str(v) for v in found[:5]) + (" ..." * (len(found) > 5))
         raise InputError(
-            "the target of the likelihood bernoulli must have two values, it has "
-            f"{len(found)}: {shown or 'none'}"
+            f"classes must have two values, it has {len(found)}: {shown or 'none'}"
         )
     return (values == found[1]).astype(np.float64), found
-
-
-def _names_and_units(X: Any) -> tuple[list[str] | None, list[Any]]:
-    """Names of a table's columns, `None` of an array, and the unit of every input."""
-    if is_table(X):
-        names = list(getattr(X, "colnames", X))
-        if not names:
-            raise InputError("a regression needs an input: the table has no column")
-        return names, [getattr(X[name], "unit", None) for name in names]
-    shape = np.shape(X)
-    if len(shape) != 2 or not shape[1]:
-        raise InputError(
-            f"inputs have shape {shape}, expected (n, d): one column for each input"
-        )
-    return None, [getattr(X, "unit", None)] * shape[1]
 
 
 def _numbers(values: Any, unit: Any, what: str) -> Float[np.ndarray, " n"]:

@@ -38,11 +38,6 @@ from pipelines.storage.digests import input_digests
 _LOW, _HIGH, _LOWER, _UPPER = 0.15865525, 0.84134475, 0.025, 0.975
 # Rows whose mean a fit has to beat, and test rows on which it is compared with that.
 _NEAR, _COMPARED = 10, 10_000
-# Of the metrics, those on which the verdict rests.
-_JUDGED = (
-    *("rmse", "rmse_neighbours", "excess"),
-    *("coverage_68", "coverage_95", "z_median"),
-)
 
 
 def regress_table(
@@ -58,12 +53,8 @@ def regress_table(
 ) -> Report:
     """Fit a table, test the fit on rows that were held out, and write the folder.
 
-    Parameters
-    ----------
-    target, inputs, test_fraction, split_column
-        As in `pipelines.regress.table.split`.
-    settings
-        Those of `Regressor`; its seed also holds rows out.
+    Arguments as in `pipelines.regress.table.split`; ``settings`` are those of
+    `Regressor`, whose seed also holds rows out.
 
     Raises
     ------
@@ -73,9 +64,8 @@ def regress_table(
     """
     check_run_folder(output, overwrite=overwrite, marker="summary.json")
     clock, model = StageClock(), Regressor(**settings)
-    table = read_any(source)
     rows = split(
-        table,
+        read_any(source),
         target,
         None if inputs is None else tuple(inputs),
         classes=model.kind.classes,
@@ -89,8 +79,8 @@ def regress_table(
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     clock.lap("fit")
-    prediction = model.distribution(rows.part(test=True))
-    metrics = scores(rows.y[rows.test], prediction)
+    prediction, truth = model.distribution(rows.part(test=True)), rows.y[rows.test]
+    metrics = scores(truth, prediction)
     metrics |= beside_neighbours(model, rows, prediction.mean)
     clock.lap("test")
     figure = draw(rows, model, prediction)
@@ -98,7 +88,6 @@ def regress_table(
     report = Report(
         source=source,
         output=output,
-        read=table.rows,
         rows=rows,
         model=model,
         metrics=metrics,
@@ -110,6 +99,14 @@ def regress_table(
         "version": dustmap.__version__,
         "inputs": input_digests(source),
     }
+    quantiles = {"p16": _LOW, "p50": 0.5, "p84": _HIGH}
+    tested = {
+        "row": rows.row[rows.test],
+        "truth": truth,
+        "mean": prediction.mean,
+        "std": prediction.std,
+        **{name: prediction.quantile(p) for name, p in quantiles.items()},
+    }
     with atomic_directory(output, overwrite=overwrite) as folder:
         summary = {**report.as_dict(), "provenance": provenance}
         write_json(folder / "summary.json", summary)
@@ -117,15 +114,7 @@ def regress_table(
         write_json(folder / "metrics.json", metrics)
         write_table(
             folder / "predictions.parquet",
-            {
-                "row": rows.row[rows.test],
-                "truth": rows.y[rows.test],
-                "mean": prediction.mean,
-                "std": prediction.std,
-                "p16": prediction.quantile(_LOW),
-                "p50": prediction.quantile(0.5),
-                "p84": prediction.quantile(_HIGH),
-            },
+            tested,
             units={},
             meta={"target": target, "inputs": list(rows.inputs), **provenance},
             kind="predictions",
@@ -194,13 +183,11 @@ def beside_neighbours(
 class Report:
     """The record of one regression; ``str`` gives the lines for people.
 
-    ``read`` counts the table's rows; ``seconds`` are those of each stage, ``memory``
-    is the peak [bytes].
+    ``seconds`` are those of each stage, ``memory`` is the peak [bytes].
     """
 
     source: Path
     output: Path
-    read: int
     rows: Rows
     model: Regressor
     metrics: dict[str, float]
@@ -209,11 +196,12 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the fit can be used, by its test rows."""
-        score = {n: self.metrics[n] for n in _JUDGED if n in self.metrics}
-        if not score["rmse_neighbours"]:
-            # Rows at the very places of the test rows leave no error to compare with.
-            score = {n: v for n, v in score.items() if n not in _JUDGED[1:3]}
+        """The usability of the fit, by its test rows."""
+        names = ("rmse", "coverage_68", "coverage_95", "z_median")
+        # Rows at the very places of the test rows leave no error to compare with.
+        if self.metrics["rmse_neighbours"]:
+            names += ("rmse_neighbours", "excess")
+        score = {n: self.metrics[n] for n in names if n in self.metrics}
         score["stars"] = self.metrics["rows"]
         converged = self.model.field_.converged
         return verdict(converged, score, intervals=self.rows.classes is None)
@@ -227,7 +215,7 @@ class Report:
             "inputs": list(rows.inputs),
             "classes": list(rows.classes) if rows.classes else None,
             "rows": {
-                "read": self.read,
+                "read": len(rows.y) + rows.left_out,
                 "left_out": rows.left_out,
                 "missing_by_column": rows.missing,
                 "fitted": int((~rows.test).sum()),
@@ -256,13 +244,16 @@ class Report:
 
     def __str__(self) -> str:
         rows, model, field = self.rows, self.model, self.model.field_
-        kept = f"{int((~rows.test).sum()):,} fitted, {int(rows.test.sum()):,} tested"
-        first = f"{self.source}: {self.read:,} rows, {kept}"
+        tested = int(self.metrics["rows"])
+        first = (
+            f"{self.source}: {len(rows.y) + rows.left_out:,} rows, "
+            f"{len(rows.y) - tested:,} fitted, {tested:,} tested"
+        )
         if rows.left_out:
             gaps = ", ".join(f"{n} in {name}" for name, n in rows.missing.items())
             first += f", {rows.left_out:,} left out (missing or not finite: {gaps})"
         found = model.hyperparameters()
-        scales = (f"{n} {v:.3g}" for n, v in found["lengthscale"].items())
+        scales = ", ".join(f"{n} {v:.3g}" for n, v in found["lengthscale"].items())
         noise = f"; noise {found['noise']:.4g}" if "noise" in found else ""
         if "degrees" in found:
             noise += f" (Student-T, ν = {found['degrees']:.3g})"
@@ -283,11 +274,10 @@ class Report:
             *rows.notes,
             f"method: {model.method_} ({model.why_}); likelihood {model.likelihood}",
             f"kernel: {field.why}",
-            f"lengthscale: {', '.join(scales)}",
+            f"lengthscale: {scales}",
             f"field: mean {found['mean']:.4g}, std {found['std']:.4g}{noise}",
             *field.messages,
-            f"{int(self.metrics['rows']):,} test rows: "
-            + scored.format_map(self.metrics),
+            f"{tested:,} test rows: {scored.format_map(self.metrics)}",
             f"time: {times}; peak memory {self.memory / 2**30:.2f} GiB",
             f"run: {self.output}",
             str(self.verdict),

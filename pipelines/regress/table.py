@@ -18,7 +18,7 @@ from pipelines.catalog.tables import unreadable
 from pipelines.regress.regressor import classes_of
 
 # What people write where a number is missing.
-_MISSING = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "?")
+_MISSING = ["", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "?"]
 _DELIMITERS = (",", ";", "\t", "|")
 _SHOWN = 20
 
@@ -28,82 +28,58 @@ class Table:
     """Columns by name in the file's order, and what was noticed on reading them.
 
     Numbers (booleans as 0 and 1) are float64 with NaN where they are missing; text is
-    an object array with ``None``; ``other`` names columns that are neither.
+    an object array with ``None``; columns that are neither are ``None``.
     """
 
     path: Path
     rows: int
-    columns: dict[str, np.ndarray]
-    other: tuple[str, ...] = ()
+    columns: dict[str, np.ndarray | None]
     notes: tuple[str, ...] = ()
 
     @property
     def numeric(self) -> tuple[str, ...]:
         """Names of the columns of numbers."""
-        return tuple(n for n, c in self.columns.items() if c.dtype == np.float64)
-
-    def column(self, name: str, role: str) -> np.ndarray:
-        """Return a column by name.
-
-        Raises
-        ------
-        InputError
-            If there is none, with the names that there are.
-        """
-        if name in self.other:
-            raise InputError(
-                f"{self.path}: the {role} {name!r} holds neither numbers nor text"
-            )
-        if name not in self.columns:
-            shown = ", ".join(list(self.columns)[:_SHOWN])
-            more = " ..." if len(self.columns) > _SHOWN else ""
-            raise InputError(
-                f"{self.path} has no column {name!r} for the {role}: there are "
-                f"{shown}{more}"
-            )
-        return self.columns[name]
-
-    def numbers(self, name: str, role: str) -> np.ndarray:
-        """Return a column of numbers by name.
-
-        Raises
-        ------
-        InputError
-            If there is none of the name, or it holds text.
-        """
-        values = self.column(name, role)
-        if values.dtype == np.float64:
-            return values
-        wrong = (r for r, v in enumerate(values) if v is not None and not _is_number(v))
-        row = next(wrong, 0)
-        raise InputError(
-            f"{self.path}: the {role} {name!r} must hold numbers, but row {row + 1} "
-            f"holds {values[row]!r}: correct or remove it (empty marks a missing value)"
+        return tuple(
+            name
+            for name, values in self.columns.items()
+            if values is not None and values.dtype == np.float64
         )
+
+    def column(self, name: str, role: str, *, text: bool = False) -> np.ndarray:
+        """Return a column of numbers, or of ``text`` where that is allowed, by name.
+
+        Raises
+        ------
+        InputError
+            If there is none of the name, or it holds something else.
+        """
+        if name not in self.columns:
+            names = list(self.columns)
+            shown = ", ".join(names[:_SHOWN]) + " ..." * (len(names) > _SHOWN)
+            raise InputError(
+                f"{self.path} has no column {name!r} for the {role}: there are {shown}"
+            )
+        values = self.columns[name]
+        if values is not None and (text or values.dtype == np.float64):
+            return values
+        message = f"{self.path}: the {role} {name!r} must hold numbers"
+        if values is not None:
+            wrong = (r for r, v in enumerate(values) if v and not _is_number(v))
+            row = next(wrong, 0)
+            message += (
+                f", but row {row + 1} holds {values[row]!r}: correct or remove it"
+            )
+        raise InputError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """Rows to fit and to test, in the table's own units.
 
-    Parameters
-    ----------
-    x, y
-        Inputs (N, D) and target (N,), finite; two classes are 0 and 1.
-    row
-        Number of every row in the table, from 0.
-    test
-        Whether it is held out.
-    inputs, target
-        Names of the columns.
-    classes
-        What stands for 0 and 1 in the target of two classes.
-    missing
-        Rows left out for a missing or infinite value, by column.
-    left_out
-        Rows left out in all.
-    notes
-        Choices made on the way, for people.
+    Inputs x (N, D) and target y (N,) are finite; y of two classes is 0 and 1, which
+    stand for ``classes``. ``row`` numbers rows of the table from 0; ``missing`` and
+    ``left_out`` count rows without a finite value, by column and in all; ``notes`` are
+    for people.
     """
 
     x: np.ndarray
@@ -146,39 +122,34 @@ def read_any(path: str | Path) -> Table:
         notes.append("a column without a name was left out")
     if not table.num_rows:
         raise InputError(f"{source} has no rows")
-    found = {name: _values(table[name]) for name in named}
     return Table(
         path=source,
         rows=table.num_rows,
-        columns={n: values for n, values in found.items() if values is not None},
-        other=tuple(n for n, values in found.items() if values is None),
+        columns={name: _values(table[name]) for name in named},
         notes=tuple(notes),
     )
 
 
 def _text(path: Path, notes: list[str]) -> pa.Table:
-    """CSV; columns of a file that begins with numbers get names."""
+    """Read CSV; columns of a file that begins with numbers get names."""
     opener = gzip.open if is_gzipped(path) else open
     with opener(path, "rt", encoding="utf-8-sig") as stream:
         first = stream.readline().rstrip("\r\n")
     if not first:
-        raise InputError(f"{path} is empty: a table with a line of names was expected")
+        raise InputError(f"{path} is empty")
     delimiter = max(_DELIMITERS, key=first.count)
     fields = [field.strip().strip('"') for field in first.split(delimiter)]
     names = None
-    if all(_is_number(field) for field in fields):
+    if all(map(_is_number, fields)):
         names = [f"column_{i + 1}" for i in range(len(fields))]
-        notes.append(
-            f"the first line holds numbers only: the columns are called {names[0]} to "
-            f"{names[-1]}"
-        )
+        notes.append(f"the first line has no names: {names[0]} to {names[-1]}")
     with pa.input_stream(str(path), compression="detect") as stream:
         table = pacsv.read_csv(
             stream,
             read_options=pacsv.ReadOptions(column_names=names),
             parse_options=pacsv.ParseOptions(delimiter=delimiter),
             convert_options=pacsv.ConvertOptions(
-                null_values=list(_MISSING), strings_can_be_null=True
+                null_values=_MISSING, strings_can_be_null=True
             ),
         )
     return table.rename_columns([n.strip() for n in table.column_names])
@@ -192,7 +163,7 @@ def _is_number(text: str) -> bool:
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Numbers or text; ``None`` if it is neither."""
+    """Return numbers or text, ``None`` if it is neither."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
@@ -200,14 +171,12 @@ def _values(column: pa.ChunkedArray) -> np.ndarray | None:
         return column.to_numpy().astype(object)
     if pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
-    elif not (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_null(kind)
-    ):
+    elif pa.types.is_temporal(kind) or pa.types.is_nested(kind):
         return None
-    return column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+    try:
+        return column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+    except pa.ArrowException:
+        return None
 
 
 def split(
@@ -227,78 +196,56 @@ def split(
     inputs
         Names of columns; all other columns of numbers if ``None``.
     classes
-        Whether the target has two classes.
-    test_fraction, seed
-        Share of the rows that is held out, at random.
-    split_column
-        Holds 1 for rows to test and 0 for rows to fit, instead.
+        True if the target has two classes.
+    test_fraction, seed, split_column
+        Share of the rows that is held out, at random; or the column that holds 1 for
+        rows to test and 0 for rows to fit.
 
     Raises
     ------
     InputError
         If a column is absent or of no use, or no row remains on one side.
     """
-    notes = list(table.notes)
-    y = table.column(target, "target")
+    notes, path = list(table.notes), table.path
+    y = table.column(target, "target", text=True)
     if not 0 < test_fraction < 1:
-        raise InputError(
-            "the test fraction lies between 0 and 1, both excluded, got "
-            f"{test_fraction}"
-        )
+        raise InputError(f"the test fraction lies between 0 and 1, got {test_fraction}")
     if inputs is None:
-        own = (target, split_column)
-        inputs = tuple(n for n in table.numeric if n not in own)
-        others = (n for n in (*table.columns, *table.other) if n not in table.numeric)
-        text = [n for n in others if n not in own]
-        if text:
-            notes.append(f"columns without numbers are left out: {', '.join(text)}")
+        rest = [n for n in table.columns if n not in (target, split_column)]
+        inputs = tuple(n for n in rest if n in table.numeric)
+        if others := [n for n in rest if n not in inputs]:
+            notes.append(f"columns without numbers are left out: {', '.join(others)}")
         if not inputs:
-            raise InputError(
-                f"{table.path} has no column of numbers beside the target {target!r}: "
-                "a regression needs an input"
-            )
-    repeated = sorted({n for n in inputs if inputs.count(n) > 1})
+            raise InputError(f"{path} has no column of numbers beside {target!r}")
     if not inputs:
         raise InputError("--inputs names no column: give names or leave it out")
-    if repeated:
+    if repeated := sorted({n for n in inputs if inputs.count(n) > 1}):
         raise InputError(f"--inputs names {', '.join(repeated)} twice")
     if target in inputs:
-        raise InputError(
-            f"the target {target!r} is among the inputs: leave it out there"
-        )
-    columns = {name: table.numbers(name, "input") for name in inputs}
+        raise InputError(f"the target {target!r} is among the inputs: leave it out")
+    columns = {name: table.column(name, "input") for name in inputs}
     is_text = y.dtype != np.float64
     known = np.array([v is not None for v in y]) if is_text else np.isfinite(y)
     two = len(np.unique(y[known].astype(str) if is_text else y[known])) == 2
-    if not classes and is_text and two:
-        raise InputError(
-            f"{table.path}: the target {target!r} holds two words: use --likelihood "
-            "bernoulli to predict which"
-        )
+    if two and not classes:
+        hint = f"{target} has two values only: --likelihood bernoulli takes classes"
+        if is_text:
+            raise InputError(f"{path}: the target {hint}")
+        notes.append(hint)
     if not classes:
-        y = table.numbers(target, "target")
-    if not classes and two:
-        notes.append(
-            f"{target} has two values only: --likelihood bernoulli would take them for "
-            "classes"
-        )
+        y = table.column(target, "target")
     bad = {name: ~np.isfinite(values) for name, values in columns.items()}
     bad[target] = ~known
     if split_column is not None:
-        bad[split_column] = ~np.isfinite(table.numbers(split_column, "split column"))
+        marks = table.column(split_column, "split column")
+        bad[split_column] = ~np.isfinite(marks)
     missing = {name: int(rows.sum()) for name, rows in bad.items() if rows.any()}
-    for name, count in missing.items():
-        if count == table.rows:
-            raise InputError(
-                f"{table.path}: no row has a finite value of {name!r}: leave the "
-                "column out with --inputs, or correct the file"
-            )
     kept = ~np.any(list(bad.values()), axis=0)
     if not kept.any():
         counts = ", ".join(f"{n} in {c}" for c, n in missing.items())
         raise InputError(
-            f"{table.path}: every row lacks some value (missing by column: {counts}): "
-            "choose --inputs with fewer gaps"
+            f"{path}: every one of {table.rows} rows lacks some finite value (missing "
+            f"by column: {counts}): choose --inputs with fewer gaps"
         )
     named = None
     if classes:
@@ -308,33 +255,29 @@ def split(
         low, high = (str(v) if is_text else f"{v:g}" for v in found)
         named = (low, high)
         if named != ("0", "1"):
-            notes.append(f"classes of {target}: {named[0]} is 0, {named[1]} is 1")
+            notes.append(f"classes of {target}: {low} is 0, {high} is 1")
     if split_column is None:
         order = np.random.default_rng(seed).permutation(int(kept.sum()))
         test = order.argsort() < max(1, round(test_fraction * len(order)))
     else:
-        marks = table.columns[split_column][kept]
+        marks = marks[kept]
         odd = marks[(marks != 0) & (marks != 1)]
         if len(odd):
             raise InputError(
-                f"{table.path}: the split column {split_column!r} holds 0 for rows to "
-                f"fit and 1 for rows to test, {len(odd)} rows hold something else, the "
-                f"first {odd[0]:g}"
+                f"{path}: {split_column!r} must hold 0 for rows to fit and 1 for rows "
+                f"to test, {len(odd)} rows hold something else, the first {odd[0]:g}"
             )
         test = marks == 1
     if test.all() or not test.any():
         raise InputError(
-            f"{table.path}: {int((~test).sum())} rows to fit and {int(test.sum())} to "
-            f"test remain of {table.rows}: both are needed"
+            f"{path}: {int((~test).sum())} rows to fit and {int(test.sum())} to test "
+            f"remain of {table.rows}: both are needed"
         )
     train = np.flatnonzero(kept)[~test]
     constant = [n for n in inputs if np.ptp(columns[n][train]) == 0]
     inputs = tuple(n for n in inputs if n not in constant)
     if not inputs:
-        raise InputError(
-            f"{table.path}: every input is constant ({', '.join(constant)}): name "
-            "others with --inputs"
-        )
+        raise InputError(f"{path}: every input is constant ({', '.join(constant)})")
     if constant:
         notes.append(f"constant inputs are left out: {', '.join(constant)}")
     return Rows(

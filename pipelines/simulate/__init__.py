@@ -12,7 +12,7 @@ from dustmap import __version__
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import SimulateConfig
-from pipelines.cubes.cube import Cube, truth_extinction
+from pipelines.cubes.cube import Cube
 from pipelines.formats.zarr import write_zarr
 from pipelines.simulate.dust import make_dust
 from pipelines.simulate.stars import Losses, draw_sample, measure
@@ -42,7 +42,7 @@ class Simulation:
     truth
         The true density [mag/pc]; its ``meta`` lists clouds and cavities.
     losses
-        How many stars were drawn, and why some are not in the catalogue.
+        Numbers of stars drawn, and not in the catalogue.
     """
 
     stars: Stars
@@ -56,39 +56,24 @@ class Simulation:
         truth: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Write the catalogue (parquet), and the true density (zarr) where given.
-
-        Raises
-        ------
-        InputError
-            If an output exists or cannot be written.
-        """
+        """Write the catalogue (parquet), and the true density (zarr) where given."""
         check_outputs(output, truth, overwrite=overwrite)
         if truth is not None:
             write_zarr(truth, self.truth, overwrite=overwrite)
         write_stars(Path(output), self.stars, overwrite=overwrite)
 
     def __str__(self) -> str:
-        """Summarise stars, losses, the grid, and A_V in the plane b = 0.
-
-        A_V is integrated out to at most a kiloparsec.
-        """
+        """Summarise stars, losses and the grid."""
         stars, cube = self.stars, self.truth
         median = {name: np.median(stars.extra[name]) for name in _UNITS}
         error = np.median(np.asarray(stars.extinction_error))
-        reach = min(1000.0, cube.x[-1], cube.y[-1])
-        longitudes = np.arange(0.0, 360.0, 2.0)
-        plane = truth_extinction(cube, longitudes, np.zeros(180), np.full(180, reach))
-        low, middle, high, most = np.quantile(plane, (0.16, 0.5, 0.84, 1))
         shape = " x ".join(str(len(axis)) for axis in (cube.x, cube.y, cube.z))
+        step = " x ".join(f"{step:.3g}" for step in cube.spacing)
         return (
             f"{len(stars)} stars: median distance {median['distance_true']:.0f} pc, "
             f"A_V {median['extinction_true']:.2f} mag, error {error:.3f} mag, "
             f"{stars.extra['outlier'].sum()} outliers\n{self.losses}\n"
-            f"dust on {shape} points every "
-            f"{' x '.join(f'{step:.3g}' for step in cube.spacing)} pc; A_V in the "
-            f"plane to {reach:.0f} pc: {middle:.2f} mag ({low:.2f} to {high:.2f} for "
-            f"68%, at most {most:.2f})"
+            f"dust on {shape} points every {step} pc"
         )
 
 

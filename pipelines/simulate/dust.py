@@ -25,14 +25,9 @@ Point = tuple[float, float, float]
 class Cloud:
     """A Gaussian cloud, or a filament of Gaussian beads one radius apart.
 
-    Parameters
-    ----------
-    beads
-        Centres ``x, y, z`` [pc]; one for a round cloud.
-    radius
-        Standard deviation of each bead's profile [pc].
-    extinction
-        A_V through the middle (across a filament) [mag].
+    ``beads`` are the centres [pc], one for a round cloud; ``radius`` is the standard
+    deviation of each bead's profile [pc], ``extinction`` A_V through the middle (across
+    a filament) [mag].
     """
 
     beads: tuple[Point, ...]
@@ -102,21 +97,18 @@ def make_dust(config: SimulateConfig, rng: np.random.Generator) -> Cube:
     cavities = draw_cavities(
         discs[0], grids[0], count=dust.cavities, radius=config.cavity_radius, rng=rng
     )
-    cubes = []
     for density, axes in zip(densities, grids, strict=True):
         for cloud in clouds:
             cloud.add_to(density, axes)
         for cavity in cavities:
             cavity.carve(density, axes)
-        x, y, z = axes
-        # Stars see the stored density, so the precision of the file is the truth's.
-        arrays = {"density": density.astype(np.float32)}
-        cubes.append(Cube(x=x, y=y, z=z, arrays=arrays))
-    meta = {
-        "clouds": list(map(asdict, clouds)),
-        "cavities": list(map(asdict, cavities)),
-    }
-    return replace(cubes[0], finer=tuple(cubes[1:]), meta=meta)
+    # Stars see the stored density, so the precision of the file is the truth's.
+    first, *finer = (
+        Cube(x=x, y=y, z=z, arrays={"density": density.astype(np.float32)})
+        for density, (x, y, z) in zip(densities, grids, strict=True)
+    )
+    meta = {"clouds": [*map(asdict, clouds)], "cavities": [*map(asdict, cavities)]}
+    return replace(first, finer=tuple(finer), meta=meta)
 
 
 def exponential_disc(axes: Axes, dust: DustConfig) -> np.ndarray:
@@ -142,18 +134,9 @@ def draw_clouds(
 ) -> list[Cloud]:
     """Draw clouds in proportion to ``density``, every second one a filament.
 
-    That keeps them to the plane and to the dense patches.
-
-    Parameters
-    ----------
-    density
-        Diffuse dust, shape ``(z, y, x)``.
-    axes
-        Coordinates ``x, y, z`` [pc].
-    radius
-        Least and largest standard deviation [pc].
-    extinction
-        Median A_V through a cloud [mag].
+    That keeps them to the plane and to the dense patches of the diffuse dust, shape
+    ``(z, y, x)``. ``radius`` has the least and largest standard deviation [pc],
+    ``extinction`` is the median A_V through a cloud [mag].
     """
     flatten = np.array([1.0, 1.0, 0.4])
     clouds = []
@@ -204,11 +187,8 @@ def _grids(truth: TruthConfig) -> list[Axes]:
     grids = [(x, y, z)]
     for level in range(1, truth.levels):
         reach = max(halves) / 2**level
-        finer = []
-        for axis in grids[-1]:
-            inner = axis[np.abs(axis) < reach + 0.5 * (axis[1] - axis[0])]
-            finer.append(np.linspace(inner[0], inner[-1], 2 * len(inner) - 1))
-        x, y, z = finer
+        inner = (a[np.abs(a) < reach + 0.5 * (a[1] - a[0])] for a in grids[-1])
+        x, y, z = (np.linspace(a[0], a[-1], 2 * len(a) - 1) for a in inner)
         grids.append((x, y, z))
     return grids
 

@@ -21,7 +21,7 @@ Sample = dict[str, np.ndarray]
 apparent ``magnitude``, dust included [mag]; ``parallax`` as observed [mas]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Losses:
     """How many stars were drawn in the box, and why some are not in the catalogue.
 
@@ -31,8 +31,8 @@ class Losses:
 
     drawn: int
     too_faint: int
-    dimmed: int
     poor_parallax: int
+    dimmed: int
     surplus: int
 
     def __str__(self) -> str:
@@ -74,18 +74,9 @@ def draw_sample(
                     f"{counts[0]} drawn: raise tracers.magnitude_limit, or lower "
                     "errors.parallax or dust.density"
                 )
-    sample = {
-        name: np.concatenate([batch[name] for batch in batches])[: config.stars]
-        for name in batches[0]
-    }
-    drawn, too_faint, poor, dimmed = map(int, counts)
-    return sample, Losses(
-        drawn=drawn,
-        too_faint=too_faint,
-        dimmed=dimmed,
-        poor_parallax=poor,
-        surplus=found - config.stars,
-    )
+    columns = {n: np.concatenate([batch[n] for batch in batches]) for n in batches[0]}
+    sample = {name: values[: config.stars] for name, values in columns.items()}
+    return sample, Losses(*map(int, counts), surplus=found - config.stars)
 
 
 def measure(

@@ -41,88 +41,65 @@ def draw_turbulence(
     field up at displaced points, each component of the displacement an independent
     smooth field: blobs become sheets and wisps, and every single value stays normal.
 
-    Parameters
-    ----------
-    grids
-        Coordinates ``x, y, z`` [pc] of nested grids, the coarsest first, each with half
-        the spacing of the one before and its corners at points of it.
-    correlation_length
-        L [pc].
-    slope
-        Fall of the spectrum; above 3 for a continuous field.
-    stirring
-        Standard deviation of each component of the displacement, in units of L;
-        without it the field is Gaussian.
+    Grids are coordinates ``x, y, z`` [pc], the coarsest first, each with half the
+    spacing of the one before and its corners at points of it. ``correlation_length`` is
+    L [pc]; ``slope`` is above 3 for a continuous field; ``stirring`` is the standard
+    deviation of each component of the displacement, in units of L.
 
-    Returns
-    -------
-    Fields of shape ``(z, y, x)``, and the variance of each, 1 for the finest.
+    Returns fields of shape ``(z, y, x)``, and the variance of each, 1 for the finest.
     """
-    frames = [_Frame(level, axes, grids[0]) for level, axes in enumerate(grids)]
-    spacings = [max(frame.spacing) for frame in frames]
-    around = [np.ceil(_PADDING * correlation_length / frames[0].spacing)]
-    around += [np.full(3, _PADDING_CELLS) for _ in frames[1:]]
+    # Everything along z, y, x. Grids begin at the index ``first`` of the coarsest.
+    shapes = [tuple(len(axis) for axis in axes[::-1]) for axes in grids]
+    steps = [np.array([a[1] - a[0] for a in axes[::-1]]) for axes in grids]
+    first = []
+    for level, axes in enumerate(grids):
+        cells = [(a[0] - o[0]) / (a[1] - a[0]) for a, o in zip(axes, grids[0])]
+        first.append(np.round(cells[::-1]).reshape(3, 1, 1, 1) / 2**level)
     tori, k2s = [], []
-    for frame, pad in zip(frames, around, strict=True):
+    for level, (shape, step) in enumerate(zip(shapes, steps, strict=True)):
+        pad = np.full(3, _PADDING_CELLS)
+        if not level:
+            pad = np.ceil(_PADDING * correlation_length / step).astype(int)
         # At least ``pad`` points beside the grid's, in sizes that transform fast.
-        sizes = zip(frame.shape, pad.astype(int), strict=True)
+        sizes = zip(shape, pad, strict=True)
         tori.append([cast(int, fft.next_fast_len(n + p, real=True)) for n, p in sizes])
-        k2s.append(_wavenumbers_squared(tori[-1], frame.spacing))
+        k2s.append(_wavenumbers_squared(tori[-1], step))
 
     def power(level: int, slope: float) -> np.ndarray:
-        cut = np.exp(-k2s[level] * spacings[level] ** 2)
+        cut = np.exp(-k2s[level] * max(steps[level]) ** 2)
         if level:
-            cut -= np.exp(-k2s[level] * spacings[level - 1] ** 2)
+            cut -= np.exp(-k2s[level] * max(steps[level - 1]) ** 2)
         return cut * (1 + k2s[level] * correlation_length**2) ** (-slope / 2)
 
-    powers = [power(level, slope) for level in range(len(frames))]
+    powers = [power(level, slope) for level in range(len(grids))]
     variances = np.array(
         [
-            np.asarray(fft.irfftn(band, s=torus)).flat[0] / np.prod(frame.spacing)
-            for band, torus, frame in zip(powers, tori, frames, strict=True)
+            np.asarray(fft.irfftn(band, s=torus)).flat[0] / np.prod(step)
+            for band, torus, step in zip(powers, tori, steps, strict=True)
         ]
     )
     variances /= variances.sum()
-    bands = [_draw(tori[0], powers[0], rng)]
-    flows = []
+    bands, flows = [_draw(tori[0], powers[0], rng)], []
     if stirring:
         flow_power = power(0, _FLOW_SLOPE)
         flows = [_draw(tori[0], flow_power, rng) for _ in range(3)]
     bands += [_draw(*drawn, rng) for drawn in zip(tori[1:], powers[1:], strict=True)]
     fields = []
-    for level, frame in enumerate(frames):
+    for level, shape in enumerate(shapes):
         # Fractional indices of the grid's points in the coarsest, (3, z, y, x).
-        index = frame.first + np.indices(frame.shape, dtype=float) / 2**level
+        index = first[level] + np.indices(shape, dtype=float) / 2**level
         displaced = index.copy()
         for axis, flow in enumerate(flows):
-            length = stirring * correlation_length / frames[0].spacing[axis]
-            own = tuple(slice(n) for n in frame.shape)
+            length = stirring * correlation_length / steps[0][axis]
+            own = tuple(slice(n) for n in shape)
             displaced[axis] += length * (_at(flow, index) if level else flow[own])
         # Cubic: a linear look-up would take variance from between the points.
         parts = [
-            np.sqrt(variances[n]) * _at(bands[n], (displaced - of.first) * 2**n)
-            for n, of in enumerate(frames[: level + 1])
+            np.sqrt(variances[n]) * _at(bands[n], (displaced - first[n]) * 2**n)
+            for n in range(level + 1)
         ]
         fields.append(np.sum(parts, axis=0))
     return fields, np.cumsum(variances)
-
-
-class _Frame:
-    """A grid's place in the coarsest: everything along z, y, x.
-
-    Its first point is at the index ``first`` of the coarsest grid, whose cells are
-    ``2**level`` times as large; ``spacing`` in pc.
-    """
-
-    def __init__(self, level: int, axes: Axes, coarsest: Axes) -> None:
-        self.shape = tuple(len(axis) for axis in axes[::-1])
-        self.spacing = np.array([axis[1] - axis[0] for axis in axes[::-1]])
-        finer = 2**level
-        first = [
-            round(finer * (own[0] - whole[0]) / (whole[1] - whole[0])) / finer
-            for own, whole in zip(axes[::-1], coarsest[::-1], strict=True)
-        ]
-        self.first = np.reshape(first, (3, 1, 1, 1))
 
 
 def _at(field: np.ndarray, index: np.ndarray) -> np.ndarray:

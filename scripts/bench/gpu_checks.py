@@ -443,7 +443,7 @@ def _findings(result: SvgpResult) -> dict[str, Tensor]:
         "a draw from q": result.q.sample(1, rng(7)),
         "the bound": torch.tensor(result.bound, dtype=torch.float64),
         "predictions": torch.stack(moments),
-        **result.hyperparameter_trace,
+        **result.learnt,
     }
 
 

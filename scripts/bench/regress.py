@@ -22,7 +22,7 @@ from road3d_data import ROWS, simulate_roads
 from verbs import dustmap
 
 from pipelines.base.progress import say
-from pipelines.regress.regressor import ENGINES
+from pipelines.regress.methods import METHODS
 
 Columns = dict[str, np.ndarray]
 # Points along each side of the lattice on which the simulated relief is drawn.
@@ -129,7 +129,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument(
         "--method",
         action="append",
-        choices=("auto", *ENGINES),
+        choices=("auto", *METHODS),
         help="auto unless given",
     )
     options.add_argument("--likelihood", default="gaussian")

@@ -7,15 +7,16 @@ import subprocess
 import sys
 import tomllib
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.image import imread
 from PIL import Image
 
 from pipelines.catalog.presets import list_presets, load_preset
-from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
+from pipelines.catalog.schema import read_stars, read_table, write_stars
+from pipelines.cli import main
 from pipelines.config import FitConfig, SimulateConfig
 from pipelines.cubes.cube import truth_extinction
 from pipelines.formats.zarr import read_zarr
@@ -23,32 +24,7 @@ from pipelines.query import open_map
 from pipelines.run.folder import read_run
 from pipelines.run.verdict import Grade, Verdict
 
-OPTIONS = {
-    "simulate": "-o --output --truth --stars --seed -c --config --set --overwrite",
-    "ingest": "-o --output --preset --map --where --max-bad --overwrite",
-    "fit": "-o --output -c --config --set --resume --resume-anyway --require "
-    "--overwrite",
-    "predict": "--map --prefix -o --output --band --declare-band --overwrite",
-    "export": "--zarr --fits --healpix --distances --nside --overwrite",
-    "plot": "-o --output --nside",
-    "regress": (
-        "-o --output --target --inputs --likelihood --method --seed "
-        "--test-fraction --split-column --require --overwrite"
-    ),
-    "verify": "",
-    "status": "--json",
-    "config": "--simulate",
-}
-ARGUMENTS = {
-    "ingest": "SRC...",
-    "fit": "STARS",
-    "predict": "RUN TABLE",
-    "export": "RUN",
-    "plot": "RUN",
-    "regress": "TABLE",
-    "verify": "PATH",
-    "status": "RUN",
-}
+VERBS = tuple(main.commands)
 QUICK = "--set inference.learn=false --set box.spacing=200 --set inference.samples=2"
 
 
@@ -82,35 +58,16 @@ def desk(tmp_path, monkeypatch, chain):
     return tmp_path
 
 
-def test_help_of_the_program_names_every_verb_with_its_purpose(command):
-    said = command("--help").output
-    for verb in OPTIONS:
-        line = next(line for line in said.splitlines() if line.split()[:1] == [verb])
-        assert len(line.split()) > 3, f"{verb} has no purpose"
-
-
-@pytest.mark.parametrize("verb", OPTIONS)
-def test_help_of_a_verb_names_its_arguments_and_options(command, verb):
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_gives_a_purpose_to_it_and_to_every_option(command, verb):
     result = command(f"{verb} --help")
-    assert result.exit_code == 0
-    words = result.output.replace(",", " ").split()
-    assert set(OPTIONS[verb].split()) <= set(words)
-    assert ARGUMENTS.get(verb, "") in result.output.splitlines()[0]
+    assert result.exit_code == 0 and verb in command("--help").output
     assert max(map(len, result.output.splitlines())) <= 80
-
-
-def test_help_of_ingest_names_the_canonical_columns(command):
-    said = command("ingest --help").output
-    for name in [
-        "ra",
-        "dec",
-        "parallax",
-        "extinction",
-        "extinction_error",
-        "source_id",
-    ]:
-        assert name in said
-    assert "CANONICAL=COLUMN[:UNIT]" in said
+    assert main.commands[verb].help
+    options = [p for p in main.commands[verb].params if isinstance(p, click.Option)]
+    for option in options:
+        assert option.opts[-1] in result.output
+        assert option.help or option.name in ("form", "dpi", "seed"), option.opts
 
 
 def test_help_of_ingest_names_every_preset_with_its_survey(command):
@@ -120,15 +77,10 @@ def test_help_of_ingest_names_every_preset_with_its_survey(command):
         assert name + load_preset(name).title.replace(" ", "") in said
 
 
-def test_the_version_is_printed(command):
-    assert "0." in command("--version").output
-
-
 def test_the_printed_configuration_is_the_default_one(command):
     for line, model in (
         ("config", FitConfig),
         ("config --simulate", SimulateConfig),
-        ("simulate --help-config", SimulateConfig),
     ):
         plain = tomllib.loads(command(line).output)
         assert model.model_validate(plain) == model()
@@ -142,66 +94,45 @@ MISTAKES = {
     "fit positions.parquet -o x": "has positions only",
     "fit few.parquet -o x": "4 usable stars, a map needs at least 5",
     "fit stars.parquet -o run": "run exists: choose another output",
-    "fit stars.parquet -o notes --overwrite": "notes holds no run.json",
     "fit stars.parquet -o text.csv --overwrite": "text.csv holds no run.json",
     "fit stars.parquet -o absent/x": "absent is not a folder",
     "fit stars.parquet -o x --set prior.lengthscal=3": "prior.lengthscale?",
     "fit stars.parquet -o x --set prior.std=wide": "expected a number, got 'wide'",
-    "fit stars.parquet -o x --set box.x=[nan,9]": "expected a finite number, got nan",
-    "fit stars.parquet -o x --set box.x=[10,20]": "leaves out the observer at 0",
-    "fit stars.parquet -o x --set box.x": "expected KEY=VALUE",
-    "fit stars.parquet -o x --set 'box.x=1 2'": "neither a TOML value",
     "fit stars.parquet -o x --set box.spacing=9 --set box.shape=[9,9,9]": "one out",
     "fit stars.parquet -o x --set prior.mean=zero --set prior.scale_height=1": (
         "scale_height has no meaning"
     ),
-    "fit stars.parquet -o x --set inference.samples=1": "no standard deviation",
     "fit stars.parquet -o x -c absent.toml": "absent.toml: cannot read",
-    "fit stars.parquet -o x -c text.csv": "text.csv: not valid TOML",
     "fit stars.parquet -o x -c run.toml": "did you mean 'matern32'?",
     "fit stars.parquet -o x --set box.x=[-9,9] --set box.y=[-9,9] --set box.z=[-9,9]": (
         "stars to fit lie in the box"
     ),
-    "fit stars.parquet -o x --set data.max_distance=1": "0 usable stars",
     "fit stars.parquet -o x --set box.spacing=0.1": ("in a box of"),
     "fit stars.parquet": "Missing option '-o'",
     "fit stars.parquet -o x --colour red": "No such option",
     "fot stars.parquet -o x": "No such command 'fot'",
-    "predict absent stars.parquet -o x": "absent is not a run folder",
     "predict notes stars.parquet -o x": "notes is not a run folder",
     "predict unfinished stars.parquet -o x": "unfinished is incomplete",
     "predict altered stars.parquet -o x": "altered: metrics.jsonl",
     "predict run text.csv -o x.fits": "text.csv gives no l and b",
     "predict run stars.parquet -o text.csv": "text.csv exists",
-    "export altered --zarr x": "altered: metrics.jsonl",
-    "export run --zarr notes": "notes exists",
     "export run --zarr notes --overwrite": "notes is a folder and no zarr store",
-    "export run --fits text.csv": "text.csv exists",
     "export run --fits x --healpix ./x": "name the same path",
     "export run --healpix x --nside 3": "nside must be a power of 2, got 3",
     "export run --healpix x --distances 100,far": "numbers in pc separated by commas",
-    "export run --healpix x --distances 200,100": "positive and increasing",
     "export run --healpix x --distances 100,1e9": "no sight line is still inside",
     "plot absent -o x": "absent does not exist",
     "plot run -o text.csv": "text.csv is a file",
     "plot run -o x --direction 1": "two angles in degrees",
-    "plot run -o x --direction 1,91": "longitude and latitude",
     "compare run stars.parquet -o x --query mode": "KEY=VALUE",
-    "verify absent": "absent does not exist",
     "verify text.csv": "none of the outputs",
-    "verify unfinished": "unfinished is incomplete",
     "verify altered": "altered: metrics.jsonl",
-    "verify cut.parquet": "cut.parquet is damaged",
     "simulate -o stars.parquet": "stars.parquet exists",
     "simulate -o x --stars 0": "expected a number greater than or equal to 1, got 0",
-    "simulate -o x --stars many": "not a valid integer",
     "simulate -o x --truth x": "named both for the stars and for the truth",
-    "simulate -o x --set dust.densty=1": "did you mean dust.density?",
-    "ingest absent.csv -o x": "absent.csv does not exist",
     "ingest mock.parquet --preset moc -o x": "there is no preset 'moc'",
     "ingest mock.parquet --preset mock -o stars.parquet": "stars.parquet exists",
     "ingest mock.parquet --preset mock -o x --map distance": "CANONICAL=COLUMN",
-    "ingest mock.parquet --preset mock -o x --max-bad 7": "fraction from 0 to 1",
     "ingest text.csv -o x": "or x, y and z). It has no column 'l'",
 }
 
@@ -216,18 +147,10 @@ def test_a_mistake_is_explained_with_exit_2_and_leaves_no_file(command, desk, li
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-@pytest.mark.parametrize(
-    "line",
-    [
-        "fit stars.parquet -o locked/x",
-        "predict run stars.parquet -o locked/x",
-        "ingest mock.parquet --preset mock -o locked/x",
-        "simulate -o locked/x --stars 10",
-    ],
-)
+@pytest.mark.parametrize("line", ["fit stars.parquet", "predict run stars.parquet"])
 def test_a_read_only_folder_is_refused(command, desk, line):
     (desk / "locked").mkdir(mode=0o555)
-    result = command(line)
+    result = command(f"{line} -o locked/x")
     assert result.exit_code == 2 and "read-only" in result.output
 
 
@@ -276,26 +199,6 @@ def test_overwrite_replaces_a_run_and_only_then(command, desk):
     assert "match their SHA-256" in command("verify run").output
 
 
-def test_the_chain_says_what_it_chose_and_how_good_it_is(chain):
-    said = chain.said["fit"]
-    for part in (
-        "grid: ",
-        "prior: lognormal, matern12, lengthscale ",
-        "memory: ",
-        "peak memory ",
-        "stars: 3000 read, 2450 fitted, 400 for the residual, 150 held out, 0 outside",
-        "mean: converged in ",
-        "learning what neighbouring stars share",
-        "predicting the held-out stars",
-        "predicting them from their neighbours",
-        "held-out extinction: RMSE ",
-        "run: run",
-    ):
-        assert part in said
-    assert "\nUsable: the RMSE of held-out values" in said
-    assert "3000 rows (3000 inside" in chain.said["predict"]
-
-
 def test_the_chain_finds_extinctions_far_better_than_their_mean(chain):
     columns, _, _ = read_table(chain.folder / "predicted.parquet")
     mock, _, _ = read_table(chain.folder / "mock.parquet")
@@ -308,16 +211,6 @@ def test_the_chain_finds_extinctions_far_better_than_their_mean(chain):
     assert np.sqrt(np.mean(error**2)) < 0.6 * true[known].std()
 
 
-def test_the_chain_knows_how_well_it_finds_extinctions(chain):
-    columns, _, _ = read_table(chain.folder / "predicted.parquet")
-    truth = read_zarr(chain.folder / "truth.zarr")
-    true = truth_extinction(truth, columns["l"], columns["b"], columns["distance"])
-    known = np.isfinite(true)
-    error = (columns["extinction_mean"] - true)[known]
-    z = np.abs(error) / columns["extinction_std"][known]
-    assert 0.5 < np.mean(z < 0.9945) < 0.95
-
-
 def test_the_chain_finds_where_the_dust_is(chain):
     truth = read_zarr(chain.folder / "truth.zarr")
     cube = read_zarr(chain.folder / "map.zarr")
@@ -325,42 +218,6 @@ def test_the_chain_finds_where_the_dust_is(chain):
     true = truth.sample("density", np.stack([x, y, z], axis=-1))
     known = np.isfinite(true) & (cube.arrays["support"] > 0)
     assert np.corrcoef(true[known], cube.arrays["mean"][known])[0, 1] > 0.4
-
-
-def test_plot_draws_every_figure(chain):
-    names = ["face_on", "edge_on", "sky", "lines_of_sight"]
-    for name in names:
-        image = imread(chain.folder / "figures" / f"{name}.png")
-        assert min(image.shape[:2]) > 200
-        assert image[..., :3].std() > 0.02, f"{name} is blank"
-        assert f"figures/{name}.png" in chain.said["plot"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "run",
-        "map.zarr",
-        "map.fits",
-        "map.healpix.fits",
-        "predicted.parquet",
-        "stars.parquet",
-        "mock.parquet",
-        "truth.zarr",
-    ],
-)
-def test_verify_passes_every_output_and_names_the_damaged_one(
-    command, chain, tmp_path, name
-):
-    source, copy = chain.folder / name, tmp_path / name
-    (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
-    assert command(f"verify {copy}").exit_code == 0
-    files = [p for p in copy.rglob("*") if p.is_file()] if copy.is_dir() else [copy]
-    largest = max(files, key=lambda path: path.stat().st_size)
-    content = largest.read_bytes()
-    largest.write_bytes(content[: len(content) * 2 // 3])
-    result = command(f"verify {copy}")
-    assert result.exit_code == 2 and name in result.output
 
 
 def test_exports_without_a_choice_go_into_the_run(command, desk):

@@ -14,13 +14,12 @@ for functionals and any likelihood, :func:`fit_svi` for a forward model with nor
 noise. HIP-GP as published is ``HipSettings()``: blocks on a Toeplitz embedding.
 """
 
-from dustmap.inference.svi.fit import fit_svgp, fit_svi, solve_mean
+from dustmap.inference.svi.bound import Svgp
+from dustmap.inference.svi.fit import SvgpResult, fit_svgp, fit_svi, solve_mean
 from dustmap.inference.svi.gaussian import NaturalGaussian, initial_family
-from dustmap.inference.svi.result import Svgp, SvgpResult
-from dustmap.inference.svi.settings import PLEISS_SCHEDULE, HipSettings, SvgpSettings
+from dustmap.inference.svi.settings import HipSettings, SvgpSettings
 
 __all__ = [
-    "PLEISS_SCHEDULE",
     "HipSettings",
     "NaturalGaussian",
     "Svgp",

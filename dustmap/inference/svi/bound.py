@@ -1,4 +1,4 @@
-r"""Observations, the variational bound of them, and prediction.
+r"""Observations, the variational bound of them, and the model that predicts.
 
 ``q(f_n) = N(L_n μ + k_nᵀ m, k_nᵀ S k_n + v_n)``,
 ``bound = Σ_n E_q[ln p(y_n | f_n)] − KL(q(ε) ‖ N(0, I))`` (HIP-GP, eq. 13–14, for any
@@ -18,10 +18,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.functionals import Functionals
 from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
+from dustmap.kernels import Kernel
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
+from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
+from dustmap.whitening import Whitening
 
 
 class LatentMoments(NamedTuple):
@@ -39,16 +43,8 @@ class LatentMoments(NamedTuple):
 class Observations:
     """Observations of a model's functionals.
 
-    Parameters
-    ----------
-    values
-        ``y_n``.
-    likelihood
-        ``p(y_n | f_n)``.
-    offset
-        ``L_n μ``.
-    subgrid_noise
-        Whether ``v_n`` counts as noise, which must be normal then.
+    ``values``, ``likelihood`` and ``offset`` are ``y_n``, ``p(y_n | f_n)`` and
+    ``L_n μ``; with ``subgrid_noise`` ``v_n`` counts as noise, which must be normal.
     """
 
     values: Float[Tensor, " n"]
@@ -66,7 +62,7 @@ class Observations:
         common_noise: float = 0.0,
         subgrid_noise: bool = False,
     ) -> Observations:
-        """Data with normal noise ``σ_n² + τ²``, carried to the model's device.
+        """Take data with normal noise ``σ_n² + τ²`` to the model's device.
 
         Raises
         ------
@@ -79,8 +75,7 @@ class Observations:
                 f"the model has {shape[0]} functionals, got {tuple(values.shape)} "
                 f"values and {tuple(noise_variance.shape)} noise variances"
             )
-        values = values.to(model.offset)
-        known = noise_variance.to(model.offset)
+        values, known = values.to(model.offset), noise_variance.to(model.offset)
         likelihood = NormalNoise(variance=common_noise, known=known)
         likelihood.check(values)
         return cls(
@@ -99,7 +94,7 @@ class Observations:
         return self.values - self.offset
 
     def noise(self, model: RowwiseGaussian) -> Float[Tensor, " n"]:
-        """The variance of normal noise: ``σ_n² + τ²``, plus ``v_n`` if sub-grid.
+        """Return normal noise variances: ``σ_n² + τ²``, plus ``v_n`` if sub-grid.
 
         Raises
         ------
@@ -128,7 +123,7 @@ class Observations:
     def split(
         self, conditional: Float[Tensor, " n"]
     ) -> tuple[Likelihood, Float[Tensor, " n"]]:
-        """The likelihood, and what of ``v_n`` belongs to the latent."""
+        """Return the likelihood, and the part of ``v_n`` that is the latent's."""
         if not self.subgrid_noise:
             return self.likelihood, conditional
         assert isinstance(self.likelihood, NormalNoise)
@@ -148,16 +143,10 @@ class Observations:
         *,
         scale: float = 1.0,
     ) -> Batch:
-        """What a natural step needs of these observations.
+        """Return the weights and targets of a natural step.
 
-        Parameters
-        ----------
-        rows
-            ``k_n`` and ``v_n``.
-        moments
-            Mean and variance of ``q(f_n)``; normal noise does not need them.
-        scale
-            ``N/|B|`` of a minibatch.
+        ``moments`` are mean and variance of ``q(f_n)``, which normal noise does not
+        need; ``scale`` is ``N/|B|`` of a minibatch.
         """
         features, values, offset = rows.features.detach(), self.values, self.offset
         likelihood, spread = self.split(rows.variance.detach())
@@ -216,3 +205,36 @@ def predict(model: RowwiseGaussian, q: NaturalGaussian) -> LatentMoments:
         means.append(model.offset[index] + rows.features @ q.mean)
         variances.append(model.checked_variance(prior, explained))
     return LatentMoments(torch.cat(means), torch.cat(variances))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Svgp:
+    """A Gaussian process with a variational posterior.
+
+    ``forward`` is the prior: a whitening of the inducing values, and a mean function;
+    ``q`` is of ε, ``likelihood`` of observations.
+    """
+
+    forward: RowwiseGaussian
+    q: NaturalGaussian
+    likelihood: Likelihood
+
+    @property
+    def whitening(self) -> Whitening:
+        """Kernel and inducing points."""
+        return self.forward.whitening
+
+    @property
+    def kernel(self) -> Kernel:
+        """k."""
+        return self.whitening.kernel
+
+    @property
+    def mean(self) -> float:
+        """The value of a constant mean function."""
+        assert isinstance(self.forward.mean, ConstantMean)
+        return self.forward.mean.value
+
+    def predict(self, functionals: Functionals) -> LatentMoments:
+        """Return moments of the latent ``L_* (μ + f)``, block by block."""
+        return predict(self.forward.at(functionals), self.q)

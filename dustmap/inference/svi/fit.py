@@ -15,29 +15,123 @@ Departures from HIP-GP's paper, each because the published step fails without it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.functionals import Functionals
-from dustmap.inference.svi.bound import Observations, elbo
+from dustmap.inference.svi.bound import Observations, Svgp, elbo, expected_terms
+from dustmap.inference.svi.gaussian import NaturalGaussian, StepReport
 from dustmap.inference.svi.hyperparameters import widened
-from dustmap.inference.svi.result import PlateauCheck, SvgpResult
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.inference.svi.training import Trainer
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.models.means import ConstantMean
-from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.rowwise import RowReport, RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening, Whitening
+
+# The share of all steps, at their end, over which the rise is measured.
+_STRETCH = 0.1
+# Limit on the iterations of the final solve for the mean.
+_MEAN_STEPS = 2000
 
 OnStep = Callable[[int, int, float], None]
 OnProgress = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateRise:
+    """The gain of the bound in the last ``steps``, per observation [nats].
+
+    ``error`` is the standard error by the choice of ``rows`` observations.
+    """
+
+    value: float
+    error: float
+    steps: int
+    rows: int
+
+    def __str__(self) -> str:
+        error = f" ± {self.error:.1g}" if self.error else ""
+        return (
+            f"the last {self.steps} steps moved the bound by {self.value:+.1e}{error} "
+            f"nats per row ({self.rows} rows)"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SvgpResult:
+    """The end of a fit: the model, the bound and the record.
+
+    Parameters
+    ----------
+    model
+        Prior, q, likelihood and mean with the final hyperparameters; it predicts.
+    bound, count
+        On all data, at the end; and the number of steps.
+    bound_trace, learnt
+        Minibatch estimates of the bound, every ``record_every`` steps, and final values
+        of the hyperparameters that were learnt, by name.
+    rows
+        How the solves behind features ended.
+    steps, bounded_steps
+        What the safeguards of the natural steps did, and how many steps of a
+        lengthscale its range cut short.
+    solves
+        How iterative solves with the precision of q ended; none without a solver.
+    mean_solution
+        Status of the final solve for m, if one was made.
+    rise
+        The gain of the bound in the last tenth of the steps; ``None`` if not watched.
+    """
+
+    model: Svgp
+    bound: float
+    count: int
+    bound_trace: Float[Tensor, " t"]
+    learnt: dict[str, Tensor]
+    rows: RowReport
+    steps: StepReport
+    bounded_steps: int = 0
+    solves: RowReport = field(default_factory=RowReport)
+    mean_solution: Solution | None = None
+    rise: LateRise | None = None
+
+    @property
+    def q(self) -> NaturalGaussian:
+        """The variational posterior of ε."""
+        return self.model.q
+
+    @property
+    def message(self) -> str:
+        """A few lines for people."""
+        lines = [f"bound {self.bound:.6g} after {self.count} steps"]
+        if self.rise is not None:
+            lines.append(str(self.rise))
+        if self.rows.iterations or self.rows.below_zero:
+            lines.append(f"features: {self.rows}")
+        lines.append(str(self.steps))
+        if self.bounded_steps:
+            lines.append(
+                f"{self.bounded_steps} steps ended at the bound of a lengthscale: "
+                "start closer or widen lengthscale_range"
+            )
+        if self.solves.unconverged:
+            lines.append(
+                f"{self.solves.unconverged} of {self.solves.rows} solves with the "
+                f"precision of q stopped short (worst residual "
+                f"{self.solves.residual:.1e}): take solves='cholesky'"
+            )
+        if self.mean_solution is not None:
+            lines.append(f"mean: {self.mean_solution.message}")
+        return "\n".join(lines)
 
 
 def fit_svgp(
@@ -53,20 +147,10 @@ def fit_svgp(
 ) -> SvgpResult:
     """Fit q and hyperparameters to data.
 
-    Parameters
-    ----------
-    functionals, values
-        ``L_n`` and ``y_n``.
-    whitening
-        The kernel and inducing points where learning starts.
-    likelihood, mean
-        Where they start.
-    generator
-        Draws minibatches and whatever else is random: the same seed, the same fit.
-    settings
-        How.
-    on_step
-        Called as ``on_step(step, steps, latest bound estimate)``.
+    Functionals and values are ``L_n`` and ``y_n``; whitening (kernel and inducing
+    points), likelihood and constant mean are the start. The generator draws minibatches
+    and all else that is random. ``on_step(step, steps, latest bound estimate)`` is
+    called after each step.
 
     Raises
     ------
@@ -109,28 +193,23 @@ def fit_svi(
     on_progress: OnProgress | None = None,
     checkpointer: Checkpointer | None = None,
 ) -> SvgpResult:
-    """The same for normal noise on a forward model; it can be resumed.
+    """Fit q and hyperparameters to normal data of a forward model; it can be resumed.
 
     Parameters
     ----------
-    model
-        Observations and whitening, whose solver's tolerance and step limit are those of
-        every row (HIP-GP's early stopping).
-    data
-        Values and noise; a learnt common noise starts from that of the likelihood, or
+    model, data
+        The whitening's solver has the tolerance and step limit of every row (HIP-GP's
+        early stopping). A learnt common noise starts from that of the likelihood, or
         where that is 0 from a tenth of the median ``σ_n²``.
-    settings
-        How; with ``solves = "cholesky"``.
-    generator, on_step
-        As in :func:`fit_svgp`.
+    settings, generator, on_step
+        As in :func:`fit_svgp`; with ``solves = "cholesky"``.
     on_progress
         Called with ``rows`` and the number of rows solved while they are kept, and with
         ``mean`` and the iteration of its solve.
     checkpointer
         Takes the state after every step, and gives one to go on from, with the same
-        numbers, bit by bit (on the CPU, one process, as many threads). A state holds q,
-        what was learnt, the optimiser's moments and the record. Rows that are kept are
-        solved anew.
+        numbers, bit by bit (on the CPU, one process, as many threads). Rows that are
+        kept are solved anew.
 
     Raises
     ------
@@ -155,62 +234,90 @@ def fit_svi(
 def _trained(
     trainer: Trainer,
     on_step: OnStep | None,
-    on_progress: OnProgress | None,
-    checkpointer: Checkpointer | None,
+    on_progress: OnProgress | None = None,
+    checkpointer: Checkpointer | None = None,
     seed: int = 0,
 ) -> SvgpResult:
-    """The steps that are left, the mean solved, and the bound on all data."""
-    settings, solution = trainer.settings, None
-    tell = on_progress or (lambda _part, _number: None)
+    """Make the remaining steps, solve the mean, and take the bound on all data.
+
+    The late rise of the bound is measured on the same rows before and after, since
+    minibatches scatter by far more: with ``e_n = E_q[ln p(y_n | f_n)]``,
+    ``ΔL / N ≈ mean_n(e'_n − e_n) − (KL' − KL) / N``, exact if the rows are all, else
+    with the standard error of a mean of paired differences.
+    """
+    settings, solution, rise = trainer.settings, None, None
+    report = on_progress or (lambda _part, _number: None)
 
     def keep_rows(forward: RowwiseGaussian) -> None:
         if forward.kept_bytes <= settings.row_memory:
-            forward.keep_rows(on_rows=lambda rows: tell("rows", rows))
+            forward.keep_rows(on_rows=lambda rows: report("rows", rows))
 
     if not trainer.hyperparameters.moves_features:
         keep_rows(trainer.forward)
-    check = PlateauCheck(
-        len(trainer.data), rows=settings.watch_rows, steps=trainer.count, seed=seed
-    )
-    if trainer.steps == check.begin:
-        check.look(trainer.model(), trainer.observations())
+    total = len(trainer.data)
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    watched = order[: settings.watch_rows].sort().values
+    stretch = max(1, int(_STRETCH * trainer.count))
+    begin, before = trainer.count - stretch, None
+    if trainer.steps == begin and len(watched):
+        before = level(trainer.model(), trainer.observations(), watched)
     for step in trainer.run():
-        if step == check.begin:
-            check.look(trainer.model(), trainer.observations())
+        if step == begin and len(watched):
+            before = level(trainer.model(), trainer.observations(), watched)
         if on_step is not None:
             on_step(step, trainer.count, trainer.bounds[-1])
         if checkpointer is not None:
             checkpointer.save(trainer.state())
-    model, data, q = trainer.model(), trainer.observations(), trainer.q
+    model, data = trainer.model(), trainer.observations()
     if settings.solve_mean:
         keep_rows(model.forward)
         solution = solve_mean(
             model.forward,
             data,
             solver=ConjugateGradients(
-                rtol=settings.mean_tolerance, max_steps=settings.mean_max_steps
+                rtol=settings.mean_tolerance, max_steps=_MEAN_STEPS
             ),
             start=model.q.mean,
-            on_step=lambda step, _: tell("mean", step),
+            on_step=lambda step, _: report("mean", step),
         )
         require_finite("svi, the mean", residual=solution.residual)
         model = replace(model, q=model.q.with_mean(solution.value[0]))
+    if before is not None:
+        rise = late_rise(before, level(model, data, watched), total, stretch)
     bound = elbo(model.forward, data, model.q)
     require_finite("svi, the end", bound=bound)
     return SvgpResult(
         model=model,
         bound=bound,
         count=trainer.count,
-        recorded=torch.tensor(trainer.recorded),
         bound_trace=torch.tensor(trainer.bounds, dtype=torch.float64),
-        hyperparameter_trace=trainer.trace(),
+        learnt=trainer.hyperparameters.values(),
         rows=model.forward.report,
         steps=trainer.report,
         bounded_steps=trainer.hyperparameters.bounded_steps,
-        solves=q.solves,
+        solves=trainer.q.solves,
         mean_solution=solution,
-        rise=check.rise(model, data),
+        rise=rise,
     )
+
+
+def level(
+    model: Svgp, data: Observations, index: Int[Tensor, " r"]
+) -> tuple[Float[Tensor, " r"], float]:
+    """Return ``e_n`` of some rows, and the KL term."""
+    part = model.forward.at(model.forward.functionals.select(index))
+    return expected_terms(part, data.select(index), model.q), model.q.divergence()
+
+
+def late_rise(
+    before: tuple[Tensor, float], after: tuple[Tensor, float], total: int, steps: int
+) -> LateRise:
+    """Return the change per row between two levels of ``total`` rows."""
+    gain, rows, error = after[0] - before[0], len(after[0]), 0.0
+    if rows < total:
+        error = float(gain.std()) / math.sqrt(rows) if rows > 1 else math.inf
+    value = float(gain.mean()) - (after[1] - before[1]) / total
+    return LateRise(value=value, error=error, steps=steps, rows=rows)
 
 
 def solve_mean(

@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
@@ -43,6 +44,8 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.rowwise import RowReport, RowwiseGaussian
 
 _HALVINGS = 10
+# Limit on the iterations of solves with the precision.
+_SOLVER_STEPS = 500
 # Rounding alone must not count as a cut.
 _ROUNDING = 1e-9
 
@@ -55,12 +58,11 @@ class Batch:
     ----------
     features
         Rows ``k_n``.
-    weight
-        ``w_n``, not negative, times ``N/|B|``; with normal noise ``1/σ_n²``.
-    target
-        ``t_n = α_n + w_n k_nᵀm``, times ``N/|B|``; with normal noise ``w_n r_n``.
+    weight, target
+        ``w_n``, not negative, and ``t_n = α_n + w_n k_nᵀm``, both times ``N/|B|``; with
+        normal noise ``1/σ_n²`` and ``w_n r_n``.
     clipped
-        How many rows were left without curvature.
+        Number of rows that were left without curvature.
     objective
         ``m ↦ (N/|B|) Σ_n E_n`` at the variances before the step, where it is not
         quadratic.
@@ -73,7 +75,7 @@ class Batch:
     objective: Callable[[Float[Tensor, " p"]], float] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """What the safeguards of natural steps did, summed over steps.
 
@@ -88,8 +90,7 @@ class StepReport:
     refused: int = 0
 
     def __add__(self, other: StepReport) -> StepReport:
-        names = [f.name for f in fields(self)]
-        return StepReport(**{n: getattr(self, n) + getattr(other, n) for n in names})
+        return StepReport(*map(operator.add, astuple(self), astuple(other)))
 
     def __str__(self) -> str:
         return (
@@ -107,19 +108,17 @@ class NaturalGaussian:
 
     Parameters
     ----------
-    mean
-        m.
-    precision
-        ``S_i⁻¹``, the identity in the padding.
+    mean, precision
+        m, and ``S_i⁻¹``, the identity in the padding.
     index
         The number of the j-th parameter of block i, or P for padding.
     solver
         Replaces the Cholesky factor in steps and in ``kᵀ S k``, for one block of all:
-        block solves with S⁻¹ by conjugate gradients, ``O(J P²)`` for J iterations and
-        each of the ``|B|`` + 1 right-hand sides (Pleiss et al. 2020, NeurIPS, section
-        5.1), where a factor takes ``P³/3``, fewer for P below some ``6 J |B|``. The
-        precision then exists once (``8 P²`` bytes) and changes in place. The KL term
-        and draws take a factor all the same.
+        solves with S⁻¹ by conjugate gradients, ``O(J P²)`` for J iterations and each of
+        the ``|B|`` + 1 right-hand sides (Pleiss et al. 2020, NeurIPS, section 5.1),
+        where a factor takes ``P³/3``, fewer for P below some ``6 J |B|``. The precision
+        then exists once (``8 P²`` bytes) and changes in place. The KL term and draws
+        take a factor all the same.
     solves
         How these solves ended.
     """
@@ -129,16 +128,6 @@ class NaturalGaussian:
     index: Int[Tensor, "k n"]
     solver: ConjugateGradients | None = None
     solves: RowReport = field(default_factory=RowReport)
-
-    @property
-    def full_rank(self) -> bool:
-        """Whether any Λ̂ is held exactly, so that steps with l ≤ 1 are stable."""
-        return len(self.index) == 1
-
-    @property
-    def padding(self) -> int:
-        """Entries of the blocks that are no parameter."""
-        return self.index.numel() - len(self.mean)
 
     @cached_property
     def factor(self) -> Float[Tensor, "k n n"]:
@@ -195,21 +184,15 @@ class NaturalGaussian:
         parts = self.gather(rows).mT
         return self.scatter(torch.cholesky_solve(parts, self.factor).mT)
 
-    def trace(self) -> Float[Tensor, ""]:
-        """Return ``tr S``."""
-        eye = _identity(self.precision).expand_as(self.precision)
-        half = torch.linalg.solve_triangular(self.factor, eye, upper=False)
-        return (half**2).sum() - self.padding
-
-    def log_determinant(self) -> Float[Tensor, ""]:
-        """Return ``ln |S|``."""
-        return -2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
-
     def divergence(self) -> float:
         """Return ``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
+        eye, size = _identity(self.precision).expand_as(self.precision), len(self.mean)
+        half = torch.linalg.solve_triangular(self.factor, eye, upper=False)
+        # Padding adds one for each of its entries.
+        trace = (half**2).sum() - (self.index.numel() - size)
+        log_determinant = -2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
         squares = (self.mean**2).sum()
-        twice = self.trace() + squares - self.log_determinant() - len(self.mean)
-        return 0.5 * float(twice)
+        return 0.5 * float(trace + squares - log_determinant - size)
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """Draw ε ``count`` times."""
@@ -221,13 +204,13 @@ class NaturalGaussian:
         return self.mean + self.scatter(drawn.mT)
 
     def with_mean(self, mean: Float[Tensor, " p"]) -> Self:
-        """The same covariance, with what is cached of it, around another mean."""
+        """Return the same covariance, with its cached factor, around another mean."""
         moved = copy.copy(self)
         moved.mean = mean
         return moved
 
     def frozen(self) -> Self:
-        """The distribution to predict with, which further steps leave alone."""
+        """Return the distribution to predict with, which further steps leave alone."""
         if self.solver is None:
             return self
         return replace(self, precision=self.precision.clone(), solver=None)
@@ -281,11 +264,26 @@ class NaturalGaussian:
                 f"a natural rate must lie in (0, 1], got {rate}: beyond 1 the "
                 "covariance loses its positive definiteness"
             )
-        q, length = self.covariance_step(batch, rate), rate
-        if not q.full_rank:
+        q, length, halvings = self.covariance_step(batch, rate), rate, 0
+        if len(q.index) > 1:
+            # Only one block of all holds any Λ̂ exactly: its steps are stable.
             length = min(rate, 1 / max(q.curvature(batch), 1e-300))
         step = length * q.direction(batch)
-        mean, halvings = _ascended(q.mean, step, batch.objective)
+        mean = q.mean + step
+        objective = batch.objective
+        if objective is not None:
+
+            def bound(m: Tensor) -> float:
+                return objective(m) - 0.5 * float(m @ m)
+
+            before = bound(q.mean)
+            # At the optimum a step changes the bound by rounding only.
+            least = before - 1e-10 * abs(before)
+            while halvings <= _HALVINGS and not bound(mean) >= least:
+                halvings += 1
+                mean = q.mean + 0.5**halvings * step
+            if halvings > _HALVINGS:
+                mean = q.mean
         return q.with_mean(mean), StepReport(
             steps=1,
             clipped=batch.clipped,
@@ -308,8 +306,6 @@ def block_prior(
         Points per axis of one block: 1 is mean-field, the longest axis full rank
         (``P²`` numbers, ``O(P³)`` a step). Last blocks may be smaller; an axis shorter
         than the width is taken whole.
-    device
-        Of the parameters.
     """
     size = math.prod(shape)
     block = [min(width, n) for n in shape]
@@ -355,34 +351,10 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
     prior = block_prior(shape, width, forward.device)
     if not iterative:
         return prior
-    solver = ConjugateGradients(
-        rtol=settings.solver_rtol, max_steps=settings.solver_max_steps
-    )
+    solver = ConjugateGradients(rtol=settings.solver_rtol, max_steps=_SOLVER_STEPS)
     return replace(prior, solver=solver)
 
 
 def _identity(like: Float[Tensor, "*k n"]) -> Float[Tensor, "n n"]:
     """As wide as these, and on their device."""
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
-
-
-def _ascended(
-    start: Float[Tensor, " p"],
-    step: Float[Tensor, " p"],
-    objective: Callable[[Tensor], float] | None,
-) -> tuple[Float[Tensor, " p"], int]:
-    """m moved along the step until the bound does not fall, and the halvings."""
-    if objective is None:
-        return start + step, 0
-
-    def bound(mean: Tensor) -> float:
-        return objective(mean) - 0.5 * float(mean @ mean)
-
-    before = bound(start)
-    # At the optimum a step changes the bound by rounding only.
-    slack = 1e-10 * abs(before)
-    for halvings in range(_HALVINGS + 1):
-        moved = start + 0.5**halvings * step
-        if bound(moved) >= before - slack:
-            return moved, halvings
-    return start, _HALVINGS + 1

@@ -9,16 +9,10 @@ from typing import Literal, get_args
 Family = Literal["mean-field", "block", "full"]
 Solves = Literal["cholesky", "iterative"]
 
-# Epochs 1, 5, 10 and 15 of 20 (Pleiss et al. 2020, section 5.1).
-PLEISS_SCHEDULE = (0.05, 0.25, 0.5, 0.75)
-# What the rates are multiplied with at each fraction of ``decay_at``.
+# Both rates fall by this at each fraction of ``decay_at``.
 _DECAY = 0.1
 _LEAST = {
-    "block": 1,
-    "batch_size": 1,
-    "epochs": 1,
-    "steps": 1,
-    "record_every": 1,
+    **dict.fromkeys(("block", "batch_size", "epochs", "steps", "record_every"), 1),
     "watch_rows": 0,
     "lengthscale_range": 1,
 }
@@ -26,7 +20,7 @@ _LEAST = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SvgpSettings:
-    """How the bound is maximised.
+    """Settings of the ascent of the bound.
 
     Parameters
     ----------
@@ -34,7 +28,7 @@ class SvgpSettings:
         Of q(ε). ``full`` holds P × P numbers.
     solves
         With the precision of a full q: ``cholesky`` is ``O(P³)`` a step, ``iterative``
-        ``O(J P²)``; see :mod:`dustmap.inference.svi.precision`.
+        ``O(J P²)`` for J iterations to a relative residual of ``solver_rtol``.
     block
         Points per axis of one block of ``family = "block"`` (HIP-GP: 2).
     batch_size
@@ -44,15 +38,14 @@ class SvgpSettings:
     natural_rate
         l of the natural gradient, in (0, 1]; ``None`` averages: see :meth:`length`.
     rate
-        Adam's, of logarithms, and of the mean and inducing points in units of their
-        scale.
+        Adam's, of logarithms, and of the mean in units of the prior's std.
     decay_at
-        At these fractions of all steps the rates fall to a tenth.
-        :data:`PLEISS_SCHEDULE` with rates of 0.01 is the published one.
+        At these fractions of all steps the rates fall to a tenth. (Published: 0.05,
+        0.25, 0.5 and 0.75 with rates of 0.01; Pleiss et al. 2020, section 5.1.)
     learn
-        What Adam learns: names of the kernel's parameters with the prefix
-        ``kernel.``, the likelihood's with ``likelihood.``, ``mean`` and ``points``;
-        ``kernel`` and ``likelihood`` are all of them.
+        Parameters that Adam learns: names of the kernel's with the prefix ``kernel.``,
+        the likelihood's with ``likelihood.``, and ``mean``; ``kernel`` and
+        ``likelihood`` are all of them.
     rest
         Fraction of all steps at the start during which hyperparameters rest, ``None``
         for the first epoch: while q is near the prior, all data look like noise to
@@ -60,21 +53,17 @@ class SvgpSettings:
     lengthscale_range
         Lengthscales stay within this factor of where they started.
     record_every
-        Steps between two records of the minibatch bound and the hyperparameters.
+        Steps between two records of the minibatch bound.
     watch_rows
-        Observations, drawn at random, by which it is measured what the last tenth of
-        the steps added to the bound; 0 does not measure it.
-    solve_mean
-        Solve ``Λ m = b`` at the end (normal noise only).
-    mean_tolerance, mean_max_steps
-        Relative residual and iteration limit of that solve.
+        Observations, drawn at random, by which the gain of the bound in the last tenth
+        of the steps is measured; 0 does not measure it.
+    solve_mean, mean_tolerance
+        Solve ``Λ m = b`` at the end (normal noise only), to this relative residual.
     tolerance
         ``v_n ≥ −tolerance · k_nn`` counts as rounding (of the solves, too); it is
         counted and zero. Anything lower is an error.
-    solver_rtol, solver_max_steps
-        Of the iterative solves.
     row_memory, covariance_memory
-        Bytes that rows may take to be kept where they do not change; that q may take.
+        Most bytes of rows that are kept where they do not change, and of q.
 
     Raises
     ------
@@ -98,10 +87,8 @@ class SvgpSettings:
     watch_rows: int = 0
     solve_mean: bool = False
     mean_tolerance: float = 1e-8
-    mean_max_steps: int = 2000
     tolerance: float = 1e-2
     solver_rtol: float = 1e-3
-    solver_max_steps: int = 500
     row_memory: int = 2**30
     covariance_memory: int = 2**32
 
@@ -130,29 +117,29 @@ class SvgpSettings:
                 )
 
     def learns(self, what: str) -> bool:
-        """Whether anything called so, or that begins so, is to be learnt."""
+        """Return whether any parameter of this name or prefix is learnt."""
         return any(name.split(".")[0] == what for name in self.learn)
 
     def batches(self, count: int) -> int:
-        """Steps of an epoch."""
+        """Return the steps of an epoch of ``count`` observations."""
         return math.ceil(count / self.batch_size)
 
     def total_steps(self, count: int) -> int:
-        """Steps for so many observations."""
+        """Return the steps for ``count`` observations."""
         return self.steps or self.epochs * self.batches(count)
 
     def learning_begins(self, count: int) -> float:
-        """The step from which hyperparameters move."""
+        """Return the step from which hyperparameters move."""
         if self.rest is None:
             return self.batches(count)
         return self.rest * self.total_steps(count)
 
     def decayed(self, done: float) -> float:
-        """What both rates are multiplied with after this fraction of all steps."""
+        """Return the factor of both rates after this fraction of all steps."""
         return _DECAY ** sum(done >= fraction for fraction in self.decay_at)
 
     def length(self, batch: int, step: int, count: int) -> float:
-        """The natural gradient's l for a batch of rows of ``count`` in some step.
+        """Return the natural gradient's l for ``batch`` rows of ``count`` at a step.
 
         Without a stated rate it is ``|B| / Σ|B|``: ``S⁻¹`` becomes the plain average of
         all minibatches' Λ̂, which after every whole epoch is Λ itself. While

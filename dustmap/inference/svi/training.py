@@ -19,10 +19,9 @@ from dustmap.checkpoint import (
     require_finite,
     scoped,
 )
-from dustmap.inference.svi.bound import Observations
+from dustmap.inference.svi.bound import Observations, Svgp
 from dustmap.inference.svi.gaussian import StepReport, initial_family
 from dustmap.inference.svi.hyperparameters import Hyperparameters
-from dustmap.inference.svi.result import Svgp
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
@@ -42,18 +41,10 @@ class Terms(NamedTuple):
 
 
 class Trainer:
-    """Data, q and hyperparameters as they stand, and the record of the steps.
+    """Data, the current q and hyperparameters, and the record of the steps.
 
-    Parameters
-    ----------
-    forward
-        The prior where learning starts, and the functionals.
-    data
-        Their observations.
-    settings
-        How, and what is learnt beside q.
-    generator
-        Draws the minibatches.
+    ``forward`` is the prior where learning starts, with the functionals of ``data``;
+    ``generator`` draws the minibatches.
     """
 
     def __init__(
@@ -63,9 +54,7 @@ class Trainer:
         settings: SvgpSettings,
         generator: torch.Generator,
     ) -> None:
-        self.forward = forward
-        self.data = data
-        self.settings = settings
+        self.forward, self.data, self.settings = forward, data, settings
         self.q = initial_family(forward, settings)
         mean = forward.mean.value if isinstance(forward.mean, ConstantMean) else None
         self.hyperparameters = Hyperparameters(
@@ -74,14 +63,13 @@ class Trainer:
         self.steps = 0
         self.bounds: list[float] = []
         self.report = StepReport()
-        self._traces: list[Tensor] = []
         self._generator = generator
-        # Before the order of the epoch at hand was drawn.
+        # Before the order of the current epoch was drawn.
         self._before = generator.get_state()
         # Of rows; those that are kept are solved, and counted, on restoring.
         self._rows = forward.report
-        self._ones = ConstantMean(value=1.0).observed(forward.functionals)
-        self._ones = self._ones.to(forward.device)
+        ones = ConstantMean(value=1.0).observed(forward.functionals)
+        self._ones = ones.to(forward.device)
         self._vector = self.hyperparameters.vector
         self._optimiser = torch.optim.Adam([self._vector])
         # Its moments are there from the start, as a state has them.
@@ -98,7 +86,7 @@ class Trainer:
         return self.settings.total_steps(len(self.data))
 
     def run(self) -> Iterator[int]:
-        """The number of steps done, step after step from where the run stands."""
+        """Make the remaining steps, and yield the number done after each."""
         batches = self.settings.batches(len(self.data))
         while self.steps < self.count:
             order = torch.randperm(len(self.data), generator=self._generator)
@@ -112,26 +100,25 @@ class Trainer:
                     return
 
     def step(self, index: Int[Tensor, " b"]) -> None:
-        """One minibatch: estimate the bound, move q, then the rest by the q before."""
+        """Estimate the bound of a minibatch, move q, then the rest by the q before."""
         settings, count = self.settings, len(self.data)
+        where = f"svi, step {self.steps}"
         learning = len(self._vector) > 0 and (
             self.steps >= settings.learning_begins(count)
         )
         terms = self.terms(index, learning=learning)
-        self._require_finite(rows=terms.features, row_variances=terms.conditional)
-        self._require_finite(bound=terms.expected)
+        require_finite(where, rows=terms.features, row_variances=terms.conditional)
+        require_finite(where, bound=terms.expected)
         if self._recording:
-            # The minibatch's estimate, and the hyperparameters that it was made with.
             bound = count * float(terms.expected.mean()) - self.q.divergence()
-            self._require_finite(bound=bound)
+            require_finite(where, bound=bound)
             self.bounds.append(bound)
-            self._traces.append(self._vector.detach().clone())
         seen = self.observations().select(index)
         rows = FeatureRows(terms.features, terms.conditional)
         moments, scale = (terms.mean, terms.variance), count / len(index)
         length = settings.length(len(index), self.steps, count)
         self.q, done = self.q.safe_step(seen.batch(rows, moments, scale=scale), length)
-        self._require_finite(mean=self.q.mean)
+        require_finite(where, mean=self.q.mean)
         self.report = self.report + done
         if learning:
             # One step of Adam up the bound per observation.
@@ -140,20 +127,20 @@ class Trainer:
             self._optimiser.step()
             self._optimiser.zero_grad(set_to_none=True)
             self.hyperparameters.restrict()
-            self._require_finite(**self.hyperparameters.values())
+            require_finite(where, **self.hyperparameters.values())
         self.steps += 1
         if self.forward.kept is None:
             self._rows = self.forward.report
 
     def observations(self, *, learning: bool = False) -> Observations:
-        """The data under likelihood and mean as they stand, with their gradients."""
+        """Return the data under the current likelihood and mean, with gradients."""
         with torch.set_grad_enabled(learning):
             data = replace(self.data, likelihood=self.hyperparameters.likelihood())
             mean = self.hyperparameters.mean()
             return data if mean is None else replace(data, offset=mean * self._ones)
 
     def terms(self, index: Int[Tensor, " b"], *, learning: bool) -> Terms:
-        """What the bound says of a minibatch; its gradient is accumulated.
+        """Return the bound's terms of a minibatch, and accumulate its gradient.
 
         Rows that move with the hyperparameters are shared out among the ranks.
         """
@@ -185,7 +172,7 @@ class Trainer:
     def _terms(
         self, index: Int[Tensor, " b"], rows: FeatureRows, count: int, *, learning: bool
     ) -> Terms:
-        """Those of some rows of a minibatch of ``count``."""
+        """Return the terms of some rows of a minibatch of ``count``."""
         with torch.set_grad_enabled(learning):
             data = self.observations(learning=learning).select(index)
             likelihood, variance = data.split(rows.variance)
@@ -203,25 +190,8 @@ class Trainer:
     def _recording(self) -> bool:
         return self.steps % self.settings.record_every == 0
 
-    def _require_finite(self, **values: Tensor | float) -> None:
-        require_finite(f"svi, step {self.steps}", **values)
-
-    @property
-    def recorded(self) -> list[int]:
-        """The steps that were recorded."""
-        return list(range(0, self.steps, self.settings.record_every))
-
-    @property
-    def _trace(self) -> Float[Tensor, "t k"]:
-        empty = self._vector.detach()[None][:0]
-        return torch.cat([empty, *(vector[None] for vector in self._traces)])
-
-    def trace(self) -> dict[str, Tensor]:
-        """What was learnt, before every recorded step, by name."""
-        return self.hyperparameters.of(self._trace)
-
     def model(self) -> Svgp:
-        """The model as it stands."""
+        """Return the current model."""
         forward = self.forward
         with torch.no_grad():
             mean = self.hyperparameters.mean()
@@ -233,7 +203,7 @@ class Trainer:
         return Svgp(forward=forward, q=self.q.frozen(), likelihood=likelihood)
 
     def state(self) -> State:
-        """All that a restored run needs, of a q by blocks."""
+        """Return all that a restored run needs, of a q by blocks."""
         return {
             "generator": self._before,
             "step": self.steps,
@@ -242,7 +212,6 @@ class Trainer:
             **flatten("rows", self._rows),
             **flatten("steps", self.report),
             **scoped("q", {"mean": self.q.mean, "precision": self.q.precision}),
-            "trace": self._trace,
             # The optimiser changes all of these in place.
             "vector": self._vector.detach().clone(),
             **{f"adam.{key}": value.clone() for key, value in self._moments.items()},
@@ -256,7 +225,7 @@ class Trainer:
         ValueError
             If it is not one of this run.
         """
-        check_state(state, self.state(), any_length=("bounds", "trace"))
+        check_state(state, self.state(), any_length=("bounds",))
         self._before = state["generator"]
         self._generator.set_state(self._before)
         self.steps, self.bounds = state["step"], state["bounds"].tolist()
@@ -264,7 +233,6 @@ class Trainer:
         self.report = rebuild("steps", self.report, state)
         q = {n: value.to(self._ones) for n, value in part_of(state, "q").items()}
         self.q = replace(self.q, **q)
-        self._traces = list(state["trace"].to(self._ones))
         with torch.no_grad():
             self._vector.copy_(state["vector"])
         for key, value in self._moments.items():

@@ -136,7 +136,7 @@ def minibatches(group: Group, rate: float) -> dict[str, Any]:
         "samples": found.q.sample(3, rng(9)),
         "bound": torch.tensor(found.bound, dtype=torch.float64),
         "rows": torch.tensor([found.rows.rows, found.rows.iterations]),
-        **found.hyperparameter_trace,
+        **found.learnt,
     }
 
 

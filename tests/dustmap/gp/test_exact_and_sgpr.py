@@ -252,7 +252,6 @@ X = positions(6, 10)
         ({"known_noise": torch.ones(5)}, r"known_noise must have shape \(6,\)"),
         ({"observations": torch.ones(5)}, r"observations must have shape \(6,\)"),
         ({"observations": torch.full((6,), torch.nan)}, "6 of 6 are not"),
-        ({"memory_budget": 100.0}, "use inducing points"),
     ],
 )
 def test_unsound_input_is_refused(changes, said):
@@ -275,9 +274,3 @@ def test_unsound_inducing_points_are_refused(points, jitter, said):
         SGPR(
             KERNEL, PointValues(X), torch.ones(6), points, noise=0.1, jitter=jitter
         ).log_marginal()
-
-
-def test_unknown_hyperparameters_are_refused():
-    model = ExactGP(KERNEL, PointValues(X), torch.ones(6), noise=0.1)
-    with pytest.raises(ValueError, match="no hyperparameter period: there are"):
-        model.with_parameters({"period": torch.tensor(1.0)})

@@ -94,16 +94,6 @@ def test_a_missing_factor_is_counted_and_survived():
     assert found.log_marginal > model.log_marginal()
 
 
-def test_sparse_and_exact_learn_alike(data):
-    full = maximise(start(data))
-    points = data[0].points
-    sparse = SGPR(
-        Matern32(lengthscale=(1.0, 1.0)), *data, points, noise=0.3, jitter=1e-10
-    )
-    found = maximise(sparse)
-    assert found.log_marginal == pytest.approx(full.log_marginal, abs=0.1)
-
-
 def squares(x, centres):
     return float((torch.cdist(x, centres).min(dim=1).values ** 2).mean())
 

@@ -23,18 +23,6 @@ def test_a_subset_has_the_size_that_was_asked_for_and_no_row_twice(generator):
         assert int(rows.min()) >= 0 and int(rows.max()) < count
 
 
-def test_a_small_catalogue_is_taken_whole(generator):
-    rows = clustered_subset(points(20), 20, 8, generator)
-    assert rows.tolist() == list(range(20))
-
-
-def test_groups_are_smaller_than_the_subset_even_if_asked_otherwise(generator):
-    rows = clustered_subset(points(100), 5, 8, generator)
-    assert len(rows) == 5
-    rows = clustered_subset(points(6), 5, 8, generator)
-    assert len(rows) == 5
-
-
 def test_equal_positions_give_unique_rows(generator):
     rows = clustered_subset(torch.ones(300, 3), 64, 8, generator)
     assert len(torch.unique(rows)) == 64

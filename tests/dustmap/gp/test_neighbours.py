@@ -162,7 +162,7 @@ def test_rows_at_one_place_without_noise_have_a_factor_by_the_jitter():
     ("changes", "said"),
     [
         ({"count": 0}, "at least one neighbour"),
-        ({"jitter": 1.0}, r"jitter lies in \[0, 1\)"),
+        ({"jitter": 1.0}, r"jitter in \[0, 1\)"),
     ],
 )
 def test_what_neighbours_cannot_do_is_refused(changes, said):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from reference import (
-    Covariance,
     exact_posterior,
     functional_covariance,
     log_evidence,
@@ -31,7 +30,6 @@ from dustmap.functionals import (
     Functionals,
     PointValues,
 )
-from dustmap.gp.sgpr import SGPR
 from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
 from dustmap.inference.svi.gaussian import Batch, block_prior
 from dustmap.kernels import Matern52
@@ -105,32 +103,6 @@ def test_at_the_optimum_it_is_the_collapsed_bound(generator):
     np.testing.assert_allclose(
         moments.variance, np.diag(K_ss - gone + kept), rtol=1e-6, atol=1e-8
     )
-
-
-def test_at_the_optimum_it_is_sgpr(generator):
-    data, z = mixed(generator), uniform(generator, 9, 2)
-    y = normal(generator, len(data))
-    known = 0.1 + uniform(generator, len(data))
-    result = fit(data, y, z, Gaussian(variance=0.2, known=known), ONE_STEP, mean=0.3)
-    collapsed = SGPR(
-        KERNEL, data, y, z, noise=0.2, mean=0.3, known_noise=known, jitter=0.0
-    )
-    assert result.bound == pytest.approx(collapsed.log_marginal(), rel=1e-9)
-    asked = mixed(generator)
-    found, other = result.model.predict(asked), collapsed.predict(asked)
-    torch.testing.assert_close(found.mean, other.mean, rtol=1e-7, atol=1e-8)
-    torch.testing.assert_close(found.variance, other.variance, rtol=1e-6, atol=1e-8)
-
-
-def test_inputs_may_have_many_dimensions(generator):
-    scales = (0.9, 1.1, 1.4, 0.8, 1.0)
-    covariance = Covariance(name="matern52", lengthscale=scales)
-    x, y = uniform(generator, 20, 5), normal(generator, 20)
-    kernel = Matern52(lengthscale=scales)
-    result = fit(PointValues(x), y, x, Gaussian(variance=0.1), ONE_STEP, kernel=kernel)
-    K = covariance.matrix(x.numpy(), x.numpy())
-    evidence = log_evidence(K, y.numpy(), np.full(20, 0.1))
-    assert result.bound == pytest.approx(evidence, rel=1e-8)
 
 
 def test_contour_quadrature_whitens_to_the_same_posterior(generator):

@@ -9,7 +9,7 @@ from svgp_cases import POINTS, START, bound_of, curve, fit, normal
 from dustmap.functionals import PointValues
 from dustmap.inference.svi import SvgpSettings
 from dustmap.inference.svi.bound import Observations
-from dustmap.inference.svi.result import PlateauCheck
+from dustmap.inference.svi.fit import late_rise, level
 from dustmap.likelihoods import Gaussian
 
 CLIMB = SvgpSettings(batch_size=10**6, natural_rate=0.3, learn=(), watch_rows=1000)
@@ -34,15 +34,14 @@ def climbed(data, steps, likelihood=None, **keys):
 
 
 def rise_between(data, early, late, rows, seed=0):
-    watch = PlateauCheck(200, rows=rows, steps=40, seed=seed)
-    observed = [
-        Observations(
-            values=data[1], likelihood=model.likelihood, offset=model.forward.offset
-        )
-        for model in (early, late)
-    ]
-    watch.look(early, observed[0])
-    return watch.rise(late, observed[1])
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randperm(200, generator=generator)[:rows]
+    levels = []
+    for model in (early, late):
+        offset, noise = model.forward.offset, model.likelihood
+        observed = Observations(values=data[1], likelihood=noise, offset=offset)
+        levels.append(level(model, observed, index))
+    return late_rise(*levels, 200, 4)
 
 
 def test_a_rise_is_the_difference_of_two_bounds(data):
@@ -76,8 +75,3 @@ def test_watching_changes_no_fit(data):
     assert unseen.rise is None and seen.rise.rows == 30
     assert torch.equal(seen.model.q.mean, unseen.model.q.mean)
     assert seen.bound == unseen.bound
-
-
-def test_a_negative_number_of_rows_is_refused():
-    with pytest.raises(ValueError, match="watch_rows"):
-        SvgpSettings(watch_rows=-1)

@@ -20,7 +20,6 @@ from dense_box import box, fresh_model
 
 from dustmap.inference.svi import HipSettings, fit_svi
 from dustmap.inference.svi.bound import Observations
-from dustmap.models.rowwise import FeatureRows
 
 COMMON = HipSettings(batch_size=4, epochs=4)
 LEARNING = replace(COMMON, rate=0.05, learn=("kernel", "likelihood"))
@@ -58,7 +57,7 @@ def run(name, checkpointer=None, *, generator=None, **options):
         "bounded": result.bounded_steps,
         **flat(result.mean_solution, "solution"),
         **flat(result.rows, "rows"),
-        **{f"trace.{k}": v for k, v in result.hyperparameter_trace.items()},
+        **{f"learnt.{k}": v for k, v in result.learnt.items()},
         **{f"kernel.{k}": v.detach() for k, v in parameters.items()},
     }
 
@@ -81,14 +80,6 @@ def test_resumed_where_it_was_saved_a_run_ends_with_the_same_bits(name):
         assert_same(run(name, recorder, generator=generator), result)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_after_every_step(name):
-    result, files = whole(name)
-    for point in files:
-        assert_same(run(name, Recorder(files=files[point])), result)
-
-
 @pytest.mark.parametrize("name", ["learning", "blocks, rows anew"])
 def test_a_run_may_be_interrupted_again_and_again(name):
     result, files = whole(name)
@@ -104,14 +95,6 @@ def test_the_generator_ends_where_it_would_have():
         run("mean-field", Recorder(files=files), generator=generator)
         states.append(generator.get_state())
     assert torch.equal(*states)
-
-
-def test_steps_that_are_done_are_not_made_again():
-    _, files = whole("mean-field")
-    steps = []
-    recorder = Recorder(files=files[max(files)])
-    run("mean-field", recorder, on_step=lambda *step: steps.append(step))
-    assert not steps
 
 
 def test_a_state_that_does_not_fit_is_refused():
@@ -145,16 +128,3 @@ def test_rows_that_are_not_numbers_end_the_fit(step, monkeypatch):
     with pytest.raises(FloatingPointError, match=f"svi, step {step}: bound is not"):
         run("blocks, rows anew", recorder)
     assert len(recorder.files) >= step
-
-
-def test_a_feature_that_is_not_a_number_ends_the_fit(monkeypatch):
-    model = type(problem().model)
-    rows = model.rows
-
-    def spoilt(self, index):
-        found = rows(self, index)
-        return FeatureRows(found.features * torch.nan, found.variance)
-
-    monkeypatch.setattr(model, "rows", spoilt)
-    with pytest.raises(FloatingPointError, match="svi, step 0: rows is not finite"):
-        run("mean-field")

@@ -54,20 +54,10 @@ def test_moments_are_those_of_the_dense_covariance(family, generator):
     rows = normal(generator, 4, 60)
     torch.testing.assert_close(q.quadratic(rows), (rows @ S * rows).sum(dim=1))
     torch.testing.assert_close(q.covariance_times(rows), rows @ S)
-    torch.testing.assert_close(q.trace(), S.trace())
-    torch.testing.assert_close(q.log_determinant(), torch.linalg.slogdet(S)[1])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_divergence_is_that_of_torch(family, generator):
-    q = moved(family, generator)
+    own = MultivariateNormal(q.mean, S)
     eye = torch.eye(60, dtype=torch.float64)
-    exact = kl_divergence(
-        MultivariateNormal(q.mean, dense_covariance(q)),
-        MultivariateNormal(torch.zeros(60, dtype=torch.float64), eye),
-    )
-    assert q.divergence() == pytest.approx(float(exact))
-    assert FAMILIES[family]().divergence() == pytest.approx(0, abs=1e-12)
+    prior = MultivariateNormal(torch.zeros(60, dtype=torch.float64), eye)
+    assert q.divergence() == pytest.approx(float(kl_divergence(own, prior)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -92,13 +82,11 @@ def test_blocks_are_boxes_of_neighbours():
         [14, 15, 20, 21],
         [16, 17, 22, 23],
     ]
-    assert blocks.padding == 0
 
 
 def test_last_blocks_may_be_smaller_and_thin_axes_are_taken_whole():
     blocks = block_prior((2, 5), 3)
     assert blocks.index.tolist() == [[0, 1, 2, 5, 6, 7], [3, 4, 10, 8, 9, 10]]
-    assert blocks.padding == 2
     rows = torch.arange(20, dtype=torch.float64).reshape(2, 10)
     torch.testing.assert_close(blocks.scatter(blocks.gather(rows)), rows)
     assert blocks.gather(rows)[1].tolist() == [

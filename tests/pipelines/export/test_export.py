@@ -126,7 +126,7 @@ def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, gree
 
 def test_verify_knows_every_file(plain):
     said = verify(plain / "shells.fits")
-    assert "2 HEALPix shells from 0 to 210 pc, nside 4" in said
+    assert "2 HEALPix shells" in said
     for name in ("map.zarr", "map.fits", "sky.fits"):
         verify(plain / name)
 

@@ -131,9 +131,7 @@ def test_a_store_of_version_1_still_reads(tmp_path):
 
 
 def test_verifying_reads_the_integrated_arrays_and_says_so(store):
-    said = verify(store)
-    assert "integrated mean, std, p16, p50, p84 in 48 pixels" in said
-    assert "to 5 distances of 2.5 to 12.5 pc" in said
+    assert "extinctions to 5 distances" in verify(store)
 
 
 def test_damage_to_integrated_arrays_is_noticed(store):

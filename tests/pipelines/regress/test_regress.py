@@ -2,9 +2,9 @@
 
 import copy
 import json
-import shutil
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,12 +14,10 @@ from matplotlib.image import imread
 
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
-from pipelines.base.errors import InputError
 from pipelines.regress import Prediction, Regressor, regress_table
-from pipelines.regress.fitted import fitted_noise
+from pipelines.regress.methods import fitted_noise
 from pipelines.regress.run import beside_neighbours, scores
 from pipelines.regress.table import Rows
-from pipelines.verify import verify
 from tests.reference import Covariance, exact_posterior
 
 NOISE = 0.1
@@ -37,7 +35,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def fewer_steps(monkeypatch):
     """Tables here are easier than most."""
-    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 150)
+    monkeypatch.setattr("pipelines.regress.methods._FEWEST_STEPS", 150)
 
 
 def wave(count, seed=0, axes=1):
@@ -84,51 +82,12 @@ def test_the_folder_holds_what_is_promised(finished, command):
     assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.05
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-def lose(*names):
-    return lambda folder: [(folder / name).unlink() for name in names]
-
-
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (lambda folder: flip(folder / "metrics.json"), "altered: metrics.json"),
-        (lambda folder: flip(folder / "plot.png"), "altered: plot.png"),
-        (lose("summary.json"), "missing: summary.json"),
-        (lose("COMPLETE"), "no COMPLETE"),
-        (lose("COMPLETE", "manifest.json"), "no COMPLETE"),
-        (lose("COMPLETE", "summary.json"), "no COMPLETE"),
-    ],
-)
-def test_damage_to_the_folder_is_found(finished, tmp_path, harm, said):
-    folder = tmp_path / "run"
-    shutil.copytree(finished[0] / "run", folder)
-    first, table = verify(folder).splitlines()
-    assert "run, 5 files match their SHA-256" in first and "18 rows" in table
-    harm(folder)
-    with pytest.raises(InputError, match=said):
-        verify(folder)
-
-
-def test_the_summary_says_what_was_chosen_in_the_table_s_unit(finished):
+def test_the_end_is_a_verdict_by_the_test_rows(finished):
     folder, report = finished
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["method"] == "exact" and summary["inputs"] == ["t"]
     assert summary["rows"]["fitted"] == 72 and summary["rows"]["tested"] == 18
     assert summary["hyperparameters"]["noise"] == pytest.approx(NOISE, rel=0.4)
-    assert summary["provenance"]["inputs"][0]["name"] == "run.csv"
-    for part in ("exact (no more than 2,000 rows)", "Matérn-", "RMSE", "nll"):
-        assert part in str(report)
-
-
-def test_the_end_is_a_verdict_by_the_test_rows(finished):
-    folder, report = finished
-    summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["verdict"] == str(report.verdict)
     assert summary["grade"] == report.verdict.grade
     assert str(report).rstrip().endswith(str(report.verdict))
@@ -139,11 +98,9 @@ def test_the_end_is_a_verdict_by_the_test_rows(finished):
         {"rmse": 0.34, "excess": 20.0},
         {"z_median": 1.5},
     ]
-    for converged, changes in ((True, {}), (False, {}), *((True, b) for b in bad)):
-        model = copy.copy(report.model)
-        model.field_ = replace(model.field_, converged=converged)
-        judged = replace(report, model=model, metrics={**good, **changes})
-        assert (judged.verdict.grade == "usable") == (converged and not changes)
+    for changes in ({}, *bad):
+        judged = replace(report, metrics={**good, **changes})
+        assert (judged.verdict.grade == "usable") == (not changes)
     # Nothing is compared with neighbours that have no error.
     same = replace(judged, metrics={**good, "rmse_neighbours": 0.0, "excess": 9.0})
     assert same.verdict.grade == "usable"
@@ -222,22 +179,6 @@ def test_the_same_seed_gives_the_same_run(finished, tmp_path):
     assert run(tmp_path, "other", seed=1).metrics != finished[1].metrics
 
 
-def test_duplicate_rows_do_no_harm(tmp_path):
-    x, _, y = wave(40)
-    columns = {"t": np.tile(x[:, 0], 3), "y": np.tile(y, 3)}
-    report = run(tmp_path, columns=columns)
-    assert report.metrics["rmse"] < 2 * NOISE
-
-
-def test_an_input_that_does_not_matter_gets_a_long_lengthscale(tmp_path):
-    x, _, y = wave(150, axes=2)
-    columns = {"t": x[:, 0], "nothing": x[:, 1], "y": y}
-    report = run(tmp_path, columns=columns)
-    scales = report.model.hyperparameters()["lengthscale"]
-    assert scales["nothing"] > 5 * scales["t"]
-    assert report.metrics["rmse"] < 2 * NOISE
-
-
 @pytest.mark.parametrize("method", ["neighbours", "svgp"])
 def test_every_method_comes_near_the_exact_one(finished, tmp_path, method):
     report = run(tmp_path, method=method)
@@ -250,9 +191,9 @@ def test_every_method_comes_near_the_exact_one(finished, tmp_path, method):
 
 
 def test_steps_that_end_too_early_are_no_convergence(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 3)
-    monkeypatch.setattr("pipelines.regress.variational._EPOCHS", 1)
-    monkeypatch.setattr("pipelines.regress.variational._NATURAL_RATE", 0.01)
+    monkeypatch.setattr("pipelines.regress.methods._FEWEST_STEPS", 3)
+    monkeypatch.setattr("pipelines.regress.methods._EPOCHS", 1)
+    monkeypatch.setattr("pipelines.regress.methods._NATURAL_RATE", 0.01)
     report = run(tmp_path, method="svgp")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert not report.model.field_.converged and not summary["converged"]
@@ -331,22 +272,10 @@ def test_the_method_follows_from_rows_inputs_and_likelihood(
         name: lambda *_, name=name: fitted.append(name)
         for name in ("exact", "neighbours", "svgp")
     }
-    monkeypatch.setattr("pipelines.regress.regressor.ENGINES", engines)
+    monkeypatch.setattr("pipelines.regress.regressor.METHODS", engines)
     x, y = np.ones((rows, inputs)), np.arange(rows) % 2
     model = Regressor(likelihood=likelihood).fit(x, y)
     assert fitted == [model.method_] == [method]
-
-
-def test_a_method_that_cannot_is_refused(tmp_path):
-    x, _, y = wave(8100)
-    with pytest.raises(InputError, match="at most 8000 rows to fit, here are 8099"):
-        run(
-            tmp_path,
-            columns={"t": x[:, 0], "y": y},
-            method="exact",
-            test_fraction=1e-9,
-        )
-    assert not (tmp_path / "run").exists()
 
 
 def test_scores_are_those_of_their_definitions():
@@ -383,7 +312,8 @@ def test_a_negative_variance_is_no_prediction(finished):
     model, place = copy.copy(finished[1].model), {"t": [0.5]}
     for variance, fine in ((-1e-9, True), (-1e-3, False)):
         latent = LatentMoments(mean=zero, variance=zero + variance)
-        model.field_ = replace(model.field_, latent=lambda _, latent=latent: latent)
+        fixed = SimpleNamespace(predict=lambda _, latent=latent: latent)
+        model.field_ = replace(model.field_, model=fixed)
         if fine:
             assert np.isfinite(model.predict(place)[1]).all()
             continue
@@ -423,12 +353,8 @@ def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
     [
         ("regress absent.csv -o x --target y", "absent.csv does not exist"),
         ("regress t.csv -o x", "Missing option '--target'"),
-        ("regress t.csv --target y", "Missing option '-o'"),
-        ("regress t.csv -o x --target z", "no column 'z'"),
         ("regress t.csv -o notes --target y --overwrite", "summary.json"),
-        ("regress t.csv -o absent/x --target y", "absent is not a folder"),
         ("regress t.csv -o x --target y --inputs ,", "--inputs names no column"),
-        ("regress t.csv -o x --target y --test-fraction 2", "lies between 0 and 1"),
         (
             "regress t.csv -o x --target y --method exact --likelihood bernoulli",
             "cannot have the likelihood bernoulli: use svgp",
@@ -446,13 +372,3 @@ def test_a_mistake_is_explained_and_leaves_nothing(
     done = command(line)
     assert done.exit_code == 2 and said in done.output
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_verdict_that_is_required_decides_the_status(finished, command, monkeypatch):
-    folder, report = finished
-    poor = replace(report, metrics={**report.metrics, "coverage_68": 0.2})
-    monkeypatch.setattr("pipelines.regress.regress_table", lambda *_, **__: poor)
-    line = f"regress {folder / 'run.csv'} --target y -o {folder / 'again'}"
-    assert command(line).exit_code == 0
-    done = command(f"{line} --require care")
-    assert done.exit_code == 1 and "not usable" in done.output

@@ -71,13 +71,6 @@ def test_classes_are_any_two_values():
     assert model.score(FAR[:, None], words) > 0.9
 
 
-def test_a_fit_can_be_repeated_with_other_rows_and_inputs_that_do_not_vary(plain):
-    model = dustmap.regress(np.c_[FAR, np.full(ROWS, 7.0)], Y, method="exact", seed=2)
-    assert np.isfinite(model.predict(np.c_[FAR, np.full(ROWS, 7.0)])).all()
-    assert model.fit(ARRAY, Y) is model and model.method_ == "exact"
-    assert model.score(ARRAY, Y) == pytest.approx(plain.score(ARRAY, Y), abs=0.01)
-
-
 GAP = np.where(np.arange(ROWS) == 7, np.nan, FAR)
 MASKED = Table({"far": MaskedColumn(FAR, mask=np.arange(ROWS) == 7)})
 

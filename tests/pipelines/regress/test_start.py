@@ -11,7 +11,7 @@ from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import maximise
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Gaussian
-from pipelines.regress.start import find_start, fit_exact, ranges_of
+from pipelines.regress.methods import find_start, fit_exact, ranges_of
 
 
 def standardised(*columns):
@@ -30,10 +30,10 @@ def ages(count, seed=0):
 
 def test_more_rows_raise_the_evidence_of_all(monkeypatch, generator):
     x, y = ages(700)
-    monkeypatch.setattr("pipelines.regress.start._ROWS", 100)
+    monkeypatch.setattr("pipelines.regress.methods._ROWS", 100)
     found = {}
     for more in (1, 700):
-        monkeypatch.setattr("pipelines.regress.start._MORE_ROWS", max(more, 101))
+        monkeypatch.setattr("pipelines.regress.methods._MORE_ROWS", max(more, 101))
         found[more] = fit_exact(x, y, Gaussian, generator)
     assert found[700].converged
     assert found[700].facts["log_evidence"] >= found[1].facts["log_evidence"] - 1
@@ -43,7 +43,7 @@ def test_more_rows_raise_the_evidence_of_all(monkeypatch, generator):
 
 def test_a_second_search_that_lowers_the_evidence_is_not_taken(monkeypatch, generator):
     x, y = ages(200)
-    monkeypatch.setattr("pipelines.regress.start._ROWS", 50)
+    monkeypatch.setattr("pipelines.regress.methods._ROWS", 50)
     kernel = Matern52(lengthscale=[2.5, 30.0], variance=40.0)
 
     def runaway(model, settings):
@@ -53,7 +53,7 @@ def test_a_second_search_that_lowers_the_evidence_is_not_taken(monkeypatch, gene
         far = model.with_parameters({"lengthscale": torch.tensor([900.0, 2000.0])})
         return replace(found, model=far)
 
-    monkeypatch.setattr("pipelines.regress.start.maximise", runaway)
+    monkeypatch.setattr("pipelines.regress.methods.maximise", runaway)
     found = fit_exact(x, y, Gaussian, generator)
     assert float(found.kernel.lengthscale[0]) < 10
     good = ExactGP(kernel, PointValues(x), y, noise=0.016).log_marginal()
@@ -75,12 +75,12 @@ def test_a_fast_wave_is_found_beside_a_steep_slope(generator, seed):
     y = np.sin(60 * x[:, 0]) + 3 * x[:, 1] + random.normal(0, 0.2, 500)
     x, y = standardised(*x.T, y)
     start = find_start(x, y, generator)
-    fast, slow = start.kernel.lengthscale.tolist()
-    assert start.noise < 0.06 and fast < 1 < slow
+    fast, slow = start.model.kernel.lengthscale.tolist()
+    assert start.model.noise < 0.06 and fast < 1 < slow
     assert start.converged
 
 
 def test_rows_without_noise_end_at_a_variance_that_has_a_factor(generator):
     x = torch.linspace(-2, 2, 400, dtype=torch.float64)[:, None]
     start = find_start(x, torch.sinc(x[:, 0]), generator)
-    assert 1e-8 <= start.noise < 1e-6 and start.converged
+    assert 1e-8 <= start.model.noise < 1e-6 and start.converged

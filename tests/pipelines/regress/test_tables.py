@@ -75,19 +75,6 @@ def rmse(predicted, truth):
     return float(np.sqrt(np.mean((predicted - truth) ** 2)))
 
 
-def by_neighbours(x, y, places):
-    unit = x.std(axis=0)
-    return y[KDTree(x / unit).query(places / unit, k=10)[1]].mean(axis=1)
-
-
-def by_trees(x, y, places):
-    from sklearn.ensemble import (  # pyright: ignore[reportMissingImports]
-        HistGradientBoostingRegressor,
-    )
-
-    return HistGradientBoostingRegressor(random_state=0).fit(x, y).predict(places)
-
-
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_a_table_is_predicted_as_well_as_by_an_exact_process(name, seed):
     found, std = measured(name, seed), float(draw(name)[1][ROWS:].std())
@@ -98,11 +85,12 @@ def test_a_table_is_predicted_as_well_as_by_an_exact_process(name, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", [by_neighbours, by_trees])
-def test_simpler_methods_are_beaten_on_most_tables(other):
+def test_the_mean_of_the_nearest_rows_is_beaten_on_most_tables():
     errors = {}
     for name in TABLES:
         x, y = draw(name)
-        errors[name] = rmse(other(x[:ROWS], y[:ROWS], x[ROWS:]), y[ROWS:])
-    print(other.__name__, {name: f"{error:.4g}" for name, error in errors.items()})
+        unit = x[:ROWS].std(axis=0)
+        near = KDTree(x[:ROWS] / unit).query(x[ROWS:] / unit, k=10)[1]
+        errors[name] = rmse(y[:ROWS][near].mean(axis=1), y[ROWS:])
+    print({name: f"{error:.4g}" for name, error in errors.items()})
     assert sum(measured(name, 0).rmse < errors[name] for name in TABLES) >= 15

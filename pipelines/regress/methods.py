@@ -1,0 +1,455 @@
+"""The methods of a regression, in standardised units.
+
+All begin with the kernel and scales of largest exact evidence of at most 1,000 rows
+(`find_start`). `fit_exact` keeps the exact posterior, `fit_neighbours` predicts every
+place from its nearest rows, `fit_variational` has inducing points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import scipy.optimize
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.functionals import PointValues
+from dustmap.gp.exact import ExactGP
+from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
+from dustmap.gp.inducing import clustered_subset, kmeans_points
+from dustmap.gp.neighbours import NeighbourGP
+from dustmap.gp.regression import Regression
+from dustmap.gp.sgpr import SGPR
+from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
+from dustmap.inference.svi.bound import LatentMoments
+from dustmap.kernels import KERNELS, Radial
+from dustmap.likelihoods import Gaussian, Likelihood
+from dustmap.whitening import CholeskyWhitening
+from pipelines.base.progress import Progress
+
+# Rows of the first search, how many near neighbours form a group of them, and rows on
+# which its first places are compared.
+_ROWS, _GROUP, _FEW = 1000, 4, 300
+# These places: lengthscales in the root of the dimension, as which distances of random
+# points grow, and variances of the noise.
+_SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
+_NOISES = (1e-3, 0.03, 0.3, 0.9)
+_CANDIDATES = ("matern52", "matern32")
+_SEARCH = LBFGS(max_steps=60, gradient_tolerance=0.1, relative_tolerance=1e-7)
+# Rows of the second search.
+_MORE_ROWS = 2_000
+# Longest lengthscale in extents of the inputs, and shortest in the distance of
+# neighbouring values: beyond, a field along this axis cannot be distinguished from one
+# that does not vary, and from noise.
+_LONGEST, _SHORTEST = 10.0, 0.1
+# Least variance of the noise: less makes covariances singular in double precision.
+_QUIET = 1e-8
+
+# Rounds of noise and field in turn, rows from which the noise is fitted, and how far
+# the logarithm of a parameter may move in one round.
+_NOISE_ROUNDS, _NOISE_ROWS, _REACH = 4, 5_000, 3.0
+
+# Neighbours: rows whose log score decides on their number; rows, or covariances of
+# neighbours, of the search for scales; its steps, and the derivative by a logarithm at
+# which it ends [nats per row].
+_SCORED, _SEARCH_ROWS, _COVARIANCES, _STEPS, _FLAT = 1_000, 8_000, 2**23, 30, 2e-3
+# Searches, neighbours chosen anew before each, and the gain at which they end [nats
+# per scored row].
+_ROUNDS, _STILL_ROUND = 3, 2e-3
+# Neighbours that predict (the first two while scales are learnt), and the gain for
+# which more are taken [nats per row].
+_COUNTS, _GAIN = (32, 64, 100, 200, 400), 5e-3
+# What a prediction may take on one core [s], which makes this many operations and
+# values of a kernel a second.
+_PREDICTION, _OPERATIONS, _VALUES = 30.0, 8e9, 5e7
+
+# Inducing points: one for five rows, within limits, and their relative nugget.
+_ROWS_PER_POINT, _FEWEST_POINTS, _MOST_POINTS, _NUGGET = 5, 50, 500, 1e-6
+# Rows from which scales and noise start by the collapsed bound. The search begins
+# within a factor of e of the start: from afar it can leap to where the whole target is
+# noise, and stay. What few points cannot follow is noise to them: it starts with more.
+_START_ROWS, _REACHES, _LEAST_NOISE = 3000, (1.0, 3.0), 0.1
+# Steps: what Adam needs to move a scale by a factor of ten, and many passes.
+_BATCH, _FEWEST_STEPS, _MOST_STEPS, _EPOCHS = 256, 800, 3000, 30
+# Of the natural gradient. With 0.3 the bound of 3,000 rows and 200 points ends lower,
+# by 0.001 nats per row (kin40k), 0.004 (four inputs) and 0.006 (Student-T noise).
+_NATURAL_RATE = 0.1
+# Rows that measure whether the bound has ceased to move, and what the last tenth of the
+# steps may still move it by [nats per row].
+_WATCHED, _STILL = 10_000, 1e-3
+
+Ranges = dict[str, tuple[Tensor, Tensor]]
+Noise = TypeVar("Noise", bound=Likelihood)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedField:
+    """A latent field with its noise.
+
+    ``why`` is the reason for the kernel, ``messages`` are lines for people, ``facts``
+    are for the record; ``converged`` if every search and solve did.
+    """
+
+    model: Regression | Svgp
+    likelihood: Likelihood
+    why: str
+    converged: bool
+    messages: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def latent(self, x: Float[Tensor, "n d"]) -> LatentMoments:
+        """Return the moments of the field, without noise."""
+        return self.model.predict(PointValues(x))
+
+    @property
+    def kernel(self) -> Radial:
+        """The kernel of the field, learnt."""
+        assert isinstance(self.model.kernel, Radial)
+        return self.model.kernel
+
+
+class Start(NamedTuple):
+    """The better kernel with its hyperparameters, why it, and ranges of a search."""
+
+    model: ExactGP
+    converged: bool
+    why: str
+    ranges: Ranges
+
+
+def ranges_of(x: Float[Tensor, "n d"]) -> Ranges:
+    """Return what inputs can resolve of lengthscales, and double precision of noise."""
+    ends = []
+    for column in x.T:
+        values = torch.unique(column)
+        # A column that is constant among these rows varies by its unit among others.
+        values = values if len(values) > 1 else torch.tensor([0.0, 1.0]).to(x)
+        longest = _LONGEST * (values[-1] - values[0])
+        ends.append(torch.stack([_SHORTEST * values.diff().median(), longest]))
+    low, high = torch.stack(ends, dim=1)
+    quiet = torch.tensor([_QUIET, math.inf], dtype=torch.float64)
+    return {"lengthscale": (low, high), "noise": (quiet[0], quiet[1])}
+
+
+def find_start(
+    x: Float[Tensor, "n d"], y: Float[Tensor, " n"], generator: torch.Generator
+) -> Start:
+    """Maximise the evidence of at most 1,000 rows for every kernel.
+
+    The first is searched from five lengthscales, equal along all axes, each with the
+    best noise for 300 of the rows; the others from where it ended.
+    """
+    ranges = ranges_of(x)
+    settings = replace(_SEARCH, ranges=ranges)
+    chosen = clustered_subset(x, _ROWS, _GROUP, generator)
+    x, y = x[chosen], y[chosen]
+    few = torch.randperm(len(x), generator=generator)[:_FEW]
+    axes, searched = x.shape[1], []
+    for scale in _SCALES:
+        scales = torch.full((axes,), scale * math.sqrt(axes)).to(x)
+        scales = scales.clamp(*ranges["lengthscale"])
+        places = [
+            ExactGP(
+                KERNELS[_CANDIDATES[0]](
+                    lengthscale=scales, variance=max(1 - noise, 0.1)
+                ),
+                PointValues(x[few]),
+                y[few],
+                noise=noise,
+                mean=float(y[few].mean()),
+            )
+            for noise in _NOISES
+        ]
+        best = max(places, key=lambda model: model.log_marginal())
+        searched.append(_on(x, y, maximise(best, settings).model))
+    model = max(searched, key=lambda model: model.log_marginal())
+    found = {}
+    for name in _CANDIDATES:
+        model = replace(model, kernel=KERNELS[name](**model.kernel.parameters()))
+        found[name] = maximise(model, settings)
+        model = found[name].model
+    best, *others = sorted(found, key=lambda name: -found[name].log_marginal)
+    beaten = [f"{KERNELS[n].title} {found[n].log_marginal:.1f}" for n in others]
+    why = (
+        f"{KERNELS[best].title} (log evidence of {len(x)} rows "
+        f"{found[best].log_marginal:.1f}; {', '.join(beaten)})"
+    )
+    return Start(found[best].model, _ended(found[best], ranges), why, ranges)
+
+
+def _on(x: Float[Tensor, "n d"], y: Float[Tensor, " n"], model: ExactGP) -> ExactGP:
+    """Return the exact posterior of other rows by these hyperparameters."""
+    return replace(model, functionals=PointValues(x), observations=y)
+
+
+def _ended(fit: EvidenceFit[Any], ranges: Ranges) -> bool:
+    # A search whose variance or mean goes to its limit runs away.
+    return fit.converged and set(fit.at_bounds) <= set(ranges)
+
+
+def fit_exact(
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    kind: type[Likelihood],
+    generator: torch.Generator,
+) -> FittedField:
+    """Fit the exact posterior of all rows, with the scales of largest evidence.
+
+    Of more rows than the first search had, up to 2,000 are searched again; a second
+    search that lowers the evidence of all is not taken.
+    """
+    tame = kind.tamed(y)
+    start = find_start(x, tame, generator)
+    models, converged = [_on(x, tame, start.model)], [start.converged]
+    if len(x) > _ROWS:
+        more = torch.randperm(len(x), generator=generator)[:_MORE_ROWS]
+        more = torch.arange(len(x)) if len(x) <= _MORE_ROWS else more
+        settings = replace(_SEARCH, ranges=start.ranges)
+        again = maximise(_on(x[more], tame[more], start.model), settings)
+        models.append(_on(x, tame, again.model))
+        converged.append(_ended(again, start.ranges))
+    evidence, last = max((m.log_marginal(), n) for n, m in enumerate(models))
+    return _with_noise(
+        models[last],
+        y,
+        kind,
+        why=start.why,
+        converged=converged[last],
+        facts={"log_evidence": evidence},
+    )
+
+
+def fit_neighbours(
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    kind: type[Likelihood],
+    generator: torch.Generator,
+) -> FittedField:
+    """Learn scales and noise by the log score of rows, and the number of neighbours.
+
+    Each row is predicted from its neighbours among all others. The number of neighbours
+    grows as long as the score does and the prediction of as many places as there are
+    rows stays within half a minute.
+    """
+    tame = kind.tamed(y)
+    start = find_start(x, tame, generator)
+    order, kernel = torch.randperm(len(x), generator=generator), start.model.kernel
+    assert isinstance(kernel, Radial)
+    model = NeighbourGP(
+        kernel,
+        PointValues(x),
+        tame,
+        noise=start.model.noise,
+        mean=start.model.mean,
+        count=_COUNTS[0],
+        scored=order[:_SCORED],
+    )
+    near = _enough(log_scores(model, _COUNTS[:2]))
+    # Errors with heavy tails need many rows.
+    rows = order[: min(_SEARCH_ROWS, _COVARIANCES // near**2)]
+    model, score, converged = model.renewed(scored=rows), -math.inf, False
+    settings = LBFGS(
+        max_steps=_STEPS,
+        gradient_tolerance=_FLAT * len(rows),
+        relative_tolerance=1e-5,
+        reach=3.0,
+        ranges=start.ranges,
+    )
+    with Progress(description="scales", unit="searches") as progress:
+        for _ in range(_ROUNDS):
+            before = score
+            # Neighbours of the current lengthscales; a search ends the rounds where
+            # those that it found add nothing more.
+            found = maximise(model.renewed(count=near), settings)
+            model, score = found.model, found.log_marginal / len(rows)
+            progress.update(score=score)
+            still = score < before + _STILL_ROUND
+            converged = still or found.converged
+            if still:
+                break
+    by_count = log_scores(model.renewed(scored=order[:_SCORED]), _COUNTS)
+    nobody = torch.empty(0, dtype=torch.int64)
+    model = model.renewed(count=_enough(by_count), scored=nobody)
+    each = ", ".join(f"{score:.3f} of {k}" for k, score in by_count.items())
+    return _with_noise(
+        model,
+        y,
+        kind,
+        why=start.why,
+        converged=converged,
+        messages=(f"neighbours: {model.count}; log score per row {each}",),
+        facts={
+            "neighbours": model.count,
+            "log_score_per_row": score,
+            "log_score_by_neighbours": by_count,
+        },
+    )
+
+
+def log_scores(model: NeighbourGP, counts: tuple[int, ...]) -> dict[int, float]:
+    """Return log scores per row by the number of neighbours.
+
+    They end where the score falls, or a prediction of all rows would take too long.
+    """
+    scores: dict[int, float] = {}
+    for count in counts:
+        seconds = len(model) * (count**3 / 3 / _OPERATIONS + count**2 / _VALUES)
+        if scores and (seconds > _PREDICTION or count >= len(model)):
+            break
+        scores[count] = float(model.renewed(count=count).log_scores().mean())
+        if scores[count] < max(scores.values()) or _enough(scores) < count:
+            break
+    return scores
+
+
+def _enough(scores: dict[int, float]) -> int:
+    """Return the fewest neighbours whose score is within the gain of the best."""
+    best = max(scores.values())
+    return min(k for k, score in scores.items() if score >= best - _GAIN)
+
+
+def _with_noise(
+    model: Regression,
+    y: Float[Tensor, " n"],
+    kind: type[Likelihood],
+    **record: Any,
+) -> FittedField:
+    """Replace normal noise, learnt from tamed targets, by that of the likelihood.
+
+    Under a mixture of normals, rows have normal noise ``s²/w_n``: the weights ``w_n``
+    of the field's posterior at the rows, and the parameters of the noise given that
+    posterior, are found in turn (Tipping & Lawrence 2005, Neurocomputing 69, 123).
+    """
+    likelihood: Likelihood = Gaussian(variance=model.noise)
+    if not kind.conjugate:
+        known = model.parameters()
+        start = kind.start(y, known["noise"], known["variance"], known["mean"])
+        likelihood, model = start.likelihood, replace(model, observations=y)
+        for _ in range(_NOISE_ROUNDS):
+            latent = model.predict(model.functionals)
+            few = LatentMoments(*(part[:_NOISE_ROWS] for part in latent))
+            likelihood = fitted_noise(y[:_NOISE_ROWS], few, likelihood)
+            variance = likelihood.normal_variances(y, *latent)
+            least = variance.min()
+            model = replace(model, noise=least, known_noise=variance - least)
+    return FittedField(model=model, likelihood=likelihood, **record)
+
+
+def fitted_noise(y: Float[Tensor, " n"], latent: LatentMoments, before: Noise) -> Noise:
+    """Return the noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
+    start = {n: math.log(float(value)) for n, value in before.parameters().items()}
+
+    def noise_at(logarithms: Tensor) -> Noise:
+        return before.with_parameters(dict(zip(start, logarithms.exp(), strict=True)))
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        free = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
+        total = -noise_at(free).expected(y, *latent).mean()
+        (gradient,) = torch.autograd.grad(total, free)
+        return float(total.detach()), gradient.numpy()
+
+    bounds = [
+        tuple(map(math.log, before.ranges[name]))
+        if name in before.ranges
+        else (value - _REACH, value + _REACH)
+        for name, value in start.items()
+    ]
+    found = scipy.optimize.minimize(
+        loss, list(start.values()), jac=True, method="L-BFGS-B", bounds=bounds
+    )
+    return noise_at(torch.as_tensor(found.x))
+
+
+def fit_variational(
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    kind: type[Likelihood],
+    generator: torch.Generator,
+) -> FittedField:
+    """Put inducing points at centres of clusters, scales by a subset, then by Adam."""
+    tame = kind.tamed(y)
+    start = find_start(x, tame, generator)
+    count = min(max(len(x) // _ROWS_PER_POINT, _FEWEST_POINTS), _MOST_POINTS, len(x))
+    kernel = start.model.kernel
+    # In units of the lengthscales: inputs that hardly matter do not spread the points.
+    scales = kernel.parameters()["lengthscale"]
+    points = kmeans_points(x / scales, count, generator) * scales
+    rows = torch.randperm(len(x), generator=generator)[:_START_ROWS]
+    sparse = SGPR(
+        kernel,
+        PointValues(x[rows]),
+        tame[rows],
+        points,
+        noise=max(float(start.model.noise), _LEAST_NOISE),
+        mean=start.model.mean,
+        jitter=_NUGGET,
+    )
+    for reach in _REACHES:
+        near = LBFGS(
+            max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=start.ranges
+        )
+        sparse = maximise(sparse, near).model
+    learnt = sparse.parameters()
+    first = kind.start(y, learnt["noise"], learnt["variance"], learnt["mean"])
+    kernel = kernel.with_parameters(
+        {"lengthscale": learnt["lengthscale"], "variance": first.variance}
+    )
+    batch = min(_BATCH, len(x))
+    steps = max(_FEWEST_STEPS, _EPOCHS * math.ceil(len(x) / batch))
+    settings = SvgpSettings(
+        batch_size=batch,
+        steps=min(steps, _MOST_STEPS),
+        natural_rate=_NATURAL_RATE,
+        watch_rows=_WATCHED,
+    )
+    with Progress(description="fit", total=settings.steps) as progress:
+        result = fit_svgp(
+            PointValues(x),
+            y,
+            CholeskyWhitening(kernel, points, nugget=_NUGGET * float(first.variance)),
+            first.likelihood,
+            generator=generator,
+            mean=float(first.mean),
+            settings=settings,
+            on_step=lambda *_: progress.update(),
+        )
+    rise = result.rise
+    assert rise is not None
+    messages = [
+        f"inducing points: {len(points)}; a fixed number of steps ({settings.steps} of "
+        f"{batch} rows)",
+        *result.message.splitlines(),
+    ]
+    ended = abs(rise.value) <= _STILL
+    if not ended:
+        messages.append(
+            f"warning: that is more than {_STILL:g} nats per row: the steps ended "
+            "before scales and intervals had settled"
+        )
+    return FittedField(
+        model=result.model,
+        likelihood=result.model.likelihood,
+        why=start.why,
+        converged=ended and result.rows.unconverged == 0,
+        messages=tuple(messages),
+        facts={
+            "inducing_points": len(points),
+            "bound": result.bound,
+            "late_rise_per_row": rise.value,
+            "late_rise_error": rise.error,
+        },
+    )
+
+
+METHODS: dict[
+    str, Callable[[Tensor, Tensor, type[Likelihood], torch.Generator], FittedField]
+] = {
+    "exact": fit_exact,
+    "neighbours": fit_neighbours,
+    "svgp": fit_variational,
+}
