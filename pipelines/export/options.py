@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as with_default
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import check_output
@@ -21,71 +21,44 @@ if TYPE_CHECKING:
 
 Range = tuple[float, float]
 Targets = Mapping[str, Sequence[Path]]
-_WRITERS = "pipelines.export.exporters"
 _SPAN = re.compile(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exporter:
+class Exporter(NamedTuple):
     """One product that ``dustmap export`` writes.
 
-    Parameters
-    ----------
-    write
-        ``module:function``, imported when it is needed: ``write(products, path, *,
-        overwrite)`` of `pipelines.export.exporters.RunProducts`.
-    help
-        Of its option.
-    usual
-        Files in the folder of a run where no product is chosen.
-    options
-        Those of `ExportOptions` that concern it alone.
-    suffixes
-        Endings that its name may have; any if empty.
+    ``help`` is that of its option, ``options`` are those of `ExportOptions` that
+    concern it; its name ends in one of ``suffixes``, if there are any. Where no product
+    is chosen, ``usual`` is written into the folder of the run.
     """
 
-    write: str
     help: str
-    usual: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...]
+    usual: str = ""
     suffixes: tuple[str, ...] = ()
 
 
+_CUT = ("box", "sphere", "spacing")
 EXPORTERS = {
     "zarr": Exporter(
-        write=f"{_WRITERS}:zarr",
-        help="Density and integrated extinction as zarr v3.",
-        usual=("map.zarr",),
-        options=("box", "sphere", "spacing", "samples"),
+        "Density and integrated extinction as zarr v3.",
+        (*_CUT, "samples"),
+        usual="map.zarr",
     ),
-    "fits": Exporter(
-        write=f"{_WRITERS}:fits",
-        help="Density cube as FITS.",
-        usual=("map.fits",),
-        options=("box", "sphere", "spacing", "fill"),
-    ),
+    "fits": Exporter("Density cube as FITS.", (*_CUT, "fill"), usual="map.fits"),
     "healpix": Exporter(
-        write=f"{_WRITERS}:healpix",
-        help="Integrated extinction, HEALPix.",
-        usual=("map.healpix.fits",),
-        options=("distances", "ordering", "fill"),
+        "Integrated extinction, HEALPix.",
+        ("distances", "ordering", "fill"),
+        usual="map.healpix.fits",
     ),
-    "shells": Exporter(
-        write=f"{_WRITERS}:shells",
-        help="Density in HEALPix shells.",
-        options=("shell_edges", "ordering"),
-    ),
+    "shells": Exporter("Density in HEALPix shells.", ("shell_edges", "ordering")),
     "image": Exporter(
-        write=f"{_WRITERS}:image",
-        help="Integrated extinction on pixels of a WCS: DS9, Aladin.",
-        options=("distances", "field", "fill"),
+        "Integrated extinction on pixels of a WCS: DS9, Aladin.",
+        ("distances", "field", "fill"),
         suffixes=(".fits", ".fit"),
     ),
     "vti": Exporter(
-        write=f"{_WRITERS}:vti",
-        help="Density for ParaView and pyvista.",
-        options=("box", "sphere", "spacing", "fill"),
-        suffixes=(".vti",),
+        "Density for ParaView and pyvista.", (*_CUT, "fill"), suffixes=(".vti",)
     ),
 }
 

@@ -1,6 +1,5 @@
 """A whole export: the same map in every file, in the band, part and place asked for."""
 
-import importlib
 import json
 
 import healpy
@@ -11,7 +10,7 @@ from astropy.io import fits
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
-from pipelines.export.options import EXPORTERS, Exporter, ExportOptions, parse_box
+from pipelines.export.options import ExportOptions, parse_box
 from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix, read_shells
 from pipelines.formats.zarr import read_integrated, read_zarr
@@ -221,24 +220,3 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert read_shells(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
     assert refused.exit_code == 2 and "--declare-band A_V" in refused.output
-
-
-def test_a_new_exporter_is_a_file_and_a_line_in_the_registry(
-    positive_run, tmp_path, monkeypatch
-):
-    (tmp_path / "shape_exporter.py").write_text(
-        "def write(products, path, *, overwrite):\n"
-        "    path.write_text(str(products.cube.arrays['mean'].shape))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    shape = Exporter(write="shape_exporter:write", help="Shape of the cube.")
-    monkeypatch.setitem(EXPORTERS, "shape", shape)
-    target = tmp_path / "shape.txt"
-    done = export_run(positive_run.path, {"shape": [target]})
-    assert done.paths == [target]
-    grid = positive_run.plan.grid
-    assert target.read_text() == str(grid.shape[::-1])
-    from pipelines.cli import products
-
-    again = importlib.reload(products).export
-    assert "--shape" in {name for option in again.params for name in option.opts}
