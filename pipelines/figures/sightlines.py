@@ -22,7 +22,6 @@ from pipelines.figures.style import (
     extinction_label,
     length_unit,
     page,
-    signed_text,
     styled,
     wrapped,
 )
@@ -142,8 +141,8 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
 def _title(axes: Axes, line: LineOfSight) -> str:
     """Write the direction, the reach of stars, and the number outside the panel."""
     sign = "+" if round(line.b, 1) > 0 else ""
-    latitude = sign + signed_text(round(line.b, 1), 3)
-    direction = f"$l$ = {line.l:.1f}°, $b$ = {latitude}°"
+    latitude = f"{sign}{line.b:.1f}°".replace("-", "\N{MINUS SIGN}")
+    direction = f"$l$ = {line.l:.1f}°, $b$ = {latitude}"
     if not len(line.star_distance):
         return direction
     low, high = axes.get_ylim()

@@ -50,7 +50,7 @@ RANGE = (0.5, 99.5)
 SINGLE, DOUBLE, NARROW = 88.0, 180.0, 120.0
 INCH = 25.4
 # Typical width of a letter over its size [mm/point], and of a formula [letters].
-_LETTER, _WIDE = 0.19, 4
+_LETTER, _WIDE = 0.175, 4
 _FORMULA = re.compile(r"\$[^$]*\$")
 _FORMATS = ("png", "pdf", "svg")
 # Figures that reach so far are in kpc [pc]; densities whose 99th percentile is below
