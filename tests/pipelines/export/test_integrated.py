@@ -127,20 +127,6 @@ def test_verifying_reads_the_integrated_arrays_and_says_so(store):
     assert "to 5 distances of 2.5 to 12.5 pc" in said
 
 
-def test_damage_to_integrated_arrays_is_noticed(store):
-    chunk = store / "extinction_std/c/0/0"
-    content = bytearray(chunk.read_bytes())
-    content[len(content) // 2] ^= 1
-    chunk.write_bytes(content)
-    with pytest.raises(InputError, match="altered: extinction_std/c/0/0"):
-        read_integrated(store)
-    with pytest.raises(InputError, match="altered: extinction_std/c/0/0"):
-        verify(store)
-    chunk.unlink()
-    with pytest.raises(InputError, match="missing: extinction_std"):
-        read_integrated(store, verify=False)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
