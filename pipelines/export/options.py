@@ -65,49 +65,39 @@ EXPORTERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """The content of the products.
-
-    Parameters
-    ----------
-    distances
-        Of the HEALPix maps and images [pc].
-    shell_edges
-        Between shells [pc].
-    nside
-        Resolution of integrated extinctions, HEALPix maps and shells.
-    field
-        Of images (`pipelines.formats.images.Field`).
-    ordering
-        Of the pixels in HEALPix files: ``nested``, as unless given, or ``ring``.
-    band, declare_band, curve, r_v
-        The band to convert to, and by what (`pipelines.bands`); ``declare_band`` states
-        the run's own where that is not known.
-    fill, fill_beyond
-        A map that continues this one, in its band, beyond its ``box`` (as unless given)
-        or its ``stars``; of a cube it fills the cells that no sight line crosses.
-    box, sphere
-        Cut-outs of the density [pc].
-    spacing
-        Of the density's cells [pc]; those of the grid unless given.
-    samples
-        Posterior samples of the density that the zarr store holds, none unless given.
-    """
+    """The content of the products; what is ``None`` is the usual."""
 
     distances: Sequence[float] | None = None
+    """Distances of the HEALPix maps and images [pc]."""
     shell_edges: Sequence[float] | None = None
+    """Distances between shells [pc]."""
     nside: int | None = None
+    """Resolution of integrated extinctions, HEALPix maps and shells."""
     field: Field | None = None
+    """Part of the sky on images."""
     ordering: str | None = None
+    """Order of the pixels in HEALPix files: ``nested``, the usual, or ``ring``."""
     band: str | None = None
+    """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
+    """The run's own band, where it is not known."""
     curve: str | None = None
+    """Extinction curve of the conversion."""
     r_v: float | None = None
+    """R_V of the conversion."""
     fill: Answers | None = None
+    """Map, in the band of the run, that continues it; of a cube it fills the cells that
+    no sight line crosses."""
     fill_beyond: str | None = None
+    """Where it continues: beyond the ``box``, the usual, or the ``stars``."""
     box: dict[str, Range] = with_default(default_factory=dict)
+    """Ranges of ``x y z`` [pc] that are cut out of the density."""
     sphere: float | None = None
+    """Distance from the Sun [pc] beyond which the density is cut off."""
     spacing: float | None = None
+    """Size of the density's cells [pc]; the usual are those of the grid."""
     samples: int | None = None
+    """Number of posterior samples of the density in the zarr store."""
 
     def check(self, targets: Targets, *, overwrite: bool) -> None:
         """Check products and paths before anything is computed.

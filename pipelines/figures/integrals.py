@@ -23,14 +23,14 @@ _PANELS = {
     "truth": ("density", "value", "extinction"),
     "std": ("std", "error", "std of the extinction"),
 }
-# A std over the median above which the std tells of a tail.
+# A std over the median above which the std is that of a tail.
 _TAIL = 0.5
 # Finest cells across the figure of a slice, at most.
 _MOST_CELLS = 1500
 
 
 class Shown(NamedTuple):
-    """What a panel draws: its kind of `colour_scale`, its image and its label."""
+    """The kind of `colour_scale` of a panel, its image and its label."""
 
     kind: str
     image: np.ndarray
@@ -96,7 +96,7 @@ def relative_error(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the relative error by arrays of statistics.
 
     For a log-normal ``ln(p84 / p16) / 2``, the std of the logarithm (std over median
-    has a long tail that tells little); else std over mean.
+    has a long tail that says little); else std over mean.
     """
     if "p16" in arrays and "p84" in arrays:
         return np.log(ratio(arrays["p84"], arrays["p16"])) / 2

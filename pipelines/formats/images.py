@@ -30,21 +30,6 @@ _SUMMARY = "Cumulative extinction from the Sun, on the pixels of an image"
 class Field:
     """A part of the sky on pixels.
 
-    Parameters
-    ----------
-    projection
-        One of `PROJECTIONS`: ``CAR`` is plate carrée, zenithal ones are ``ZEA``
-        (equal areas), ``TAN``, ``ARC``, ``SIN``, ``STG``; ``AIT`` and ``MOL`` show the
-        whole sky.
-    centre
-        Galactic ``l, b`` [deg].
-    size
-        Width and height [deg].
-    pixel
-        Side of a pixel [deg].
-    header
-        A FITS file, or a text file with header cards, that gives all of it instead.
-
     Raises
     ------
     InputError
@@ -52,10 +37,16 @@ class Field:
     """
 
     projection: str = "CAR"
+    """One of `PROJECTIONS`: ``CAR`` is plate carrée; ``ZEA`` (equal areas), ``TAN``,
+    ``ARC``, ``SIN``, ``STG`` are zenithal; ``AIT`` and ``MOL`` show the whole sky."""
     centre: tuple[float, float] = (0.0, 0.0)
+    """Galactic ``l, b`` [deg]."""
     size: tuple[float, float] | None = None
+    """Width and height [deg]."""
     pixel: float = 0.5
+    """Side of a pixel [deg]."""
     header: Path | None = None
+    """FITS file, or text file with header cards, that gives all of it instead."""
 
     def __post_init__(self) -> None:
         size = self.size or (1.0, 1.0)

@@ -1,4 +1,4 @@
-"""What a report says of a fit: verdict, warnings, maps, how and of what it was made."""
+"""Sections of a report: verdict, warnings, maps, the fit and its provenance."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def fit_warnings(run: Run) -> list[str]:
             f"{fit} the prior's scales as far as they were learnt: that stopped before "
             f"its end ({learning.get('status', 'no reason is recorded')}). Lengthscale "
             "and amplitude are the best found until then; a fit with prior.lengthscale "
-            "and prior.std given tells how much they matter."
+            "and prior.std given shows how much they matter."
         )
     if converged and run.plan.is_full_batch:
         said = run.summary.get("messages", ())
@@ -170,7 +170,7 @@ def fit_warnings(run: Run) -> list[str]:
     if dropped := run.summary.get("dropped_modes", 0):
         found.append(
             f"{several(dropped, 'mode')} of the prior's spectrum came out negative and "
-            "were set to zero: the prior is not quite the one that was asked for."
+            "were set to zero: the prior is not quite the one that was chosen."
         )
     return found
 
