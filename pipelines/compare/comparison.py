@@ -26,22 +26,11 @@ SUMMARY = "comparison.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A map against one reference.
+    """A map against one reference, ``stars`` or a ``map`` (its ``kind``).
 
-    Parameters
-    ----------
-    kind
-        ``stars`` or ``map``.
-    numbers
-        Everything that was measured, for ``comparison.json``.
-    tables
-        Name to rows; each becomes a CSV file.
-    shown
-        The tables that are printed.
-    words
-        What the numbers can and cannot support, a sentence or two each.
-    figures
-        Name to figure; each becomes a PNG file.
+    All ``numbers`` go into ``comparison.json``, each of the ``tables`` and ``figures``
+    into a file of its name; the tables ``shown`` are printed. The ``words`` say what
+    the numbers can and cannot support.
     """
 
     kind: str
@@ -54,12 +43,11 @@ class Comparison:
     def __str__(self) -> str:
         parts = []
         for name in self.shown:
-            rows = self.tables[name]
-            parts += [table(rows[:_MOST_ROWS])] if rows else []
+            if rows := self.tables[name]:
+                parts.append(table(rows[:_MOST_ROWS]))
             if len(rows) > _MOST_ROWS:
-                parts[-1] += (
-                    f"{_MOST_ROWS} of {len(rows):,} rows; all are in {name}.csv\n"
-                )
+                rest = f"{_MOST_ROWS} of {len(rows):,} rows; all are in {name}.csv\n"
+                parts[-1] += rest
         return "\n".join([*parts, *self.words])
 
 

@@ -14,7 +14,16 @@ from scipy.stats import spearmanr
 from pipelines.base.errors import InputError
 from pipelines.base.measurement import Row
 from pipelines.compare.comparison import Comparison, rows_of
-from pipelines.figures.style import BLUE, ORANGE, PURPLE, RANGE, SMALL, label, note
+from pipelines.figures.style import (
+    BLUE,
+    ORANGE,
+    PURPLE,
+    RANGE,
+    SMALL,
+    label,
+    note,
+    styled,
+)
 from pipelines.maps.opening import open_other
 from pipelines.maps.places import Places
 from pipelines.maps.run_map import RunMap
@@ -95,42 +104,50 @@ def compare_map(
         "density": density.reshape(len(cells), -1).mean(axis=1),
     }
     known = np.isfinite(list(others.values())).all(axis=0)
-    if known.sum() < _FEW:
-        raise InputError(
-            f"the other map knows {int(known.sum())} of the {len(cells)} cells that "
-            f"were asked for: at least {_FEW} are needed"
-        )
     counts = {
         "cells": int(run.support.numel()),
         "seen by stars": seen,
         "asked": len(cells),
         "known to both": int(known.sum()),
     }
+    if known.sum() < _FEW:
+        raise InputError(
+            f"the other map knows {counts['known to both']} of the {len(cells)} cells "
+            f"that were chosen: at least {_FEW} are needed"
+        )
     at, own = Places.of_points(cells[known]), RunMap.of(run)
-    kinds = (*_COLUMNS.values(), "std")
-    moments = {
-        "extinction": own.moments(at, kinds, integrated=True),
-        "density": own.moments(at, kinds, integrated=False),
-    }
-    pairs = {
-        (what, kind): Pairs(found[column], found["std"], others[what][known])
-        for what, found in moments.items()
-        for kind, column in _COLUMNS.items()
-    }
     distance = np.linalg.norm(cells[known], axis=1)
-    medians = {what: pairs[what, "median"] for what in _UNITS}
+    pairs, columns = {}, {"distance": distance}
+    for what in _UNITS:
+        kinds, integral = (*_COLUMNS.values(), "std"), what == "extinction"
+        found, theirs = own.moments(at, kinds, integrated=integral), others[what][known]
+        for kind, column in _COLUMNS.items():
+            pairs[what, kind] = Pairs(found[column], found["std"], theirs)
+            columns[f"{what}_{kind}"] = found[column]
+            columns |= {f"{what}_std": found["std"], f"{what}_other": theirs}
     figures = {f"{what}, {kind}": _figures(*p) for (what, kind), p in pairs.items()}
-    by_distance = _by_distance(medians, distance)
-    columns = {"distance": distance}
-    for (what, kind), each in pairs.items():
-        columns[f"{what}_{kind}"] = each.own
-        columns |= {f"{what}_std": each.std, f"{what}_other": each.other}
-    numbers = {"scale": scale, "counts": counts, **figures, "by_distance": by_distance}
+    medians = {what: pairs[what, "median"] for what in _UNITS}
+    by_distance: list[Row] = []
+    for low, high in pairwise(np.quantile(distance, np.linspace(0, 1, _BINS + 1))):
+        chosen = (distance >= low) & (distance <= high)
+        if chosen.sum() < _FEW:
+            continue
+        row: Row = {"from [pc]": float(low), "to [pc]": float(high)}
+        row["places"] = int(chosen.sum())
+        for what, each in medians.items():
+            part = _figures(*(column[chosen] for column in each))
+            row |= {f"{what}: {name}": part[name] for name in _BY_DISTANCE}
+        by_distance.append(row)
     # The mean density alone adds up to the extinction.
     drawn = _drawn(medians["extinction"], pairs["density", "mean"], distance, scale)
     return Comparison(
         kind="map",
-        numbers=numbers,
+        numbers={
+            "scale": scale,
+            "counts": counts,
+            **figures,
+            "by_distance": by_distance,
+        },
         tables={
             "summary": [
                 {"what": f"{name} [{_UNITS[name.partition(',')[0]]}]", **row}
@@ -140,7 +157,19 @@ def compare_map(
             "places": rows_of(columns),
         },
         shown=("summary", "by_distance"),
-        words=_words(figures["density, median"]["correlation"], counts, scale),
+        words=(
+            f"Cells: {counts['cells']}, of which sight lines cross {seen}; "
+            f"{counts['asked']} were chosen, and {counts['known to both']}, in the "
+            "other map's box and footprint, compared.",
+            f"Scale: {scale or 'as given'}. Slope (of this map on the other) and ratio "
+            "of means carry the scales of both maps. The median of a skew posterior "
+            "lies below its mean, most where little is known.",
+            "Extinctions correlate because both grow with distance: read the bins. The "
+            f"correlation of densities ({figures['density, median']['correlation']:.2f}"
+            ") is what the map knows along its lines, by many cells of few structures.",
+            "The other map is taken as exact: its errors are not in 'within 1 std'. "
+            "Maps that share stars are not independent.",
+        ),
         figures={"maps": drawn},
     )
 
@@ -187,38 +216,7 @@ def _figures(own: np.ndarray, std: np.ndarray, other: np.ndarray) -> Row:
     }
 
 
-def _by_distance(medians: dict[str, Pairs], distance: np.ndarray) -> list[Row]:
-    """Compare the medians of the map by distances of equally many cells."""
-    rows: list[Row] = []
-    for low, high in pairwise(np.quantile(distance, np.linspace(0, 1, _BINS + 1))):
-        chosen = (distance >= low) & (distance <= high)
-        if chosen.sum() < _FEW:
-            continue
-        row: Row = {"from [pc]": float(low), "to [pc]": float(high)}
-        row["places"] = int(chosen.sum())
-        for what, pairs in medians.items():
-            own = _figures(*(column[chosen] for column in pairs))
-            row |= {f"{what}: {name}": own[name] for name in _BY_DISTANCE}
-        rows.append(row)
-    return rows
-
-
-def _words(correlation: float, counts: dict[str, int], scale: str) -> tuple[str, ...]:
-    return (
-        f"Cells: {counts['cells']}, of which sight lines cross "
-        f"{counts['seen by stars']}; {counts['asked']} were asked for, and "
-        f"{counts['known to both']}, in the other map's box and footprint, compared.",
-        f"Scale: {scale or 'as given'}. Slope (of this map on the other) and ratio of "
-        "means carry the scales of both maps. The median of a skew posterior lies "
-        "below its mean, most where little is known.",
-        "Extinctions correlate because both grow with distance: read the bins. The "
-        f"correlation of densities ({correlation:.2f}) is what the map knows along "
-        "its lines, by many cells of few structures.",
-        "The other map is taken as exact: its errors are not in 'within 1 std'. Maps "
-        "that share stars are not independent.",
-    )
-
-
+@styled
 def _drawn(
     extinction: Pairs, density: Pairs, distance: np.ndarray, scale: str
 ) -> Figure:
@@ -227,17 +225,20 @@ def _drawn(
     The std is that of extinctions: densities have that of points, not of cells.
     """
     figure = Figure(figsize=(7.8, 6.8), layout="constrained")
-    (left, right), (below_left, below_right) = figure.subplots(2, 2)
-    own, std, other = extinction
-    _against_each_other(left, own, other, "extinction [mag]")
-    _against_distance(below_left, distance, own - other, std)
-    label(below_left, "distance [pc]", "difference in extinction [mag]")
-    own, other = 1e3 * density.own, 1e3 * density.other
-    _against_each_other(right, own, other, "density [mag/kpc]")
-    _against_distance(below_right, distance, own - other, None)
-    label(below_right, "distance [pc]", "difference in density [mag/kpc]")
+    for (upper, lower), pairs, factor, what, unit in zip(
+        figure.subplots(2, 2).T,
+        (extinction, density),
+        (1.0, 1e3),
+        _UNITS,
+        ("mag", "mag/kpc"),
+    ):
+        own, other = factor * pairs.own, factor * pairs.other
+        _against_each_other(upper, own, other, f"{what} [{unit}]")
+        std = pairs.std if what == "extinction" else None
+        _against_distance(lower, distance, own - other, std)
+        label(lower, "distance [pc]", f"difference in {what} [{unit}]")
     if scale:
-        figure.suptitle(f"other map: {scale}", fontsize=SMALL)
+        figure.suptitle(f"other map: {scale}")
     return figure
 
 
@@ -246,21 +247,14 @@ def _against_each_other(
 ) -> None:
     low, high = np.percentile(np.concatenate([own, other]), RANGE)
     low, high = min(float(low), 0.0), float(high) or 1.0
-    image = axes.hexbin(
-        other,
-        own,
-        gridsize=45,
-        extent=(low, high, low, high),
-        norm=LogNorm(),
-        mincnt=1,
-        cmap="cividis",
-    )
+    bins = {"gridsize": 45, "extent": (low, high, low, high), "mincnt": 1}
+    image = axes.hexbin(other, own, norm=LogNorm(), cmap="cividis", **bins)
     axes.plot([low, high], [low, high], color=ORANGE, linewidth=1.0)
     axes.set(xlim=(low, high), ylim=(low, high))
-    bar = axes.figure.colorbar(image, ax=axes)
-    bar.set_label("cells", fontsize=SMALL)
+    bar = axes.figure.colorbar(image, ax=axes, label="cells")
     bar.ax.tick_params(labelsize=SMALL)
-    out = int(((own > high) | (other > high) | (own < low) | (other < low)).sum())
+    both = np.stack([own, other])
+    out = int(((both > high) | (both < low)).any(axis=0).sum())
     label(axes, f"other map: {name}", f"this map: {name}")
     note(axes, f"{out} of {len(own)} cells outside")
 
@@ -271,12 +265,10 @@ def _against_distance(
     """Draw quantiles of the difference, and the typical std, in equally full bins."""
     bins = np.array_split(np.argsort(distance), min(_DRAWN_BINS, len(distance)))
     middle = [np.median(distance[b]) for b in bins]
-    low, mid, high = np.transpose(
-        [np.percentile(difference[b], (16, 50, 84)) for b in bins]
-    )
-    axes.fill_between(
-        middle, low, high, color=BLUE, alpha=0.25, linewidth=0, label="16 to 84%"
-    )
+    quantiles = [np.percentile(difference[b], (16, 50, 84)) for b in bins]
+    low, mid, high = np.transpose(quantiles)
+    look = {"color": BLUE, "alpha": 0.25, "linewidth": 0}
+    axes.fill_between(middle, low, high, label="16 to 84%", **look)
     axes.plot(middle, mid, color=BLUE, linewidth=1.3, label="median")
     if std is not None:
         spread = np.array([np.median(std[b]) for b in bins])
@@ -284,4 +276,4 @@ def _against_distance(
         axes.plot(middle, spread, label="± the map's median std", **style)
         axes.plot(middle, -spread, **style)
     axes.axhline(0.0, color="0.6", linewidth=0.6)
-    axes.legend(fontsize=SMALL, frameon=False)
+    axes.legend()

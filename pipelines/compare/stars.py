@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from pipelines.base.calibration import (
+    Bin,
     Calibration,
     by_bins,
     calibrate,
@@ -24,6 +25,7 @@ from pipelines.base.measurement import Row
 from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.figures import held_out as drawing
+from pipelines.figures.style import styled
 from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words, predict_baseline
 from pipelines.run.folder import Run
@@ -121,9 +123,8 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
     counts["judged"] = len(held)
     counts["of these beyond the last fitted star of their line"] = int(beyond.sum())
     whole = calibrate(residual, z)
-    bins = by_bins(
-        held.distance, even_edges(held.distance, _DISTANCE_BINS), residual, z
-    )
+    edges = even_edges(held.distance, _DISTANCE_BINS)
+    bins = by_bins(held.distance, edges, residual, z)
 
     def row(chosen: np.ndarray, **what: str) -> Row:
         return what | _figures(calibrate(residual[chosen], z[chosen]))
@@ -139,8 +140,9 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
         # The last band holds the pole.
         chosen &= (held.b < north) | (north == _LATITUDES[-1])
         if chosen.any():
-            longitudes = f"l {90 * quarter} to {90 * (quarter + 1)}"
-            place = f"{longitudes}, b {south:g} to {north:g}"
+            place = (
+                f"l {90 * quarter} to {90 * (quarter + 1)}, b {south:g} to {north:g}"
+            )
             regions.append(row(chosen, **{"region [deg]": place}))
     without, beside = [], "What the stars predict without a map is not known for these."
     if (kriged := held.baseline) is not None:
@@ -150,12 +152,10 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
         beside = f"{in_words(held.baseline_score())}."
     columns = {"l": held.l, "b": held.b, "distance": held.distance}
     columns |= {"extinction": held.observed, "noise": held.noise, **held.predicted}
-    figure = Figure(figsize=(7.8, 6.8), layout="constrained")
-    upper, lower = figure.subplots(2, 2)
-    drawing.observed(upper[0], held)
-    drawing.z_scores(upper[1], z)
-    drawing.coverage(lower[0], whole)
-    drawing.errors(lower[1], bins, "distance [pc]")
+    by_distance = [
+        {"from [pc]": one.low, "to [pc]": one.high, **_figures(one.calibration)}
+        for one in bins
+    ]
     return Comparison(
         kind="stars",
         numbers={
@@ -169,17 +169,25 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
         tables={
             "summary": summary,
             "without_a_map": without,
-            "by_distance": [
-                {"from [pc]": one.low, "to [pc]": one.high, **_figures(one.calibration)}
-                for one in bins
-            ],
+            "by_distance": by_distance,
             "by_region": regions,
             "stars": rows_of({**columns, "z": z, "beyond_last_star": beyond}),
         },
         shown=("summary", "without_a_map", "by_distance", "by_region"),
         words=(*_words(held, z, counts, whole), beside),
-        figures={"stars": figure},
+        figures={"stars": _drawn(held, z, whole, bins)},
     )
+
+
+@styled
+def _drawn(held: HeldOut, z: np.ndarray, whole: Calibration, bins: list[Bin]) -> Figure:
+    figure = Figure(figsize=(7.8, 6.8), layout="constrained")
+    upper, lower = figure.subplots(2, 2)
+    drawing.observed(upper[0], held)
+    drawing.z_scores(upper[1], z)
+    drawing.coverage(lower[0], whole)
+    drawing.errors(lower[1], bins, "distance [pc]")
+    return figure
 
 
 def _figures(found: Calibration) -> Row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,30 +42,36 @@ from pipelines.run.folder import Run, read_run
 _HELD = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """The paths that were written, their band and its conversion, and notes."""
-
-    paths: list[Path]
-    band: str
-    change: Conversion | None
-    notes: list[str]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunProducts:
     """The arrays of a run's products, in the user's band; computed on first use.
 
-    ``names`` are those of all products to be written, ``meta`` their provenance.
-    Writers add ``notes`` for the user.
+    ``names`` are those of all products to be written, ``change`` is the conversion from
+    the run's band to the user's. Writers add ``notes`` for the user, `export_run` the
+    ``paths`` that it has written.
     """
 
     names: frozenset[str]
     run: Run
     options: ExportOptions
-    change: Conversion | None
-    meta: dict[str, Any]
+    change: Conversion | None = None
+    paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        """Provenance of all products."""
+        return converted(provenance(self.run), self.change)
+
+    @property
+    def band(self) -> str:
+        """Band of all products."""
+        return self.meta["extinction_band"]
+
+    @property
+    def factor(self) -> float:
+        """Factor from the run's band to the user's."""
+        return 1.0 if self.change is None else self.change.factor
 
     @cached_property
     def _whole(self) -> tuple[Cube, dict[str, Columns]]:
@@ -127,20 +132,9 @@ class RunProducts:
         near = {name: self.factor * values for name, values in at_ends.items()}
         return whole.rays(directions, edges, arrays, near)
 
-    @property
-    def factor(self) -> float:
-        """Factor from the run's band to the user's."""
-        return 1.0 if self.change is None else self.change.factor
-
     def integrated(self, name: str) -> SkyMaps:
         """Return extinctions along the rays of pixels, at the product's distances."""
         return self._rays.out_to(self._distances[name])
-
-    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
-        """Note which part of the sky maps ``(n, npix)`` leave out, if any."""
-        parts = sky_outside(maps, distances)
-        if parts:
-            self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
 
     @cached_property
     def _distances(self) -> dict[str, np.ndarray]:
@@ -160,6 +154,11 @@ class RunProducts:
         found = integrated(self.run, nside=self.options.nside, distances=every)
         return convert(found, self.change)
 
+    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
+        """Note which part of the sky maps ``(n, npix)`` leave out, if any."""
+        if parts := sky_outside(maps, distances):
+            self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
+
 
 def export_run(
     run: Path,
@@ -167,7 +166,7 @@ def export_run(
     options: ExportOptions | None = None,
     *,
     overwrite: bool = False,
-) -> Exported:
+) -> RunProducts:
     """Write the products whose paths are given, by their names in `EXPORTERS`.
 
     Without any path the usual products are written into the run's folder.
@@ -180,10 +179,8 @@ def export_run(
     """
     options = options or ExportOptions()
     if not targets:
-        targets = {
-            name: [run / file for file in exporter.usual]
-            for name, exporter in EXPORTERS.items()
-        }
+        usual = {name: exporter.usual for name, exporter in EXPORTERS.items()}
+        targets = {name: [run / file] for name, file in usual.items() if file}
     fitted = read_run(run)
     options.check(targets, overwrite=overwrite)
     if options.nside is not None:
@@ -198,41 +195,22 @@ def export_run(
             f"{run} holds {held} posterior samples; --samples {options.samples} cannot "
             "be written"
         )
-    meta = provenance(fitted)
-    change = wanted_conversion(
-        meta,
-        options.band,
-        options.declare_band,
-        curve=options.curve,
-        r_v=options.r_v,
-    )
-    meta = converted(meta, change)
-    products = RunProducts(
-        names=frozenset(name for name, paths in targets.items() if paths),
-        run=fitted,
-        options=options,
-        change=change,
-        meta=meta,
-    )
-    written = []
+    bands, r_v = (options.band, options.declare_band), options.r_v
+    change = wanted_conversion(provenance(fitted), *bands, curve=options.curve, r_v=r_v)
+    names = frozenset(name for name, paths in targets.items() if paths)
+    products = RunProducts(names=names, run=fitted, options=options, change=change)
     for name, exporter in EXPORTERS.items():
         for path in targets.get(name, ()):
-            pkgutil.resolve_name(exporter.write)(products, path, overwrite=overwrite)
-            written.append(path)
+            _WRITERS[name](products, path, overwrite=overwrite)
+            products.paths.append(path)
             if options.fill is not None and "fill" not in exporter.options:
                 products.notes.append(f"{path.name} holds the map alone: not filled")
-    return Exported(
-        paths=written,
-        band=meta["extinction_band"],
-        change=change,
-        notes=products.notes,
-    )
+    return products
 
 
-def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the density, and the integrated extinction as far as it reaches."""
-    cube, found = products.cube, products.integrated("zarr")
-    options = products.options
+    cube, found, options = products.cube, products.integrated("zarr"), products.options
     if options.box or options.sphere:
         reach = min(reach_of_cube(cube), options.sphere or np.inf)
         found = cut_distance(found, reach)
@@ -241,22 +219,16 @@ def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         scale = np.float32(products.factor)
         drawn = (density_samples(products.run, each, count) for each in cube.levels)
         samples = [scale * values for values in drawn]
-    write_zarr(
-        path,
-        cube,
-        found,
-        columns=products.columns,
-        samples=samples,
-        overwrite=overwrite,
-    )
+    own = products.columns
+    write_zarr(path, cube, found, columns=own, samples=samples, overwrite=overwrite)
 
 
-def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the density."""
     write_fits(path, products.filled_cube, overwrite=overwrite)
 
 
-def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction at a few distances."""
     maps = products.integrated("healpix")
     towards = pixel_directions(maps.nside)
@@ -267,18 +239,18 @@ def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     products.note_outside(path, maps.mean, maps.distances)
 
 
-def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the mean density in shells around the observer."""
     options = products.options
     edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
     found = shell_maps(products.run, edges=edges, nside=options.nside)
-    ordering = options.ordering or ORDERINGS[0]
     found = convert(found, products.change)
+    ordering = options.ordering or ORDERINGS[0]
     write_shells(path, found, ordering=ordering, overwrite=overwrite)
     products.note_outside(path, found.arrays["mean"], found.edges[1:])
 
 
-def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction on the pixels of a WCS."""
     run, options = products.run, products.options
     wcs = (options.field or Field()).wcs()
@@ -307,7 +279,7 @@ def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     products.note_outside(path, arrays["mean"][:, on_sky], edges)
 
 
-def vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the density for programs that draw volumes."""
     cube = products.filled_cube
     write_vti(path, cube, overwrite=overwrite)
@@ -316,3 +288,13 @@ def vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
             f"{path.name}: VTK has one grid, of {max(cube.spacing):g} pc here, though "
             "the map has finer ones: choose --spacing, with --box or --sphere"
         )
+
+
+_WRITERS = {
+    "zarr": _zarr,
+    "fits": _fits,
+    "healpix": _healpix,
+    "shells": _shells,
+    "image": _image,
+    "vti": _vti,
+}

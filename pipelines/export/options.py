@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as with_default
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import check_output
@@ -21,120 +21,83 @@ if TYPE_CHECKING:
 
 Range = tuple[float, float]
 Targets = Mapping[str, Sequence[Path]]
-_WRITERS = "pipelines.export.exporters"
 _SPAN = re.compile(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exporter:
+class Exporter(NamedTuple):
     """One product that ``dustmap export`` writes.
 
-    Parameters
-    ----------
-    write
-        ``module:function``, imported when it is needed: ``write(products, path, *,
-        overwrite)`` of `pipelines.export.exporters.RunProducts`.
-    help
-        Of its option.
-    usual
-        Files in the folder of a run where no product is chosen.
-    options
-        Those of `ExportOptions` that concern it alone.
-    suffixes
-        Endings that its name may have; any if empty.
+    ``help`` is that of its option, ``options`` are those of `ExportOptions` that
+    concern it; its name ends in one of ``suffixes``, if there are any. Where no product
+    is chosen, ``usual`` is written into the folder of the run.
     """
 
-    write: str
     help: str
-    usual: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...]
+    usual: str = ""
     suffixes: tuple[str, ...] = ()
 
 
+_CUT = ("box", "sphere", "spacing")
 EXPORTERS = {
     "zarr": Exporter(
-        write=f"{_WRITERS}:zarr",
-        help="Density and integrated extinction as zarr v3.",
-        usual=("map.zarr",),
-        options=("box", "sphere", "spacing", "samples"),
+        "Density and integrated extinction as zarr v3.",
+        (*_CUT, "samples"),
+        usual="map.zarr",
     ),
-    "fits": Exporter(
-        write=f"{_WRITERS}:fits",
-        help="Density cube as FITS.",
-        usual=("map.fits",),
-        options=("box", "sphere", "spacing", "fill"),
-    ),
+    "fits": Exporter("Density cube as FITS.", (*_CUT, "fill"), usual="map.fits"),
     "healpix": Exporter(
-        write=f"{_WRITERS}:healpix",
-        help="Integrated extinction, HEALPix.",
-        usual=("map.healpix.fits",),
-        options=("distances", "ordering", "fill"),
+        "Integrated extinction, HEALPix.",
+        ("distances", "ordering", "fill"),
+        usual="map.healpix.fits",
     ),
-    "shells": Exporter(
-        write=f"{_WRITERS}:shells",
-        help="Density in HEALPix shells.",
-        options=("shell_edges", "ordering"),
-    ),
+    "shells": Exporter("Density in HEALPix shells.", ("shell_edges", "ordering")),
     "image": Exporter(
-        write=f"{_WRITERS}:image",
-        help="Integrated extinction on pixels of a WCS: DS9, Aladin.",
-        options=("distances", "field", "fill"),
+        "Integrated extinction on pixels of a WCS: DS9, Aladin.",
+        ("distances", "field", "fill"),
         suffixes=(".fits", ".fit"),
     ),
     "vti": Exporter(
-        write=f"{_WRITERS}:vti",
-        help="Density for ParaView and pyvista.",
-        options=("box", "sphere", "spacing", "fill"),
-        suffixes=(".vti",),
+        "Density for ParaView and pyvista.", (*_CUT, "fill"), suffixes=(".vti",)
     ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """The content of the products.
-
-    Parameters
-    ----------
-    distances
-        Of the HEALPix maps and images [pc].
-    shell_edges
-        Between shells [pc].
-    nside
-        Resolution of integrated extinctions, HEALPix maps and shells.
-    field
-        Of images (`pipelines.formats.images.Field`).
-    ordering
-        Of the pixels in HEALPix files: ``nested``, as unless given, or ``ring``.
-    band, declare_band, curve, r_v
-        The band to convert to, and by what (`pipelines.bands`); ``declare_band`` states
-        the run's own where that is not known.
-    fill, fill_beyond
-        A map that continues this one, in its band, beyond its ``box`` (as unless given)
-        or its ``stars``; of a cube it fills the cells that no sight line crosses.
-    box, sphere
-        Cut-outs of the density [pc].
-    spacing
-        Of the density's cells [pc]; those of the grid unless given.
-    samples
-        Posterior samples of the density that the zarr store holds, none unless given.
-    """
+    """The content of the products; what is ``None`` is the usual."""
 
     distances: Sequence[float] | None = None
+    """Distances of the HEALPix maps and images [pc]."""
     shell_edges: Sequence[float] | None = None
+    """Distances between shells [pc]."""
     nside: int | None = None
+    """Resolution of integrated extinctions, HEALPix maps and shells."""
     field: Field | None = None
+    """Part of the sky on images."""
     ordering: str | None = None
+    """Order of the pixels in HEALPix files: ``nested``, the usual, or ``ring``."""
     band: str | None = None
+    """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
+    """The run's own band, where it is not known."""
     curve: str | None = None
+    """Extinction curve of the conversion."""
     r_v: float | None = None
+    """R_V of the conversion."""
     fill: Answers | None = None
+    """Map, in the band of the run, that continues it; of a cube it fills the cells that
+    no sight line crosses."""
     fill_beyond: str | None = None
+    """Where it continues: beyond the ``box``, the usual, or the ``stars``."""
     box: dict[str, Range] = with_default(default_factory=dict)
+    """Ranges of ``x y z`` [pc] that are cut out of the density."""
     sphere: float | None = None
+    """Distance from the Sun [pc] beyond which the density is cut off."""
     spacing: float | None = None
+    """Size of the density's cells [pc]; the usual are those of the grid."""
     samples: int | None = None
+    """Number of posterior samples of the density in the zarr store."""
 
     def check(self, targets: Targets, *, overwrite: bool) -> None:
         """Check products and paths before anything is computed.

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
+from matplotlib.ticker import MaxNLocator
 
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.cuts import cut_box
@@ -24,24 +30,93 @@ from pipelines.figures.integrals import (
     shared_range,
     tells_more,
 )
-from pipelines.figures.planes import Panel, draw_panels
-from pipelines.figures.scales import colour_scale, spans_decades
+from pipelines.figures.scales import (
+    STEPS,
+    Scale,
+    add_bar,
+    colour_scale,
+    spans_decades,
+    veil,
+)
 from pipelines.figures.style import (
     DOUBLE,
-    Page,
+    NARROW,
+    NORMAL,
+    SINGLE,
+    SMALL,
     band_of,
     density_label,
     extinction_label,
+    length_unit,
+    outline,
+    page,
     signed_text,
+    styled,
+    wrapped,
 )
 
+_TOWARDS = {"x": "$l = 0°$", "y": "$l = 90°$", "z": "$b = +90°$"}
+_UNSEEN = "pale, hatched: no sight line passes, only the prior"
+# Circles from the Sun to the farthest edge, at most.
+_CIRCLES = 4
+# Below this ratio of height to width panels are stacked.
+_FLAT = 0.55
+# Below this width two panels of a comparison are side by side, above it four [mm].
+_PAIRS = 160.0
+# What labels take beside a panel, and with its bar above and below it; a line [mm].
+_BESIDE, _ABOVE, _LINE = 9.0, 24.0, 4.0
 # Letters of a map's name that fit above a panel.
 _LETTERS = 24
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """An image (up, across) of two axes of a cube; ``seen``: where sight lines pass.
+
+    It is looked at ``along`` the third axis, from the north pole or with z upwards.
+    """
+
+    cube: Cube
+    along: str
+    image: np.ndarray
+    scale: Scale
+    label: str
+    seen: np.ndarray | None = None
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom and top edges of the outermost cells [pc]."""
+        edges = []
+        for name in AXES:
+            if name != self.along:
+                centres = getattr(self.cube, name)
+                half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2
+                edges += [float(centres[0] - half), float(centres[-1] + half)]
+        left, right, bottom, top = edges
+        return left, right, bottom, top
+
+    @property
+    def aspect(self) -> float:
+        """Height over width."""
+        left, right, bottom, top = self.extent
+        return (top - bottom) / (right - left)
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """The factor from pc, and the unit of the axes."""
+        return length_unit(max(map(abs, self.extent)))
+
+    @property
+    def step(self) -> float:
+        """Distance between circles [pc], a round number."""
+        ticks = MaxNLocator(_CIRCLES, steps=STEPS)
+        return float(ticks.tick_values(0.0, max(map(abs, self.extent)))[1])
+
+
+@styled
 def face_on(
     cube: Cube, columns: Columns | None = None, *, log: bool = False, **look: Any
-) -> Page:
+) -> Figure:
     """Draw the mean extinction through the box, seen from the north Galactic pole.
 
     Parameters
@@ -68,23 +143,22 @@ def face_on(
     return _through(cube, columns, "z", ends, log=log, **look)
 
 
+@styled
 def edge_on(
     cube: Cube,
     columns: Columns | None = None,
     *,
-    along: str = "y",
     within: float | None = None,
     log: bool | None = None,
     **look: Any,
-) -> Page:
-    """Draw the extinction through the box along y (or x), with z upwards.
+) -> Figure:
+    """Draw the extinction through the box along y, with z upwards.
 
     Parameters are those of `face_on`, but colours are logarithmic by themselves where
     linear ones would show the plane alone. Without columns a box that is wider than
     2 kpc is cut to 500 pc on either side of the Sun, or ``within`` [pc].
     """
-    ends = near_the_sun(getattr(cube, along), within)
-    return _through(cube, columns, along, ends, log=log, **look)
+    return _through(cube, columns, "y", near_the_sun(cube.y, within), log=log, **look)
 
 
 def _through(
@@ -97,7 +171,7 @@ def _through(
     width: float = DOUBLE,
     panel: str | None = None,
     **colours: Any,
-) -> Page:
+) -> Figure:
     """Draw the integral along an axis and its std."""
     if columns is None:
         name = density_name(cube.arrays)
@@ -119,9 +193,10 @@ def _through(
         scale = colour_scale(kind, image, seen=seen, log=log, **given)
         plane = {"cube": cube, "along": along, "image": image, "seen": seen}
         panels.append(Panel(**plane, scale=scale, label=label))
-    return draw_panels(panels, notes, width=width, columns=len(panels))
+    return _drawn(panels, notes, width=width, columns=len(panels))
 
 
+@styled
 def density_slice(
     cube: Cube,
     truth: Cube | None = None,
@@ -132,7 +207,7 @@ def density_slice(
     width: float = DOUBLE,
     panel: str | None = None,
     **colours: Any,
-) -> Page:
+) -> Figure:
     """Draw the mean density in the plane of cells nearest to ``axis = at`` [pc].
 
     Of nested cubes in the cells of the finest that the plane passes; beside it the
@@ -154,24 +229,25 @@ def density_slice(
     image, seen = plane_of(cube, name, axis, at), plane_seen(cube, axis, at)
     what = "mean density" if name == "mean" else "density"
     factor, label = density_label(image, cube.unit, band_of(cube.meta), what)
-    images, limits = [image * factor], seen
+    shown = {"mean": (cube, image * factor, label, seen)}
     if truth is not None:
         # Its own grid may be another, and it is known everywhere.
-        true, limits = plane_of(truth, density_name(truth.arrays), axis, at), None
-        images.append(true * factor)
+        true = plane_of(truth, density_name(truth.arrays), axis, at) * factor
+        true_label = f"true {label.removeprefix('mean ')}"
+        shown = {"truth": (truth, true, true_label, None), **shown}
+    limits = seen if truth is None else None
+    images = [image for _, image, _, _ in shown.values()]
     scale = colour_scale("value", *images, seen=limits, log=log, **colours)
-    look: dict[str, Any] = {"along": axis, "scale": scale}
-    known = {"mean": Panel(cube=cube, image=images[0], label=label, seen=seen, **look)}
-    if truth is not None:
-        label = f"true {label.removeprefix('mean ')}"
-        true = Panel(cube=truth, image=images[1], label=label, **look)
-        known = {"truth": true, **known}
-    panels = chosen(known, known, panel)
+    panels = [
+        Panel(cube=of, along=axis, image=image, scale=scale, label=label, seen=seen)
+        for of, image, label, seen in chosen(shown, shown, panel)
+    ]
     place = getattr(cube, axis)[nearest(cube, axis, at)]
     notes = [f"${axis}$ = {signed_text(place)} pc"]
-    return draw_panels(panels, notes, width=width, columns=len(panels))
+    return _drawn(panels, notes, width=width, columns=len(panels))
 
 
+@styled
 def compare(
     cube: Cube,
     other: Cube,
@@ -183,7 +259,7 @@ def compare(
     at: float = 0.0,
     width: float = DOUBLE,
     log: bool = False,
-) -> Page:
+) -> Figure:
     """Draw two maps, their difference, and that over the first one's std.
 
     All of it within the box that both cover. First row: extinction along z, over the
@@ -218,72 +294,125 @@ def compare(
         )
     part = cut_box(cube, **{name: shared[name] for name in AXES if name != axis})
     second = regridded(other, part, factor)
-    own, named = density_name(cube.arrays), band_of(cube.meta)
-    short = [name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in names]
+    own, band = density_name(cube.arrays), band_of(cube.meta)
     # Extinctions between the centres of cells along z.
     held, theirs = cut_box(part, z=(low, high)), cut_box(second, z=(low, high))
     through, std = integral(held, own, "z"), None
     if columns is not None:
         kept = np.ix_(np.isin(cube.y, part.y), np.isin(cube.x, part.x))
         through, std = columns.arrays["mean"][kept], columns.arrays["std"][kept]
-    above = _row(
-        {"cube": part, "along": "z", "seen": crossed(held, "z", (low, high))},
-        through,
-        integral(theirs, "density", "z"),
-        std,
-        names=short,
-        label=extinction_label(named),
-        log=log,
-    )
     plane = plane_of(part, own, axis, at)
-    unit, label = density_label(plane, part.unit, named)
-    below = _row(
-        {"cube": part, "along": axis, "seen": plane_seen(part, axis, at)},
-        plane * unit,
-        plane_of(second, "density", axis, at) * unit,
-        None,
-        names=short,
-        label=label,
-        log=log,
-    )
+    unit, density = density_label(plane, part.unit, band)
+    beside = plane_of(second, "density", axis, at) * unit
+    column, seen = extinction_label(band), crossed(held, "z", (low, high))
+    rows = [
+        ("z", seen, through, integral(theirs, "density", "z"), column),
+        (axis, plane_seen(part, axis, at), plane * unit, beside, density),
+    ]
+    first, last = (n if len(n) <= _LETTERS else f"{n[:_LETTERS]}…" for n in names)
+    panels = []
+    for along, seen, mine, its, label in rows:
+        value = colour_scale("value", mine, its, seen=seen, log=log)
+        apart = mine - its
+        difference = colour_scale("difference", apart, seen=seen)
+        panels += [
+            Panel(cube=part, along=along, seen=seen, image=image, scale=scale, label=t)
+            for image, scale, t in (
+                (mine, value, f"{first}\n{label}"),
+                (its, value, f"{last}\n{label}"),
+                (apart, difference, f"difference\n{label[label.rindex('[') :]}"),
+            )
+        ]
     times = f" × {factor:g}" if factor != 1.0 else ""
     place = getattr(part, axis)[nearest(part, axis, at)]
-    steps = dict.fromkeys(row[0].step_text for row in (above, below))
+    steps = (f"{p.step * p.unit[0]:.4g} {p.unit[1]}" for p in panels[::3])
     notes = [
         f"differences: {names[0]} minus {names[1]}{times}",
-        *([f"σ: std of {names[0]}"] if len(above) > len(below) else []),
         f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
         f"below: ${axis}$ = {signed_text(place)} pc",
-        f"circles every {' and '.join(steps)}",
-    ]
-    panels = [*above, *below, *[None] * (len(above) - len(below))]
-    return draw_panels(panels, notes, width=width, columns=len(above), small=True)
-
-
-def _row(
-    plane: dict[str, Any],
-    first: np.ndarray,
-    second: np.ndarray,
-    std: np.ndarray | None,
-    *,
-    names: list[str],
-    label: str,
-    log: bool,
-) -> list[Panel]:
-    """Return panels of two images, their difference, and that over a std if known."""
-    seen, difference = plane["seen"], first - second
-    value = colour_scale("value", first, second, seen=seen, log=log)
-    shown = [
-        (first, value, f"{names[0]}\n{label}"),
-        (second, value, f"{names[1]}\n{label}"),
-        (
-            difference,
-            colour_scale("difference", difference, seen=seen),
-            f"difference\n{label[label.rindex('[') :]}",
-        ),
+        f"circles every {' and '.join(dict.fromkeys(steps))}",
     ]
     if std is not None and np.isfinite(std).any():
-        sigmas = ratio(difference, std)
-        scale = colour_scale("deviation", sigmas)
-        shown.append((sigmas, scale, "difference / $\\sigma$"))
-    return [Panel(image=i, scale=s, label=text, **plane) for i, s, text in shown]
+        image, label = ratio(panels[2].image, std), "difference / $\\sigma$"
+        scale = colour_scale("deviation", image)
+        panels.insert(3, replace(panels[2], image=image, scale=scale, label=label))
+        notes.insert(1, f"σ: std of {names[0]}")
+    return _drawn(panels, notes, width=width, columns=-(-len(panels) // 2), small=True)
+
+
+def _drawn(
+    panels: Sequence[Panel],
+    notes: Sequence[str],
+    *,
+    width: float,
+    columns: int,
+    small: bool = False,
+) -> Figure:
+    """Draw a page of panels, row by row, with ``notes`` at the top.
+
+    Fewer ``columns`` where the page is narrow or panels are flat; a single panel has a
+    narrower page. ``small`` panels have fewer numbers.
+    """
+    flat = panels[0].aspect <= _FLAT
+    if width < (_PAIRS if small else NARROW):
+        columns = columns // 2 if small else 1
+    elif flat and not small:
+        columns = 1
+    elif len(panels) == 1:
+        width = min(width, (SINGLE + DOUBLE) / 2)
+    if not small and any(p.seen is not None and not p.seen.all() for p in panels):
+        notes = [*notes, _UNSEEN]
+    column = (width - _BESIDE) / columns
+    size = SMALL if small else NORMAL
+    labels = [wrapped(panel.label, column, size) for panel in panels]
+    height = column * max(panel.aspect for panel in panels) + _ABOVE
+    height += _LINE * max(label.count("\n") for label in labels)
+    figure, every = page(len(panels), columns, width=width, height=height, notes=notes)
+    for number, (axes, panel, label) in enumerate(zip(every, panels, labels)):
+        factor, unit = panel.unit
+        left, right, bottom, top = extent = [edge * factor for edge in panel.extent]
+        pixels = {"origin": "lower", "extent": extent, "interpolation": "nearest"}
+        shown = panel.scale.shown(panel.image)
+        image = axes.imshow(shown, **pixels, **panel.scale.look)
+        axes.plot(0, 0, "o", mfc="white", mec="black", ms=4.5, mew=0.7)
+        axes.plot(0, 0, "o", color="black", ms=1.2)
+        axes.set(xlim=(left, right), ylim=(bottom, top))
+        _draw_circles(axes, panel, named=not small)
+        ticks = 4 if small else 6
+        axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
+        ticks = 3 if flat and not small else ticks
+        axes.yaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
+        add_bar(axes, image, panel.scale, label, few=small)
+        if panel.seen is not None and not panel.seen.all():
+            rows, cells = panel.seen.shape
+            x, y = (
+                np.linspace(left, right, cells + 1),
+                np.linspace(bottom, top, rows + 1),
+            )
+            veil(axes, ~panel.seen, x, y)
+        names = [f"${name}$ [{unit}]" for name in AXES if name != panel.along]
+        if not small and columns < 3:
+            towards = [_TOWARDS[name] for name in AXES if name != panel.along]
+            names[0] += f"  (towards {towards[0]} $\\rightarrow$)"
+            names[1] += "" if flat else f"  (towards {towards[1]} $\\rightarrow$)"
+        axes.set(xlabel=names[0], ylabel="" if number % columns else names[1])
+        if number % columns and panel.extent == panels[0].extent:
+            # The numbers of the first panel serve the row.
+            axes.tick_params(labelleft=False)
+    return figure
+
+
+def _draw_circles(axes: Axes, panel: Panel, *, named: bool) -> None:
+    """Draw circles around the Sun, with names along the diagonal where they fit."""
+    factor, unit = panel.unit
+    _, right, _, top = panel.extent
+    for radius in np.arange(panel.step, 1.42 * max(map(abs, panel.extent)), panel.step):
+        circle = Circle((0, 0), radius * factor, fill=False, lw=0.4, alpha=0.55)
+        circle.set_linestyle((0, (5, 4)))
+        axes.add_patch(circle)
+        up = min(radius * np.sin(np.pi / 4), 0.65 * top)
+        across = np.sqrt(radius**2 - up**2)
+        if named and 0 < across < 0.86 * right and 0 < up < 0.93 * top:
+            look = {"ha": "center", "va": "center", "path_effects": outline(1.6)}
+            name = f"{radius * factor:.4g} {unit}"
+            axes.text(across * factor, up * factor, name, fontsize=SMALL - 1, **look)

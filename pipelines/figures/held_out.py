@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,9 +17,9 @@ from pipelines.figures.style import (
     GREEN,
     ORANGE,
     RANGE,
-    SMALL,
     label,
     note,
+    styled,
 )
 from pipelines.run.held_out import HeldOut
 
@@ -50,12 +51,11 @@ def observed(axes: Axes, stars: HeldOut) -> None:
         rasterized=True,
     )
     axes.plot([low, high], [low, high], color=BLACK, linewidth=0.9)
-    axes.set_xlim(low, high)
-    axes.set_ylim(low, high)
-    out = ~((mean <= high) & (stars.observed <= high))
-    out |= (mean < low) | (stars.observed < low)
+    axes.set(xlim=(low, high), ylim=(low, high))
+    both = np.stack([mean, stars.observed])
+    out = ((both < low) | ~(both <= high)).any(axis=0)
     label(axes, "extinction of the map [mag]", "observed extinction [mag]")
-    note(axes, f"{int(out.sum())} of {len(out)} stars outside the panel")
+    note(axes, f"{int(out.sum())} of {len(mean)} stars outside the panel")
 
 
 def z_scores(axes: Axes, z: np.ndarray) -> None:
@@ -65,7 +65,7 @@ def z_scores(axes: Axes, z: np.ndarray) -> None:
     axes.hist(z, edges.tolist(), weights=weights, color=BLUE, alpha=0.6, label="stars")
     fine = np.linspace(-_Z, _Z, 201)
     axes.plot(fine, norm.pdf(fine), color=ORANGE, linewidth=1.4, label="normal")
-    axes.legend(fontsize=SMALL, frameon=False)
+    axes.legend()
     axes.set_xlim(-_Z, _Z)
     label(axes, "z-score", "probability density")
     note(axes, f"{int((np.abs(z) > _Z).sum())} beyond ±{_Z:g}")
@@ -86,22 +86,15 @@ def coverage(axes: Axes, whole: Calibration) -> None:
 
 def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
     """Draw RMSE, robust scatter and bias by bins of what ``name`` says."""
-    place, half = _places(bins)
     for colour, marker, what, value in _ERRORS:
-        axes.errorbar(
-            place,
-            [value(each.calibration) for each in bins],
-            xerr=half,
-            fmt=marker,
-            color=colour,
-            label=what,
-            markersize=4,
-        )
+        values = np.array([value(each.calibration) for each in bins])
+        _points(axes, bins, values, fmt=marker, color=colour, label=what)
     axes.axhline(0.0, color="0.6", linewidth=0.6)
     _legend_above(axes)
     label(axes, name, "observed minus map [mag]")
 
 
+@styled
 def alone(draw: Callable[[Axes], None], *, height: float = 3.4) -> Figure:
     """Draw one panel as a figure."""
     figure = Figure(figsize=(4.4, height), layout="constrained")
@@ -109,25 +102,18 @@ def alone(draw: Callable[[Axes], None], *, height: float = 3.4) -> Figure:
     return figure
 
 
+@styled
 def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
     """Draw held fractions of every level, which are lines, above errors, by bins."""
     figure = Figure(figsize=(4.4, 5.0), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
-    place, half = _places(bins)
-    for number, each in enumerate(bins[0].calibration.coverage):
-        found = [one.calibration.coverage[number] for one in bins]
-        colour = _SHADES[number % len(_SHADES)]
-        upper.errorbar(
-            place,
-            [100 * c.held for c in found],
-            xerr=half,
-            yerr=[100 * c.error for c in found],
-            fmt=_MARKERS[number % len(_MARKERS)],
-            markersize=4,
-            color=colour,
-            label=f"{each.level:.0%}",
-        )
-        upper.axhline(100 * each.level, color=colour, linewidth=0.8)
+    levels = zip(*(each.calibration.coverage for each in bins), strict=True)
+    for found, colour, marker in zip(levels, _SHADES, _MARKERS):
+        held, error = 100 * np.array([(c.held, c.error) for c in found]).T
+        level = f"{found[0].level:.0%}"
+        look = {"fmt": marker, "color": colour, "label": level}
+        _points(upper, bins, held, yerr=error, **look)
+        upper.axhline(100 * found[0].level, color=colour, linewidth=0.8)
     upper.set_ylim(top=103)
     _legend_above(upper)
     label(upper, "", "stars inside [%]")
@@ -135,21 +121,14 @@ def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
     return figure
 
 
+def _points(axes: Axes, bins: Sequence[Bin], values: np.ndarray, **look: Any) -> None:
+    """Draw values at the middles of bins, which are as wide as their bars."""
+    low, high = np.array([(one.low, one.high) for one in bins]).T
+    middle, half = (low + high) / 2, (high - low) / 2
+    axes.errorbar(middle, values, xerr=half, markersize=4, **look)
+
+
 def _legend_above(axes: Axes) -> None:
     """Draw a legend above the panel, where it covers no point."""
-    axes.legend(
-        fontsize=SMALL,
-        frameon=False,
-        ncols=5,
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        borderaxespad=0.1,
-        handletextpad=0.2,
-        columnspacing=1.2,
-    )
-
-
-def _places(bins: Sequence[Bin]) -> tuple[np.ndarray, np.ndarray]:
-    """Return middles and half widths of the bins."""
-    low, high = np.array([(one.low, one.high) for one in bins]).T
-    return (low + high) / 2, (high - low) / 2
+    place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.1}
+    axes.legend(ncols=5, handletextpad=0.2, columnspacing=1.2, **place)

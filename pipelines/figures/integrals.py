@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -23,14 +23,14 @@ _PANELS = {
     "truth": ("density", "value", "extinction"),
     "std": ("std", "error", "std of the extinction"),
 }
-# A std over the median above which the std tells of a tail.
+# A std over the median above which the std is that of a tail.
 _TAIL = 0.5
 # Finest cells across the figure of a slice, at most.
 _MOST_CELLS = 1500
 
 
 class Shown(NamedTuple):
-    """What a panel draws: its kind of `colour_scale`, its image and its label."""
+    """The kind of `colour_scale` of a panel, its image and its label."""
 
     kind: str
     image: np.ndarray
@@ -62,8 +62,7 @@ def extinction_panels(arrays: Mapping[str, np.ndarray], band: str) -> dict[str, 
     }
     if "std" in known:
         what = "std of ln(extinction)" if "p16" in arrays else "std / extinction"
-        error = relative_error(arrays.__getitem__, arrays)
-        known["relative error"] = Shown("ratio", error, what)
+        known["relative error"] = Shown("ratio", relative_error(arrays), what)
     return known
 
 
@@ -93,17 +92,15 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
     return np.where(known, top / np.where(known, bottom, 1.0), np.nan)
 
 
-def relative_error(
-    take: Callable[[str], np.ndarray], names: Collection[str]
-) -> np.ndarray:
-    """Return the relative error of the arrays ``names``, which ``take`` reads.
+def relative_error(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the relative error by arrays of statistics.
 
     For a log-normal ``ln(p84 / p16) / 2``, the std of the logarithm (std over median
-    has a long tail that tells little); else std over mean.
+    has a long tail that says little); else std over mean.
     """
-    if "p16" in names and "p84" in names:
-        return np.log(ratio(take("p84"), take("p16"))) / 2
-    return ratio(take("std"), take("mean"))
+    if "p16" in arrays and "p84" in arrays:
+        return np.log(ratio(arrays["p84"], arrays["p16"])) / 2
+    return ratio(arrays["std"], arrays["mean"])
 
 
 def tells_more(arrays: Mapping[str, np.ndarray], seen: np.ndarray | None) -> bool:

@@ -26,69 +26,58 @@ from pipelines.maps.places import Places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotOptions:
-    """How figures are drawn.
-
-    Parameters
-    ----------
-    distances
-        Of the sky maps [pc]; chosen by itself if ``None``.
-    axis, at
-        The plane of the slice: ``x``, ``y`` or ``z``, and where on it [pc].
-    directions
-        Of the lines of sight, ``l, b`` [deg]; chosen by themselves if ``None``.
-    nside
-        Of the sky maps.
-    other, factor, other_integrated
-        A second map to compare with, whatever `pipelines.maps.opening.open_other`
-        opens, and what its values are multiplied by: from its band to that of the
-        first; if ``None``, it is converted where both are known. Of the package
-        dustmaps, whether it gives extinctions from the observer.
-    band, declare_band, curve, r_v
-        The band that all is converted to, and by what (`pipelines.bands`);
-        ``declare_band`` states the map's own where that is not known.
-    width
-        Of the page [mm].
-    log
-        Logarithmic colours; if ``None`` only where the edge-on view needs them.
-    within
-        How far the edge-on view looks on either side of the Sun [pc]; the whole box,
-        or 500 pc where that is wide, if ``None``. How far from the Sun a slice shows,
-        and the view of the Sun's neighbourhood: an eighth of the box if ``None``.
-    dpi
-        Dots per inch of what is no line or letter.
-    panel
-        The only panel to draw of face-on, near, edge-on, slice and sky: ``mean``,
-        ``median``, ``std``, ``relative error``, as far as a figure has them.
-    vmin, vmax, cmap
-        Limits and colour map of these figures' map, or of their ``panel``.
-    """
+    """How figures are drawn; what is ``None`` is chosen by what the map holds."""
 
     distances: Sequence[float] | None = None
-    axis: str = "z"
-    at: float = 0.0
-    directions: Directions | None = None
+    """Distances of the sky maps [pc]."""
     nside: int | None = None
+    """HEALPix resolution of the sky maps."""
+    axis: str = "z"
+    """Axis at right angles to the slice."""
+    at: float = 0.0
+    """Place of the slice on this axis [pc]."""
+    directions: Directions | None = None
+    """Lines of sight ``l, b`` [deg]."""
     other: str | Path | None = None
+    """Second map to compare with, as `pipelines.maps.opening.open_other` takes it."""
     factor: float | None = None
+    """Factor from its band to that of the first; if ``None``, known bands are
+    converted."""
     other_integrated: bool | None = None
+    """``True`` if it gives extinctions from the observer, ``False`` if densities."""
     band: str | None = None
+    """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
+    """The map's own band, where it is not known."""
     curve: str | None = None
+    """Extinction curve of the conversion."""
     r_v: float | None = None
+    """R_V of the conversion."""
     width: float = DOUBLE
+    """Width of the page [mm]."""
     log: bool | None = None
+    """Logarithmic colours; if ``None`` only where the edge-on view needs them."""
     within: float | None = None
+    """Distance from the Sun [pc] to which the edge-on view looks on either side (500 of
+    a wide box), a slice shows, and the view of the neighbourhood (an eighth of the
+    box)."""
     dpi: float = 300.0
+    """Dots per inch of all but lines and letters."""
     panel: str | None = None
+    """The only panel to draw of face-on, near, edge-on, slice and sky: ``mean``,
+    ``median``, ``std``, ``relative error``, as far as a figure has them."""
     vmin: float | None = None
+    """Lower limit of the colours of these figures' map, or of their ``panel``."""
     vmax: float | None = None
+    """Upper limit of the same."""
     cmap: str | None = None
+    """Colour map of the same, by matplotlib's name."""
 
 
-def _look(options: PlotOptions, *, log: bool | None = False) -> dict[str, Any]:
+def _look(options: PlotOptions) -> dict[str, Any]:
     names = ("width", "panel", "vmin", "vmax", "cmap")
     look = {name: getattr(options, name) for name in names}
-    return {**look, "log": log if options.log is None else options.log}
+    return {**look, "log": bool(options.log)}
 
 
 def _face_on(source: Answers, options: PlotOptions) -> Figure:
@@ -107,12 +96,13 @@ def _near(source: Answers, options: PlotOptions) -> Figure:
 def _edge_on(source: Answers, options: PlotOptions) -> Figure:
     cube, within = source.cube(), options.within
     columns = source.columns("y", near_the_sun(cube.y, within))
-    return edge_on(cube, columns, within=within, **_look(options, log=None))
+    look = {**_look(options), "log": options.log}
+    return edge_on(cube, columns, within=within, **look)
 
 
 def _sky(source: Answers, options: PlotOptions) -> Figure:
     maps = source.sky_maps(options.distances, options.nside)
-    return sky(maps, distances=options.distances, dpi=options.dpi, **_look(options))
+    return sky(maps, distances=options.distances, **_look(options))
 
 
 def _lines(source: Answers, options: PlotOptions) -> Figure:
@@ -121,11 +111,11 @@ def _lines(source: Answers, options: PlotOptions) -> Figure:
 
 
 def _slice(source: Answers, options: PlotOptions) -> Figure:
-    plane, cube = {"axis": options.axis, "at": options.at}, source.cube()
+    cube = source.cube()
     if options.within is not None:
         near = (-options.within, options.within)
         cube = cut_box(cube, **{name: near for name in AXES if name != options.axis})
-    return density_slice(cube, **plane, **_look(options))
+    return density_slice(cube, axis=options.axis, at=options.at, **_look(options))
 
 
 def _compare(source: Answers, options: PlotOptions) -> Figure:
@@ -200,7 +190,7 @@ def plot(
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw a run or an exported map into a folder; figures there are replaced.
 
-    Returns the files, and why figures that nobody asked for were left out.
+    Return the files, and why figures that were not named were left out.
 
     Parameters
     ----------

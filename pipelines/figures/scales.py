@@ -5,6 +5,7 @@ Limits are percentiles, robust to outliers; arrows on the colour bar mark values
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +13,16 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
-from matplotlib.ticker import (
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullLocator,
-    ScalarFormatter,
-)
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from pipelines.base.errors import InputError
-from pipelines.figures.style import HATCH, INCH, NORMAL, SMALL, axes_width
+from pipelines.figures.style import NORMAL, RANGE, SMALL, TICKS
 
 UNMAPPED = "0.72"
-# Thickness of a colour bar; narrower ones than the second have fewer numbers [mm].
-_BAR, _FEW = 2.0, 42.0
+# Thickness of a colour bar, and its distance above or below a panel [inch].
+_BAR, _ABOVE, _BELOW = 0.08, 0.05, 0.12
 _LEVELS = 512
-_ROBUST = (0.5, 99.5)
 _HIGH = 99.0
 _DECADES = 3.0
 # The 99th percentile over the median above which colours are logarithmic.
@@ -39,7 +34,6 @@ _COLOURS = {"error": "YlGnBu", "ratio": "BuPu", "spread": "cividis"}
 STEPS = [1, 2, 2.5, 5, 10]
 # How opaque the white is over what no sight line passes.
 _PALE = 0.68
-Extent = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +44,16 @@ class Scale:
     norm: Normalize
     extend: str
 
-    def draw(self, axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> Any:
-        """Draw an image; on a logarithmic scale values <= 0 get the lowest colour."""
+    @property
+    def look(self) -> dict[str, Any]:
+        """Keywords of ``imshow`` and ``pcolormesh``."""
+        return {"cmap": self.cmap, "norm": self.norm}
+
+    def shown(self, image: np.ndarray) -> np.ndarray:
+        """Return what is drawn: on a logarithmic scale values <= 0 as the lowest."""
         if isinstance(self.norm, LogNorm):
-            image = np.where(image <= 0, float(self.norm.vmin or 1.0) / 10, image)
-        return axes.imshow(
-            image,
-            origin="lower",
-            extent=extent,
-            cmap=self.cmap,
-            norm=self.norm,
-            interpolation="nearest",
-        )
+            return np.where(image <= 0, float(self.norm.vmin or 1.0) / 10, image)
+        return image
 
 
 def colour_scale(
@@ -73,7 +65,7 @@ def colour_scale(
     vmax: float | None = None,
     cmap: str | None = None,
 ) -> Scale:
-    """One scale for all ``images``.
+    """Return one scale for all ``images``.
 
     Parameters
     ----------
@@ -98,12 +90,8 @@ def colour_scale(
     InputError
         If the limits leave no range, or there is no such colour map.
     """
-    every = _finite(images)
-    shown = every
-    if seen is not None and seen.any():
-        shown = _finite([image[seen] for image in images])
-    log = log and kind in ("value", "error")
-    low, high = _limits(shown, kind, log=log)
+    every, log = _finite(images), log and kind in ("value", "error")
+    low, high = _limits(_finite(images, seen), kind, log=log)
     low, high = low if vmin is None else vmin, high if vmax is None else vmax
     if not low < high or (log and low <= 0):
         least = "above 0 and " if log else ""
@@ -118,92 +106,91 @@ def colour_scale(
     colours = mpl.colormaps[cmap or _COLOURS.get(kind, "RdBu_r")]
     if cmap is None and kind == "value":
         colours = _signed(0.0, 1.0) if log else _signed(low, high)
-    below = bool(every.size) and every.min() < low
-    beyond = bool(every.size) and every.max() > high
+    below, beyond = bool((every < low).any()), bool((every > high).any())
     if low == -high:
         below = beyond = below or beyond
-    extend = "max" if beyond else "neither"
-    if below:
-        extend = "both" if beyond else "min"
     return Scale(
         cmap=colours.with_extremes(bad=UNMAPPED, under=colours(0)),
         norm=LogNorm(low, high) if log else Normalize(low, high),
-        extend=extend,
+        extend=("neither", "max", "min", "both")[2 * below + beyond],
     )
 
 
 def add_bar(
-    drawn: Any, scale: Scale, label: str, *, away: float, share: float = 1.0, few=False
+    axes: Axes,
+    image: Any,
+    scale: Scale,
+    label: str,
+    *,
+    below: bool = False,
+    share: float = 1.0,
+    few: bool = False,
 ) -> None:
-    """Add a horizontal colour bar above a panel, or below it if ``away`` < 0 [mm]."""
-    axes = drawn.axes
-    axes.apply_aspect()
-    tall = axes.get_position().height * axes.figure.get_figheight() * INCH
-    lower = 1 + away / tall if away > 0 else (away - _BAR) / tall
-    bar = axes.figure.colorbar(
-        drawn,
-        cax=axes.inset_axes(((1 - share) / 2, lower, share, _BAR / tall)),
+    """Add a horizontal colour bar above or below a panel, over a share of its width.
+
+    ``few`` numbers and smaller letters stand at small bars.
+    """
+    figure: Any = axes.figure
+    panel: Any = axes.transAxes
+    low, high = scale.norm.vmin or 0.0, scale.norm.vmax or 0.0
+    if low < 0 and low != -high:
+        label += ", blue: negative"
+    # In inches from the panel's edge, whatever size its page gives it.
+    edge = ScaledTranslation(0.0, 0.0 if below else 1.0, panel)
+    inches = figure.dpi_scale_trans + edge
+    place = blended_transform_factory(panel, inches)
+    bounds = (0.5 - share / 2, -_BAR - _BELOW if below else _ABOVE, share, _BAR)
+    bar = figure.colorbar(
+        image,
+        cax=axes.inset_axes(bounds, transform=place),
         orientation="horizontal",
         extend=scale.extend,
         extendfrac=0.03,
-        ticklocation="top" if away > 0 else "bottom",
+        ticklocation="bottom" if below else "top",
     )
-    low, high = float(scale.norm.vmin or 0.0), float(scale.norm.vmax or 0.0)
-    if low < 0 and low != -high:
-        label += ", blue: negative"
-    bar.set_label(label, fontsize=SMALL if few else NORMAL, labelpad=3.0)
-    bar.ax.tick_params(labelsize=SMALL, width=0.5, length=2.0, pad=1.5)
+    bar.set_label(label, fontsize=SMALL if few else NORMAL, labelpad=3.5)
+    bar.ax.tick_params(**TICKS)
     bar.outline.set_linewidth(0.5)
     axis = bar.ax.xaxis
-    few = few or axes_width(bar.ax) < _FEW
-    axis.set_major_locator(MaxNLocator(3 if few else 5, steps=STEPS))
     if isinstance(scale.norm, LogNorm):
         decades = np.log10(high / low)
         steps = (1, 2, 5) if decades < 1.7 else (1, 3) if decades < 2.5 else (1,)
         axis.set_major_locator(LogLocator(subs=steps))
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_major_formatter("{x:g}")
     else:
+        axis.set_major_locator(MaxNLocator(3 if few else 5, steps=STEPS))
         # Without a common factor, which would stand on the bar's label.
-        plain = ScalarFormatter(useOffset=False)
-        plain.set_scientific(False)
-        axis.set_major_formatter(plain)
+        bar.ax.ticklabel_format(axis="x", style="plain", useOffset=False)
 
 
-def veil(axes: Axes, hidden: np.ndarray, extent: Extent, clip: Any = None) -> None:
-    """Pale and hatch where ``hidden`` (up, across) is true."""
-    white = np.ones((*hidden.shape, 4))
-    white[..., 3] = _PALE * hidden
-    pale = axes.imshow(
-        white, origin="lower", extent=extent, interpolation="nearest", zorder=0.5
-    )
-    left, right, bottom, top = extent
-    rows, columns = hidden.shape
+def veil(axes: Axes, hidden: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Pale and hatch cells where ``hidden`` (up, across) is true, with these edges."""
+    white = np.ma.masked_equal(hidden.astype(float), 0.0)
+    pale = {"cmap": ListedColormap(["white"]), "alpha": _PALE, "rasterized": True}
+    axes.pcolormesh(x, y, white, zorder=0.5, **pale)
     # Twice every edge: hatching begins where cells do, not at their centres.
-    edges = np.linspace(left, right, columns + 1), np.linspace(bottom, top, rows + 1)
-    places = [np.repeat(each, 2)[1:-1] for each in edges]
+    edges = (np.repeat(each, 2)[1:-1] for each in (x, y))
     doubled = hidden.repeat(2, axis=0).repeat(2, axis=1)
-    with mpl.rc_context({"hatch.linewidth": HATCH}):
-        hatched = axes.contourf(
-            *places, doubled, levels=[0.5, 1.5], colors="none", hatches=["////"]
-        )
-    hatched.set_edgecolor((0.5, 0.5, 0.5, 0.7))
-    hatched.set_linewidth(0.0)
-    if clip is not None:
-        pale.set_clip_path(clip)
-        hatched.set_clip_path(clip)
+    hatched = axes.contourf(
+        *edges, doubled, levels=[0.5, 1.5], colors="none", hatches=["////"]
+    )
+    hatched.set(edgecolor=(0.5, 0.5, 0.5, 0.7), linewidth=0.0)
 
 
 def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
     """Return whether the range of the seen values is too wide for linear colours."""
-    shown = _finite([image if seen is None or not seen.any() else image[seen]])
+    shown = _finite([image], seen)
     if not shown.size or shown.min() <= 0:
         return False
     low, high = np.percentile(shown, (50, 99))
     return bool(high > _LARGE * low)
 
 
-def _finite(images: Any) -> np.ndarray:
+def _finite(images: Sequence[np.ndarray], seen: np.ndarray | None = None) -> np.ndarray:
+    """Return the finite values, of the seen cells if there are any."""
+    if seen is not None and seen.any():
+        images = [image[seen] for image in images]
     return np.concatenate([image[np.isfinite(image)] for image in images])
 
 
@@ -211,27 +198,25 @@ def _limits(finite: np.ndarray, kind: str, *, log: bool) -> tuple[float, float]:
     """Return the limits of a kind, robust against outliers."""
     if log:
         positive = finite[finite > 0] if (finite > 0).any() else np.array([0.1, 1.0])
-        low, high = np.percentile(positive, _ROBUST).tolist()
+        low, high = np.percentile(positive, RANGE).tolist()
         low = max(low, high / 10**_DECADES)
         return (low, high) if low < high else (low / 2, high * 2)
     if not finite.size:
-        low, high = 0.0, 1.0
-    elif kind in ("value", "spread"):
-        low, high = np.percentile(finite, _ROBUST).tolist()
-        if high == low:
-            low, high = min(0.0, float(finite.min())), max(0.0, float(finite.max()))
-        low, high = (low, high) if high > low else (0.0, 1.0)
-    else:
-        size = finite if kind in ("error", "ratio") else np.abs(finite)
-        low, high = 0.0, float(np.percentile(size, _HIGH)) or float(size.max()) or 1.0
-    if kind == "value":
-        return min(low, 0.0), max(high, 0.0)
-    if kind == "ratio":
-        return 0.0, min(high, _REACH)
-    if kind in ("difference", "deviation"):
-        high = _REACH if kind == "deviation" else high
-        return -high, high
-    return low, high
+        finite = np.array([0.0, 1.0])
+    if kind in ("value", "spread"):
+        low, high = np.percentile(finite, RANGE).tolist()
+        if low == high:
+            low, high = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+        if kind == "value":
+            low, high = min(low, 0.0), max(high, 0.0)
+        return (low, high) if low < high else (0.0, 1.0)
+    size = np.abs(finite)
+    high = float(np.percentile(size, _HIGH)) or float(size.max()) or 1.0
+    if kind == "deviation":
+        high = _REACH
+    elif kind == "ratio":
+        high = min(high, _REACH)
+    return (0.0 if kind in ("error", "ratio") else -high), high
 
 
 def _signed(low: float, high: float) -> Colormap:

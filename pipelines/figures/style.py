@@ -1,12 +1,14 @@
-"""What the figures share: pages and their panels, colours, labels, saving."""
+"""Style of all figures: colours, sizes, pages, labels with units, files."""
 
 from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Sequence
+from contextlib import ContextDecorator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -14,8 +16,7 @@ from astropy import units as u
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextToPath
+from matplotlib.transforms import Bbox
 
 from pipelines.bands import known_band
 from pipelines.base.errors import InputError
@@ -24,161 +25,99 @@ from pipelines.storage.atomic import atomic_file
 # Okabe and Ito's colours, which all kinds of colour vision tell apart.
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 BLACK = "#000000"
+# Sizes of letters [point].
 SMALL, NORMAL = 7.0, 8.0
-HATCH = 0.3
+TICKS = {"labelsize": SMALL, "width": 0.6, "length": 2.5, "pad": 2.0}
+STYLE: Any = {
+    "font.size": NORMAL,
+    "axes.titlesize": NORMAL,
+    "axes.labelpad": 2.0,
+    "axes.linewidth": 0.6,
+    "figure.titlesize": SMALL,
+    "hatch.linewidth": 0.3,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    # Text stays text, and the same figure is the same file.
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "dustmap",
+}
+styled = cast(ContextDecorator, mpl.rc_context(STYLE))
+"""Decorator of functions that draw or save: they do so in `STYLE`."""
 # Percentiles that a panel of stars or cells is fitted to.
 RANGE = (0.5, 99.5)
 # Widths of one and two columns of Astronomy & Astrophysics, and of pages below which
 # panels are stacked [mm].
 SINGLE, DOUBLE, NARROW = 88.0, 180.0, 120.0
 INCH = 25.4
-POINT = INCH / 72
-# Height of a line of the header and of a label [mm].
-_LINE, LABEL = 3.6, 3.4
-# The spaces of a text that are not within mathematics.
-_SPACES = re.compile(r" (?=(?:[^$]*\$[^$]*\$)*[^$]*$)")
+# Typical width of a letter over its size [mm/point], and of a formula [letters].
+_LETTER, _WIDE = 0.175, 4
+_FORMULA = re.compile(r"\$[^$]*\$")
 _FORMATS = ("png", "pdf", "svg")
 # Figures that reach so far are in kpc [pc]; densities whose 99th percentile is below
 # this [mag/pc] are in mag/kpc.
 _FROM_KPC, _FROM_MAG_PER_PC = 2000.0, 0.1
 
 
-class Page(Figure):
-    """A figure as wide as it will be printed: it is never cropped."""
-
-
-class Margins(NamedTuple):
-    """What labels, titles and colour bars take around a panel [mm].
-
-    ``left`` and ``right`` are the page's own, ``between`` lies between columns, and
-    ``top`` and ``bottom`` are those of every row.
-    """
-
-    left: float
-    right: float
-    between: float
-    top: float
-    bottom: float
-
-    def width(self, columns: int, page: float) -> float:
-        """Return the width of each of ``columns`` panels on a page [mm]."""
-        return (page - self.left - self.right - self.between * (columns - 1)) / columns
-
-    def wrapped(
-        self, texts: Sequence[str], columns: int, page: float, size: float
-    ) -> tuple[list[str], float]:
-        """Break texts to fit a panel; return them and the height they add [mm]."""
-        wide = self.width(columns, page) + self.between - 2.0
-        lines = [wrapped(text, wide, size) for text in texts]
-        return lines, LABEL * max(text.count("\n") for text in lines)
-
-
-def wrapped(text: str, width: float, size: float) -> str:
-    """Break a text of a size [point] into lines of at most a width [mm].
-
-    A word that is longer stays whole.
-    """
-    font, measure = FontProperties(size=size), TextToPath()
-
-    def wide(line: str) -> float:
-        mathematics = line.count("$") > 1
-        return POINT * measure.get_text_width_height_descent(line, font, mathematics)[0]
-
-    lines = []
-    for part in text.split("\n"):
-        line = ""
-        for word in _SPACES.split(part):
-            longer = f"{line} {word}".strip()
-            if line and wide(longer) > width:
-                lines.append(line)
-                longer = word
-            line = longer
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def rectangles(
+def page(
     count: int,
-    aspect: float,
-    margins: Margins,
-    *,
     columns: int,
-    width: float = DOUBLE,
+    *,
+    width: float,
+    height: float,
     notes: Sequence[str] = (),
-    header: float = 0.0,
-) -> tuple[Page, list[tuple[float, float, float, float]]]:
-    """Return a page and the places of its panels, row by row, in fractions of the page.
+    layout: Any = "compressed",
+    **axes: Any,
+) -> tuple[Figure, list[Any]]:
+    """Return a figure as it will be printed and its panels, row by row.
 
     Parameters
     ----------
-    aspect
-        Height over width of every panel.
     columns
         Panels side by side.
-    width
-        Of the page [mm]; its height follows.
+    width, height
+        Of the page and of a row [mm]; what stays empty of the height is not saved.
     notes
-        Written at the top, each on its own line where the page is narrow; lines that
-        are longer than the page are broken.
-    header
-        Height kept free at the top besides [mm].
+        Written at the top, each on its own line where the page is narrow.
+    axes
+        What kind of axes: ``subplot_kw`` of matplotlib.
     """
     rows = -(-count // columns)
-    left, _, between, top, bottom = margins
-    wide = margins.width(columns, width)
-    tall = wide * aspect
-    text = wrapped(("\n" if width < NARROW else "; ").join(notes), width - 4.0, SMALL)
-    header += 1.5 + _LINE * len(text.split("\n")) if text else 0.0
-    height = header + rows * (tall + top + bottom)
-    page = Page(figsize=(width / INCH, height / INCH))
+    text = wrapped(("\n" if width < NARROW else "; ").join(notes), width, SMALL)
+    tall = rows * height + 4.0 * text.count("\n") + 8.0
+    figure = Figure(figsize=(width / INCH, tall / INCH), layout=layout)
+    engine: Any = figure.get_layout_engine()
+    engine.set(w_pad=0.05, h_pad=0.05, wspace=0.02, hspace=0.02)
     if text:
-        page.text(0.5, 1 - 1.0 / height, text, ha="center", va="top", fontsize=SMALL)
-    places = []
-    for number in range(count):
-        row, column = divmod(number, columns)
-        lower = height - header - (row + 1) * (tall + top + bottom) + bottom
-        x = left + column * (wide + between)
-        places.append((x / width, lower / height, wide / width, tall / height))
-    return page, places
+        figure.suptitle(text)
+    panels = figure.subplots(rows, columns, squeeze=False, subplot_kw=axes).flat
+    for spare in panels[count:]:
+        spare.remove()
+    for each in panels[:count]:
+        each.tick_params(**TICKS)
+    return figure, list(panels[:count])
 
 
-def sheet(
-    count: int, aspect: float, margins: Margins, **options: Any
-) -> tuple[Page, list[Axes]]:
-    """Return a page and its panels with thin axes; options as in `rectangles`."""
-    page, places = rectangles(count, aspect, margins, **options)
-    panels = [page.add_axes(place) for place in places]
-    for axes in panels:
-        for side in axes.spines.values():
-            side.set_linewidth(0.6)
-        axes.tick_params(width=0.6, length=2.5, pad=2.0)
-    return page, panels
-
-
-def axes_width(axes: Axes) -> float:
-    """Return the width of a panel [mm]."""
-    return axes.get_window_extent().width / cast(Figure, axes.figure).dpi * INCH
+def wrapped(text: str, width: float, size: float = NORMAL) -> str:
+    """Break a text of a size [point] into lines of about a width [mm]."""
+    formulas, letters = _FORMULA.findall(text), max(int(width / _LETTER / size), 1)
+    # A formula is some letters wide, and stays whole.
+    lines = _FORMULA.sub("\0" * _WIDE, text).split("\n")
+    options: Any = {"break_long_words": False, "break_on_hyphens": False}
+    broken = "\n".join(textwrap.fill(line, letters, **options) for line in lines)
+    return re.sub("\0" * _WIDE, lambda _: formulas.pop(0), broken)
 
 
 def label(axes: Axes, x: str, y: str) -> None:
     """Name both axes."""
-    axes.set_xlabel(x, fontsize=NORMAL)
-    axes.set_ylabel(y, fontsize=NORMAL)
+    axes.set(xlabel=x, ylabel=y)
     axes.tick_params(labelsize=SMALL)
 
 
 def note(axes: Axes, text: str) -> None:
     """Write a remark in the upper left corner of a panel."""
-    axes.text(
-        0.03,
-        0.97,
-        text,
-        transform=axes.transAxes,
-        va="top",
-        fontsize=SMALL - 1,
-        color="0.3",
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
-    )
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
+    place = {"transform": axes.transAxes, "va": "top", "bbox": box}
+    axes.text(0.03, 0.97, text, fontsize=SMALL - 1, color="0.3", **place)
 
 
 def outline(width: float = 2.0) -> list[Any]:
@@ -233,6 +172,7 @@ def signed_text(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("-", "\N{MINUS SIGN}")
 
 
+@styled
 def save_figure(
     figure: Figure,
     path: str | os.PathLike[str],
@@ -242,9 +182,9 @@ def save_figure(
 ) -> None:
     """Save as PNG, PDF or SVG by the ending of ``path``, replacing it as a whole.
 
-    Text stays text in a PDF; no file holds the time, so that the same figure gives the
-    same file, with ``about`` as its description (in a PDF, its subject). A `Page` keeps
-    its width; any other figure is cropped to what is drawn.
+    The figure keeps its width and is as high as what is drawn. No file holds the time,
+    so that the same figure gives the same file, with ``about`` as its description (in a
+    PDF, its subject).
 
     Raises
     ------
@@ -262,13 +202,10 @@ def save_figure(
         metadata["CreationDate" if kind == "pdf" else "Date"] = None
     if about:
         metadata["Subject" if kind == "pdf" else "Description"] = about
-    cropped = None if isinstance(figure, Page) else "tight"
-    settings: Any = {
-        "pdf.fonttype": 42,
-        "svg.hashsalt": "dustmap",
-        "hatch.linewidth": HATCH,
-    }
-    with atomic_file(path, overwrite=True) as temporary, mpl.rc_context(settings):
-        figure.savefig(
-            temporary, format=kind, dpi=dpi, bbox_inches=cropped, metadata=metadata
-        )
+    figure.draw_without_rendering()
+    drawn, edge = figure.get_tightbbox(), 1.0 / INCH
+    bottom, top = drawn.y0 - edge, drawn.y1 + edge
+    box = Bbox.from_extents(0.0, bottom, figure.get_figwidth(), top)
+    with atomic_file(path, overwrite=True) as temporary:
+        options: Any = {"dpi": dpi, "bbox_inches": box, "metadata": metadata}
+        figure.savefig(temporary, format=kind, **options)

@@ -77,8 +77,7 @@ def cited_papers(block: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 
 def doi_of(paper: str) -> str:
     """Return the DOI in a reference; empty if it has none."""
-    found = re.search(r"10\.\d+(?:\.\d+)*/\S+", paper)
-    return found[0] if found else ""
+    return next(iter(re.findall(r"10\.\d+(?:\.\d+)*/\S+", paper)), "")
 
 
 def provenance_text(meta: dict[str, Any]) -> str:

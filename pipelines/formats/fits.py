@@ -133,7 +133,16 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
             )
         stream.seek(0)
         try:
-            hdus = _load(stream)
+            with warnings.catch_warnings():
+                # astropy only warns of a truncated file.
+                warnings.simplefilter("error")
+                hdus: Any = fits.open(stream, memmap=False, lazy_load_hdus=False)
+                hdus.verify("exception")
+            for index, hdu in enumerate(hdus):
+                _check_unit(stream, hdu, index)
+            expected, found = hdus[0].header.get("NEXTEND"), len(hdus) - 1
+            if expected != found:
+                raise ValueError(f"{found} extensions, where NEXTEND says {expected}")
         except (Warning, OSError, VerifyError, ValueError, TypeError, KeyError) as e:
             reason = " ".join(str(e).split()).rstrip(".")
             raise InputError(
@@ -143,32 +152,22 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
         yield hdus
 
 
-def _load(stream: BinaryIO) -> Any:
-    """Read all units; a ValueError says which fails its checks."""
-    with warnings.catch_warnings():
-        # astropy only warns of a truncated file.
-        warnings.simplefilter("error")
-        hdus: Any = fits.open(stream, memmap=False, lazy_load_hdus=False)
-        hdus.verify("exception")
-    for index, hdu in enumerate(hdus):
-        for keyword in ("CHECKSUM", "DATASUM"):
-            if keyword not in hdu.header:
-                raise ValueError(f"unit {index} has no {keyword}")
-        # Over the bytes themselves: astropy sums the header as it understood it, which
-        # leaves out what lies beyond the END card.
-        place = hdu.fileinfo()
-        start, end = place["hdrLoc"], place["datLoc"] + place["datSpan"]
-        count = (end - start) // 4
-        words = np.memmap(stream, dtype=">u4", mode="r", offset=start, shape=count)
-        # The FITS standard (4.4.2.7): the sum with end-around carry has all bits set.
-        if int(words.sum(dtype=np.uint64)) % _WHOLE:
-            raise ValueError(f"the checksum of unit {index} fails")
-    expected = hdus[0].header.get("NEXTEND")
-    if expected != len(hdus) - 1:
-        raise ValueError(
-            f"it has {len(hdus) - 1} extensions where its NEXTEND says {expected}"
-        )
-    return hdus
+def _check_unit(stream: BinaryIO, hdu: Any, index: int) -> None:
+    """Raise a ValueError unless a unit has checksums and they hold.
+
+    The sum is over the bytes themselves: astropy sums the header as it understood it,
+    which leaves out what lies beyond the END card.
+    """
+    for keyword in ("CHECKSUM", "DATASUM"):
+        if keyword not in hdu.header:
+            raise ValueError(f"unit {index} has no {keyword}")
+    place = hdu.fileinfo()
+    start, end = place["hdrLoc"], place["datLoc"] + place["datSpan"]
+    count = (end - start) // 4
+    words = np.memmap(stream, dtype=">u4", mode="r", offset=start, shape=count)
+    # The FITS standard (4.4.2.7): the sum with end-around carry has all bits set.
+    if int(words.sum(dtype=np.uint64)) % _WHOLE:
+        raise ValueError(f"the checksum of unit {index} fails")
 
 
 def write_fits(
@@ -196,7 +195,21 @@ def write_fits(
                 raise ValueError(f"array name {name!r} must be a lower-case identifier")
             data = np.asarray(array, dtype=np.float32)
             image = fits.ImageHDU(data, name=name.upper(), ver=version)
-            _describe(image.header, level, name)
+            unit, title = field_unit(name, level.unit), field_title(name)[:45]
+            image.header["BUNIT"] = (unit, title)
+            image.header["WCSNAME"] = "Heliocentric Galactic"
+            for number, axis in enumerate(AXES, start=1):
+                centres = getattr(level, axis)
+                step = (centres[-1] - centres[0]) / (len(centres) - 1)
+                image.header.update(
+                    {
+                        f"CTYPE{number}": (axis.upper(), FRAME["axes"][axis][:45]),
+                        f"CUNIT{number}": "pc",
+                        f"CRPIX{number}": (1.0, "centre of the first cell"),
+                        f"CRVAL{number}": (float(centres[0]), "[pc]"),
+                        f"CDELT{number}": (float(step), "[pc] cell size"),
+                    }
+                )
             images.append(image)
     write_hdus(path, images, cube.meta, _SUMMARY, overwrite=overwrite)
 
@@ -237,19 +250,6 @@ def _read_level(images: list[Any], meta: dict[str, Any], source: Path) -> Cube:
         return Cube(x=x, y=y, z=z, arrays=arrays, unit=units.pop(), meta=meta)
     except ValueError as error:
         raise InputError(f"{source} is no cube: {error}") from error
-
-
-def _describe(header: fits.Header, cube: Cube, name: str) -> None:
-    header["BUNIT"] = (field_unit(name, cube.unit), field_title(name)[:45])
-    header["WCSNAME"] = "Heliocentric Galactic"
-    for number, axis in enumerate(AXES, start=1):
-        centres = getattr(cube, axis)
-        step = (centres[-1] - centres[0]) / (len(centres) - 1)
-        header[f"CTYPE{number}"] = (axis.upper(), FRAME["axes"][axis][:45])
-        header[f"CUNIT{number}"] = "pc"
-        header[f"CRPIX{number}"] = (1.0, "centre of the first cell")
-        header[f"CRVAL{number}"] = (float(centres[0]), "[pc]")
-        header[f"CDELT{number}"] = (float(step), "[pc] cell size")
 
 
 def _read_axes(header: Any, source: Path) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ healpy's UNSEEN.
 from __future__ import annotations
 
 import os
-from itertools import pairwise
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,9 @@ _ROW = 1024
 # The FITS standard allows no more in one table.
 _MOST_COLUMNS = 999
 _CONVENTION = {"PIXTYPE": "HEALPIX", "COORDSYS": "G"}
+
+
+Named = dict[str, np.ndarray]
 
 
 class _Layout(NamedTuple):
@@ -110,28 +113,25 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
         If the file is absent, truncated, altered, not Galactic or not from this
         program.
     """
-    distances, columns, meta, _ = _read(Path(path), _SKY)
-    last_star = columns.pop(_LAST_STAR, None)
-    filled = [columns.pop(name) for name in [*columns] if name.startswith(_FILLED)]
-    arrays = _stacked(Path(path), columns, len(distances))
+    distances, arrays, beside, meta, _ = _read(Path(path), _SKY)
+    last_star = beside.pop(_LAST_STAR, None)
     return SkyMaps(
         distances=distances,
         arrays=arrays,
         last_star=None if last_star is None else last_star.astype(np.float64),
-        filled=np.stack(filled) if filled else None,
+        filled=np.stack(list(beside.values())) if beside else None,
         meta=meta,
     )
 
 
 def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
     """Read shells that :func:`write_shells` wrote; raises as `read_healpix`."""
-    edges, columns, meta, unit = _read(Path(path), _SHELLS)
-    arrays = _stacked(Path(path), columns, len(edges) - 1)
+    edges, arrays, _, meta, unit = _read(Path(path), _SHELLS)
     return ShellMaps(edges=edges, arrays=arrays, unit=unit, meta=meta)
 
 
 def _named(
-    arrays: dict[str, np.ndarray], labels: list[str], unit: str
+    arrays: Named, labels: list[str], unit: str
 ) -> dict[str, tuple[np.ndarray, str]]:
     """Name every map of arrays ``(n, npix)``, statistic by statistic."""
     if len(arrays) * len(labels) > _MOST_COLUMNS:
@@ -185,8 +185,11 @@ def _table(
 
 def _read(
     source: Path, layout: _Layout
-) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, Any], str]:
-    """Read distances [pc], columns in NESTED order, provenance, and the maps' unit."""
+) -> tuple[np.ndarray, Named, Named, dict[str, Any], str]:
+    """Read distances [pc], statistics, other columns, provenance and the maps' unit.
+
+    Statistics have shape ``(n, npix)``, the others ``(npix,)``, both in NESTED order.
+    """
     with open_checked(source) as hdus:
         meta = read_provenance(hdus[0].header, source)
         if len(hdus) != 2 or hdus[1].name != layout.table:
@@ -194,42 +197,33 @@ def _read(
                 f"{source}: expected one HEALPix table named {layout.table}"
             )
         table = hdus[1]
-        ordering = str(table.header.get("ORDERING"))
-        found = {key: table.header.get(key) for key in _CONVENTION}
         for keyword, expected in _CONVENTION.items():
-            if found[keyword] != expected:
+            if (found := table.header.get(keyword)) != expected:
                 raise InputError(
-                    f"{source}: {keyword} is {found[keyword]!r}, expected {expected!r}"
+                    f"{source}: {keyword} is {found!r}, expected {expected!r}"
                 )
-        if ordering.lower() not in ORDERINGS:
-            raise InputError(
-                f"{source}: ORDERING is {ordering!r}, expected {' or '.join(ORDERINGS)}"
-            )
-        distances: list[float] = []
-        while (
-            card := f"{layout.keyword}{len(distances) + layout.first}"
-        ) in table.header:
-            distances.append(float(table.header[card]))
-        columns = {}
+        ordering = str(table.header.get("ORDERING")).lower()
+        if ordering not in ORDERINGS:
+            named, known = ordering.upper(), " or ".join(ORDERINGS)
+            raise InputError(f"{source}: ORDERING is {named!r}, expected {known}")
+        cards = map(f"{layout.keyword}{{}}".format, count(layout.first))
+        cards = takewhile(table.header.__contains__, cards)
+        distances = np.array([float(table.header[card]) for card in cards])
+        columns, beside, units = {}, {}, set()
         for column in table.columns:
             values = np.ravel(table.data.field(column.name)).astype(np.float32)
             values = np.where(values == _UNSEEN, np.float32(np.nan), values)
-            if ordering.lower() == "ring":
+            if ordering == "ring":
                 values = np.asarray(healpy.reorder(values, r2n=True))
-            columns[str(column.name)] = values
-        beside = (_LAST_STAR, _FILLED)
-        units = {str(c.unit) for c in table.columns if not c.name.startswith(beside)}
-        if len(units) != 1:
-            raise InputError(f"{source}: expected maps in one unit, got {units}")
-        return np.array(distances), columns, meta, units.pop()
-
-
-def _stacked(
-    source: Path, columns: dict[str, np.ndarray], maps: int
-) -> dict[str, np.ndarray]:
-    """Stack the columns of each statistic, in the standard order: ``(n, npix)``."""
-    kind_of = {_head(kind): kind for kind in KINDS}
-    heads = [name.split("_")[0] for name in columns]
+            if column.name.startswith((_LAST_STAR, _FILLED)):
+                beside[column.name] = values
+            else:
+                columns[column.name] = values
+                units.add(str(column.unit))
+    if len(units) != 1:
+        raise InputError(f"{source}: expected maps in one unit, got {units}")
+    maps, kind_of = len(distances) + layout.first - 1, {_head(k): k for k in KINDS}
+    heads = [str(name).split("_")[0] for name in columns]
     names = [kind_of.get(head, head) for head in heads]
     kinds = tuple(dict.fromkeys(names))
     ordered = names == [kind for kind in kinds for _ in range(maps)]
@@ -238,8 +232,8 @@ def _stacked(
             f"{source}: {len(names)} columns of {', '.join(kinds)} for {maps} maps; "
             "expected a mean and a std for each, and maybe quantiles"
         )
-    values = np.stack(list(columns.values())).reshape(len(kinds), maps, -1)
-    return dict(zip(kinds, values))
+    stacked = np.stack(list(columns.values())).reshape(len(kinds), maps, -1)
+    return distances, dict(zip(kinds, stacked)), beside, meta, units.pop()
 
 
 def _head(kind: str) -> str:

@@ -7,6 +7,7 @@ image, of several a cube with the distance as its third axis.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,21 +30,6 @@ _SUMMARY = "Cumulative extinction from the Sun, on the pixels of an image"
 class Field:
     """A part of the sky on pixels.
 
-    Parameters
-    ----------
-    projection
-        One of `PROJECTIONS`: ``CAR`` is plate carrée, zenithal ones are ``ZEA``
-        (equal areas), ``TAN``, ``ARC``, ``SIN``, ``STG``; ``AIT`` and ``MOL`` show the
-        whole sky.
-    centre
-        Galactic ``l, b`` [deg].
-    size
-        Width and height [deg].
-    pixel
-        Side of a pixel [deg].
-    header
-        A FITS file, or a text file with header cards, that gives all of it instead.
-
     Raises
     ------
     InputError
@@ -51,10 +37,16 @@ class Field:
     """
 
     projection: str = "CAR"
+    """One of `PROJECTIONS`: ``CAR`` is plate carrée; ``ZEA`` (equal areas), ``TAN``,
+    ``ARC``, ``SIN``, ``STG`` are zenithal; ``AIT`` and ``MOL`` show the whole sky."""
     centre: tuple[float, float] = (0.0, 0.0)
+    """Galactic ``l, b`` [deg]."""
     size: tuple[float, float] | None = None
+    """Width and height [deg]."""
     pixel: float = 0.5
+    """Side of a pixel [deg]."""
     header: Path | None = None
+    """FITS file, or text file with header cards, that gives all of it instead."""
 
     def __post_init__(self) -> None:
         size = self.size or (1.0, 1.0)
@@ -75,7 +67,7 @@ class Field:
 
         That is (rows, columns).
         """
-        found = self._made() if self.header is None else _read_wcs(self.header)
+        found = _made(self) if self.header is None else _read_wcs(self.header)
         if np.prod(found.array_shape) > _MOST_PIXELS:
             raise InputError(
                 f"an image of {found.array_shape[1]} x {found.array_shape[0]} pixels "
@@ -84,22 +76,23 @@ class Field:
             )
         return found
 
-    def _made(self) -> Any:
-        whole = self.projection in _WHOLE
-        usual = (360.0, 180.0) if whole else (20.0, 20.0)
-        columns, rows = (max(round(s / self.pixel), 1) for s in (self.size or usual))
-        longitude, latitude = self.centre
-        wcs: Any = WCS(naxis=2)
-        wcs.wcs.ctype = [f"{axis}-{self.projection}" for axis in ("GLON", "GLAT")]
-        wcs.wcs.cunit = ["deg", "deg"]
-        wcs.wcs.cdelt = [-self.pixel, self.pixel]
-        # Cylindrical ones stay straight only about the equator.
-        wcs.wcs.crval = [longitude, 0.0 if whole else latitude]
-        below = latitude / self.pixel if whole else 0.0
-        wcs.wcs.crpix = [(columns + 1) / 2, (rows + 1) / 2 - below]
-        wcs.wcs.set()
-        wcs.array_shape = (rows, columns)
-        return wcs
+
+def _made(field: Field) -> Any:
+    whole = field.projection in _WHOLE
+    usual = (360.0, 180.0) if whole else (20.0, 20.0)
+    columns, rows = (max(round(s / field.pixel), 1) for s in field.size or usual)
+    longitude, latitude = field.centre
+    wcs: Any = WCS(naxis=2)
+    wcs.wcs.ctype = [f"{axis}-{field.projection}" for axis in ("GLON", "GLAT")]
+    wcs.wcs.cunit = ["deg", "deg"]
+    wcs.wcs.cdelt = [-field.pixel, field.pixel]
+    # Cylindrical ones stay straight only about the equator.
+    wcs.wcs.crval = [longitude, 0.0 if whole else latitude]
+    below = latitude / field.pixel if whole else 0.0
+    wcs.wcs.crpix = [(columns + 1) / 2, (rows + 1) / 2 - below]
+    wcs.wcs.set()
+    wcs.array_shape = (rows, columns)
+    return wcs
 
 
 def pixel_vectors(wcs: Any) -> np.ndarray:
@@ -139,17 +132,14 @@ def write_images(
     for name, array in arrays.items():
         header = wcs.to_header(relax=True)
         header["BUNIT"] = "mag"
-        image = array[0]
         if len(steps):
-            image = array
             header["WCSAXES"] = 3
             header["CTYPE3"], header["CUNIT3"] = "DIST", "pc"
             header["CRPIX3"], header["CRVAL3"] = 1.0, float(distances[0])
             header["CDELT3"] = float(steps[0])
         header["DIST"] = (float(distances[-1]), "[pc] extinction out to here")
-        units.append(
-            fits.ImageHDU(np.asarray(image, dtype=np.float32), header, name.upper())
-        )
+        image = np.asarray(array if len(steps) else array[0], dtype=np.float32)
+        units.append(fits.ImageHDU(image, header, name.upper()))
     write_hdus(path, units, meta, _SUMMARY, overwrite=overwrite)
 
 
@@ -159,25 +149,21 @@ def _read_wcs(path: Path) -> Any:
         raise InputError(f"{path} is no file: expected a FITS file, or header cards")
     with path.open("rb") as stream:
         start = stream.read(81)
-    headers: list[Any]
     try:
         # A text file of cards, too, begins with SIMPLE, but has lines.
         if start.startswith(b"SIMPLE  =") and b"\n" not in start[80:]:
             with fits.open(path) as hdus:
-                units: Any = hdus
-                headers = [unit.header for unit in units]
+                headers: list[Any] = [hdu.header for hdu in list[Any](hdus)]
         else:
             headers = [fits.Header.fromtextfile(str(path))]
     except (OSError, ValueError) as error:
         raise InputError(f"{path} holds no FITS header: {error}") from error
     for header in headers:
-        try:
+        with suppress(ValueError):
             wcs: Any = WCS(header, naxis=2)
-        except ValueError:
-            continue
-        if wcs.has_celestial and header.get("NAXIS1") and header.get("NAXIS2"):
-            wcs.array_shape = (int(header["NAXIS2"]), int(header["NAXIS1"]))
-            return wcs
+            if wcs.has_celestial and header.get("NAXIS1") and header.get("NAXIS2"):
+                wcs.array_shape = (int(header["NAXIS2"]), int(header["NAXIS1"]))
+                return wcs
     raise InputError(
         f"{path} has no header with a celestial WCS and a size: expected CTYPE1, "
         "CTYPE2, CRVAL, CRPIX, CDELT (or CD, PC) and NAXIS1, NAXIS2"

@@ -83,18 +83,24 @@ def write_zarr(
         names = [place.rstrip("/") for place in level_prefixes(attributes)]
         parts = [group.create_group(name) if name else group for name in names]
         for part, level in zip(parts, cube.levels, strict=True):
-            _write_cube(part, level)
+            for axis in AXES:
+                centres = np.asarray(getattr(level, axis), dtype=np.float64)
+                _write(part, axis, centres, (axis,), "pc", FRAME["axes"][axis])
+            for name, array in level.arrays.items():
+                unit, title = field_unit(name, cube.unit) or "1", field_title(name)
+                _write(part, name, np.asarray(array), AXES[::-1], unit, title)
         for part, draws in zip(parts, samples):
-            _write_samples(part, draws, cube.unit)
+            numbers, title = np.arange(len(draws)), "posterior sample"
+            _write(part, "sample", numbers, ("sample",), "1", title)
+            dimensions, title = ("sample", *AXES[::-1]), f"{title}s of the density"
+            chunks = (1, *draws.shape[1:])
+            _write(part, "density_samples", draws, dimensions, cube.unit, title, chunks)
         for one in columns:
-            integral = (
-                f"extinction along {one.along}, from {one.low:g} to {one.high:g} pc"
-            )
+            ends = f"extinction along {one.along}, from {one.low:g} to {one.high:g} pc"
+            plane, head = _PLANES[one.along], f"{_COLUMNS}{one.along}_"
             for name, values in one.arrays.items():
-                title = statistic_title(name, integral)
-                plane = _PLANES[one.along]
-                full = f"{_COLUMNS}{one.along}_{name}"
-                _write(parts[0], full, values, plane, units="mag", title=title)
+                title = statistic_title(name, ends)
+                _write(parts[0], head + name, values, plane, "mag", title)
         if integrated is not None:
             _write_rays(group, integrated)
         # xarray then need not list the members, which warns about the manifest. zarr in
@@ -103,6 +109,92 @@ def write_zarr(
             warnings.filterwarnings("ignore", "Consolidated metadata", UserWarning)
             zarr.consolidate_metadata(temporary, zarr_format=3)
         write_manifest(temporary)
+
+
+def _description(
+    cube: Cube,
+    integrated: SkyMaps | None,
+    columns: Sequence[Columns],
+    samples: Sequence[np.ndarray],
+) -> dict[str, Any]:
+    """Return the attributes of the group."""
+    provenance = json.loads(provenance_text(cube.meta))
+    attributes = {
+        "kind": _KIND,
+        "version": _NESTED if cube.finer else _VERSION,
+        "title": "Three-dimensional map of interstellar dust",
+        "unit": cube.unit,
+        "arrays": list(cube.arrays),
+        "frame": FRAME,
+        "provenance": provenance,
+    }
+    if cube.finer:
+        attributes["levels"] = len(cube.levels)
+    for name, key in (("band", "extinction_band"), ("citation", "citation")):
+        if key in provenance:
+            attributes[name] = provenance[key]
+    if integrated is not None:
+        attributes["integrated"] = {
+            "nside": integrated.nside,
+            "ordering": "NESTED",
+            "frame": "galactic",
+            "arrays": [_RAYS + name for name in integrated.arrays],
+        }
+        if REGRESSION in integrated.meta:
+            attributes["integrated"][REGRESSION] = integrated.meta[REGRESSION]
+    if columns:
+        attributes["columns"] = {
+            one.along: {"low": one.low, "high": one.high, "arrays": list(one.arrays)}
+            for one in columns
+        }
+    if len(samples):
+        attributes["samples"] = len(samples[0])
+    return attributes
+
+
+def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
+    assert rays.last_star is not None
+    pixels, distances = len(rays.last_star), len(rays.distances)
+    # A power of four: one square patch of the sky in NESTED order.
+    room = max(_RAY_CHUNK // distances, 1)
+    patch = 4 ** ((room.bit_length() - 1) // 2)
+    by_pixel, long = ("pixel",), (min(_RAY_CHUNK, pixels),)
+    title = "distance from the observer"
+    _write(group, "distance", rays.distances, ("distance",), "pc", title, (distances,))
+    title = "HEALPix pixel (NESTED, Galactic)"
+    _write(group, "pixel", np.arange(pixels), by_pixel, "1", title, long)
+    last, title = rays.last_star, "end of the last stretch that a sight line crosses"
+    _write(group, "last_star", last.astype(np.float32), by_pixel, "pc", title, long)
+    for name, array in rays.arrays.items():
+        values, dimensions = (
+            np.asarray(array.T, dtype=np.float32),
+            ("pixel", "distance"),
+        )
+        title = statistic_title(name, "extinction integrated from the observer")
+        chunks = (min(patch, pixels), distances)
+        _write(group, _RAYS + name, values, dimensions, rays.unit, title, chunks)
+
+
+def _write(
+    group: zarr.Group,
+    name: str,
+    data: np.ndarray,
+    dimensions: tuple[str, ...],
+    units: str,
+    title: str,
+    chunks: tuple[int, ...] | None = None,
+) -> None:
+    """Write one array with named dimensions; chunks of 64 along each unless given."""
+    # Empty chunks are written too: every chunk is then a file the manifest lists.
+    group.create_array(
+        name,
+        data=np.ascontiguousarray(data),
+        chunks=chunks or tuple(min(_CHUNK, size) for size in data.shape),
+        dimension_names=dimensions,
+        attributes={"units": units, "long_name": title},
+        fill_value=np.nan if data.dtype.kind == "f" else 0,
+        config={"write_empty_chunks": True},
+    )
 
 
 def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
@@ -166,19 +258,13 @@ def read_columns(
         As :func:`read_zarr`.
     """
     with _opened(Path(path), verify=verify) as (group, about):
-        place = level_prefixes(about)[0]
-        return {
-            along: Columns(
-                along=along,
-                low=float(one["low"]),
-                high=float(one["high"]),
-                arrays={
-                    name: _read(group, f"{place}{_COLUMNS}{along}_{name}")
-                    for name in one["arrays"]
-                },
-            )
-            for along, one in about.get("columns", {}).items()
-        }
+        place, found = level_prefixes(about)[0], {}
+        for along, one in about.get("columns", {}).items():
+            head, low, high = f"{place}{_COLUMNS}{along}_", one["low"], one["high"]
+            arrays = {name: _read(group, head + name) for name in one["arrays"]}
+            ends = {"low": float(low), "high": float(high)}
+            found[along] = Columns(along=along, arrays=arrays, **ends)
+        return found
 
 
 def holds_integrated(path: str | os.PathLike[str]) -> bool:
@@ -238,127 +324,6 @@ def _input_errors(path: Path) -> Iterator[None]:
         raise
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise InputError(f"{path} is no cube of this program: {error}") from error
-
-
-def _description(
-    cube: Cube,
-    integrated: SkyMaps | None,
-    columns: Sequence[Columns],
-    samples: Sequence[np.ndarray],
-) -> dict[str, Any]:
-    """Return the attributes of the group."""
-    provenance = json.loads(provenance_text(cube.meta))
-    attributes = {
-        "kind": _KIND,
-        "version": _NESTED if cube.finer else _VERSION,
-        "title": "Three-dimensional map of interstellar dust",
-        "unit": cube.unit,
-        "arrays": list(cube.arrays),
-        "frame": FRAME,
-        "provenance": provenance,
-    }
-    if cube.finer:
-        attributes["levels"] = len(cube.levels)
-    for name, key in (("band", "extinction_band"), ("citation", "citation")):
-        if key in provenance:
-            attributes[name] = provenance[key]
-    if integrated is not None:
-        attributes["integrated"] = {
-            "nside": integrated.nside,
-            "ordering": "NESTED",
-            "frame": "galactic",
-            "arrays": [_RAYS + name for name in integrated.arrays],
-        }
-        if REGRESSION in integrated.meta:
-            attributes["integrated"][REGRESSION] = integrated.meta[REGRESSION]
-    if columns:
-        attributes["columns"] = {
-            one.along: {"low": one.low, "high": one.high, "arrays": list(one.arrays)}
-            for one in columns
-        }
-    if len(samples):
-        attributes["samples"] = len(samples[0])
-    return attributes
-
-
-def _write_cube(group: zarr.Group, cube: Cube) -> None:
-    for axis in AXES:
-        centres = np.asarray(getattr(cube, axis), dtype=np.float64)
-        title = FRAME["axes"][axis]
-        _write(group, axis, centres, (axis,), units="pc", title=title)
-    for name, array in cube.arrays.items():
-        units, title = field_unit(name, cube.unit) or "1", field_title(name)
-        _write(group, name, np.asarray(array), AXES[::-1], units=units, title=title)
-
-
-def _write_samples(group: zarr.Group, draws: np.ndarray, unit: str) -> None:
-    numbers = np.arange(len(draws))
-    _write(group, "sample", numbers, ("sample",), units="1", title="posterior sample")
-    _write(
-        group,
-        "density_samples",
-        draws,
-        ("sample", *AXES[::-1]),
-        units=unit,
-        title="posterior samples of the density",
-        chunks=(1, *draws.shape[1:]),
-    )
-
-
-def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
-    assert rays.last_star is not None
-    pixels, distances = len(rays.last_star), len(rays.distances)
-    # A power of four: one square patch of the sky in NESTED order.
-    room = max(_RAY_CHUNK // distances, 1)
-    patch = 4 ** ((room.bit_length() - 1) // 2)
-    long = (min(_RAY_CHUNK, pixels),)
-    for name, values, units, title, chunks in (
-        ("distance", rays.distances, "pc", "distance from the observer", (distances,)),
-        ("pixel", np.arange(pixels), "1", "HEALPix pixel (NESTED, Galactic)", long),
-    ):
-        _write(group, name, values, (name,), units=units, title=title, chunks=chunks)
-    _write(
-        group,
-        "last_star",
-        rays.last_star.astype(np.float32),
-        ("pixel",),
-        units="pc",
-        title="end of the last stretch that a sight line crosses",
-        chunks=long,
-    )
-    for name, array in rays.arrays.items():
-        _write(
-            group,
-            _RAYS + name,
-            np.asarray(array.T, dtype=np.float32),
-            ("pixel", "distance"),
-            units=rays.unit,
-            title=statistic_title(name, "extinction integrated from the observer"),
-            chunks=(min(patch, pixels), distances),
-        )
-
-
-def _write(
-    group: zarr.Group,
-    name: str,
-    data: np.ndarray,
-    dimensions: tuple[str, ...],
-    *,
-    units: str,
-    title: str,
-    chunks: tuple[int, ...] | None = None,
-) -> None:
-    """Write one array with named dimensions; chunks of 64 along each unless given."""
-    # Empty chunks are written too: every chunk is then a file the manifest lists.
-    group.create_array(
-        name,
-        data=np.ascontiguousarray(data),
-        chunks=chunks or tuple(min(_CHUNK, size) for size in data.shape),
-        dimension_names=dimensions,
-        attributes={"units": units, "long_name": title},
-        fill_value=np.nan if data.dtype.kind == "f" else 0,
-        config={"write_empty_chunks": True},
-    )
 
 
 def _read(group: zarr.Group, name: str) -> np.ndarray:

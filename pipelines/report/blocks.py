@@ -1,4 +1,4 @@
-"""What a report is made of: sections of paragraphs, tables, pictures; texts of numbers.
+"""Blocks of a report (paragraphs, tables, pictures) and texts of its numbers.
 
 A paragraph is a plain string; ``page.html`` draws the other blocks by their ``kind``.
 """
@@ -8,38 +8,39 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
+
+from pipelines.figures.style import styled
 
 _DPI = 180
 _PIXELS_PER_INCH = 125
 _MINUS, _FIXED = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Notice:
-    """What must be seen: a ``title`` and its lines; ``loud`` if it warns."""
+    """A ``title`` and its lines that must be seen; ``loud`` if it warns."""
 
     title: str
-    lines: tuple[str, ...]
+    lines: Sequence[str]
     loud: bool = True
     kind = "notice"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table:
     """Rows of text under a header; the first column names the row."""
 
     caption: str
-    header: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[Sequence[str]]
+    header: Sequence[str] = ()
     kind = "table"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Picture:
     """An image in the page itself; ``alt`` says in words what it shows.
 
@@ -53,7 +54,7 @@ class Picture:
     kind = "picture"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Listing:
     """Text as it stands in a file, folded away under ``title``."""
 
@@ -62,19 +63,19 @@ class Listing:
     kind = "listing"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class View:
     """The interactive view: ``data`` is JSON for ``view.js``, ``about`` paragraphs."""
 
     data: str
-    about: tuple[str, ...]
+    about: Sequence[str]
     kind = "view"
 
 
 Block = str | Notice | Table | Picture | Listing | View
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """A headline and what stands under it; ``key`` is its anchor.
 
@@ -83,32 +84,25 @@ class Section:
 
     key: str
     title: str
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     folded: bool = False
 
 
-def facts(caption: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of two columns, without a header."""
-    return Table(caption=caption, rows=tuple(rows))
+@styled
+def picture(figure: Figure, alt: str, caption: str, *, vector: bool = False) -> Picture:
+    """Return a figure as a data URI: PNG, or SVG where lines are few.
 
-
-def picture(figure: Figure, *, alt: str, caption: str, vector: bool = False) -> Picture:
-    """Return a figure as a data URI: PNG, or SVG where lines are few."""
+    The same figure is the same text.
+    """
     stream = io.BytesIO()
     form, mime = ("svg", "image/svg+xml") if vector else ("png", "image/png")
     metadata = {"Date": None} if vector else None
-    # An SVG without a date and chance names: the same figure is the same file.
-    with mpl.rc_context({"svg.hashsalt": "dustmap"}):
-        figure.savefig(
-            stream, format=form, dpi=_DPI, bbox_inches="tight", metadata=metadata
-        )
-    content = base64.b64encode(stream.getvalue()).decode("ascii")
-    return Picture(
-        source=f"data:{mime};base64,{content}",
-        alt=alt,
-        caption=caption,
-        width=round(_PIXELS_PER_INCH * figure.get_figwidth()),
+    figure.savefig(
+        stream, format=form, dpi=_DPI, bbox_inches="tight", metadata=metadata
     )
+    content = base64.b64encode(stream.getvalue()).decode("ascii")
+    width = round(_PIXELS_PER_INCH * figure.get_figwidth())
+    return Picture(f"data:{mime};base64,{content}", alt, caption, width)
 
 
 def count(number: float) -> str:
@@ -140,9 +134,8 @@ def plain(number: float, digits: int = 4) -> str:
 
 def percent(fraction: float, error: float | None = None) -> str:
     """Write a fraction in percent, with its error where there is one."""
-    if error is None:
-        return f"{100 * fraction:.1f}%"
-    return f"{100 * fraction:.1f}{_FIXED}±{_FIXED}{100 * error:.1f}%"
+    around = "" if error is None else f"{_FIXED}±{_FIXED}{100 * error:.1f}"
+    return f"{100 * fraction:.1f}{around}%"
 
 
 def by(numbers: Iterable[float], digits: int = 4) -> str:
@@ -159,9 +152,6 @@ def duration(seconds: float) -> str:
 
 
 def size(number: float) -> str:
-    """Write bytes in the binary unit that suits."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.3g} {unit}"
-        number /= 1024
-    return f"{number:.2f} GiB"
+    """Write bytes in MiB or GiB, as suits."""
+    mebi = number / 2**20
+    return f"{mebi:.3g} MiB" if mebi < 1024 else f"{mebi / 1024:.2f} GiB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -59,8 +60,7 @@ class ReportData:
         if self.z is not None:
             return calibrate(residual, self.z)
         found = calibrate(residual, np.zeros(len(residual)), levels=())
-        nan = float("nan")
-        return replace(found, z_mean=nan, z_std=nan, chi2=nan)
+        return replace(found, z_mean=math.nan, z_std=math.nan, chi2=math.nan)
 
 
 def gather(path: Path, *, nside: int | None = None) -> ReportData:

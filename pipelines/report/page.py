@@ -10,9 +10,17 @@ from typing import Any
 from pipelines.base.errors import InputError
 from pipelines.report.blocks import Section, View, count
 from pipelines.report.data import gather
-from pipelines.report.pictures import maps, sight_lines, view
-from pipelines.report.sections import diagnostics, limits, origin, overview, summary
+from pipelines.report.sections import (
+    diagnostics,
+    drawn,
+    limits,
+    maps,
+    origin,
+    overview,
+    summary,
+)
 from pipelines.report.validation import validation
+from pipelines.report.view import view
 from pipelines.storage.atomic import atomic_file, check_output
 
 _FOLDER = Path(__file__).with_name("templates")
@@ -38,12 +46,21 @@ def write_report(
     for name in ("jinja2", "plotly.offline")[: 1 + three_d]:
         _optional(name)
     data = gather(run, nside=nside)
-    sections = [overview(data), maps(data)]
+    sections = [
+        Section("overview", "At a glance", overview(data)),
+        Section("maps", "More maps", maps(data)),
+        Section("sight-lines", "Lines of sight", [drawn(data, "los")]),
+        Section("limits", "What the map cannot say", limits(data)),
+        Section("held-out", "Held-out stars", validation(data), folded=True),
+        Section("summary", "What was mapped", summary(data), folded=True),
+        Section(
+            "convergence", "Convergence, time, memory", diagnostics(data), folded=True
+        ),
+        Section("origin", "Where it comes from", origin(data), folded=True),
+    ]
     if three_d:
-        title, blocks = "In three dimensions", (view(data.source.cube()),)
-        sections.append(Section(key="three-d", title=title, blocks=blocks))
-    sections += [sight_lines(data), limits(data)]
-    sections += [validation(data), summary(data), diagnostics(data), origin(data)]
+        blocks = [view(data.source.cube())]
+        sections.insert(2, Section("three-d", "In three dimensions", blocks))
     recorded = data.run.provenance
     stars = count(data.run.summary["counts"]["fitted"])
     names = ", ".join(one["name"] for one in recorded["inputs"])

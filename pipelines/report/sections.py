@@ -1,4 +1,4 @@
-"""What a report says of a fit: verdict, warnings, what was mapped, how, from what."""
+"""Sections of a report: verdict, warnings, maps, the fit and its provenance."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import re
 import numpy as np
 
 from pipelines.bands import known_band
+from pipelines.figures.registry import PlotOptions, draw
 from pipelines.formats.citation import cited_papers
 from pipelines.report.blocks import (
     Block,
     Listing,
     Notice,
-    Section,
+    Picture,
     Table,
     by,
     count,
     duration,
-    facts,
     percent,
+    picture,
     plain,
     several,
     significant,
     size,
 )
 from pipelines.report.data import UNJUDGED, ReportData
-from pipelines.report.pictures import drawn
 from pipelines.run.baseline import NAME, in_words, loses
 from pipelines.run.folder import Run
 from pipelines.run.verdict import Grade
@@ -46,18 +46,50 @@ _PARTS = {
 }
 # What a record holds of a solve, of the stars, of a step and of the evidence.
 _NUMBERS = ("residual", "misfit", "expected_gain", "bound")
+# Of figures of `dustmap plot`: what they show in words, and their captions.
+_FIGURES = {
+    "face-on": (
+        "Map of the extinction through the box seen from the north Galactic pole, the "
+        "Sun at the origin",
+        "Face-on: mean extinction through the whole box along z, and its standard "
+        "deviation.",
+    ),
+    "sky": (
+        "Extinction over the whole sky in Galactic coordinates",
+        "The sky: extinction from the Sun to a distance, Galactic coordinates, l = 0° "
+        "in the middle and growing to the left.",
+    ),
+    "near": (
+        "Map of the extinction through a finer grid around the Sun, seen from the "
+        "north Galactic pole",
+        "Near the Sun: mean extinction through a finer grid alone, between the heights "
+        "that the picture names, and its standard deviation.",
+    ),
+    "edge-on": (
+        "Map of the extinction through the box seen along y, the Galactic plane "
+        "horizontal",
+        "Edge-on: mean extinction along y, between the ends that the picture names, "
+        "and its standard deviation.",
+    ),
+    "slice": (
+        "Mean density in the plane of the Sun",
+        "The mean density in the plane nearest z = 0: along a line it adds up to the "
+        "extinction.",
+    ),
+    "los": (
+        "Extinction against distance with its uncertainty",
+        "Extinction to a distance along directions of much dust, its 68% and 95% "
+        "bands, and the stars near by. Where the last star stands, the map begins to "
+        "extrapolate.",
+    ),
+}
 
 
-def overview(data: ReportData) -> Section:
+def overview(data: ReportData) -> list[Block]:
     """Write the first screen: verdict, warnings, errors, face-on and sky map."""
     judged, warnings = data.run.verdict, warnings_of(data)
-    blocks: list[Block] = [
-        Notice(
-            title=str(judged),
-            lines=tuple(warnings),
-            loud=bool(warnings) or judged.grade != Grade.USABLE,
-        )
-    ]
+    loud = bool(warnings) or judged.grade != Grade.USABLE
+    blocks: list[Block] = [Notice(str(judged), warnings, loud)]
     if score := data.run.summary.get("held_out", {}):
         beside = [score["rmse_kriging"]] if "rmse_kriging" in score else []
         errors = (f"{significant(error)} mag" for error in (score["rmse"], *beside))
@@ -68,10 +100,31 @@ def overview(data: ReportData) -> Section:
             if key in score
         ]
         header = ("", "this map", *(f"no map: {NAME}" for _ in beside))
-        caption = f"{score['stars']:.0f} held-out stars"
-        blocks.append(Table(caption=caption, header=header, rows=tuple(rows)))
-    blocks += [drawn(data, "face-on"), drawn(data, "sky")]
-    return Section(key="overview", title="At a glance", blocks=tuple(blocks))
+        blocks.append(Table(f"{score['stars']:.0f} held-out stars", rows, header))
+    return [*blocks, drawn(data, "face-on"), drawn(data, "sky")]
+
+
+def drawn(data: ReportData, kind: str) -> Picture:
+    """Draw a figure as `dustmap plot` does; its panels' titles stand in the words."""
+    figure = draw(data.source, kind, PlotOptions(nside=data.nside))
+    alt, caption = _FIGURES[kind]
+    titles = dict.fromkeys(axes.get_title() for axes in figure.axes)
+    if named := "; ".join(filter(None, titles)):
+        alt = f"{alt}: {named}".replace("$", "").replace("\n", " ")
+    return picture(figure, alt, caption)
+
+
+def maps(data: ReportData) -> list[Block]:
+    """Draw what is near the Sun, the box edge-on, and a slice."""
+    cube = data.source.cube()
+    seen = percent(float((cube.arrays["support"] > 0).mean()))
+    text = (
+        "The Sun is at the origin; x points to the Galactic centre (l = 0°), y to "
+        f"l = 90°, z to the north Galactic pole. {seen} of the cells are crossed "
+        "by the sight line of some star. In the others the map is its prior."
+    )
+    kinds = (*(["near"] if cube.finer else []), "edge-on", "slice")
+    return [text, *(drawn(data, kind) for kind in kinds)]
 
 
 def warnings_of(data: ReportData) -> list[str]:
@@ -100,7 +153,7 @@ def fit_warnings(run: Run) -> list[str]:
             f"{fit} the prior's scales as far as they were learnt: that stopped before "
             f"its end ({learning.get('status', 'no reason is recorded')}). Lengthscale "
             "and amplitude are the best found until then; a fit with prior.lengthscale "
-            "and prior.std given tells how much they matter."
+            "and prior.std given shows how much they matter."
         )
     if converged and run.plan.is_full_batch:
         said = run.summary.get("messages", ())
@@ -116,7 +169,7 @@ def fit_warnings(run: Run) -> list[str]:
     if dropped := run.summary.get("dropped_modes", 0):
         found.append(
             f"{several(dropped, 'mode')} of the prior's spectrum came out negative and "
-            "were set to zero: the prior is not quite the one that was asked for."
+            "were set to zero: the prior is not quite the one that was chosen."
         )
     return found
 
@@ -129,12 +182,12 @@ def judged_warnings(data: ReportData) -> list[str]:
     return [in_words(score)] if score and loses(score) else []
 
 
-def limits(data: ReportData) -> Section:
+def limits(data: ReportData) -> list[Block]:
     """Write what the map does not show."""
     plan = data.run.plan
     cell = plain(max(plan.grid.spacing))
     length = significant(min(plan.lengthscale))
-    text = (
+    return [
         "Where no star's sight line passes (support is zero) the map is the prior: its "
         "mean is not a measurement, and its standard deviation is the prior's.",
         "Behind the last star of a direction extinctions are extrapolated: dust there "
@@ -146,42 +199,42 @@ def limits(data: ReportData) -> Section:
         "gaps between stars go first; do not take them for filaments.",
         "Intervals are those of the model. Errors that the catalogue understates, and "
         "stars it selects by their extinction, are not in them.",
-    )
-    return Section(key="limits", title="What the map cannot say", blocks=text)
+    ]
 
 
-def summary(data: ReportData) -> Section:
+def summary(data: ReportData) -> list[Block]:
     """Write what was mapped, in a paragraph and tables, and what the fit said."""
     run, plan, warnings = data.run, data.run.plan, warnings_of(data)
-    sides = np.array(plan.grid.upper) - np.array(plan.grid.lower)
-    samples = several(len(run.posterior.samples), "posterior sample")
-    converged = "converged" if run.summary["converged"] else "did not converge"
+    grid, converged = plan.grid, run.summary["converged"]
     text = (
-        f"This map is the density of interstellar dust in a box of {by(sides)} pc "
+        f"This map is the density of interstellar dust in a box of "
+        f"{by(np.array(grid.upper) - np.array(grid.lower))} pc "
         f"around the Sun, inferred from the extinctions of "
         f"{several(run.summary['counts']['fitted'], 'star')} along their sight lines. "
         f"It is a Gaussian process on a grid, with {_DENSITIES[plan.density]}. The "
-        f"engine {plan.engine} gave a mean and {samples}; the fit {converged}."
+        f"engine {plan.engine} gave a mean and "
+        f"{several(len(run.posterior.samples), 'posterior sample')}; the fit "
+        f"{'converged' if converged else 'did not converge'}."
     )
-    shape = " × ".join(count(n) for n in plan.grid.shape)
+    shape = " × ".join(count(n) for n in grid.shape)
     corners = (
         f"{axis}: {plain(low, 6)} to {plain(high, 6)} pc"
-        for axis, low, high in zip("xyz", plan.grid.lower, plan.grid.upper, strict=True)
+        for axis, low, high in zip("xyz", grid.lower, grid.upper, strict=True)
     )
     rows = [
         ("box (heliocentric Galactic)", "; ".join(corners)),
-        ("grid", f"{shape} = {count(math.prod(plan.grid.shape))} points"),
-        ("spacing", f"{by(plan.grid.spacing)} pc"),
+        ("grid", f"{shape} = {count(math.prod(grid.shape))} points"),
+        ("spacing", f"{by(grid.spacing)} pc"),
         ("cells with a sight line", percent(float((run.support > 0).float().mean()))),
         (
             "extinction band",
             str(data.origin.get("extinction_band") or "as in the catalogue"),
         ),
         ("prior's correlation", plan.build_kernel().title),
-        ("converged", "yes" if run.summary["converged"] else "NO"),
+        ("converged", "yes" if converged else "NO"),
     ]
     counts = [(name, count(number)) for name, number in run.summary["counts"].items()]
-    blocks = [text, facts("The map", rows), facts("Stars", counts), _learnt(run)]
+    blocks = [text, Table("The map", rows), Table("Stars", counts), _learnt(run)]
     if bands := run.summary.get("spectrum"):
         caption = "Power of ln density over the prior's, by wavelength"
         if slope := run.summary.get("spectral_slope"):
@@ -189,65 +242,55 @@ def summary(data: ReportData) -> Section:
                 "; below the prior's turn it falls as "
                 f"q^({slope['exponent']:.2f} ± {slope['error']:.2f})"
             )
-        powers = tuple(
+        powers = [
             (
                 f"{significant(band['longest'])} to {significant(band['shortest'])} pc",
                 f"{band['ratio']:.2f} ± {band['error']:.2f}",
                 count(round(band["determined"])),
             )
             for band in bands
-        )
-        header = ("wavelengths", "power over the prior's")
-        header = (*header, "numbers that stars determine")
-        blocks.append(Table(caption=caption, header=header, rows=powers))
+        ]
+        last = "numbers that stars determine"
+        header = ("wavelengths", "power over the prior's", last)
+        blocks.append(Table(caption, powers, header))
     every = (*run.summary.get("messages", ()), *run.plan.notes)
-    if said := tuple(line for line in every if line not in warnings):
-        blocks.append(Notice(title="Messages of the fit", lines=said, loud=False))
-    title = "What was mapped"
-    return Section(key="summary", title=title, blocks=tuple(blocks), folded=True)
+    if said := [line for line in every if line not in warnings]:
+        blocks.append(Notice("Messages of the fit", said, loud=False))
+    return blocks
 
 
 def _learnt(run: Run) -> Table:
     """Tabulate the prior's scales and their relative standard errors."""
-    plan = run.plan
+    plan, lognormal = run.plan, run.plan.is_lognormal
     errors = (run.summary.get("learning") or {}).get("errors") or {}
 
-    def relative(key: str) -> str:
-        if key not in errors:
-            return "not learnt"
-        if (error := errors[key]) is None or error > 1:
-            return "unconstrained"
+    def row(name: str, key: str, text: str) -> tuple[str, str, str]:
+        error = errors.get(key)
         # The root of a variance has half the relative error.
-        return percent(error / 2 if key == "variance" else error)
+        half = 2 if key == "variance" else 1
+        said = "unconstrained" if error is None or error > 1 else percent(error / half)
+        return name, text, said if key in errors else "not learnt"
 
-    lognormal = plan.is_lognormal
-    height = f"{significant(plan.mean.scale_height)} pc"
+    unit = "of the logarithm" if lognormal else "mag/pc"
+    centre = f"{significant(1000 * plan.mean.value)} mag/kpc at the Sun"
+    height = "none"
+    if plan.mean.scale_height:
+        height = f"{significant(plan.mean.scale_height)} pc"
     rows = [
-        ("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),
-        (
-            "standard deviation",
-            "variance",
-            f"{significant(plan.std)} {'of the logarithm' if lognormal else 'mag/pc'}",
-        ),
-        (
-            "median density" if lognormal else "mean density",
-            "mean",
-            f"{significant(1000 * plan.mean.value)} mag/kpc at the Sun",
-        ),
-        ("scale height", "scale_height", height if plan.mean.scale_height else "none"),
-        ("common noise", "common_noise", f"{significant(plan.common_noise)} mag"),
+        row("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),
+        row("standard deviation", "variance", f"{significant(plan.std)} {unit}"),
+        row("median density" if lognormal else "mean density", "mean", centre),
+        row("scale height", "scale_height", height),
+        row("common noise", "common_noise", f"{significant(plan.common_noise)} mag"),
     ]
     if run.posterior.residual is None:
         share = significant(plan.subgrid_share)
-        rows.append(("unresolved share", "subgrid_share", share))
-    return Table(
-        caption="The prior, and how well the stars constrain it",
-        header=("scale", "value", "relative standard error"),
-        rows=tuple((name, text, relative(key)) for name, key, text in rows),
-    )
+        rows.append(row("unresolved share", "subgrid_share", share))
+    header = ("scale", "value", "relative standard error")
+    return Table("The prior, and how well the stars constrain it", rows, header)
 
 
-def diagnostics(data: ReportData) -> Section:
+def diagnostics(data: ReportData) -> list[Block]:
     """Write how the solves converged, and what the parts of the fit cost."""
     found, resumed = data.run.summary, data.run.provenance.get("resumed") or []
     seconds, memory = found["seconds"], size(found["peak_memory_bytes"])
@@ -265,46 +308,36 @@ def diagnostics(data: ReportData) -> Section:
             # Without the numbers of the samples it solved for.
             part = re.sub(r" \d+-\d+$", "", record["stage"])
             stages.setdefault(part, []).append(record)
-    if stages:
-        rows = []
-        for name, own in stages.items():
-            first, last = (significant(own[i]["seconds"]) for i in (0, -1))
-            numbers = ", ".join(
-                f"{key.replace('_', ' ')} {significant(own[-1][key])}"
-                for key in _NUMBERS
-                if own[-1].get(key) is not None
-            )
-            when = f"{first} to {last} s"
-            rows.append((name, count(len(own)), when, numbers or "–"))
+    rows = []
+    for name, own in stages.items():
+        when = " to ".join(significant(own[i]["seconds"]) for i in (0, -1))
+        numbers = ", ".join(
+            f"{key.replace('_', ' ')} {significant(own[-1][key])}"
+            for key in _NUMBERS
+            if own[-1].get(key) is not None
+        )
+        rows.append((name, count(len(own)), f"{when} s", numbers or "–"))
+    if rows:
         header = ("part", "records", "when", "the last one")
-        caption = "Iterations by part"
-        blocks.append(Table(caption=caption, header=header, rows=tuple(rows)))
+        blocks.append(Table("Iterations by part", rows, header))
     costs = [(_PARTS.get(name, str(name)), duration(s)) for name, s in seconds.items()]
     costs += [("in all", whole), ("peak memory of the process", memory)]
-    blocks.append(facts("Time and memory", costs))
+    blocks.append(Table("Time and memory", costs))
     if resumed:
         times = [
-            ", ".join(f"{name} {value}" for name, value in entry.items() if value)
-            for entry in resumed
+            (str(n), ", ".join(f"{name} {value}" for name, value in e.items() if value))
+            for n, e in enumerate(resumed, start=1)
         ]
-        numbered = ((str(n), text) for n, text in enumerate(times, start=1))
-        blocks.append(facts("Taken up again", numbered))
-    return Section(
-        key="convergence",
-        title="Convergence, time, memory",
-        blocks=tuple(blocks),
-        folded=True,
-    )
+        blocks.append(Table("Taken up again", times))
+    return blocks
 
 
-def origin(data: ReportData) -> Section:
+def origin(data: ReportData) -> list[Block]:
     """Write inputs with hashes, catalogues, faults, configuration and citation."""
     run, cited = data.run, data.origin["citation"]
     recorded = run.provenance
-    hashes = tuple((one["name"], one["sha256"]) for one in recorded["inputs"])
-    blocks: list[Block] = [
-        Table(caption="Inputs", header=("file", "SHA-256"), rows=hashes)
-    ]
+    hashes = [(one["name"], one["sha256"]) for one in recorded["inputs"]]
+    blocks: list[Block] = [Table("Inputs", hashes, ("file", "SHA-256"))]
     catalogue = recorded.get("catalogue") or {}
     for name, table in catalogue.get("partitions", {"": catalogue}).items():
         if not (report := table.get("report")):
@@ -318,7 +351,7 @@ def origin(data: ReportData) -> Section:
             *((f"input {i['name']}", i["sha256"]) for i in table.get("inputs", ())),
             *(("note", note) for note in report["notes"]),
         ]
-        blocks.append(facts(f"Ingestion {name}".strip(), rows))
+        blocks.append(Table(f"Ingestion {name}".strip(), rows))
     software = cited["software"]
     works = [("software", f"{software['title']}, version {software['version']}")]
     for work in cited["references"]:
@@ -327,18 +360,12 @@ def origin(data: ReportData) -> Section:
         works.append(("method", f"{who} ({work['year']}): {work['title']}. {where}"))
     for work, paper in cited_papers(cited):
         works.append((str(work.get("name", "extinction curve")), paper))
-    everything = {"summary": run.summary, "provenance": recorded}
-    blocks += [
+    everything = json.dumps({"summary": run.summary, "provenance": recorded}, indent=1)
+    settings = (run.path / "config.toml").read_text()
+    return [
+        *blocks,
         str(cited["message"]),
-        facts("How to cite", works),
-        Listing(
-            title="Configuration as it was used",
-            content=(run.path / "config.toml").read_text(),
-        ),
-        Listing(
-            title="Everything that is recorded (run.json)",
-            content=json.dumps(everything, indent=1),
-        ),
+        Table("How to cite", works),
+        Listing("Configuration as it was used", settings),
+        Listing("Everything that is recorded (run.json)", everything),
     ]
-    title = "Where it comes from"
-    return Section(key="origin", title=title, blocks=tuple(blocks), folded=True)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.base.calibration import Bin, Calibration, by_bins, even_edges
+from pipelines.base.calibration import Calibration, by_bins, even_edges
 from pipelines.figures import held_out as drawing
 from pipelines.report.blocks import (
     Block,
-    Picture,
-    Section,
     Table,
     count,
-    facts,
     percent,
     picture,
     significant,
@@ -26,38 +23,33 @@ _BINS = 6
 _FEWEST = 25
 
 
-def validation(data: ReportData) -> Section:
+def validation(data: ReportData) -> list[Block]:
     """Write errors, z-scores and coverage of the held-out stars, also by bins."""
-    stars, judged = data.held_out, data.judged
-    blocks: list[Block] = [UNJUDGED]
-    if stars is not None and judged is not None:
-        blocks = _errors(stars, judged, positive=data.run.plan.is_lognormal)
-        scatter = picture(
-            drawing.alone(lambda axes: drawing.observed(axes, stars), height=4.2),
-            alt=f"Measured against predicted extinction of {len(stars)} held-out stars "
-            "with the line of equality",
-            caption="Measured against predicted extinction; bars are the measurement's "
-            "standard errors.",
-        )
-        if data.z is None:
-            blocks.append(scatter)
-        else:
-            coverage, *pictures = _coverage(judged, data.z)
-            blocks += [coverage, scatter, *pictures, *_binned(stars, data.z)]
-    title = "Held-out stars"
-    return Section(key="held-out", title=title, blocks=tuple(blocks), folded=True)
+    stars, judged, z = data.held_out, data.judged, data.z
+    if stars is None or judged is None:
+        return [UNJUDGED]
+    scatter = picture(
+        drawing.alone(lambda axes: drawing.observed(axes, stars), height=4.2),
+        f"Measured against predicted extinction of {len(stars)} held-out stars "
+        "with the line of equality",
+        "Measured against predicted extinction; bars are the measurement's "
+        "standard errors.",
+    )
+    blocks = _errors(stars, judged, positive=data.run.plan.is_lognormal)
+    if z is None:
+        return [*blocks, scatter]
+    coverage, *pictures = _coverage(judged, z)
+    return [*blocks, coverage, scatter, *pictures, *_binned(stars, z)]
 
 
 def _errors(stars: HeldOut, judged: Calibration, *, positive: bool) -> list[Block]:
     """Write how stars were judged, and errors beside those without a map."""
     kind = "the distribution between the posterior's five quantiles"
+    robust = "robust scatter (1.4826 × median absolute deviation)"
     rows = [
         ("stars", count(judged.stars)),
         ("root mean square", f"{significant(judged.rmse)} mag"),
-        (
-            "robust scatter (1.4826 × median absolute deviation)",
-            f"{significant(judged.scatter)} mag",
-        ),
+        (robust, f"{significant(judged.scatter)} mag"),
         ("mean", f"{significant(judged.bias)} mag"),
     ]
     if judged.coverage:
@@ -76,7 +68,7 @@ def _errors(stars: HeldOut, judged: Calibration, *, positive: bool) -> list[Bloc
         "both are as stated, z-scores are standard normal and intervals hold what they "
         "say. Errors of coverages are binomial, for independent stars: stars behind "
         "one cloud are not, so that they are the least that is possible.",
-        facts("Measured minus predicted extinction", rows),
+        Table("Measured minus predicted extinction", rows),
     ]
     if score := stars.baseline_score():
         beside = [
@@ -84,11 +76,11 @@ def _errors(stars: HeldOut, judged: Calibration, *, positive: bool) -> list[Bloc
             (f"no map: {NAME}", f"{significant(score['rmse_kriging'])} mag"),
         ]
         caption = "Root mean square of measured minus predicted"
-        blocks += [facts(caption, beside), f"{in_words(score)}."]
+        blocks += [Table(caption, beside), f"{in_words(score)}."]
     return blocks
 
 
-def _coverage(judged: Calibration, z: np.ndarray) -> tuple[Table, Picture, Picture]:
+def _coverage(judged: Calibration, z: np.ndarray) -> list[Block]:
     """Tabulate and draw stars inside central intervals, and draw their z-scores."""
     rows = []
     for c in judged.coverage:
@@ -96,27 +88,23 @@ def _coverage(judged: Calibration, z: np.ndarray) -> tuple[Table, Picture, Pictu
         deviation = deviation.replace("-", "\N{MINUS SIGN}")
         rows.append((f"{c.level:.0%}", percent(c.held, c.error), deviation))
     held = ", ".join(f"{percent(c.held)} in {c.level:.0%}" for c in judged.coverage)
-    return (
-        Table(
-            caption="Stars inside central intervals",
-            header=("stated", "held", "deviation"),
-            rows=tuple(rows),
-        ),
+    return [
+        Table("Stars inside central intervals", rows, ("stated", "held", "deviation")),
         picture(
             drawing.alone(lambda axes: drawing.coverage(axes, judged)),
-            alt=f"Stars inside intervals against the stated probability: {held}",
-            caption="Stars inside central intervals against what is stated.",
+            f"Stars inside intervals against the stated probability: {held}",
+            "Stars inside central intervals against what is stated.",
             vector=True,
         ),
         picture(
             drawing.alone(lambda axes: drawing.z_scores(axes, z)),
-            alt="Histogram of z-scores beside a standard normal; mean "
+            "Histogram of z-scores beside a standard normal; mean "
             f"{significant(judged.z_mean, 2)}, standard deviation "
             f"{significant(judged.z_std)}",
-            caption="z-scores of the held-out stars and, as a line, a standard normal.",
+            "z-scores of the held-out stars and, as a line, a standard normal.",
             vector=True,
         ),
-    )
+    ]
 
 
 def _binned(stars: HeldOut, z: np.ndarray) -> list[Block]:
@@ -134,28 +122,25 @@ def _binned(stars: HeldOut, z: np.ndarray) -> list[Block]:
         found = by_bins(value, even_edges(value, number), stars.residual, z)
         levels = [f"in {c.level:.0%}" for c in found[0].calibration.coverage]
         header = (f"{name} [{unit}]", "stars", "mean [mag]", "RMSE [mag]", "std of z")
-        rows = tuple(map(_row, found))
-        table = Table(caption=f"By {name}", header=(*header, *levels), rows=rows)
+        rows = [
+            (
+                f"{significant(one.low)}–{significant(one.high)}",
+                count(one.calibration.stars),
+                significant(one.calibration.bias, 2),
+                significant(one.calibration.rmse),
+                significant(one.calibration.z_std),
+                *(percent(c.held, c.error) for c in one.calibration.coverage),
+            )
+            for one in found
+        ]
+        tables.append(Table(f"By {name}", rows, (*header, *levels)))
         drawn = picture(
             drawing.by_bins_figure(found, f"{name} [{unit}]"),
-            alt=f"Coverage, bias and error of held-out stars against {name}; the "
+            f"Coverage, bias and error of held-out stars against {name}; the "
             "tables before it have the numbers",
-            caption=f"By {name}: above, stars inside the intervals and, as lines, "
+            f"By {name}: above, stars inside the intervals and, as lines, "
             "what is stated; below, errors.",
             vector=True,
         )
-        tables.append(table)
         pictures.append(drawn)
     return tables + pictures
-
-
-def _row(one: Bin) -> tuple[str, ...]:
-    """Write the figures of one bin."""
-    return (
-        f"{significant(one.low)}–{significant(one.high)}",
-        count(one.calibration.stars),
-        significant(one.calibration.bias, 2),
-        significant(one.calibration.rmse),
-        significant(one.calibration.z_std),
-        *(percent(c.held, c.error) for c in one.calibration.coverage),
-    )

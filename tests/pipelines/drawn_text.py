@@ -26,6 +26,9 @@ def drawn_text(figure: Figure) -> list[tuple[str, Bbox]]:
 
     figure.set_dpi(100)
     canvas = FigureCanvasAgg(figure)
+    # The layout draws the sky's numbers, too, before they are in place.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     with patch.object(Text, "draw", draw):
         canvas.draw()
     return found

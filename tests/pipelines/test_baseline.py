@@ -140,10 +140,10 @@ def test_a_report_warns_of_a_map_that_loses(positive_run) -> None:
     exact = replace(held.baseline, kriging=held.observed)
     data = report_data(positive_run, replace(held, baseline=exact))
     assert any("loses to it" in line for line in judged_warnings(data))
-    shown = str(validation(data).blocks)
+    shown = str(validation(data))
     assert "no map: grid-free kriging" in shown
     without = report_data(positive_run, replace(held, baseline=None))
-    assert "no map" not in str(validation(without).blocks)
+    assert "no map" not in str(validation(without))
 
 
 def test_quick_writes_the_figures_that_it_prints(command, folder, catalogue) -> None:

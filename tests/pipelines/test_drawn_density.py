@@ -8,7 +8,7 @@ from pipelines.figures.box import density_slice, face_on
 from pipelines.figures.integrals import integral
 from pipelines.maps.density import columns, map_cube
 from pipelines.maps.integrals import ray_integrals
-from pipelines.report.pictures import thinned
+from pipelines.report.view import thinned
 
 
 @pytest.fixture(scope="module")

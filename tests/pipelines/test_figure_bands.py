@@ -12,7 +12,7 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
-from pipelines.figures.cuts import Cut, cut_sky
+from pipelines.figures.cuts import cut_sky
 from pipelines.figures.registry import PlotOptions, draw
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import Answers
@@ -49,44 +49,33 @@ def assert_scaled(first, second, ratio):
         np.testing.assert_allclose(found, scale * values, rtol=1e-5, err_msg=name)
 
 
-def test_all_that_figures_read_of_a_run_is_converted(source):
-    other = source.in_band("E(GBP-GRP)", "A_V")
-    assert (source.known_band, other.band) == ("", "E(BP-RP)")
-    assert_scaled(source.cube(), other.cube(), RATIO)
-    assert other.cube().meta["extinction_band"] == "E(BP-RP)"
-    plain, changed = source.columns("z"), other.columns("z")
-    assert plain is not None and changed is not None
-    assert_scaled(plain, changed, RATIO)
-    assert_scaled(source.sky_maps([200.0], 4), other.sky_maps([200.0], 4), RATIO)
-    (line,), (scaled,) = (one.lines([(20.0, -5.0)]) for one in (source, other))
-    names = ("mean", "std", "median", "inner", "outer", "star_extinction", "star_error")
-    for name in names:
-        expected = RATIO * np.array(getattr(line, name))
-        np.testing.assert_allclose(getattr(scaled, name), expected, rtol=1e-12)
-    np.testing.assert_array_equal(scaled.distance, line.distance)
-    np.testing.assert_array_equal(scaled.star_distance, line.star_distance)
-    for show in ("value", "std", "relative-error", "sample"):
-        cut = Cut(quantity="extinction", show=show, distance=200.0)
-        ratio = 1.0 if show == "relative-error" else RATIO
-        values, found = (cut_sky(one, cut)[0](L, B) for one in (source, other))
-        np.testing.assert_allclose(found, ratio * values, rtol=1e-6)
-
-
-def test_all_that_figures_read_of_a_store_is_converted(stores):
-    plain = open_answers(stores["A_V"])
-    other = plain.in_band("E(BP-RP)")
-    assert (plain.band, other.band) == ("A_V", "E(BP-RP)")
+@pytest.mark.parametrize("kind", ["run", "store"])
+def test_all_that_figures_read_is_converted(kind, source, stores):
+    plain = source if kind == "run" else open_answers(stores["A_V"])
+    other = plain.in_band("E(GBP-GRP)", "A_V")
+    assert (plain.known_band, other.band) == (
+        "" if kind == "run" else "A_V",
+        "E(BP-RP)",
+    )
     assert_scaled(plain.cube(), other.cube(), RATIO)
+    assert other.cube().meta["extinction_band"] == "E(BP-RP)"
     first, second = plain.columns("z"), other.columns("z")
     assert first is not None and second is not None
     assert_scaled(first, second, RATIO)
-    assert_scaled(plain.sky_maps([150.0], None), other.sky_maps([150.0], None), RATIO)
+    nside = 4 if kind == "run" else None
+    assert_scaled(plain.sky_maps([150.0], nside), other.sky_maps([150.0], nside), RATIO)
     (line,), (scaled,) = (one.lines([(20.0, -5.0)]) for one in (plain, other))
-    np.testing.assert_allclose(scaled.mean, RATIO * line.mean, rtol=1e-6)
-    for quantity in ("density", "extinction"):
-        cut = Cut(quantity=quantity, distance=150.0)
-        values, found = (cut_sky(one, cut)[0](L, B) for one in (plain, other))
-        np.testing.assert_allclose(found, RATIO * values, rtol=1e-6)
+    names = ("mean", "std", "median", "inner", "outer", "star_extinction", "star_error")
+    for name in names:
+        expected = RATIO * np.array(getattr(line, name))
+        np.testing.assert_allclose(getattr(scaled, name), expected, rtol=1e-6)
+    np.testing.assert_array_equal(scaled.distance, line.distance)
+    np.testing.assert_array_equal(scaled.star_distance, line.star_distance)
+    shows = ("value", "std", "relative-error", *(["sample"] if kind == "run" else []))
+    for show in shows:
+        ratio, cut = 1.0 if show == "relative-error" else RATIO, ("extinction", 150.0)
+        values, found = (cut_sky(one, *cut, show)(L, B) for one in (plain, other))
+        np.testing.assert_allclose(found, ratio * values, rtol=1e-6)
 
 
 def test_a_store_in_the_run_s_folder_does_not_change_the_run_s_band(stores, source):

@@ -184,8 +184,6 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
         names=frozenset(),
         run=random_map,
         options=ExportOptions(fill=other, fill_beyond="stars"),
-        change=None,
-        meta={},
     )
     towards = pixel_directions(32)[pixels]
     filled, _ = products.filled(towards, distances, arrays)

@@ -1,6 +1,5 @@
 """A whole export: the same map in every file, in the band, part and place asked for."""
 
-import importlib
 import json
 
 import healpy
@@ -11,7 +10,7 @@ from astropy.io import fits
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
-from pipelines.export.options import EXPORTERS, Exporter, ExportOptions, parse_box
+from pipelines.export.options import ExportOptions, parse_box
 from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix, read_shells
 from pipelines.formats.zarr import read_integrated, read_zarr
@@ -54,10 +53,8 @@ def test_every_file_holds_the_same_map(plain):
     chosen = [int(np.flatnonzero(rays.distances == d)[0]) for d in DISTANCES]
     maps = read_healpix(plain / "sky.fits")
     # Rays cut at every grid step, and at these distances only.
-    for name, values in (("mean", maps.mean), ("std", maps.arrays["std"])):
-        np.testing.assert_allclose(rays.arrays[name][chosen], values, rtol=0.02)
-    quantiles = read_healpix(plain / "sky.fits").arrays
-    np.testing.assert_allclose(rays.arrays["p50"][chosen], quantiles["p50"], 0.02)
+    for name in ("mean", "std", "p50"):
+        np.testing.assert_allclose(rays.arrays[name][chosen], maps.arrays[name], 0.02)
     shells = read_shells(plain / "shells.fits").arrays["mean"]
     inner = shells[0] * 70.0
     np.testing.assert_allclose(inner, maps.mean[0], rtol=0.02)
@@ -81,15 +78,14 @@ def test_maps_of_the_sky_say_where_the_box_ends(positive_run, tmp_path):
 
 def test_one_direction_is_the_same_in_every_file(plain):
     lon, lat = 18.0, -9.0  # near the cloud, off every axis
-    maps = healpy.read_map(plain / "sky.fits", field=None)
-    ring = maps[2, healpy.ang2pix(4, lon, lat, lonlat=True)]
     rays = read_integrated(plain / "map.zarr")
+    ring = healpy.ang2pix(4, lon, lat, lonlat=True)
     pixel = healpy.ang2pix(4, lon, lat, lonlat=True, nest=True)
     at = int(np.flatnonzero(rays.distances == DISTANCES[2])[0])
-    assert ring == pytest.approx(rays.arrays["mean"][at, pixel], rel=0.02)
-    outer = healpy.read_map(plain / "shells.fits", field=1)
+    far = healpy.read_map(plain / "sky.fits", field=2)[ring]
+    assert far == pytest.approx(rays.arrays["mean"][at, pixel], rel=0.02)
     nested = read_shells(plain / "shells.fits").arrays["mean"][1]
-    assert outer[healpy.ang2pix(4, lon, lat, lonlat=True)] == nested[pixel]
+    assert healpy.read_map(plain / "shells.fits", field=1)[ring] == nested[pixel]
 
 
 def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, green):
@@ -114,8 +110,6 @@ def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, gree
     for name in ("map.fits", "sky.fits", "shells.fits"):
         header = fits.getheader(folder / name)
         assert (header["EXTBAND"], header["BANDFROM"]) == ("A_G", "A_V")
-        assert (header["EXTCURVE"], header["R_V"]) == ("G23", 3.3)
-        assert header["BANDFAC"] == ratio and header["WAVE1"] == 621.79
     attributes = json.loads((folder / "map.zarr" / "zarr.json").read_text())
     assert attributes["attributes"]["band"] == "A_G"
     assert attributes["attributes"]["citation"]["band"] == "A_G"
@@ -221,24 +215,3 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert read_shells(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
     assert refused.exit_code == 2 and "--declare-band A_V" in refused.output
-
-
-def test_a_new_exporter_is_a_file_and_a_line_in_the_registry(
-    positive_run, tmp_path, monkeypatch
-):
-    (tmp_path / "shape_exporter.py").write_text(
-        "def write(products, path, *, overwrite):\n"
-        "    path.write_text(str(products.cube.arrays['mean'].shape))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    shape = Exporter(write="shape_exporter:write", help="Shape of the cube.")
-    monkeypatch.setitem(EXPORTERS, "shape", shape)
-    target = tmp_path / "shape.txt"
-    done = export_run(positive_run.path, {"shape": [target]})
-    assert done.paths == [target]
-    grid = positive_run.plan.grid
-    assert target.read_text() == str(grid.shape[::-1])
-    from pipelines.cli import products
-
-    again = importlib.reload(products).export
-    assert "--shape" in {name for option in again.params for name in option.opts}

@@ -11,7 +11,7 @@ import xarray
 from pipelines.cubes.sky import near_the_sun
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
-from pipelines.formats.zarr import read_columns, read_zarr, write_zarr
+from pipelines.formats.zarr import read_columns, read_zarr
 from pipelines.maps.density import columns
 from pipelines.maps.opening import open_answers
 from pipelines.run.folder import Run
@@ -67,10 +67,3 @@ def test_columns_go_with_the_band(positive_run, store, tmp_path):
 
 def test_a_cut_map_has_no_columns_of_the_whole_box(positive_run, tmp_path):
     assert read_columns(exported(positive_run, tmp_path, sphere=150.0)) == {}
-
-
-def test_arrays_of_a_cube_do_not_take_the_names_of_columns(store, tmp_path):
-    cube = read_zarr(store)
-    cube.arrays["column_z_mean"] = cube.arrays["mean"]
-    with pytest.raises(ValueError, match="column_"):
-        write_zarr(tmp_path / "other.zarr", cube)

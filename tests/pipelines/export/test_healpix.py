@@ -112,16 +112,6 @@ def test_another_convention_is_refused(tmp_path, keyword, value):
         read_healpix(tmp_path / "other.fits")
 
 
-def test_a_flipped_byte_is_noticed(tmp_path):
-    path = tmp_path / "sky.fits"
-    write_healpix(path, make_maps())
-    content = bytearray(path.read_bytes())
-    content[-3000] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"sky\.fits is damaged"):
-        read_healpix(path)
-
-
 def test_a_map_of_another_program_is_refused(tmp_path):
     healpy.write_map(tmp_path / "other.fits", np.zeros(48, dtype=np.float32))
     with pytest.raises(InputError, match=r"other\.fits"):
@@ -150,22 +140,16 @@ def test_sky_maps_are_checked(distances, shape):
 
 def test_quantiles_come_back_and_stand_behind_mean_and_std(tmp_path):
     maps = make_maps(nside=4)
-    quantiles = {
-        name: maps.mean + np.float32(offset)
-        for offset, name in enumerate(("p16", "p50", "p84"), start=10)
-    }
-    write_healpix(tmp_path / "sky.fits", replace(maps, arrays=maps.arrays | quantiles))
-    found = read_healpix(tmp_path / "sky.fits").arrays
-    assert list(found)[2:] == ["p16", "p50", "p84"]
-    for name, values in quantiles.items():
-        np.testing.assert_array_equal(found[name], values)
-    read = read_healpix(tmp_path / "sky.fits")
-    np.testing.assert_array_equal(read.mean, maps.mean)
-    np.testing.assert_array_equal(read.arrays["std"], maps.arrays["std"])
+    names = ("p16", "p50", "p84")
+    quantiles = {n: maps.mean + np.float32(i) for i, n in enumerate(names, start=10)}
+    whole = maps.arrays | quantiles
+    write_healpix(tmp_path / "sky.fits", replace(maps, arrays=whole))
+    found = read_healpix(tmp_path / "sky.fits")
+    assert tuple(found.arrays)[2:] == names
+    for name, values in whole.items():
+        np.testing.assert_array_equal(found.arrays[name], values)
     median = healpy.read_map(tmp_path / "sky.fits", nest=None, field=3 * 3 + 1)
     np.testing.assert_array_equal(median, quantiles["p50"][1])
-    write_healpix(tmp_path / "plain.fits", maps)
-    assert list(read_healpix(tmp_path / "plain.fits").arrays) == ["mean", "std"]
 
 
 def test_columns_out_of_order_are_refused(tmp_path):

@@ -78,8 +78,9 @@ def html(report_page):
     return report_page.read_text(encoding="utf-8")
 
 
-def read(*sections):
-    """The page of some sections, and its text with single spaces."""
+def read(*parts):
+    """The page of some sections' blocks, and its text with single spaces."""
+    sections = [Section(f"part{n}", "Part", blocks) for n, blocks in enumerate(parts)]
     page = render("title", "subtitle", sections)
     return page, spaced(page)
 
@@ -211,12 +212,11 @@ def test_what_was_not_judged_is_to_be_used_with_care():
 def test_every_text_is_escaped():
     nasty = "<script>alert('x')</script> & \"quoted\""
     blocks = (
-        Notice(title=nasty, lines=(nasty,)),
-        Table(caption=nasty, header=(nasty, "b"), rows=((nasty, nasty),)),
-        Listing(title=nasty, content=nasty),
+        Notice(nasty, [nasty]),
+        Table(nasty, [(nasty, nasty)], (nasty, "b")),
+        Listing(nasty, nasty),
     )
-    section = Section(key="a", title=nasty, blocks=blocks)
-    page = render(nasty, nasty, [section])
+    page = render(nasty, nasty, [Section("a", nasty, blocks)])
     assert "<script>alert" not in page
     assert Page(page).text.count(nasty) == 13
 
@@ -234,7 +234,7 @@ def test_a_file_is_replaced_only_if_told(tmp_path, command, monkeypatch, materia
     monkeypatch.setattr("pipelines.report.page.gather", lambda *a, **k: material)
     for name in ("overview", "maps"):
         monkeypatch.setattr(f"pipelines.report.page.{name}", limits)
-    monkeypatch.setattr("pipelines.report.page.sight_lines", limits)
+    monkeypatch.setattr("pipelines.report.page.drawn", lambda *a: "a picture")
     path = tmp_path / "report.html"
     path.write_text("mine")
     refused = command(f"report run -o {path} --no-3d")

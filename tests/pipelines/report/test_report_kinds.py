@@ -6,6 +6,7 @@ import pytest
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
+from pipelines.report.blocks import Section
 from pipelines.report.data import gather
 from pipelines.report.page import render, write_report
 from pipelines.report.sections import summary
@@ -26,7 +27,8 @@ def page_of(run, folder):
 
 def test_a_gaussian_density_is_judged_by_a_normal(cloud_run):
     material = gather(cloud_run.path, nside=1)
-    page = render("title", "subtitle", [summary(material), validation(material)])
+    blocks = [*summary(material), *validation(material)]
+    page = render("title", "subtitle", [Section("all", "All", blocks)])
     assert "a Gaussian density, which may be negative" in page
     assert "The prediction is taken as normal," in page
     assert "mean density" in page

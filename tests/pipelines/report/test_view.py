@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipelines.cubes.cube import Cube
-from pipelines.report.pictures import iso_levels, thinned, view
+from pipelines.report.view import iso_levels, thinned, view
 
 
 def cube(shape=(3, 4, 5)):
