@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from pipelines.base.progress import say
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
-from pipelines.model import cost
-from pipelines.model.cost import memory_limit, work_of
+from pipelines.model.cost import Work, memory_limit
 from pipelines.model.plan import Plan
-from pipelines.planning.grids import round_spacing
 
 # Distances [pc] at which the resolution of nested grids is printed.
 _SHOWN_AT = (50.0, 200.0, 1000.0)
@@ -29,34 +26,34 @@ def announce(state: FitState, at: Context) -> None:
     Raises
     ------
     InputError
-        As `refuse_too_large`.
+        As `require_memory`.
     """
     plan, speed = state.planned
     for line in plan_in_words(plan, at.config):
         say(line)
     if not plan.is_full_batch:
         return
-    config, distances = at.config, at.fitted.distance
-    work = work_of(plan.grids, plan.build_kernel(), distances, config, std=plan.std)
-    work = work.shared_out(at.group.size, at.group.here)
-    parts = cost.memory(work)
+    place = (plan.grids, plan.build_kernel(), at.fitted.distance, at.config)
+    work = Work.of(*place, ranks=at.group.size, here=at.group.here)
+    parts = work.memory()
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
     each = ""
     if work.ranks > 1:
         each = f" for each of {work.ranks} processes, {work.here} on this machine"
     say(f"memory: {sum(parts.values()) / 2**30:.2f} GiB{each} ({listing})")
-    seconds, minutes = cost.seconds(work, speed), config.budget.minutes
+    seconds = work.seconds(speed)
     say(f"time: about {seconds:.0f} s for the solves")
     if seconds > at.seconds_left:
         say(
-            f"note: less is left of budget.minutes = {minutes:g}: the solves will end "
-            "early, with fewer samples; raise it, or take a coarser grid"
+            f"note: less is left of budget.minutes = {at.config.budget.minutes:g}: the "
+            "solves will end early, with fewer samples; raise it, or take a coarser "
+            "grid"
         )
-    refuse_too_large(plan, work, config)
+    require_memory(plan, work)
 
 
 def plan_in_words(plan: Plan, config: FitConfig) -> list[str]:
-    """Return lines about the grids, the prior and what was chosen of them."""
+    """Return lines about the grids, the prior and how they were chosen."""
     grid, mean = plan.grid, plan.mean
     sides = zip(grid.lower, grid.upper, strict=True)
     box = " x ".join(f"[{a:.6g}, {b:.6g}]" for a, b in sides)
@@ -73,12 +70,12 @@ def plan_in_words(plan: Plan, config: FitConfig) -> list[str]:
         )
         is_free = (config.box.x, config.box.y, config.box.z) == (None, None, None)
         lines.append(line + is_free * "; box.cover = sphere holds all of it")
-    for inner in plan.finer_grids:
+    for inner in plan.grids[1:]:
         lines.append(
             f"finer grid: {_by(inner.shape)} = {inner.size} points every "
             f"{_by(inner.spacing)} pc, to {inner.reach:.4g} pc"
         )
-    if plan.finer:
+    if len(plan.grids) > 1:
         corner = math.hypot(*np.maximum(np.abs(grid.lower), np.abs(grid.upper)))
         shown = [far for far in _SHOWN_AT if far < corner]
         cells = [f"{plan.step_at(far):.4g} pc at {far:g} pc" for far in shown]
@@ -95,37 +92,25 @@ def plan_in_words(plan: Plan, config: FitConfig) -> list[str]:
     return lines + [f"note: {note}" for note in plan.notes]
 
 
-def refuse_too_large(plan: Plan, work: cost.Work, config: FitConfig) -> None:
+def require_memory(plan: Plan, work: Work) -> None:
     """Refuse a fit that does not fit into memory, before anything is learnt.
 
     Raises
     ------
     InputError
-        It names the finest spacing that fits.
+        It says what to change.
     """
-    total, limit = cost.foreseen(work), memory_limit(config)
-    if total <= limit:
-        return
-    grid, spacing = plan.grid, max(plan.grid.spacing)
-    size = _by(b - a for a, b in zip(grid.lower, grid.upper, strict=True))
-    remedy = "no spacing fits; raise budget.memory_gib, or fit fewer stars"
-    for eighths in range(1, 8 * 20):
-        factor = 2 ** (eighths / 8)
-        points = max(int(work.torus_points / factor**3), 1)
-        cells = work.ray_cells / factor
-        coarser = replace(work, torus_points=points, ray_cells=cells)
-        if cost.foreseen(coarser) <= limit:
-            remedy = (
-                "choose a coarser grid, at the finest about box.spacing="
-                f"{round_spacing(factor * spacing):g}, or a smaller box; raise "
-                "budget.memory_gib, or lower inference.samples"
-            )
-            break
-    raise InputError(
-        f"this grid of {_by(grid.shape)} points every {spacing:.4g} pc in a box of "
-        f"({size} pc) needs {total / 2**30:,.2f} GiB, the budget is "
-        f"{limit / 2**30:.2f} GiB: {remedy}"
-    )
+    limit = memory_limit(work.config)
+    if work.together > limit:
+        grid = plan.grid
+        size = _by(b - a for a, b in zip(grid.lower, grid.upper, strict=True))
+        raise InputError(
+            f"this grid of {_by(grid.shape)} points every {max(grid.spacing):.4g} pc "
+            f"in a box of ({size} pc) needs {work.together / 2**30:,.2f} GiB, the "
+            f"budget is {limit / 2**30:.2f} GiB: leave out box.spacing and box.shape "
+            "(the finest grid that fits is then chosen), choose a smaller box, raise "
+            "budget.memory_gib, or lower inference.samples"
+        )
 
 
 def _by(numbers: Iterable[float]) -> str:

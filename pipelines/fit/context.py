@@ -6,6 +6,7 @@ a signal ends them; the first one writes.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,11 +27,11 @@ from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
 from pipelines.model.problem import OnStep, Place, place_of
 from pipelines.planning.selection import inside_box, usable_stars
-from pipelines.saving.identity import Identity, command_of
-from pipelines.saving.state_file import SavedState, newest_state, write_state
+from pipelines.saving.identity import command_of, differences, identity_of
+from pipelines.saving.state_file import read_state, write_state
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
-from pipelines.storage.metrics import Metrics
+from pipelines.storage.digests import input_digests
 
 # The state that `dustmap status` shows during a stage; "running" during the others.
 _SHOWN = {
@@ -47,27 +48,19 @@ _VALUES = {
     "scales likelihood": "expected_gain",
     "scales simulations": "expected_gain",
 }
+# The last step is noted so often [s].
+_NOTED = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Context:
     """Everything a stage may use beside the state of the fit.
 
-    Parameters
-    ----------
-    team, teams
-        The ranks that share out the stars with this one, and its counterparts in other
-        teams, which share out the samples.
-    last, number, history
-        The newest state that is known to be whole, its number, and when and from what
-        the fit was resumed.
-    resumed
-        The inference that an earlier process left under way.
-    stars, split, counts
-        The usable stars, the rows for each purpose, and counts by reason; once there is
-        a plan, rows of stars in its box.
-    fitted
-        The stars to fit, exactly placed unless ``model.distance_errors``.
+    ``team`` are the ranks that share out the stars with this one, ``teams`` its
+    counterparts in other teams, which share out the samples. ``resumed`` is an
+    inference that an earlier process left under way. Once there is a plan, ``split``
+    holds the rows of ``stars`` in its box, and ``counts`` what was left out, by reason;
+    ``fitted`` are exactly placed unless ``model.distance_errors``.
     """
 
     source: Path
@@ -78,12 +71,10 @@ class Context:
     team: Group
     teams: Group
     work: Workspace
-    identity: Identity
     stop: StopFlag
-    clock: StageClock
-    metrics: Metrics
-    last: Path | None = None
-    number: int = 0
+    inputs: list[dict[str, str]]
+    clock: StageClock = field(default_factory=StageClock)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
     resumed: State | None = None
     now: Callable[[], float] = time.monotonic
@@ -92,13 +83,19 @@ class Context:
     counts: dict[str, int] = field(init=False)
     fitted: Stars = field(init=False)
     stage: str = field(default="", init=False)
-    _since: float = field(default=0.0, init=False)
+    _since: float = field(init=False)
     _steps: int = field(default=0, init=False)
+    _noted: float = field(init=False)
     # The state after the last step, if it was not written, and how many records it has.
     _latest: tuple[FitState, int] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._since = self.now()
+        self._since, self._noted = self.now(), time.monotonic()
+
+    @property
+    def last(self) -> Path | None:
+        """The saved state, if there is one."""
+        return self.work.state if self.work.state.is_file() else None
 
     def keep_inside(self, box: Box) -> None:
         """Leave out the stars that are not in a box."""
@@ -123,11 +120,13 @@ class Context:
         shown, left = _SHOWN.get(self.stage, "running"), max(self.seconds_left, 0.0)
         self.note(state=shown, ends=time.time() + left)
 
-    def note(self, **facts: object) -> None:
+    def note(self, *, durable: bool = True, **facts: object) -> None:
         """Change facts of ``status.json``, by the first rank."""
         if self.group.first:
+            self._noted = time.monotonic()
+            last = self.metrics[-1] if self.metrics else {}
             try:
-                self.work.note(**facts)
+                self.work.note(durable=durable, last=last, **facts)
             except OSError as error:
                 say(f"status.json is not written: {error}")
 
@@ -183,6 +182,8 @@ class Context:
                 passed = before + time.perf_counter() - started
                 records.append({**record, "seconds": round(passed, 3)})
                 progress.show(**{kind: f"{value:.2e}"})
+                if time.monotonic() - self._noted >= _NOTED:
+                    self.note(durable=False)
             progress.update(stage=stage, step=step)
 
         with Progress(description=self.stage) as progress:
@@ -248,24 +249,24 @@ class Context:
         """Write a state, by the first rank; report one that cannot be written."""
         if self.group.first:
             start = time.perf_counter()
-            under_way = state.inference is not None
             state.require_finite()
+            stage, seconds = self.stage, dict(self.clock.seconds)
+            if state.inference is not None:
+                seconds, stage = self.clock.so_far(stage), f"{stage}, under way"
             content = {
                 "fit": state,
-                "stage": f"{self.stage}, under way" if under_way else self.stage,
-                "identity": self.identity,
-                "seconds": self.clock.so_far(self.stage if under_way else ""),
-                "records": records,
+                "stage": stage,
+                "identity": identity_of(self.config, self.inputs),
+                "seconds": seconds,
+                # Not in the header: there may be many.
+                "records": json.dumps(self.metrics[:records]).encode(),
                 "history": self.history,
                 "machine": machine(),
             }
-            folder, number = self.work.folder, self.number + 1
             try:
-                self.metrics.sync()
-                self.last = write_state(folder, content, number=number)
-                self.number = number
+                write_state(self.work.state, content)
             except OSError as error:
-                kept = f"{self.last.name} stays" if self.last else "there is none yet"
+                kept = "the last one stays" if self.last else "there is none yet"
                 say(
                     f"a checkpoint could not be written, {kept}; the fit continues: "
                     f"{error}"
@@ -318,10 +319,7 @@ def opened(
                     "all ranks need one file system"
                 )
         # The first rank alone reads the whole catalogue for its hash.
-        identity = group.from_first(lambda: Identity.of(source, config))
-        found, history = _found(work, identity, anyway=anyway)
-        content = {} if found is None else found.content
-        records = content.get("records", 0)
+        inputs = group.from_first(lambda: input_digests(source))
         at = Context(
             source=source,
             output=output,
@@ -331,15 +329,10 @@ def opened(
             team=team,
             teams=teams,
             work=work,
-            identity=identity,
             stop=stop,
-            clock=StageClock(content.get("seconds", {})),
-            metrics=Metrics(work.metrics if group.first else None, records),
-            last=None if found is None else found.path,
-            number=0 if found is None else found.number,
-            history=history,
+            inputs=inputs,
         )
-        stack.callback(at.metrics.close)
+        found = _taken_up(at, anyway=anyway)
         # The first rank writes the next state only after all have read this one.
         group.meet()
         command = command_of(source, output, config) if group.size == 1 else None
@@ -352,12 +345,11 @@ def opened(
             at.split = at.stars.split(config, generator)
             at.select_fitted()
             state = FitState(generator=generator.get_state())
-            if found is not None:
-                state = FitState.restore(found, place["device"])
+            if found:
+                state = FitState.restore(found.pop("fit"), work.state, place["device"])
+                # The context alone has its tensors, and lets them go.
                 at.resumed, state = state.inference, replace(state, inference=None)
                 generator.set_state(state.generator)
-            # The context has its tensors, and lets them go.
-            del found, content
             if state.box is not None:
                 at.keep_inside(state.box)
             at.clock.lap("read")
@@ -382,38 +374,36 @@ def _ending(at: Context) -> Iterator[None]:
         raise
 
 
-def _found(
-    work: Workspace, identity: Identity, *, anyway: bool
-) -> tuple[SavedState | None, list[dict[str, Any]]]:
-    """Return the state to resume, and when and from what this fit was resumed."""
-    found, faults = newest_state(work.folder)
-    for fault in faults:
-        say(f"warning: {fault}")
-    if found is None:
-        return None, []
-    content = found.content
-    differences = identity.differences(Identity(**content["identity"]))
-    if differences and not anyway:
+def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
+    """Return the state to resume, or nothing, and give the context what it did."""
+    path = at.last
+    if path is None:
+        return {}
+    found = read_state(path)
+    changed = differences(identity_of(at.config, at.inputs), found["identity"])
+    if changed and not anyway:
         raise InputError(
-            f"{found.path} is of another fit:\n  "
-            + "\n  ".join(differences)
+            f"{path} is of another fit:\n  "
+            + "\n  ".join(changed)
             + "\nContinue with the original ones, start again with --overwrite, or "
             "continue all the same with --resume-anyway"
         )
-    for line in differences:
+    for line in changed:
         say(f"warning: resumed all the same, {line}")
-    before, now = content["machine"], machine()
+    before, now = found["machine"], machine()
     if before != now:
         say(f"note: the last digits may differ: saved with {before}, now {now}")
-    age = time.time() - found.written
-    say(f"resumed from {found.path} ({content['stage']}, {age:.0f} s old)")
+    age = time.time() - found["written"]
+    say(f"resumed from {path} ({found['stage']}, {age:.0f} s old)")
     once = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "checkpoint": found.number,
-        "stage": content["stage"],
-        "differences": differences,
+        "stage": found["stage"],
+        "differences": changed,
     }
-    return found, [*content["history"], once]
+    at.clock.seconds.update(found["seconds"])
+    at.metrics += json.loads(found["records"])
+    at.history += [*found["history"], once]
+    return found
 
 
 def machine() -> dict[str, Any]:

@@ -88,11 +88,11 @@ def fit(
     """
     resume, group, begun = resume or anyway, group or Group(), unfinished(output)
     finished = (output / "run.json").is_file() and not overwrite
-    if begun is not None and begun.identifier:
+    if begun is not None and "fit" in begun.facts:
         # A fit that was killed while it cleared up.
-        finished = begun.identifier == fit_of(output)
+        finished = begun.facts["fit"] == fit_of(output)
     if not (resume and finished):
-        overwrite = overwrite or (resume and begun is not None and begun.overwrite)
+        overwrite = overwrite or bool(resume and begun and begun.facts.get("overwrite"))
         check_run_folder(output, overwrite=overwrite)
         # Before the first rank begins there.
         group.meet()

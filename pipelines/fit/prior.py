@@ -7,7 +7,7 @@ from typing import Any
 
 from dustmap.inference.scales.prior_scales import PriorScales
 from pipelines.base.geometry import Box
-from pipelines.fit.announcing import refuse_too_large
+from pipelines.fit.announcing import require_memory
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
 from pipelines.model import cost
@@ -29,9 +29,8 @@ def plan(state: FitState, at: Context) -> FitState:
         place, more = (scales, box, stars.distance, config, speed), [*notes, *more]
         made = make_plan(*place, ranks=ranks, here=here, notes=more)
         if made.is_full_batch:
-            kernel, distances = made.build_kernel(), stars.distance
-            work = cost.work_of(made.grids, kernel, distances, config, std=made.std)
-            refuse_too_large(made, work.shared_out(ranks, here), config)
+            place = (made.grids, made.build_kernel(), stars.distance, config)
+            require_memory(made, cost.Work.of(*place, ranks=ranks, here=here))
         box = Box(lower=made.grid.lower, upper=made.grid.upper)
         return replace(state, plan=made, speed=speed, box=box)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +16,7 @@ from pipelines.base.geometry import Box
 from pipelines.model.cost import Speed
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
-from pipelines.saving.state_file import SavedState
 
-_ON_DEVICE = ("mean", "samples", "noise")
 _CONFIG = ConfigDict(arbitrary_types_allowed=True)
 
 
@@ -108,23 +107,23 @@ class FitState:
         require_finite(f"the state of a fit after {self.done} stages", **tensors)
 
     @classmethod
-    def restore(cls, saved: SavedState, device: torch.device) -> FitState:
-        """Return the state in a file, with the result on a device.
+    def restore(cls, plain: Any, path: Path, device: torch.device) -> FitState:
+        """Return the state that a file holds as plain values, its result on a device.
 
         Raises
         ------
         InputError
-            If the file holds none.
+            If the values are none of a state.
         """
         try:
-            state = TypeAdapter(FitState).validate_python(saved.content["fit"])
-        except (KeyError, ValueError) as error:
+            state = TypeAdapter(FitState).validate_python(plain)
+        except ValueError as error:
             raise InputError(
-                f"{saved.path} holds no state of a fit ({type(error).__name__}: "
-                f"{error}): start again with --overwrite"
+                f"{path} holds no state of a fit ({error}): start again with "
+                "--overwrite"
             ) from error
         if state.result is None:
             return state
-        found = {name: getattr(state.result, name) for name in _ON_DEVICE}
-        moved = {name: tensor.to(device) for name, tensor in found.items()}
-        return replace(state, result=replace(state.result, **moved))
+        result = state.result
+        moved = {n: getattr(result, n).to(device) for n in ("mean", "samples", "noise")}
+        return replace(state, result=replace(result, **moved))

@@ -129,9 +129,9 @@ def write(state: FitState, at: Context) -> FitState:
         "version": dustmap.__version__,
         "seed": at.config.inference.seed,
         "configuration": json.loads(at.config.model_dump_json()),
-        "fit": at.work.identifier,
+        "fit": at.work.facts["fit"],
         "resumed": at.history,
-        "inputs": at.identity.inputs,
+        "inputs": at.inputs,
         "catalogue": train.meta,
         "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
     }
@@ -147,7 +147,7 @@ def write(state: FitState, at: Context) -> FitState:
         every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)
         train = train.select(every)
     with atomic_directory(
-        at.output, overwrite=at.work.overwrite, within=at.work.folder
+        at.output, overwrite=at.work.facts["overwrite"], within=at.work.folder
     ) as folder:
         (folder / "config.toml").write_text(to_toml(at.config))
         write_json(folder / "run.json", record)
@@ -156,7 +156,7 @@ def write(state: FitState, at: Context) -> FitState:
         write_state(folder, **tensors, support=first, **support)
         if judged.residual is not None:
             (folder / RESIDUAL).write_bytes(judged.residual)
-        write_metrics(folder / "metrics.jsonl", at.metrics.data)
+        write_metrics(folder / "metrics.jsonl", at.metrics)
         if judged.columns:
             columns = {name: x.numpy() for name, x in judged.columns.items()}
             test = at.stars.select(at.split.test)

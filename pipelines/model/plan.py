@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
-from dustmap.grid import Grid, Torus
+from dustmap.grid import Grid
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS, Radial
 from dustmap.models.means import ConstantMean, ExponentialDisc
@@ -30,6 +32,8 @@ SCALE_LENGTH = 3200.0
 # Least lengthscale over spacing with which the grid resolves the field; above the other
 # its covariance, which the published engine solves with, is nearly singular.
 RESOLVED, SOLVABLE = 1.5, 5.0
+# Draws of the variance below the grid.
+RESIDUAL_DRAWS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +75,12 @@ class MeanPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingPlan:
-    """The published engine's own: circulant embedding, solves and ray nodes."""
+    """The published engine's own: circulant embedding, solves and ray nodes.
 
+    The embedding's ``shape`` is known when it is made: it may grow.
+    """
+
+    shape: tuple[int, ...] = ()
     nugget: float = 0.0
     max_points: int = 2**24
     tolerance: float = 1e-6
@@ -86,23 +94,22 @@ class EmbeddingPlan:
 class Plan:
     """Everything that defines the model of a fit; JSON through `as_dict`.
 
-    ``lengthscale`` [pc] per axis and ``std`` of the kernel ([mag/pc], or pure for the
-    logarithm of a lognormal ``density``), ``common_noise`` [mag], ``ray_step`` in
-    cells, ``weights_budget`` [bytes] beyond which W is recomputed in every product
-    instead of kept, ``degrees`` of freedom of the Student-T noise of ``outliers``
-    (learnt if ``None``), ``cut`` the shortest scale that a grid carries in its
-    spacings (0 if it carries the whole prior), ``subgrid_share`` of the unresolved
-    variance that is left to each star; ``notes`` say in words what was chosen and why.
+    ``tori`` hold the nested grids, the coarsest first; ``lengthscale`` [pc] per axis
+    and ``std`` of the kernel ([mag/pc], or pure for the logarithm of a lognormal
+    ``density``), ``common_noise`` [mag], ``ray_step`` in cells, ``weights_budget``
+    [bytes] beyond which W is recomputed in every product instead of kept, ``degrees``
+    of freedom of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the
+    shortest scale that a grid carries in its spacings (0 if it carries the whole
+    prior), ``subgrid_share`` of the unresolved variance that is left to each star;
+    ``notes`` say in words what was chosen and why.
     """
 
-    grid: Grid
-    torus_shape: tuple[int, ...]
+    tori: Tori
     kernel: KernelName
     lengthscale: tuple[float, ...]
     std: float
     mean: MeanPlan
     common_noise: float
-    finer: tuple[Torus, ...] = ()
     engine: EngineName = "full-batch"
     density: DensityKind = "gaussian"
     outliers: bool = False
@@ -110,8 +117,6 @@ class Plan:
     subgrid_share: float = 1.0
     refinement: int = 1
     cut: float = 0.0
-    residual_refinement: int = 2
-    residual_count: int = 16
     interpolation: Interpolation = "linear"
     ray_step: float = 0.5
     subgrid_noise: bool = True
@@ -130,57 +135,40 @@ class Plan:
         return self.density == "lognormal"
 
     @property
-    def tori(self) -> Tori:
-        """The grid on its torus, and the finer ones inside it."""
-        coarsest = Torus(grid=self.grid, shape=self.torus_shape)
-        return Tori(tori=(coarsest, *self.finer))
+    def grid(self) -> Grid:
+        """The coarsest grid, over the whole box."""
+        return self.tori[0].grid
 
     @property
     def grids(self) -> tuple[Grid, ...]:
-        """The grid and the finer ones inside it, the coarsest first."""
-        return (self.grid, *self.finer_grids)
+        """The nested grids, the coarsest first."""
+        return self.nested_grids.grids
 
     @property
     def nested_grids(self) -> NestedGrids:
         """All grids."""
-        return NestedGrids(grids=self.grids)
-
-    @property
-    def finer_grids(self) -> tuple[Grid, ...]:
-        """Nested grids inside the first."""
-        return tuple(torus.grid for torus in self.finer)
+        return self.tori.grids
 
     def step_at(self, distance: float) -> float:
         """Spacing [pc] of the finest grid that reaches so far in all directions."""
-        within = [grid for grid in self.finer_grids if grid.reach >= distance]
+        within = [grid for grid in self.grids[1:] if grid.reach >= distance]
         return min((within or [self.grid])[-1].spacing)
-
-    def on(self, tori: Tori) -> Plan:
-        """The same plan on other tori."""
-        coarsest, *finer = tori
-        return replace(
-            self,
-            grid=coarsest.grid,
-            torus_shape=coarsest.shape,
-            finer=tuple(finer),
-        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, of which JSON makes lists and numbers."""
-        return asdict(self)
+        return {**asdict(self), "tori": [asdict(torus) for torus in self.tori]}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
-        """The inverse of `as_dict`, also from JSON."""
-        values = _with_tuples(plain)
-        values["grid"] = _grid_from(plain["grid"])
-        values["finer"] = tuple(
-            Torus(grid=_grid_from(torus["grid"]), shape=tuple(torus["shape"]))
-            for torus in plain.get("finer", ())
-        )
-        values["mean"] = MeanPlan(**plain["mean"])
-        values["embedding"] = EmbeddingPlan(**plain["embedding"])
-        return cls(**values)
+        """Read what `as_dict` gave, also from JSON; earlier versions' too."""
+        plain = dict(plain)
+        if "tori" not in plain:
+            first = {"grid": plain["grid"], "shape": plain["torus_shape"]}
+            plain["tori"] = [first, *plain.get("finer", ())]
+            if plain["engine"] == "svi":
+                own = {**plain["embedding"], "shape": plain["torus_shape"]}
+                plain["embedding"] = own
+        return _adapter().validate_python({**plain, "tori": {"tori": plain["tori"]}})
 
     @property
     def scales(self) -> PriorScales:
@@ -200,9 +188,6 @@ class Plan:
         )
 
 
-def _grid_from(plain: dict[str, Any]) -> Grid:
-    return Grid(**_with_tuples(plain))
-
-
-def _with_tuples(plain: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)

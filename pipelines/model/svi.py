@@ -30,7 +30,7 @@ def run_svi(problem: Problem) -> Inference:
     """
     try:
         whitening = toeplitz_whitening(problem.plan, problem.place["device"])
-        plan = replace(problem.plan, torus_shape=tuple(whitening.report.shape))
+        plan = problem.plan
         stars, mean = problem.stars, plan.mean.build()
         ends = torch.as_tensor(stars.positions())
         model = RowwiseGaussian(
@@ -120,7 +120,7 @@ def _learnt(plan: Plan, result: SvgpResult) -> Plan:
     return replace(
         plan,
         # Learning widens the embedding for the longest lengthscale it may reach.
-        torus_shape=tuple(whitening.embedding.torus.shape),
+        embedding=replace(plan.embedding, shape=whitening.embedding.torus.shape),
         lengthscale=tuple(float(s) for s in scale),
         std=float(values["variance"].detach().sqrt()),
         common_noise=float((plan.common_noise**2 + _common_variance(result)) ** 0.5),

@@ -53,45 +53,33 @@ def make_plan(
         If no grid fits the budget.
     """
     model, is_svi = config.model, config.inference.engine == "svi"
-    lengthscale, std = tuple(scales.lengthscale.tolist()), scales.std
-
-    def grids_for(std: float) -> tuple[Grid, ...]:
-        place = (box, lengthscale, std, distances, config, speed)
-        return choose_grids(*place, ranks=ranks, here=here)
-
-    def carried(grid: Grid) -> tuple[tuple[float, ...], float]:
-        """Lengthscales that a grid resolves, and the std."""
-        if config.prior.lengthscale is not None or (resolved and config.shares_noise):
-            return lengthscale, std
-        steps = zip(lengthscale, grid.spacing, strict=True)
-        raised = tuple(max(scale, RESOLVED * step) for scale, step in steps)
-        if config.prior.std is not None:
-            return raised, std
-        return raised, resolved_std(std, lengthscale, raised, grid, config)
-
-    grids = grids_for(std)
-    raised, lower = carried(grids[0])
-    if raised != lengthscale:
-        grids = grids_for(lower)
-        raised, lower = carried(grids[0])
+    given, family = tuple(scales.lengthscale.tolist()), KERNELS[config.kernel]
+    lengthscale, std = given, scales.std
+    # The second grids are made for the std that a raised lengthscale has on the first.
+    for _ in range(2):
+        kernel = family(lengthscale=list(given), variance=std**2)
+        place = (box, kernel, distances, config, speed)
+        grids = choose_grids(*place, ranks=ranks, here=here)
+        steps = zip(given, grids[0].spacing, strict=True)
+        if config.prior.lengthscale is None and not (resolved and config.shares_noise):
+            lengthscale = tuple(max(scale, RESOLVED * step) for scale, step in steps)
+        if config.prior.std is None:
+            std = resolved_std(scales.std, given, lengthscale, grids[0], config)
+        if lengthscale == given:
+            break
     found = list(notes)
-    if raised != lengthscale:
+    if lengthscale != given:
         found.append(
-            f"lengthscale raised to {RESOLVED:g} grid steps, {min(raised):.4g} pc: the "
-            "grid does not resolve the one found"
+            f"lengthscale raised to {RESOLVED:g} grid steps, {min(lengthscale):.4g} "
+            "pc: the grid does not resolve the one found"
         )
     if not config.shares_noise:
-        found += resolution_notes(raised, grids[0], config)
-    lengthscale, std = raised, lower
+        found += resolution_notes(lengthscale, grids[0], config)
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
-    kernel = KERNELS[config.kernel](lengthscale=list(lengthscale))
-    first, *finer = nested_tori(grids, kernel, model.wrap_tolerance)
+    kernel = family(lengthscale=list(lengthscale))
     return Plan(
-        grid=first.grid,
-        # The published engine's embedding grows when it is made.
-        torus_shape=() if is_svi else first.shape,
-        finer=tuple(finer),
+        tori=nested_tori(grids, kernel, model.wrap_tolerance),
         kernel=config.kernel,
         lengthscale=lengthscale,
         std=std,
@@ -104,7 +92,6 @@ def make_plan(
         subgrid_share=model.subgrid_share or 1.0,
         refinement=model.refinement,
         cut=CUT if config.shares_noise else 0.0,
-        residual_refinement=cost.residual_refinement(model.refinement),
         interpolation=model.interpolation,
         ray_step=model.ray_step,
         subgrid_noise=model.subgrid_noise,

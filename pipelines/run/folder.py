@@ -44,15 +44,14 @@ _NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
 class Run:
     """A finished fit.
 
-    ``summary`` and ``provenance`` are those of ``run.json``; the posterior is ready
-    to be asked for moments of any functional.
+    ``supports`` are lengths of sight lines in the cells of every grid [cells],
+    ``summary`` and ``provenance`` those of ``run.json``.
     """
 
     path: Path
     plan: Plan
     posterior: Posterior
-    support: Tensor
-    finer_support: tuple[Tensor, ...] = ()
+    supports: tuple[Tensor, ...]
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -85,9 +84,9 @@ class Run:
         return found.reshape(points.shape[:-1])
 
     @property
-    def supports(self) -> tuple[Tensor, ...]:
-        """Sight-line lengths in the cells of every grid."""
-        return (self.support, *self.finer_support)
+    def support(self) -> Tensor:
+        """Sight-line lengths in the cells of the coarsest grid."""
+        return self.supports[0]
 
 
 def check_run_folder(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
@@ -156,9 +155,9 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
             samples=tensors["samples"].to(model.device),
             residual=read_residual(folder),
         ),
-        support=tensors["support"],
-        finer_support=tuple(
-            tensors[f"support_{level}"] for level in range(1, len(plan.finer) + 1)
+        supports=tuple(
+            tensors[f"support_{level}" if level else "support"]
+            for level in range(len(plan.tori))
         ),
         summary=description["summary"],
         provenance=description["provenance"],

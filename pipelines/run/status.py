@@ -9,8 +9,8 @@ from typing import Any
 
 from pipelines.base.errors import InputError
 from pipelines.base.progress import in_words
-from pipelines.saving.state_file import read_state, state_files
-from pipelines.saving.workspace import Workspace, is_held, read_json, unfinished
+from pipelines.saving.state_file import read_state
+from pipelines.saving.workspace import Workspace, read_json, unfinished
 from pipelines.storage.atomic import MARKER
 from pipelines.storage.metrics import read_metrics
 
@@ -39,20 +39,12 @@ def status_of(path: Path) -> dict[str, Any]:
             f"{path} is neither a run nor a fit under way (begin one with `dustmap fit "
             "stars.parquet -o RUN`)"
         )
-    try:
-        records = read_metrics(path / "metrics.jsonl" if work is None else work.metrics)
-    except (OSError, ValueError):
-        records = []
-    last = records[-1] if records else {}
+    found = _of_run(path) if work is None else _of_unfinished(work)
+    last = found.pop("last")
     known = ("stage", "iteration", "seconds", "tolerance")
     numbers = {k: x for k, x in last.items() if k not in known and math.isfinite(x)}
-    found = {
-        **dict.fromkeys(_KEYS),
-        "stage": last.get("stage"),
-        "iteration": last.get("iteration"),
-        "value": numbers or None,
-    }
-    return found | (_of_run(path) if work is None else _of_unfinished(work))
+    step = {"stage": last.get("stage"), "iteration": last.get("iteration")}
+    return {**dict.fromkeys(_KEYS), **step, "value": numbers or None, **found}
 
 
 def describe(found: dict[str, Any]) -> str:
@@ -71,8 +63,8 @@ def describe(found: dict[str, Any]) -> str:
     saved = found["checkpoint"]
     if saved:
         lines.append(
-            f"last checkpoint: {saved['number']} ({saved['stage']}), "
-            f"{saved['age_seconds']:.0f} s old, {saved['bytes'] / 2**20:.1f} MiB"
+            f"last checkpoint: {saved['stage']}, {saved['age_seconds']:.0f} s old, "
+            f"{saved['bytes'] / 2**20:.1f} MiB"
         )
     if found["peak_memory_bytes"]:
         lines.append(f"peak memory: {found['peak_memory_bytes'] / 2**30:.2f} GiB")
@@ -85,43 +77,46 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def _of_unfinished(work: Workspace) -> dict[str, Any]:
-    facts, holder, checkpoint, seconds = work.facts, read_json(work.lock), None, None
-    state, is_alive = facts.get("state"), is_held(work.lock)
+    facts, is_alive, checkpoint, seconds = work.facts, work.is_held, None, None
+    state = facts.get("state")
     if is_alive and (state is None or state in _ENDED):
         state = "planning"
     elif not is_alive and state not in _ENDED:
         state = "dead"
-    for path in state_files(work.folder):
+    if work.state.is_file():
         try:
-            saved = read_state(path, tensors=False)
+            saved = read_state(work.state, tensors=False)
         except InputError:
-            continue
-        seconds = saved.content["seconds"]
-        checkpoint = {
-            "number": saved.number,
-            "stage": saved.content["stage"],
-            "age_seconds": max(time.time() - saved.written, 0.0),
-            "bytes": path.stat().st_size,
+            # `dustmap verify` and `--resume` say what is wrong with it.
+            saved = {}
+        seconds = saved.get("seconds")
+        checkpoint = saved and {
+            "stage": saved["stage"],
+            "age_seconds": max(time.time() - saved["written"], 0.0),
+            "bytes": work.state.stat().st_size,
         }
-        break
     left = facts.get("ends", 0.0) - time.time()
     return {
         "run": str(work.output),
         "state": state,
         "message": facts.get("message") if state in _ENDED else None,
+        "last": facts.get("last", {}),
         "left": in_words(left) if left > 0 and is_alive else None,
         "seconds": seconds,
-        "checkpoint": checkpoint,
-        "pid": holder.get("pid"),
-        "host": holder.get("host"),
-        "command": facts.get("command"),
+        "checkpoint": checkpoint or None,
+        **{name: facts.get(name) for name in ("pid", "host", "command")},
     }
 
 
 def _of_run(path: Path) -> dict[str, Any]:
     summary = read_json(path / "run.json").get("summary", {})
     whole = (path / MARKER).is_file() and bool(summary)
+    try:
+        records = read_metrics(path / "metrics.jsonl")
+    except (OSError, ValueError):
+        records = []
     return {
+        "last": records[-1] if records else {},
         "run": str(path),
         "state": "finished" if whole else "damaged",
         "message": None if whole else f"`dustmap verify {path}` says what is wrong",

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dustmap.functionals import DistanceMarginalizedIntegrals
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
+from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.catalog.merging import Cells, merge_rows, parse_cells
 from pipelines.catalog.schema import Stars
@@ -253,9 +254,9 @@ def test_a_fit_averages_over_the_spread_and_counts_the_error_of_the_mean() -> No
         distance_error=spread,
         mean_distance_error=own,
     )
+    grid = Grid(shape=(9, 9, 9), spacing=(400.0,) * 3, origin=(-1600.0,) * 3)
     plan = Plan(
-        grid=Grid(shape=(9, 9, 9), spacing=(400.0,) * 3, origin=(-1600.0,) * 3),
-        torus_shape=(16, 16, 16),
+        tori=Tori(tori=(Torus(grid=grid, shape=(16,) * 3),)),
         kernel="matern12",
         lengthscale=(600.0,) * 3,
         std=1.0,

@@ -8,9 +8,10 @@ import one_cloud
 import pytest
 import torch
 
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
 from dustmap.inference.scales.band_power import BandPower
 from dustmap.models.means import ConstantMean, ExponentialDisc
+from dustmap.tori import Tori
 from pipelines.config import FitConfig
 from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
@@ -28,8 +29,7 @@ CPU = torch.device("cpu")
 GRID = Grid(shape=(19, 19, 11), spacing=(10.0,) * 3, origin=(-90.0, -90.0, -50.0))
 SCALE, ERROR, STARS = 18.0, 0.02, 600
 GAUSSIAN = Plan(
-    grid=GRID,
-    torus_shape=(36, 36, 30),
+    tori=Tori(tori=(Torus(grid=GRID, shape=(36, 36, 30)),)),
     kernel="matern32",
     lengthscale=(SCALE,) * 3,
     std=0.01,
@@ -90,7 +90,7 @@ def drawn(truth, count=STARS, seed=1):
     ends = low + (high - low) * uniform
     # On a finer grid than the plan's, which interpolates hardly.
     fine = Grid(shape=(46, 46, 26), spacing=(4.0,) * 3, origin=GRID.origin)
-    truth = replace(truth, grid=fine, torus_shape=(72, 72, 54))
+    truth = replace(truth, tori=Tori(tori=(Torus(grid=fine, shape=(72, 72, 54)),)))
     model = build_model(
         truth, rays(truth, ends), dtype=torch.float64, device=CPU, generator=generator
     )
@@ -286,7 +286,7 @@ MAPPED = replace(
     kernel="matern12",
     lengthscale=(40.0,) * 3,
     std=1.2,
-    torus_shape=(60,) * 3,
+    tori=Tori(tori=(Torus(grid=GRID, shape=(60,) * 3),)),
 )
 
 

@@ -141,7 +141,7 @@ def test_the_engine_svi_leaves_a_run_of_the_same_shape(svi_run):
     assert sorted(path.name for path in svi_run.path.iterdir()) == FILES
     assert svi_run.plan.engine == "svi"
     # Its whitened parameters live on the embedding, not on the grid.
-    latent = np.prod(svi_run.plan.torus_shape)
+    latent = np.prod(svi_run.plan.embedding.shape)
     assert svi_run.posterior.samples.shape == (24, latent)
     lines = (svi_run.path / "metrics.jsonl").read_text().splitlines()
     bounds = [r["bound"] for r in map(json.loads, lines) if "bound" in r]

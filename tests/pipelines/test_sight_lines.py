@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from dustmap.functionals import DistanceMarginalizedIntegrals, LineIntegrals
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
 from dustmap.noise import Normal, StudentT
+from dustmap.tori import Tori
 from pipelines.model.observations import (
     exit_distances,
     near_stars,
@@ -20,8 +21,7 @@ from pipelines.model.plan import MeanPlan, Plan
 
 BOX = Grid(shape=(5, 4, 3), spacing=(10.0, 10.0, 10.0), origin=(-10.0, -20.0, -5.0))
 PLAN = Plan(
-    grid=BOX,
-    torus_shape=(8, 8, 8),
+    tori=Tori(tori=(Torus(grid=BOX, shape=(8, 8, 8)),)),
     kernel="matern32",
     lengthscale=(20.0, 20.0, 20.0),
     std=1.0,

@@ -40,13 +40,12 @@ def test_a_stopped_fit_says_what_it_knows(stopped):
     found = status_of(stopped.output)
     assert found["state"] == "stopped" and "SIGTERM" in found["message"]
     assert found["checkpoint"]["stage"] == "map and samples, under way"
-    assert found["checkpoint"]["number"] == 6
     assert 0 <= found["checkpoint"]["age_seconds"] < 3600
     assert found["iteration"] >= 1 and found["value"] and found["stage"]
     assert {"read", "plan", "map and samples"} <= set(found["seconds"])
     assert found["pid"] == os.getpid() and found["left"] is None
     said = describe(found)
-    assert "last checkpoint: 6" in said
+    assert "last checkpoint: map and samples, under way" in said
     line = said.splitlines()[-1]
     assert line == f"go on with: {found['command']}"
     words = shlex.split(found["command"])
@@ -64,8 +63,7 @@ def test_a_fit_that_ended_without_a_word_is_dead(stopped):
     path.unlink()
     dead = status_of(stopped.workspace)
     path.write_text(text)
-    assert dead["state"] == "dead"
-    assert dead["iteration"] >= 1 and dead["checkpoint"]["number"] == 6
+    assert dead["state"] == "dead" and dead["checkpoint"]["bytes"] > 0
 
 
 def test_a_fit_under_way_and_one_that_is_finished(stopped, command):
