@@ -155,7 +155,7 @@ MISTAKES = {
     "fit stars.parquet -o x --set inference.samples=1": "no standard deviation",
     "fit stars.parquet -o x -c absent.toml": "absent.toml: cannot read",
     "fit stars.parquet -o x -c text.csv": "text.csv: not valid TOML",
-    "fit stars.parquet -o x -c run.toml": "did you mean 'matern32'?",
+    "fit stars.parquet -o x -c run.toml": "'matern32'",
     "fit stars.parquet -o x --set box.x=[-9,9] --set box.y=[-9,9] --set box.z=[-9,9]": (
         "stars to fit lie in the box"
     ),
