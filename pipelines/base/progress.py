@@ -31,10 +31,10 @@ def say(message: str, *, stream: TextIO | None = None) -> None:
 
     Of several processes only the first one talks.
     """
-    stream = stream or sys.stderr
     if rank()[0] == 0:
-        clear = _CLEAR if stream.isatty() else ""
-        print(clear + rank_mark() + message, file=stream, flush=True)
+        out = stream or sys.stderr
+        clear = _CLEAR if out.isatty() else ""
+        print(clear + rank_mark() + message, file=out, flush=True)
 
 
 class Progress:

@@ -75,4 +75,4 @@ def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
         found = predict_baseline(known, test, generator)
     except FloatingPointError as error:
         return {}, (f"no baseline: {error}",)
-    return ({}, (NO_BASELINE,)) if found is None else (found.columns(), ())
+    return ({}, (NO_BASELINE,)) if found is None else (found._asdict(), ())

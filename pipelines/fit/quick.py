@@ -18,7 +18,6 @@ from pipelines.run.baseline import (
     FEWEST,
     NAME,
     baseline_score,
-    kriging_noise,
     predict_baseline,
 )
 from pipelines.run.folder import write_json
@@ -91,7 +90,9 @@ def quick(
         )
     assert test.extinction is not None
     clock.lap("baselines")
-    noise, observed = kriging_noise(test, found), test.extinction
+    # The kriged mean density makes noise of an error of the distance.
+    noise = np.sqrt(test.variance(found.kriging / test.distance))
+    observed = test.extinction
     z = z_scores(observed, noise, found.kriging, found.kriging_std)
     width = np.hypot(noise, found.kriging_std)
     at68, at95 = (each.held for each in coverage(z, (0.68, 0.95)))

@@ -20,7 +20,6 @@ from pipelines.run.baseline import (
     Baseline,
     baseline_score,
     in_words,
-    kriging_noise,
     loses,
     predict_baseline,
 )
@@ -55,21 +54,8 @@ def test_kriging_finds_a_cloud_and_states_its_error(catalogue) -> None:
     assert np.sqrt(np.mean((found.kriging - true) ** 2)) < 0.6 * true.std()
     z = np.abs(found.kriging - true) / found.kriging_std
     assert 0.5 < np.mean(z < 1) < 0.95
-    again = Baseline.of_columns(found.columns())
-    assert again is not None
-    np.testing.assert_array_equal(again.kriging_std, found.kriging_std)
-
-
-def test_too_few_stars_have_none(catalogue) -> None:
     few = catalogue.select(slice(0, 99))
     assert predict_baseline(few, catalogue, torch.Generator()) is None
-
-
-def test_an_error_of_the_distance_is_noise(catalogue) -> None:
-    found, _ = beside(0.1, len(catalogue))
-    blurred = replace(catalogue, distance_error=np.full(len(catalogue), 30.0))
-    expected = np.hypot(one_cloud.ERROR, found.kriging / catalogue.distance * 30)
-    np.testing.assert_allclose(kriging_noise(blurred, found), expected)
 
 
 @pytest.mark.parametrize(("factor", "worse"), [(0.5, False), (1.0, False), (3.0, True)])

@@ -12,6 +12,7 @@ from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.catalog.merging import Cells, merge_rows, parse_cells
 from pipelines.catalog.schema import Stars
+from pipelines.config import FitConfig
 from pipelines.model.observations import noise_of, sight_lines
 from pipelines.model.plan import MeanPlan, Plan
 
@@ -263,7 +264,7 @@ def test_a_fit_averages_over_the_spread_and_counts_the_error_of_the_mean() -> No
         mean=MeanPlan(kind="constant", value=1e-3),
         common_noise=0.0,
     )
-    lines, noise = sight_lines(plan, stars), noise_of(plan, stars)
+    lines, noise = sight_lines(plan, stars), noise_of(plan, stars, FitConfig())
     assert isinstance(lines, DistanceMarginalizedIntegrals)
     np.testing.assert_array_equal(lines.spread, spread)
     assert noise.blur is not None and noise.blur_scale is not None

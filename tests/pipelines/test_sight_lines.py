@@ -11,6 +11,7 @@ from dustmap.functionals import DistanceMarginalizedIntegrals, LineIntegrals
 from dustmap.grid import Grid, Torus
 from dustmap.noise import Normal, StudentT
 from dustmap.tori import Tori
+from pipelines.config import FitConfig
 from pipelines.model.observations import (
     exit_distances,
     near_stars,
@@ -29,6 +30,8 @@ PLAN = Plan(
     common_noise=0.0,
     density="lognormal",
 )
+
+GIVEN = FitConfig.model_validate({"model": {"common_noise": 0.0, "subgrid_share": 1}})
 
 
 def double(values):
@@ -98,7 +101,7 @@ def test_sight_lines_stay_in_the_box_however_large_the_error():
 
 def test_blur_is_the_stretch_between_one_error_before_and_after_within_the_box():
     ends = [[20.0, 0.0, 0.0], [20.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
-    noise = noise_of(PLAN, data(ends, [4.0, 25.0, 5.0, 0.0]))
+    noise = noise_of(PLAN, data(ends, [4.0, 25.0, 5.0, 0.0]), GIVEN)
     assert isinstance(noise.blur, LineIntegrals) and noise.blur_scale is not None
     # 16..24; 0..30, cut at the observer and the face; 0..7; nothing.
     torch.testing.assert_close(noise.blur.start[:, 0], double([16.0, 0.0, 0.0, 0.0]))
@@ -114,16 +117,16 @@ def test_blur_is_the_stretch_between_one_error_before_and_after_within_the_box()
 
 def test_noise_is_the_stars_own_and_the_common_one_and_student_t_for_outliers():
     stars = data([[20.0, 0.0, 0.0]] * 20)
-    plain = noise_of(replace(PLAN, common_noise=0.3), stars)
+    plain = noise_of(replace(PLAN, common_noise=0.3), stars, GIVEN)
     torch.testing.assert_close(
         plain.variance, torch.full((20,), 0.13, dtype=torch.float64)
     )
     assert isinstance(plain, Normal) and plain.degrees is None
     assert plain.blur is None and not plain.learn_common
-    free = noise_of(replace(PLAN, outliers=True), stars, learn_common=True)
+    free = noise_of(replace(PLAN, outliers=True), stars, FitConfig())
     assert isinstance(free, StudentT) and free.learn_degrees and free.learn_common
     assert free.neighbours is not None and free.neighbours.shape == (20, 8)
-    given = noise_of(replace(PLAN, outliers=True, degrees=3.0), stars)
+    given = noise_of(replace(PLAN, outliers=True, degrees=3.0), stars, GIVEN)
     assert given.degrees == 3.0 and not given.learn_degrees
 
 
