@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-
-import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
@@ -15,9 +12,6 @@ from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
 from pipelines.model.cost import Work, memory_limit
 from pipelines.model.plan import Plan
-
-# Distances [pc] at which the resolution of nested grids is printed.
-_SHOWN_AT = (50.0, 200.0, 1000.0)
 
 
 def announce(state: FitState, at: Context) -> None:
@@ -75,11 +69,6 @@ def plan_in_words(plan: Plan, config: FitConfig) -> list[str]:
             f"finer grid: {_by(inner.shape)} = {inner.size} points every "
             f"{_by(inner.spacing)} pc, to {inner.reach:.4g} pc"
         )
-    if len(plan.grids) > 1:
-        corner = math.hypot(*np.maximum(np.abs(grid.lower), np.abs(grid.upper)))
-        shown = [far for far in _SHOWN_AT if far < corner]
-        cells = [f"{plan.step_at(far):.4g} pc at {far:g} pc" for far in shown]
-        lines.append(f"resolution: cells of {', '.join(cells)}")
     height = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
     unit, kind = " mag/pc", "mean"
     if plan.is_lognormal:

@@ -59,8 +59,7 @@ class Context:
     ``team`` are the ranks that share out the stars with this one, ``teams`` its
     counterparts in other teams, which share out the samples. ``resumed`` is an
     inference that an earlier process left under way. Once there is a plan, ``split``
-    holds the rows of ``stars`` in its box, and ``counts`` what was left out, by reason;
-    ``fitted`` are exactly placed unless ``model.distance_errors``.
+    holds the rows of ``stars`` in its box, and ``counts`` what was left out, by reason.
     """
 
     source: Path
@@ -81,7 +80,6 @@ class Context:
     stars: Stars = field(init=False)
     split: Split = field(init=False)
     counts: dict[str, int] = field(init=False)
-    fitted: Stars = field(init=False)
     stage: str = field(default="", init=False)
     _since: float = field(init=False)
     _steps: int = field(default=0, init=False)
@@ -101,13 +99,12 @@ class Context:
         """Leave out the stars that are not in a box."""
         self.split, counts = inside_box(self.stars, self.split, box)
         self.counts |= counts
-        self.select_fitted()
 
-    def select_fitted(self) -> None:
-        """Select the stars to fit from the rows of the split."""
+    @property
+    def fitted(self) -> Stars:
+        """The stars to fit, exactly placed unless ``model.distance_errors``."""
         train = self.stars.select(self.split.train)
-        errors = self.config.model.distance_errors
-        self.fitted = train if errors else train.exactly_placed()
+        return train if self.config.model.distance_errors else train.exactly_placed()
 
     @property
     def seconds_left(self) -> float:
@@ -120,13 +117,13 @@ class Context:
         shown, left = _SHOWN.get(self.stage, "running"), max(self.seconds_left, 0.0)
         self.note(state=shown, ends=time.time() + left)
 
-    def note(self, *, durable: bool = True, **facts: object) -> None:
+    def note(self, **facts: object) -> None:
         """Change facts of ``status.json``, by the first rank."""
         if self.group.first:
             self._noted = time.monotonic()
             last = self.metrics[-1] if self.metrics else {}
             try:
-                self.work.note(durable=durable, last=last, **facts)
+                self.work.note(last=last, **facts)
             except OSError as error:
                 say(f"status.json is not written: {error}")
 
@@ -183,7 +180,7 @@ class Context:
                 records.append({**record, "seconds": round(passed, 3)})
                 progress.show(**{kind: f"{value:.2e}"})
                 if time.monotonic() - self._noted >= _NOTED:
-                    self.note(durable=False)
+                    self.note()
             progress.update(stage=stage, step=step)
 
         with Progress(description=self.stage) as progress:
@@ -201,8 +198,8 @@ class Context:
         release_freed_memory()
         drawn = self.place["generator"].get_state()
         state = replace(state, done=state.done + ended, generator=drawn)
-        self._latest = None
-        self._write(state, len(self.metrics))
+        self._latest = state, len(self.metrics)
+        self._write()
         self.stop_if_asked()
         return state
 
@@ -218,7 +215,7 @@ class Context:
         if settings.iterations is not None:
             due = due or self._steps >= settings.iterations
         if self.group.agree(due):
-            self._write_latest()
+            self._write()
         self.stop_if_asked()
 
     def stop_if_asked(self, *, alone: bool = False) -> None:
@@ -232,21 +229,21 @@ class Context:
         asked = self.stop.name is not None
         if not (asked if alone else self.group.agree(asked)):
             return
-        if self._latest is not None:
-            self._write_latest()
+        self._write()
         by = self.stop.name or "a signal to another rank"
         kept = "nothing was saved yet" if self.last is None else f"saved in {self.last}"
         raise Stopped(
             f"stopped by {by}, {kept}: continue with the same command and --resume"
         )
 
-    def _write_latest(self) -> None:
-        assert self._latest is not None
-        latest, self._latest = self._latest, None
-        self._write(*latest)
+    def _write(self) -> None:
+        """Write the latest state, by the first rank, unless it was written.
 
-    def _write(self, state: FitState, records: int) -> None:
-        """Write a state, by the first rank; report one that cannot be written."""
+        One that cannot be written is reported.
+        """
+        if self._latest is None:
+            return
+        (state, records), self._latest = self._latest, None
         if self.group.first:
             start = time.perf_counter()
             state.require_finite()
@@ -337,13 +334,12 @@ def opened(
         group.meet()
         command = command_of(source, output, config) if group.size == 1 else None
         at.note(state="planning", command=command)
-        with _ending(at):
+        try:
             # A resumed fit makes the draws of its beginning again, to hold out the
             # same stars.
             generator = place["generator"]
             at.stars, at.counts = usable_stars(source, config, group)
             at.split = at.stars.split(config, generator)
-            at.select_fitted()
             state = FitState(generator=generator.get_state())
             if found:
                 state = FitState.restore(found.pop("fit"), work.state, place["device"])
@@ -354,24 +350,17 @@ def opened(
                 at.keep_inside(state.box)
             at.clock.lap("read")
             yield state, at
-
-
-@contextmanager
-def _ending(at: Context) -> Iterator[None]:
-    """Note how the fit ended; on failure, report the state that stays."""
-    try:
-        yield
-    except Stopped as reason:
-        at.note(state="stopped", message=str(reason))
-        raise
-    except BaseException as error:
-        at.note(state="failed", message=f"{type(error).__name__}: {error}")
-        if at.last is not None:
-            say(
-                f"the checkpoint {at.last} stays: remove the cause, then continue with "
-                "the same command and --resume"
-            )
-        raise
+        except Stopped as reason:
+            at.note(state="stopped", message=str(reason))
+            raise
+        except BaseException as error:
+            at.note(state="failed", message=f"{type(error).__name__}: {error}")
+            if at.last is not None:
+                say(
+                    f"the checkpoint {at.last} stays: remove the cause, then continue "
+                    "with the same command and --resume"
+                )
+            raise
 
 
 def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:

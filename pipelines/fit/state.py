@@ -1,4 +1,4 @@
-"""Where a fit stands between two of its stages, or within one."""
+"""The state of a fit between two of its stages, or within one."""
 
 from __future__ import annotations
 
@@ -22,18 +22,12 @@ _CONFIG = ConfigDict(arbitrary_types_allowed=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a finished map is worth.
+    """An assessment of a finished map.
 
-    Parameters
-    ----------
-    support
-        Lengths of sight lines in the cells of every grid [cells], the coarsest first.
-    columns
-        Predictions of the held-out stars, one tensor for each column.
-    score, messages
-        Errors and coverage of these predictions, and lines for people.
-    residual
-        What neighbouring stars share beyond the samples, as bytes; ``None`` if nothing.
+    ``support`` are lengths of sight lines in the cells of every grid [cells], the
+    coarsest first; ``columns`` predictions of the held-out stars, ``score`` their
+    errors and coverage, ``messages`` lines for people. ``residual`` is what neighbours
+    share beyond the samples, as bytes; ``None`` if nothing.
     """
 
     __pydantic_config__ = _CONFIG
@@ -47,29 +41,14 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitState:
-    """All that a fit has found out, without what its catalogue says.
+    """Everything that a fit has found out, except its catalogue.
 
-    Parameters
-    ----------
-    done
-        How many stages have ended.
-    generator
-        State of the random generator when the last of them ended.
-    plan, speed
-        The plan, as it was learnt, and the speed of the machine that planned.
-    box
-        Whose stars are fitted: that of the first plan, which learning may change.
-    learning
-        Diagnostics of learning the prior.
-    inference
-        State of an inference under way.
-    result
-        The posterior of the first map, then of the last one.
-    residual
-        What neighbouring stars share beyond the first map, as bytes: none if this is
-        nothing, ``None`` before it is known.
-    judgement
-        Of the last map.
+    ``done`` counts the stages that have ended, ``generator`` is the state of the random
+    generator then. ``plan`` holds the scales as they were learnt, ``speed`` is that of
+    the machine that planned, and ``box`` (of the first plan) holds the stars to fit.
+    ``learning`` are diagnostics of the prior, ``inference`` is the state of one under
+    way, ``result`` the posterior of the last map. ``residual`` is what neighbouring
+    stars share beyond it, as bytes: empty if nothing, ``None`` before it is known.
     """
 
     __pydantic_config__ = _CONFIG

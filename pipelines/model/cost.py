@@ -51,18 +51,18 @@ _EASY_STD = 1.25
 # stars and 1.90 GiB for 501,000; W of averaged sight lines and of distance errors,
 # relative to that of plain ones.
 _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
-# For how long each speed is measured [s].
+# Time of each measurement of speed [s].
 _TESTED = 0.1
-# What takes about as long for any catalogue [s], on two idle cores: the scales from
-# 4,000 stars (6 and 9 s for 6,000 and 57,000 stars), what neighbours share (4 and 7),
+# What takes the same for any catalogue [s], on two idle cores: the scales from 4,000
+# stars (6 and 9 s for 6,000 and 57,000 stars), what neighbours share (4 and 7),
 # held-out stars (4 and 6), and kriging of them without a map (5 and 9).
 _BESIDE = 7.5 + 6.5 + 5.0 + 6.0
 # Vectors of a log-normal fit's preconditioner, and how many for every star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
 # Fraction of a CUDA device's memory for a fit: the rest is torch's and cuFFT's.
 _OF_DEVICE = 0.8
-# What the precision of noise that neighbours share holds of a star [bytes]: 31 entries,
-# with the weights and the neighbours that they are made of.
+# A star's row of the precision of shared noise [bytes]: 31 entries, with the weights
+# and neighbours that make them.
 _PRECISION = 31 * 12.0 + 30 * 16.0
 
 

@@ -126,7 +126,7 @@ class Plan:
 
     @property
     def is_full_batch(self) -> bool:
-        """Whether the full-batch engine fits it; otherwise the published one, svi."""
+        """Whether the engine is full-batch, not svi."""
         return self.engine == "full-batch"
 
     @property

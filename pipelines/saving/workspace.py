@@ -26,9 +26,10 @@ from typing import Any
 from pipelines.base.errors import InputError
 from pipelines.saving.state_file import STATE
 from pipelines.storage.atomic import (
+    atomic_file,
+    remove,
     remove_directory,
     remove_parts,
-    replace_text,
     restore_retired,
 )
 
@@ -73,11 +74,11 @@ class Workspace:
             return error.errno not in _UNSUPPORTED
         return False
 
-    def note(self, *, durable: bool = True, **facts: object) -> None:
-        """Change facts, also in the file, and perhaps wait until the disk has them."""
+    def note(self, **facts: object) -> None:
+        """Change facts, also in the file."""
         self.facts.update(facts)
-        text = json.dumps(self.facts, indent=1) + "\n"
-        replace_text(self.folder / "status.json", text, durable=durable)
+        with atomic_file(self.folder / "status.json", overwrite=True) as temporary:
+            temporary.write_text(json.dumps(self.facts, indent=1) + "\n")
 
 
 def unfinished(path: Path) -> Workspace | None:
@@ -132,7 +133,7 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
         if not (is_begun and resume):
             for item in folder.iterdir():
                 if item.name != "lock":
-                    item.unlink() if item.is_file() else remove_directory(item)
+                    remove(item)
             work.facts.clear()
         # What a killed process left half-written.
         remove_parts(folder)

@@ -29,9 +29,9 @@ def written(monkeypatch):
     """The states that a fit writes."""
     states = []
 
-    def write(self, state, records):
-        states.append((state, records))
-        self._since, self._steps = self.now(), 0
+    def write(self):
+        states.append(self._latest)
+        self._latest, self._since, self._steps = None, self.now(), 0
 
     monkeypatch.setattr(Context, "_write", write)
     return states

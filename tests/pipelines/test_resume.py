@@ -328,7 +328,7 @@ def test_a_full_disk_at_the_end_leaves_the_judged_map_to_go_on_with(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipelines.fit.writing, "write_state", full)
+        patch.setattr(pipelines.fit.writing, "write_posterior", full)
         with pytest.raises(OSError, match="No space"):
             own.fit()
     assert "--resume" in capsys.readouterr().err

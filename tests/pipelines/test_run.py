@@ -14,7 +14,7 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.config import FitConfig, load_config
-from pipelines.run.folder import check_run_folder, read_run, write_json, write_state
+from pipelines.run.folder import check_run_folder, read_run, write_json, write_posterior
 from pipelines.run.predict import predict_columns
 
 FILES = [
@@ -88,7 +88,7 @@ def test_tensors_come_back_bit_by_bit(tmp_path):
     mean = torch.randn(6, generator=generator)
     samples = torch.randn(6, 3, generator=generator).T
     support = torch.zeros(1, 2, 3)
-    write_state(tmp_path, mean=mean, samples=samples, support=support)
+    write_posterior(tmp_path, mean, samples, [support])
     loaded = load_file(tmp_path / "posterior.safetensors")
     assert torch.equal(loaded["samples"], samples)
     assert torch.equal(loaded["mean"], mean)
