@@ -27,6 +27,7 @@ from pipelines.config import FitConfig
 from pipelines.fit import fit
 from pipelines.fit.launch import own_threads
 from pipelines.run.folder import read_run
+from pipelines.saving.workspace import unfinished
 
 
 def _partitions(folder: Path) -> Path:
@@ -151,8 +152,9 @@ def _endless() -> FitConfig:
 def test_the_others_end_when_a_rank_is_killed(tmp_path: Path) -> None:
     folder = _catalogue(tmp_path)
     ranks = start(_fit, 2, tmp_path, folder, _endless(), timeout=20.0)
-    metrics = folder / "run.unfinished" / "metrics.jsonl"
-    _wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+    _wait_until(
+        lambda: (found := unfinished(folder / "run")) and found.facts.get("last")
+    )
     assert ranks[1].pid is not None
     os.kill(ranks[1].pid, signal.SIGKILL)
     killed = time.monotonic()

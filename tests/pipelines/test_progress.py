@@ -34,17 +34,6 @@ def test_a_log_has_the_first_the_last_and_one_line_per_ten_seconds(monkeypatch):
     assert lines(stream)[-1] == "solve: 100/100 it (100%), 25.0 s, residual=0.01"
 
 
-def test_work_that_stops_early_still_reports_its_last_step():
-    stream = io.StringIO()
-    with Progress(description="solve", total=500, stream=stream) as work:
-        work.update()
-        work.update()
-        work.update(residual=1e-4)
-    assert lines(stream)[-1].startswith("solve: 3/500 it (1%)")
-    assert lines(stream)[-1].endswith("residual=0.0001")
-    assert len(lines(stream)) == 2
-
-
 def test_a_failure_passes_through_and_says_how_far_it_came():
     stream = io.StringIO()
 

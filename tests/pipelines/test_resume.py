@@ -1,21 +1,18 @@
 """A fit that was interrupted goes on where it stopped, or says why it cannot."""
 
 import errno
-import gc
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import weakref
 from dataclasses import replace
 
 import interrupted
 import numpy as np
 import one_cloud
 import pytest
-import torch
 from safetensors import SafetensorError
 
 import pipelines.fit.fitting
@@ -26,7 +23,6 @@ import pipelines.saving.state_file
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
-from pipelines.fit.state import FitState
 from pipelines.run.folder import read_run
 from pipelines.verify import verify
 
@@ -257,12 +253,6 @@ def test_a_state_that_does_not_fit_the_settings_is_refused_by_name(again, monkey
         again.fit(anyway=True)
 
 
-def test_how_often_it_saves_is_no_difference(whole, again):
-    again.plain["checkpoint"] = {"minutes": 60.0}
-    again.fit(resume=True)
-    interrupted.require_same(whole[0].output, again.output)
-
-
 def damage(path, kind, place=0.5):
     content = bytearray(path.read_bytes())
     if kind == "truncated":
@@ -275,8 +265,8 @@ def damage(path, kind, place=0.5):
 @pytest.mark.parametrize(
     ("kind", "place"),
     [
-        *(("flipped", place) for place in (0, 1e-3, 0.01, 0.1, 0.6, 1.0)),
-        *(("truncated", place) for place in (0, 0.01, 0.7)),
+        *(("flipped", place) for place in (0, 0.01, 0.6, 1.0)),
+        *(("truncated", place) for place in (0, 0.7)),
     ],
 )
 def test_a_damaged_state_is_found_and_not_used(again, kind, place):
@@ -359,26 +349,6 @@ def test_numbers_that_are_none_end_the_fit_and_not_the_state(
     assert "failed" in command(f"status {again.output}").output
 
 
-def test_a_catalogue_that_cannot_be_fitted_leaves_nothing(tmp_path):
-    write_stars(
-        tmp_path / "stars.parquet", one_cloud.catalogue(4, seed=1), overwrite=False
-    )
-    own = interrupted.case_in(tmp_path)
-    with pytest.raises(InputError, match="at least"):
-        own.fit()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["stars.parquet"]
-
-
-def test_a_read_only_folder_is_refused_before_the_work(whole, monkeypatch, tmp_path):
-    shutil.copy(whole[0].source, tmp_path / "stars.parquet")
-    own = interrupted.case_in(tmp_path)
-    # Root may write anywhere: the system's answer stands for the mode.
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(InputError, match="read-only"):
-        own.fit()
-    assert not own.workspace.exists()
-
-
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -407,30 +377,3 @@ def test_a_second_fit_into_the_same_folder_is_refused_and_a_dead_one_is_no_obsta
         assert process.wait() == -signal.SIGKILL
     again.fit(resume=True)
     assert np.isfinite(read_run(again.output).posterior.mean.numpy()).all()
-
-
-def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypatch):
-    taken, alive = {}, []
-    restore, judge = FitState.restore, pipelines.fit.fitting.judge
-
-    def watched(*args):
-        state = restore(*args)
-        tensors = {k: v for k, v in state.inference.items() if torch.is_tensor(v)}
-        taken.update({name: weakref.ref(value) for name, value in tensors.items()})
-        return state
-
-    def judged(*args):
-        gc.collect()
-        alive.extend(name for name, value in taken.items() if value() is not None)
-        return judge(*args)
-
-    stages = [
-        judged if stage is judge else stage for stage in pipelines.fit.fitting.STAGES
-    ]
-    judged.__name__ = "judge"
-    monkeypatch.setattr(FitState, "restore", watched)
-    monkeypatch.setattr(pipelines.fit.fitting, "STAGES", tuple(stages))
-    again.fit(resume=True)
-    assert len(taken) > 3
-    # The mode is part of the result.
-    assert set(alive) <= {"mode.eps"}
