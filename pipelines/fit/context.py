@@ -37,7 +37,6 @@ from pipelines.storage.digests import input_digests
 _SHOWN = {
     "plan": "planning",
     "learn prior": "learning",
-    "judge": "writing",
     "write": "writing",
 }
 # Names of the number that comes with a step, where it is no relative residual.

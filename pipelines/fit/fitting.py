@@ -9,7 +9,6 @@ from dustmap.distributed.group import Group
 from pipelines.base.progress import say
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context, opened
-from pipelines.fit.judging import judge
 from pipelines.fit.mapping import first_map, map_and_samples, second_map
 from pipelines.fit.prior import learn_prior, plan
 from pipelines.fit.shared_noise import learn_residual
@@ -27,7 +26,6 @@ STAGES = (
     second_map,
     learn_residual,
     map_and_samples,
-    judge,
     write,
 )
 

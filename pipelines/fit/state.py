@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,6 @@ from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """An assessment of a finished map.
-
-    ``support`` are lengths of sight lines in the cells of every grid [cells], the
-    coarsest first; ``columns`` predictions of the held-out stars, ``score`` their
-    errors and coverage, ``messages`` lines for people. ``residual`` is what neighbours
-    share beyond the samples, as bytes; ``None`` if nothing.
-    """
-
-    __pydantic_config__ = _CONFIG
-
-    support: tuple[Tensor, ...]
-    columns: dict[str, Tensor] = field(default_factory=dict)
-    score: dict[str, float] = field(default_factory=dict)
-    messages: tuple[str, ...] = ()
-    residual: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +43,6 @@ class FitState:
     inference: State | None = None
     result: Inference | None = None
     residual: bytes | None = None
-    judgement: Judgement | None = None
 
     @property
     def planned(self) -> tuple[Plan, Speed]:

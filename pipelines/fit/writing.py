@@ -15,6 +15,7 @@ import dustmap
 from pipelines.catalog.schema import write_stars
 from pipelines.config import to_toml
 from pipelines.fit.context import Context
+from pipelines.fit.judging import judge
 from pipelines.fit.state import FitState
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import in_words
@@ -22,6 +23,7 @@ from pipelines.run.folder import write_json, write_posterior
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import write_held_out
 from pipelines.run.residual import FILE as RESIDUAL
+from pipelines.run.residual import residual_bytes
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 from pipelines.storage.metrics import write_metrics
@@ -87,18 +89,17 @@ def report_of(output: Path) -> FitReport:
 
 
 def write(state: FitState, at: Context) -> FitState:
-    """Write the run folder, by the first rank.
+    """Judge the map and write the run folder, by the first rank.
 
     Raises
     ------
     OSError
         If it cannot be written; what the fit saved before stays.
     """
-    result, judged = state.result, state.judgement
-    assert result is not None
-    assert judged is not None
-    if not at.group.first:
+    result, judged = state.result, judge(state, at)
+    if result is None or judged is None:
         return state
+    at.clock.lap("judge")
     found = verdict(result.converged, judged.score)
     train = at.stars.select(at.split.train)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -136,13 +137,12 @@ def write(state: FitState, at: Context) -> FitState:
         (folder / "config.toml").write_text(to_toml(at.config))
         write_json(folder / "run.json", record)
         write_stars(folder / "stars.parquet", train, overwrite=False)
-        write_posterior(folder, result.mean, result.samples, judged.support)
+        write_posterior(folder, result.mean, result.samples, judged.supports)
         if judged.residual is not None:
-            (folder / RESIDUAL).write_bytes(judged.residual)
+            (folder / RESIDUAL).write_bytes(residual_bytes(judged.residual))
         write_metrics(folder / "metrics.jsonl", at.metrics)
         if judged.columns:
-            columns = {name: x.numpy() for name, x in judged.columns.items()}
             test = at.stars.select(at.split.test)
-            write_held_out(folder / HELD_OUT, test, result.plan, columns)
+            write_held_out(folder / HELD_OUT, test, result.plan, judged.columns)
         write_manifest(folder)
     return state

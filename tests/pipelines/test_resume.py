@@ -103,7 +103,6 @@ def test_stages_are_saved_in_their_order(wholes):
         "second map",
         MAP,
         "map and samples",
-        "judge",
     ]
 
 
@@ -308,7 +307,7 @@ def test_a_full_disk_costs_a_state_and_not_the_fit(
     interrupted.require_same(whole[0].output, own.output)
 
 
-def test_a_full_disk_at_the_end_leaves_the_judged_map_to_go_on_with(
+def test_a_full_disk_at_the_end_leaves_the_map_to_go_on_with(
     whole, tmp_path, monkeypatch, capsys
 ):
     shutil.copy(whole[0].source, tmp_path / "stars.parquet")
@@ -324,7 +323,7 @@ def test_a_full_disk_at_the_end_leaves_the_judged_map_to_go_on_with(
     assert "--resume" in capsys.readouterr().err
     assert not own.output.exists()
     assert sorted(p.name for p in own.workspace.glob(".*")) == []
-    assert own.state["stage"] == "judge"
+    assert own.state["stage"] == "map and samples"
     monkeypatch.setattr(pipelines.fit.mapping, "run_engine", None)
     own.fit(resume=True)
     interrupted.require_same(whole[0].output, own.output)
