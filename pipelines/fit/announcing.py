@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dustmap.models.means import ExponentialDisc
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.progress import say
@@ -69,13 +70,15 @@ def plan_in_words(plan: Plan, config: FitConfig) -> list[str]:
             f"finer grid: {_by(inner.shape)} = {inner.size} points every "
             f"{_by(inner.spacing)} pc, to {inner.reach:.4g} pc"
         )
-    height = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
+    height = ""
+    if isinstance(mean, ExponentialDisc):
+        height = f", disc of scale height {mean.scale_height:.4g} pc"
     unit, kind = " mag/pc", "mean"
     if plan.is_lognormal:
         unit, kind = " of ln density", "median"
     lines.append(
         f"prior: {plan.density}, {plan.kernel}, lengthscale {_by(plan.lengthscale)} "
-        f"pc, std {plan.std:.4g}{unit}; {kind}: {mean.kind} {mean.value:.4g} "
+        f"pc, std {plan.std:.4g}{unit}; {kind} {mean.value:.4g} "
         f"mag/pc{height}; common noise {plan.common_noise:.4g} mag"
     )
     return lines + [f"note: {note}" for note in plan.notes]

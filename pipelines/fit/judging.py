@@ -76,10 +76,10 @@ def judge(state: FitState, at: Context) -> Judgement | None:
 def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Predict the held-out stars from their neighbours, or say why this is not done."""
     if at.seconds_left < _BASELINE:
+        limit = f"budget.minutes = {at.config.budget.minutes:g}"
         return {}, (
             "no predictions without a map to compare with: they would not end within "
-            f"budget.minutes = {at.config.budget.minutes:g} (`dustmap fit --quick` makes "
-            "them)",
+            f"{limit} (`dustmap fit --quick` makes them)",
         )
     say("predicting them from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)

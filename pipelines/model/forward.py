@@ -35,7 +35,7 @@ def build_model(
 
     The ranks of a group share out the functionals, and call the model together.
     """
-    shared: dict[str, Any] = {"mean": plan.mean.build(), "group": group}
+    shared: dict[str, Any] = {"mean": plan.mean, "group": group}
     if not plan.is_full_batch:
         whitening = toeplitz_whitening(plan, device)
         return RowwiseGaussian(whitening, functionals, **shared)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from dustmap.grid import Grid
 from dustmap.inference.scales.prior_scales import PriorScales
@@ -21,7 +21,6 @@ from pipelines.config.fitting import (
     EngineName,
     Interpolation,
     KernelName,
-    MeanKind,
     Quadrature,
 )
 
@@ -34,43 +33,6 @@ SCALE_LENGTH = 3200.0
 RESOLVED, SOLVABLE = 1.5, 5.0
 # Draws of the variance below the grid.
 RESIDUAL_DRAWS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanPlan:
-    """The mean function: kind, density at the Sun's place [mag/pc], scales [pc].
-
-    Of a lognormal density it is the median.
-    """
-
-    kind: MeanKind = "zero"
-    value: float = 0.0
-    scale_height: float = 0.0
-    scale_length: float = SCALE_LENGTH
-
-    @classmethod
-    def of(cls, mean: ConstantMean | ExponentialDisc, factor: float = 1.0) -> MeanPlan:
-        """Describe a mean function times a factor."""
-        value = factor * mean.value
-        if isinstance(mean, ConstantMean):
-            return cls(kind="constant" if value else "zero", value=value)
-        return cls(
-            kind="exponential-disc",
-            value=value,
-            scale_height=mean.scale_height,
-            scale_length=mean.scale_length,
-        )
-
-    def build(self) -> ConstantMean | ExponentialDisc:
-        """Return the mean function itself."""
-        if self.kind == "exponential-disc":
-            return ExponentialDisc(
-                value=self.value,
-                scale_height=self.scale_height,
-                scale_length=self.scale_length,
-                centre_distance=CENTRE_DISTANCE,
-            )
-        return ConstantMean(value=self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +62,8 @@ class Plan:
     [bytes] beyond which W is recomputed in every product instead of kept, ``degrees``
     of freedom of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the
     shortest scale that a grid carries in its spacings (0 if it carries the whole
-    prior), ``subgrid_share`` of the unresolved variance that is left to each star;
+    prior), ``mean`` of the density (of a lognormal one the median) [mag/pc],
+    ``subgrid_share`` of the unresolved variance that is left to each star;
     ``notes`` say in words what was chosen and why.
     """
 
@@ -108,7 +71,7 @@ class Plan:
     kernel: KernelName
     lengthscale: tuple[float, ...]
     std: float
-    mean: MeanPlan
+    mean: Annotated[ExponentialDisc | ConstantMean, Field(union_mode="left_to_right")]
     common_noise: float
     engine: EngineName = "full-batch"
     density: DensityKind = "gaussian"
@@ -165,6 +128,10 @@ class Plan:
         if "tori" not in plain:
             first = {"grid": plain["grid"], "shape": plain["torus_shape"]}
             plain["tori"] = [first, *plain.get("finer", ())]
+            mean = dict(plain["mean"])
+            is_disc = mean.pop("kind") == "exponential-disc"
+            disc = {**mean, "centre_distance": CENTRE_DISTANCE}
+            plain["mean"] = disc if is_disc else {"value": mean["value"]}
             if plain["engine"] == "svi":
                 own = {**plain["embedding"], "shape": plain["torus_shape"]}
                 plain["embedding"] = own
@@ -177,7 +144,7 @@ class Plan:
         return PriorScales(
             lengthscale=torch.tensor(self.lengthscale, dtype=torch.float64),
             std=self.std,
-            mean=replace(self.mean, value=above * self.mean.value).build(),
+            mean=replace(self.mean, value=above * self.mean.value),
             common_noise=self.common_noise**2,
         )
 

@@ -35,7 +35,7 @@ def run_svi(problem: Problem) -> Inference:
         learning["learn"] = ("kernel", "likelihood")
     try:
         whitening = toeplitz_whitening(plan, problem.place["device"])
-        ends, mean = torch.as_tensor(stars.positions()), plan.mean.build()
+        ends, mean = torch.as_tensor(stars.positions()), plan.mean
         model = RowwiseGaussian(
             whitening, rays(plan, ends), mean=mean, group=problem.group
         )

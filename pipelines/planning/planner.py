@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dustmap.whitening import nested_tori
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.plan import RESOLVED, SOLVABLE, EmbeddingPlan, MeanPlan, Plan
+from pipelines.model.plan import RESOLVED, SOLVABLE, EmbeddingPlan, Plan
 from pipelines.planning.grids import choose_grids
 
 # Fraction of the memory that W may take before it is recomputed instead.
@@ -83,7 +84,7 @@ def make_plan(
         kernel=config.kernel,
         lengthscale=lengthscale,
         std=std,
-        mean=MeanPlan.of(scales.mean, below),
+        mean=replace(scales.mean, value=below * scales.mean.value),
         common_noise=math.sqrt(scales.common_noise),
         engine=config.inference.engine,
         density=config.density,

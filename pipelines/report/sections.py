@@ -222,7 +222,8 @@ def _learnt(run: Run) -> Table:
         return percent(error / 2 if key == "variance" else error)
 
     lognormal = plan.is_lognormal
-    height = f"{significant(plan.mean.scale_height)} pc"
+    scale_height = getattr(plan.mean, "scale_height", None)
+    height = f"{significant(scale_height)} pc" if scale_height else "none"
     rows = [
         ("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),
         (
@@ -235,7 +236,7 @@ def _learnt(run: Run) -> Table:
             "mean",
             f"{significant(1000 * plan.mean.value)} mag/kpc at the Sun",
         ),
-        ("scale height", "scale_height", height if plan.mean.scale_height else "none"),
+        ("scale height", "scale_height", height),
         ("common noise", "common_noise", f"{significant(plan.common_noise)} mag"),
     ]
     if run.posterior.residual is None:

@@ -3,12 +3,13 @@
 import pytest
 
 from dustmap.grid import Grid, Torus
+from dustmap.models.means import ConstantMean
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.fit.announcing import plan_in_words, require_memory
 from pipelines.model.cost import Work
-from pipelines.model.plan import MeanPlan, Plan
+from pipelines.model.plan import Plan
 
 GRID = Grid(shape=(40, 40, 20), spacing=(10.0,) * 3, origin=(-200.0, -200.0, -100.0))
 PLAN = Plan(
@@ -16,7 +17,7 @@ PLAN = Plan(
     kernel="matern32",
     lengthscale=(20.0,) * 3,
     std=0.8,
-    mean=MeanPlan(kind="constant", value=0.01),
+    mean=ConstantMean(value=0.01),
     common_noise=0.0,
     density="lognormal",
 )

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS
+from dustmap.models.means import ExponentialDisc
 from dustmap.residual.covariance import CUT
 from dustmap.tori import Tori
 from dustmap.whitening import nested_tori
@@ -20,7 +21,7 @@ from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.cost import Work
-from pipelines.model.plan import RESOLVED, EmbeddingPlan, MeanPlan, Plan
+from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import (
     choose_grids,
     make_grid,
@@ -57,7 +58,9 @@ def plan(**changes):
         "kernel": "matern52",
         "lengthscale": (30.0, 30.0, 60.0),
         "std": 0.1 + 0.2,
-        "mean": MeanPlan(kind="exponential-disc", value=1 / 3, scale_height=90.0),
+        "mean": ExponentialDisc(
+            value=1 / 3, scale_height=90.0, scale_length=3200.0, centre_distance=8178.0
+        ),
         "common_noise": 1e-17,
     }
     return Plan(**{**values, **changes})
@@ -84,7 +87,8 @@ def test_a_plan_of_an_earlier_version_is_read(engine):
     first, *finer = old.pop("tori")
     old |= {"grid": first["grid"], "torus_shape": first["shape"], "finer": finer}
     old |= {"residual_refinement": 2, "residual_count": 16}
-    del old["embedding"]["shape"]
+    del old["embedding"]["shape"], old["mean"]["centre_distance"]
+    old["mean"]["kind"] = "exponential-disc"
     read = Plan.from_dict(old)
     assert read.tori == new.tori and read.mean == new.mean
     assert read.embedding.shape == ((12, 12, 10) if engine == "svi" else ())

@@ -15,7 +15,7 @@ from dustmap.tori import Tori
 from pipelines.config import FitConfig
 from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
-from pipelines.model.plan import MeanPlan, Plan
+from pipelines.model.plan import Plan
 from pipelines.planning.prior import (
     learn_prior,
     mean_density,
@@ -33,11 +33,11 @@ GAUSSIAN = Plan(
     kernel="matern32",
     lengthscale=(SCALE,) * 3,
     std=0.01,
-    mean=MeanPlan(kind="constant", value=0.02),
+    mean=ConstantMean(value=0.02),
     common_noise=0.0,
 )
 LOGNORMAL = replace(
-    GAUSSIAN, density="lognormal", std=0.8, mean=MeanPlan(kind="constant", value=0.01)
+    GAUSSIAN, density="lognormal", std=0.8, mean=ConstantMean(value=0.01)
 )
 GIVEN = {
     "lengthscale": [90.0, 80.0, 40.0],
@@ -146,7 +146,9 @@ def test_stars_without_extinction_have_a_start_all_the_same():
 
 
 def test_open_names_are_what_the_configuration_leaves_and_the_mean_has():
-    disc = MeanPlan(kind="exponential-disc", value=0.02, scale_height=50.0).build()
+    disc = ExponentialDisc(
+        value=0.02, scale_height=50.0, scale_length=3200.0, centre_distance=8178.0
+    )
     flat, zero = ConstantMean(value=0.02), ConstantMean(value=0.0)
     free = FitConfig()
     assert set(open_names(flat, free)) == {
@@ -171,7 +173,7 @@ START = replace(
     GAUSSIAN,
     lengthscale=(27.0,) * 3,
     std=0.015,
-    mean=MeanPlan(kind="constant", value=0.012),
+    mean=ConstantMean(value=0.012),
 ).scales
 
 

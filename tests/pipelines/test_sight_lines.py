@@ -9,6 +9,7 @@ import torch
 
 from dustmap.functionals import DistanceMarginalizedIntegrals, LineIntegrals
 from dustmap.grid import Grid, Torus
+from dustmap.models.means import ConstantMean
 from dustmap.noise import Normal, StudentT
 from dustmap.tori import Tori
 from pipelines.config import FitConfig
@@ -18,7 +19,7 @@ from pipelines.model.observations import (
     noise_of,
     sight_lines,
 )
-from pipelines.model.plan import MeanPlan, Plan
+from pipelines.model.plan import Plan
 
 BOX = Grid(shape=(5, 4, 3), spacing=(10.0, 10.0, 10.0), origin=(-10.0, -20.0, -5.0))
 PLAN = Plan(
@@ -26,7 +27,7 @@ PLAN = Plan(
     kernel="matern32",
     lengthscale=(20.0, 20.0, 20.0),
     std=1.0,
-    mean=MeanPlan(kind="constant", value=0.002),
+    mean=ConstantMean(value=0.002),
     common_noise=0.0,
     density="lognormal",
 )
@@ -85,8 +86,8 @@ def test_exact_distances_give_plain_sight_lines_and_uncertain_ones_averages():
         atol=0,
     )
     # The mean density times E[d]: the star without error keeps its distance.
-    mean = PLAN.mean.build().observed(blurred)
-    plain = PLAN.mean.build().observed(sight_lines(PLAN, data(ends)))
+    mean = PLAN.mean.observed(blurred)
+    plain = PLAN.mean.observed(sight_lines(PLAN, data(ends)))
     torch.testing.assert_close(mean[1], plain[1])
     # Cut off at the face (30 pc, 2.5 sigma) it is hardly nearer.
     assert float(mean[0]) == pytest.approx(0.002 * 20.0, rel=0.005)
@@ -110,7 +111,7 @@ def test_blur_is_the_stretch_between_one_error_before_and_after_within_the_box()
     )
     assert bool(BOX.contains(noise.blur.end).all())
     # Scaled so that an even density rho gives rho times the error.
-    added = noise.blur_scale * PLAN.mean.build().observed(noise.blur)
+    added = noise.blur_scale * PLAN.mean.observed(noise.blur)
     expected = 0.002 * double([4.0, 25.0, 5.0, 0.0])
     torch.testing.assert_close(added, expected, rtol=1e-6, atol=1e-15)
 
