@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from dustmap.models.means import ExponentialDisc
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import Box
 from pipelines.base.progress import say
-from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
 from pipelines.model.cost import Work, memory_limit
@@ -24,7 +22,7 @@ def announce(state: FitState, at: Context) -> None:
         As `require_memory`.
     """
     plan, speed = state.planned
-    for line in plan_in_words(plan, at.config):
+    for line in plan_in_words(plan):
         say(line)
     if not plan.is_full_batch:
         return
@@ -47,7 +45,7 @@ def announce(state: FitState, at: Context) -> None:
     require_memory(plan, work)
 
 
-def plan_in_words(plan: Plan, config: FitConfig) -> list[str]:
+def plan_in_words(plan: Plan) -> list[str]:
     """Return lines about the grids, the prior and how they were chosen."""
     grid, mean = plan.grid, plan.mean
     sides = zip(grid.lower, grid.upper, strict=True)
@@ -56,15 +54,6 @@ def plan_in_words(plan: Plan, config: FitConfig) -> list[str]:
         f"grid: {_by(grid.shape)} = {grid.size} points every {_by(grid.spacing)} pc, "
         f"box {box} pc"
     ]
-    radius, inside = config.data.max_distance, Box(lower=grid.lower, upper=grid.upper)
-    missing = 0.0 if radius is None else inside.outside(radius)
-    if missing:
-        line = (
-            f"note: {100 * missing:.2g}% of the sky at data.max_distance = {radius:g} "
-            f"pc lies outside the box, none of it to {grid.reach:.4g} pc"
-        )
-        is_free = (config.box.x, config.box.y, config.box.z) == (None, None, None)
-        lines.append(line + is_free * "; box.cover = sphere holds all of it")
     for inner in plan.grids[1:]:
         lines.append(
             f"finer grid: {_by(inner.shape)} = {inner.size} points every "

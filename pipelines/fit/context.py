@@ -27,7 +27,7 @@ from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
 from pipelines.model.problem import OnStep, Place, place_of
 from pipelines.planning.selection import inside_box, usable_stars
-from pipelines.saving.identity import command_of, differences, identity_of
+from pipelines.saving.identity import differences, identity_of
 from pipelines.saving.state_file import read_state, write_state
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
@@ -257,7 +257,7 @@ class Context:
                 # Not in the header: there may be many.
                 "records": json.dumps(self.metrics[:records]).encode(),
                 "history": self.history,
-                "machine": machine(),
+                "threads": torch.get_num_threads(),
             }
             try:
                 write_state(self.work.state, content)
@@ -331,8 +331,7 @@ def opened(
         found = _taken_up(at, anyway=anyway)
         # The first rank writes the next state only after all have read this one.
         group.meet()
-        command = command_of(source, output, config) if group.size == 1 else None
-        at.note(state="planning", command=command)
+        at.note(state="planning")
         try:
             # A resumed fit makes the draws of its beginning again, to hold out the
             # same stars.
@@ -378,9 +377,10 @@ def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
         )
     for line in changed:
         say(f"warning: resumed all the same, {line}")
-    before, now = found["machine"], machine()
-    if before != now:
-        say(f"note: the last digits may differ: saved with {before}, now {now}")
+    threads = torch.get_num_threads()
+    if threads != found["threads"]:
+        before = found["threads"]
+        say(f"note: last digits may differ: {threads} threads, before {before}")
     age = time.time() - found["written"]
     say(f"resumed from {path} ({found['stage']}, {age:.0f} s old)")
     once = {
@@ -392,8 +392,3 @@ def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
     at.metrics += json.loads(found["records"])
     at.history += [*found["history"], once]
     return found
-
-
-def machine() -> dict[str, Any]:
-    """On what the last digits of a result depend beside the program."""
-    return {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}

@@ -20,7 +20,7 @@ from dustmap.whitening import nested_tori
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.plan import RESOLVED, SOLVABLE, EmbeddingPlan, Plan
+from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import choose_grids
 
 # Fraction of the memory that W may take before it is recomputed instead.
@@ -74,8 +74,6 @@ def make_plan(
             f"lengthscale raised to {RESOLVED:g} grid steps, {min(lengthscale):.4g} "
             "pc: the grid does not resolve the one found"
         )
-    if not config.shares_noise:
-        found += resolution_notes(lengthscale, grids[0], config)
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
     kernel = family(lengthscale=list(lengthscale))
@@ -141,22 +139,3 @@ def resolved_std(
     kept = variance(std, lengthscale)
     root: Any = bisect(lambda x: variance(x, raised) - kept, 1e-3 * std, std)
     return float(root)
-
-
-def resolution_notes(
-    lengthscale: Sequence[float], grid: Grid, config: FitConfig
-) -> list[str]:
-    """Warn if the lengthscale is outside the window that the grid serves well."""
-    ratios = [s / h for s, h in zip(lengthscale, grid.spacing, strict=True)]
-    # Raised lengthscales may be rounded below.
-    if min(ratios) < RESOLVED * (1 - 1e-9):
-        return [
-            f"the lengthscale is only {min(ratios):.2g} grid steps long: interpolation "
-            "is poor below 1.5; use a finer grid or a longer prior.lengthscale"
-        ]
-    if max(ratios) > SOLVABLE and config.inference.engine == "svi":
-        return [
-            f"the lengthscale is {max(ratios):.2g} grid steps long: above 5 the prior "
-            "covariance is nearly singular; a coarser grid is as good and cheaper"
-        ]
-    return []

@@ -17,7 +17,7 @@ from pipelines.storage.metrics import read_metrics
 _ENDED = ("stopped", "failed")
 _KEYS = (
     *("run", "state", "message", "stage", "iteration", "value", "left", "seconds"),
-    *("checkpoint", "peak_memory_bytes", "pid", "host", "command"),
+    *("checkpoint", "peak_memory_bytes", "pid", "host"),
 )
 
 
@@ -71,8 +71,7 @@ def describe(found: dict[str, Any]) -> str:
     if found["pid"]:
         lines.append(f"process: {found['pid']} on {found['host']}")
     if found["state"] in (*_ENDED, "dead"):
-        other = "the command it was begun with and --resume"
-        lines.append(f"go on with: {found['command'] or other}")
+        lines.append("go on with the command it was begun with and --resume")
     return "\n".join(lines)
 
 
@@ -104,7 +103,7 @@ def _of_unfinished(work: Workspace) -> dict[str, Any]:
         "left": in_words(left) if left > 0 and is_alive else None,
         "seconds": seconds,
         "checkpoint": checkpoint or None,
-        **{name: facts.get(name) for name in ("pid", "host", "command")},
+        **{name: facts.get(name) for name in ("pid", "host")},
     }
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-from pathlib import Path
 from typing import Any
 
 import dustmap
@@ -18,9 +16,10 @@ _SHOWN = 20
 def identity_of(config: FitConfig, inputs: list[dict[str, str]]) -> dict[str, Any]:
     """Return settings, SHA-256 of every input file, and version, by their names."""
     settings = {
-        f"configuration: {key}": value
-        for key, value in values_by_key(config).items()
-        if not key.startswith(_WITHOUT_EFFECT)
+        f"configuration: {section}.{key}": value
+        for section, values in config.model_dump(mode="json").items()
+        for key, value in values.items()
+        if not f"{section}.{key}".startswith(_WITHOUT_EFFECT)
     }
     # Folders of a catalogue may hold files of one name.
     files = {
@@ -39,22 +38,3 @@ def differences(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
         lines.append(f"{name} was {was}, is {has}")
     more = [f"{len(names)} differences in all"] if len(names) > _SHOWN else []
     return lines + more
-
-
-def command_of(source: Path, output: Path, config: FitConfig) -> str:
-    """Return the command that resumes a fit: all settings but the defaults."""
-    default = values_by_key(FitConfig())
-    words = ["dustmap", "fit", str(source.absolute()), "-o", str(output.absolute())]
-    for key, value in values_by_key(config).items():
-        if value != default[key] and value is not None:
-            words += ["--set", f"{key}={json.dumps(value)}"]
-    return shlex.join([*words, "--resume"])
-
-
-def values_by_key(config: FitConfig) -> dict[str, Any]:
-    """Return the configuration as plain values, by ``section.key``."""
-    return {
-        f"{section}.{key}": value
-        for section, values in config.model_dump(mode="json").items()
-        for key, value in values.items()
-    }

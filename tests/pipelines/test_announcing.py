@@ -7,7 +7,7 @@ from dustmap.models.means import ConstantMean
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.fit.announcing import plan_in_words, require_memory
+from pipelines.fit.announcing import require_memory
 from pipelines.model.cost import Work
 from pipelines.model.plan import Plan
 
@@ -28,15 +28,3 @@ def test_a_grid_too_large_is_refused():
     size = {"points": 10**8, "transformed": 10**8, "stars": 100, "ray_cells": 10.0}
     with pytest.raises(InputError, match=r"\(390 x 390 x 190 pc\).*budget.memory_gib"):
         require_memory(PLAN, Work(config=config, **size))
-
-
-@pytest.mark.parametrize(
-    ("box", "remedy"),
-    [({}, True), ({axis: [-1.0, 1.0] for axis in "xyz"}, False)],
-)
-def test_the_sky_outside_the_box_is_named(box, remedy):
-    for far, missing in ((200.0, True), (90.0, False)):
-        settings = {"data": {"max_distance": far}, "box": box}
-        said = "\n".join(plan_in_words(PLAN, FitConfig.model_validate(settings)))
-        assert ("of the sky at data.max_distance = 200" in said) == missing
-        assert ("box.cover = sphere holds" in said) == (missing and remedy)

@@ -141,13 +141,6 @@ def test_the_box_holds_the_sphere_asked_for_where_that_is_cheap():
     assert lower[0] == 0.0 and upper[1] < 200.0
 
 
-def test_the_part_of_the_sky_outside_a_box():
-    slab = Box(lower=(-1e4, -1e4, -30.0), upper=(1e4, 1e4, 60.0))
-    assert slab.outside(100.0) == pytest.approx((0.4 + 0.7) / 2, abs=1e-3)
-    assert slab.outside(30.0) == 0.0
-    assert slab.outside(2e4) == 1.0
-
-
 def test_a_flat_catalogue_gets_a_box_with_a_third_dimension():
     positions = cloud_of_stars() * [1, 1, 0]
     lower, upper, notes = box_of(positions)
@@ -352,12 +345,9 @@ def test_a_lengthscale_the_grid_cannot_carry_is_raised_and_said(residual, resolv
     assert any("lengthscale raised" in note for note in made.notes)
     given = planned(lengthscale=short, prior={"lengthscale": 90.0}, **alone)
     assert (given.lengthscale, given.std) == (short, 0.8)
-    assert residual or any("below 1.5" in note for note in given.notes)
     assert planned(lengthscale=short, prior={"std": 0.8}, **alone).std == 0.8
     long = (600.0,) * 3
     assert planned(lengthscale=long, **alone).notes == ("as found",)
-    published = planned(lengthscale=long, inference={"engine": "svi"})
-    assert "coarser grid" in str(published.notes)
 
 
 def test_what_stars_share_needs_no_raised_lengthscale():
