@@ -147,20 +147,13 @@ def _explain(
 def _suggest(model: type[Settings], location: tuple[int | str, ...]) -> str:
     """Name the nearest known key: in the same section, or anywhere else."""
     name = str(location[-1]).lower().replace("-", "_")
-    known = list(_keys(model))
+    known = [(section,) for section in model.model_fields]
+    known += [tuple(key.split(".")) for key, _ in _flat(model().model_dump())]
     here = [key for key in known if key[:-1] == location[:-1]]
     for keys in (here, known):
         match = difflib.get_close_matches(name, [key[-1] for key in keys], n=1)
         if match:
-            places = [".".join(key) for key in keys if key[-1] == match[0]]
+            places = dict.fromkeys(".".join(k) for k in keys if k[-1] == match[0])
             return f" (did you mean {' or '.join(places)}?)"
-    return f" (known here: {', '.join(key[-1] for key in here)})"
-
-
-def _keys(
-    model: type[Settings], above: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    for name, info in model.model_fields.items():
-        yield (*above, name)
-        if isinstance(info.annotation, type) and issubclass(info.annotation, Settings):
-            yield from _keys(info.annotation, (*above, name))
+    names = dict.fromkeys(key[-1] for key in here)
+    return f" (known here: {', '.join(names)})"

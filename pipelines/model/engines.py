@@ -90,20 +90,11 @@ def _messages(
     model: ForwardModel, result: FullBatchResult, problem: Problem
 ) -> tuple[str, ...]:
     """Say how the solves, the steps and the share ended."""
-    solution, config = result.mean_solution, problem.config
-    tolerance, mean = config.inference.tolerance, f"mean: {solution.message}"
-    if bool(solution.converged.all()) and (solution.residual > 1.01 * tolerance).any():
-        mean += (
-            f" (small enough for Gauss-Newton steps: {result.newton_steps} taken until "
-            f"the expected decrease was {_NEWTON_TOLERANCE:g} nats per star; "
-            f"inference.tolerance = {tolerance:g} applies to Gaussian fits)"
-        )
-    messages = [mean]
+    config, messages = problem.config, [f"mean: {result.mean_solution.message}"]
     if not model.linear and not result.converged:
         messages.append(
-            "the log-normal fit stopped while a Gauss-Newton step was expected to gain "
-            f"over {_NEWTON_TOLERANCE} nats per star (steps to the mode: "
-            f"{result.newton_steps})"
+            f"the log-normal fit stopped after {result.newton_steps} steps to the "
+            f"mode, with over {_NEWTON_TOLERANCE} nats per star to gain"
         )
     if result.sample_solution is not None:
         line, timely = result.sample_solution.message, not result.out_of_time
@@ -115,15 +106,13 @@ def _messages(
     if result.out_of_time:
         messages.append(
             f"the time ran out, budget.minutes = {config.budget.minutes:g} (samples: "
-            f"{len(result.samples)} of {config.inference.samples}; Gauss-Newton steps "
-            f"to the mode: {result.newton_steps}): raise budget.minutes, or choose a "
-            "coarser grid or fewer samples"
+            f"{len(result.samples)} of {config.inference.samples}): raise it, or take "
+            "a coarser grid or fewer samples"
         )
     if not result.share_settled:
         messages.append(
-            "the share of the unresolved variance still moved when its rounds ended, "
-            f"or is the least or largest that is tried ({result.subgrid_share:.3g}): "
-            "intervals may be off by that much"
+            f"the share {result.subgrid_share:.3g} of the unresolved variance did not "
+            "settle: intervals may be off"
         )
     return tuple(messages)
 
