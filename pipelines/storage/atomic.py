@@ -152,26 +152,20 @@ def check_manifest(
         If the marker or manifest is missing or damaged, or files are missing,
         altered or (unless allowed) extra; the message names them.
     """
-    folder = Path(directory)
-    listed = _read_manifest(folder)
-    present = set(_file_names(folder))
-    altered = []
-    for name in sorted(listed.keys() & present):
-        same = (folder / name).stat().st_size == listed[name].size
-        if not same or (hashes and digest_of(folder / name) != listed[name]):
-            altered.append(name)
-    faults = {
-        "missing": sorted(listed.keys() - present),
-        "altered": altered,
-        "not in the manifest": [] if allow_extra else sorted(present - listed.keys()),
-    }
-    found = []
-    for kind, names in faults.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        if names:
-            found.append(f"{kind}: {', '.join(names[:_NAMED])}{more}")
-    if found:
-        raise _altered(folder, "; ".join(found))
+    folder, faults = Path(directory), []
+    listed, present = _read_manifest(folder), set(_file_names(folder))
+    for name in sorted(listed.keys() | present):
+        if name not in present:
+            faults.append(f"missing: {name}")
+        elif name not in listed:
+            faults += [] if allow_extra else [f"not in the manifest: {name}"]
+        else:
+            same = (folder / name).stat().st_size == listed[name].size
+            if not same or (hashes and digest_of(folder / name) != listed[name]):
+                faults.append(f"altered: {name}")
+    if faults:
+        more = f" and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
+        raise _altered(folder, "; ".join(faults[:_NAMED]) + more)
     return listed
 
 
@@ -196,15 +190,12 @@ def _read_manifest(folder: Path) -> dict[str, FileDigest]:
     content = manifest.read_bytes()
     if marker.read_bytes() != f"{hashlib.sha256(content).hexdigest()}\n".encode():
         raise _altered(folder, f"altered: {MANIFEST} or {MARKER} (they disagree)")
-    try:
-        record = json.loads(content)
-        version = record["format"]
-        listed = {name: FileDigest(**entry) for name, entry in record["files"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"{manifest} is no manifest of this program") from error
-    if version != _FORMAT:
-        raise InputError(f"{manifest} has format {version}, expected {_FORMAT}")
-    return listed
+    record = json.loads(content)
+    if record.get("format") != _FORMAT:
+        raise InputError(
+            f"{manifest} has format {record.get('format')}, expected {_FORMAT}"
+        )
+    return {name: FileDigest(**entry) for name, entry in record["files"].items()}
 
 
 def _file_names(folder: Path) -> list[str]:
