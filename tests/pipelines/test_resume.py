@@ -117,7 +117,10 @@ def test_stages_are_saved_in_their_order(wholes):
 def test_a_fit_stopped_anywhere_ends_with_the_same_bits(wholes, tmp_path, name, part):
     case, stages = wholes[name]
     own = cases(tmp_path)[name]
-    at = round(part * (len(stages) - 1))
+    inner = [n for n, stage in enumerate(stages) if "under way" in stage]
+    at = inner[round(part * (len(inner) - 1))]
+    if part in (0.0, 1.0):
+        at = round(part * (len(stages) - 1))
     message = own.stop(after=at + 1)
     assert "SIGTERM" in message and "--resume" in message
     assert not own.output.exists()
@@ -126,7 +129,6 @@ def test_a_fit_stopped_anywhere_ends_with_the_same_bits(wholes, tmp_path, name, 
     interrupted.require_same(case.output, own.output)
     (taken_up,) = read_run(own.output).provenance["resumed"]
     assert taken_up["stage"] == stages[at]
-    assert ("under way" in stages[at]) == (0 < part < 1)
     assert taken_up["differences"] == []
 
 
