@@ -131,25 +131,10 @@ class StageClock:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
-    def aside(self, part: str, seconds: float) -> None:
-        """Count seconds that just passed to this part, not to the stage at hand."""
-        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
-        self._last += seconds
-
     @property
     def total(self) -> float:
         """Seconds until now, of all stages."""
         return sum(self.seconds.values()) + time.perf_counter() - self._last
-
-    def so_far(self, stage: str) -> dict[str, float]:
-        """Return seconds by stage as if ``stage``, the one at hand, ended now.
-
-        An empty ``stage`` leaves it out.
-        """
-        if not stage:
-            return dict(self.seconds)
-        passed = time.perf_counter() - self._last
-        return {**self.seconds, stage: self.seconds.get(stage, 0.0) + passed}
 
 
 def in_words(seconds: float) -> str:

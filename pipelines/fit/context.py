@@ -193,7 +193,6 @@ class Context:
         Stopped
             If a signal asked for it.
         """
-        self.clock.lap(self.stage)
         release_freed_memory()
         drawn = self.place["generator"].get_state()
         state = replace(state, done=state.done + ended, generator=drawn)
@@ -244,16 +243,14 @@ class Context:
             return
         (state, records), self._latest = self._latest, None
         if self.group.first:
-            start = time.perf_counter()
+            self.clock.lap(self.stage)
             state.require_finite()
-            stage, seconds = self.stage, dict(self.clock.seconds)
-            if state.inference is not None:
-                seconds, stage = self.clock.so_far(stage), f"{stage}, under way"
+            under_way = ", under way" if state.inference is not None else ""
             content = {
                 "fit": state,
-                "stage": stage,
+                "stage": self.stage + under_way,
                 "identity": identity_of(self.config, self.inputs),
-                "seconds": seconds,
+                "seconds": self.clock.seconds,
                 # Not in the header: there may be many.
                 "records": json.dumps(self.metrics[:records]).encode(),
                 "history": self.history,
@@ -267,7 +264,7 @@ class Context:
                     f"a checkpoint could not be written, {kept}; the fit continues: "
                     f"{error}"
                 )
-            self.clock.aside("checkpoints", time.perf_counter() - start)
+            self.clock.lap("checkpoints")
         self.group.meet()
         self._since, self._steps = self.now(), 0
 

@@ -83,21 +83,15 @@ def test_of_several_processes_the_first_one_talks_and_says_which_it_is(
     assert all(line.startswith(mark) for line in lines(stream))
 
 
-def test_what_is_put_aside_is_no_time_of_its_stage(monkeypatch):
+def test_time_is_counted_by_stage(monkeypatch):
     now = 100.0
     monkeypatch.setattr("pipelines.base.progress.time.perf_counter", lambda: now)
     stages = StageClock({"plan": 2.0}, now)
     now += 7.0
-    stages.aside("checkpoints", 3.0)
-    assert stages.so_far("inference") == {
-        "plan": 2.0,
-        "checkpoints": 3.0,
-        "inference": 4.0,
-    }
-    assert stages.so_far("") == {"plan": 2.0, "checkpoints": 3.0}
-    now += 1.0
     stages.lap("inference")
-    assert stages.seconds["inference"] == 5.0
+    now += 1.0
+    stages.lap("plan")
+    assert stages.seconds == {"plan": 3.0, "inference": 7.0} and stages.total == 10.0
 
 
 @pytest.mark.parametrize(
