@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from dustmap.models.means import ExponentialDisc
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
@@ -26,8 +28,7 @@ def announce(state: FitState, at: Context) -> None:
         say(line)
     if not plan.is_full_batch:
         return
-    place = (plan.grids, plan.build_kernel(), at.fitted.distance, at.config)
-    work = Work.of(*place, ranks=at.group.size, here=at.group.here)
+    work = require_memory(plan, at.fitted.distance, at)
     parts = work.memory()
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
     each = ""
@@ -42,7 +43,6 @@ def announce(state: FitState, at: Context) -> None:
             "solves will end early, with fewer samples; raise it, or take a coarser "
             "grid"
         )
-    require_memory(plan, work)
 
 
 def plan_in_words(plan: Plan) -> list[str]:
@@ -73,17 +73,24 @@ def plan_in_words(plan: Plan) -> list[str]:
     return lines + [f"note: {note}" for note in plan.notes]
 
 
-def require_memory(plan: Plan, work: Work) -> None:
-    """Refuse a fit that does not fit into memory, before anything is learnt.
+def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work:
+    """Return the work of a fit to stars at these distances [pc].
 
     Raises
     ------
     InputError
-        It says what to change.
+        If it does not fit into memory; the message says what to change.
     """
-    limit = memory_limit(work.config)
+    work = Work.of(
+        plan.grids,
+        plan.build_kernel(),
+        distances,
+        at.config,
+        ranks=at.group.size,
+        here=at.group.here,
+    )
+    limit, grid = memory_limit(at.config), plan.grid
     if work.together > limit:
-        grid = plan.grid
         size = _by(b - a for a, b in zip(grid.lower, grid.upper, strict=True))
         raise InputError(
             f"this grid of {_by(grid.shape)} points every {max(grid.spacing):.4g} pc "
@@ -92,6 +99,7 @@ def require_memory(plan: Plan, work: Work) -> None:
             "(the finest grid that fits is then chosen), choose a smaller box, raise "
             "budget.memory_gib, or lower inference.samples"
         )
+    return work
 
 
 def _by(numbers: Iterable[float]) -> str:

@@ -25,12 +25,18 @@ def plan(state: FitState, at: Context) -> FitState:
         stars = at.fitted.select(box.contains(at.fitted.positions()))
         scales, more = prior.start_scales(stars, config)
         speed = cost.measure(at.place["dtype"], at.place["device"])
-        ranks, here = at.group.size, at.group.here
-        place, more = (scales, box, stars.distance, config, speed), [*notes, *more]
-        made = make_plan(*place, ranks=ranks, here=here, notes=more)
+        made = make_plan(
+            scales,
+            box,
+            stars.distance,
+            config,
+            speed,
+            ranks=at.group.size,
+            here=at.group.here,
+            notes=[*notes, *more],
+        )
         if made.is_full_batch:
-            place = (made.grids, made.build_kernel(), stars.distance, config)
-            require_memory(made, cost.Work.of(*place, ranks=ranks, here=here))
+            require_memory(made, stars.distance, at)
         box = Box(lower=made.grid.lower, upper=made.grid.upper)
         return replace(state, plan=made, speed=speed, box=box)
 

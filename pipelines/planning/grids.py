@@ -85,8 +85,7 @@ def choose_grids(
     def fits(grids: tuple[Grid, ...]) -> bool:
         if sum(grid.size for grid in grids) > enough:
             return False
-        place = (grids, kernel, distances, config)
-        work = cost.Work.of(*place, ranks=ranks, here=here)
+        work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
         return work.together <= memory and work.seconds(speed) <= seconds
 
     extent = np.subtract(box.upper, box.lower)

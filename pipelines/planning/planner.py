@@ -59,8 +59,9 @@ def make_plan(
     # The second grids are made for the std that a raised lengthscale has on the first.
     for _ in range(2):
         kernel = family(lengthscale=list(given), variance=std**2)
-        place = (box, kernel, distances, config, speed)
-        grids = choose_grids(*place, ranks=ranks, here=here)
+        grids = choose_grids(
+            box, kernel, distances, config, speed, ranks=ranks, here=here
+        )
         steps = zip(given, grids[0].spacing, strict=True)
         if config.prior.lengthscale is None and not (resolved and config.shares_noise):
             lengthscale = tuple(max(scale, RESOLVED * step) for scale, step in steps)

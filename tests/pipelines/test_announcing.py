@@ -1,14 +1,19 @@
 """What a fit says before it begins, and when it refuses to."""
 
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
 import pytest
 
+from dustmap.distributed.group import Group
 from dustmap.grid import Grid, Torus
 from dustmap.models.means import ConstantMean
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.fit.announcing import require_memory
-from pipelines.model.cost import Work
+from pipelines.fit.context import Context
 from pipelines.model.plan import Plan
 
 GRID = Grid(shape=(40, 40, 20), spacing=(10.0,) * 3, origin=(-200.0, -200.0, -100.0))
@@ -24,7 +29,7 @@ PLAN = Plan(
 
 
 def test_a_grid_too_large_is_refused():
-    config = FitConfig.model_validate({"budget": {"memory_gib": 4.0}})
-    size = {"points": 10**8, "transformed": 10**8, "stars": 100, "ray_cells": 10.0}
+    config = FitConfig.model_validate({"budget": {"memory_gib": 0.5}})
+    at = SimpleNamespace(config=config, group=Group())
     with pytest.raises(InputError, match=r"\(390 x 390 x 190 pc\).*budget.memory_gib"):
-        require_memory(PLAN, Work(config=config, **size))
+        require_memory(PLAN, np.full(9, 90.0), cast(Context, at))
