@@ -258,6 +258,9 @@ class Context:
             }
             try:
                 write_state(self.work.state, content)
+                size, stage = self.work.state.stat().st_size, content["stage"]
+                saved = {"stage": stage, "written": time.time(), "bytes": size}
+                self.note(checkpoint=saved, seconds=self.clock.seconds)
             except OSError as error:
                 kept = "the last one stays" if self.last else "there is none yet"
                 say(

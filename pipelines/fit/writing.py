@@ -26,7 +26,6 @@ from pipelines.run.residual import FILE as RESIDUAL
 from pipelines.run.residual import residual_bytes
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
-from pipelines.storage.metrics import write_metrics
 
 # Stars kept in the run folder for plots.
 _KEPT_STARS = 200_000
@@ -140,7 +139,8 @@ def write(state: FitState, at: Context) -> FitState:
         write_posterior(folder, result.mean, result.samples, judged.supports)
         if judged.residual is not None:
             (folder / RESIDUAL).write_bytes(residual_bytes(judged.residual))
-        write_metrics(folder / "metrics.jsonl", at.metrics)
+        lines = "".join(json.dumps(record) + "\n" for record in at.metrics)
+        (folder / "metrics.jsonl").write_text(lines)
         if judged.columns:
             test = at.stars.select(at.split.test)
             write_held_out(folder / HELD_OUT, test, result.plan, judged.columns)

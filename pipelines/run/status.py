@@ -9,7 +9,6 @@ from typing import Any
 
 from pipelines.base.errors import InputError
 from pipelines.base.progress import in_words
-from pipelines.saving.state_file import read_state
 from pipelines.saving.workspace import Workspace, read_json, unfinished
 from pipelines.storage.atomic import MARKER
 from pipelines.storage.metrics import read_metrics
@@ -76,24 +75,16 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def _of_unfinished(work: Workspace) -> dict[str, Any]:
-    facts, is_alive, checkpoint, seconds = work.facts, work.is_held, None, None
+    facts, is_alive, saved = work.facts, work.is_held, work.facts.get("checkpoint")
     state = facts.get("state")
     if is_alive and (state is None or state in _ENDED):
         state = "planning"
     elif not is_alive and state not in _ENDED:
         state = "dead"
-    if work.state.is_file():
-        try:
-            saved = read_state(work.state, tensors=False)
-        except InputError:
-            # `dustmap verify` and `--resume` say what is wrong with it.
-            saved = {}
-        seconds = saved.get("seconds")
-        checkpoint = saved and {
-            "stage": saved["stage"],
-            "age_seconds": max(time.time() - saved["written"], 0.0),
-            "bytes": work.state.stat().st_size,
-        }
+    if saved:
+        age = max(time.time() - saved["written"], 0.0)
+        kept = {"stage": saved["stage"], "bytes": saved["bytes"]}
+        saved = {**kept, "age_seconds": age}
     left = facts.get("ends", 0.0) - time.time()
     return {
         "run": str(work.output),
@@ -101,9 +92,8 @@ def _of_unfinished(work: Workspace) -> dict[str, Any]:
         "message": facts.get("message") if state in _ENDED else None,
         "last": facts.get("last", {}),
         "left": in_words(left) if left > 0 and is_alive else None,
-        "seconds": seconds,
-        "checkpoint": checkpoint or None,
-        **{name: facts.get(name) for name in ("pid", "host")},
+        "checkpoint": saved,
+        **{name: facts.get(name) for name in ("seconds", "pid", "host")},
     }
 
 

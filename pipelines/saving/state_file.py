@@ -76,11 +76,10 @@ def write_state(path: Path, content: dict[str, Any]) -> None:
         part.chmod(0o644)
 
 
-def read_state(path: Path, *, tensors: bool = True) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
     """Read a state after comparing it with its hash; dataclasses come back as dicts.
 
-    Its Unix time is under ``written``. Without ``tensors`` only the header is read, and
-    nothing is compared.
+    Its Unix time is under ``written``.
 
     Raises
     ------
@@ -88,12 +87,11 @@ def read_state(path: Path, *, tensors: bool = True) -> dict[str, Any]:
         If the file is absent, incomplete, altered or of another format.
     """
     try:
-        if tensors:
-            verify_checksum(path)
+        verify_checksum(path)
         with safe_open(path, "pt") as file:
 
             def unpacked(plain: dict[str, Any]) -> Any:
-                if not tensors or plain.keys() not in ({_TENSOR}, {_BYTES}):
+                if plain.keys() not in ({_TENSOR}, {_BYTES}):
                     return plain
                 # In memory that torch has aligned: some products round by it.
                 ((mark, name),) = plain.items()

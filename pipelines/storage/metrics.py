@@ -24,8 +24,3 @@ def read_metrics(path: Path) -> list[Record]:
         except ValueError as error:
             raise ValueError(f"{path}, line {number} is damaged: {error}") from error
     return records
-
-
-def write_metrics(path: Path, records: list[Record]) -> None:
-    """Write records all at once."""
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
