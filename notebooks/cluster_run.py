@@ -38,6 +38,7 @@ from pipelines.figures.box import face_on
 from pipelines.maps.density import map_cube
 from pipelines.run.folder import read_run
 from pipelines.run.status import describe, status_of
+from pipelines.saving.state_file import STATE, read_state
 from pipelines.storage.metrics import read_metrics
 from pipelines.verify import verify
 
@@ -141,13 +142,14 @@ for rank in ranks:
     rank.send_signal(signal.SIGUSR1)
 job.wait()
 stopped = status_of(folder / "run")
-until = len(read_metrics(folder / "run.unfinished" / "metrics.jsonl"))
+saved = read_state(folder / "run.unfinished" / STATE)
+until = len(json.loads(saved["records"]))
 print(describe(stopped))
 assert stopped["state"] == "stopped"
 
 # %% [markdown]
-# `run.unfinished` holds the newest two checkpoints, each one file with its own hash. `run` appears
-# by one rename when it is complete, so that no program reads half of a run. A node that
+# `run.unfinished` holds the last checkpoint, a file with its own hash. `run` appears by one
+# rename when it is complete, so that no program reads half of a run. A node that
 # dies without a signal leaves the last checkpoint.
 
 # %%

@@ -16,11 +16,10 @@ from pipelines.formats.fits import open_checked, read_fits
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
 from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
 from pipelines.maps.opening import form_of
-from pipelines.saving.state_file import check_state, check_states, is_state
+from pipelines.saving.state_file import STATE, check_state
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
 from pipelines.storage.digests import verify_checksum
-from pipelines.storage.metrics import read_metrics
 
 # Kinds of folders, by the record in them.
 _RECORDS = {"run.json": "run", "summary.json": "run", "comparison.json": "comparison"}
@@ -33,8 +32,7 @@ def verify(path: str | os.PathLike[str]) -> str:
     A zarr store is compared with its manifest, FITS files with their checksums, a
     parquet table with the SHA-256 in its footer and is read through, and the folder of
     a run, of a map or a regression, is compared with its manifest and every
-    export inside is verified. Of a fit that is not finished every checkpoint is read,
-    and the iterations it has noted.
+    export inside is verified. Of a fit that is not finished the checkpoint is read.
 
     Raises
     ------
@@ -45,13 +43,8 @@ def verify(path: str | os.PathLike[str]) -> str:
     work = unfinished(source)
     if work is not None and (not source.exists() or source.name.endswith(SUFFIX)):
         lines = [f"{work.output}: a fit that is not finished, in {work.folder}"]
-        lines += check_states(work.folder)
-        if work.metrics.is_file():
-            try:
-                count = len(read_metrics(work.metrics))
-            except ValueError as error:
-                raise InputError(str(error)) from error
-            lines.append(f"{work.metrics}: {count} records")
+        if work.state.is_file():
+            lines.append(check_state(work.state))
         return "\n".join(lines)
     if not source.exists():
         raise InputError(f"{source} does not exist")
@@ -82,7 +75,7 @@ def _kind(path: Path) -> str | None:
         if path.suffix != ".zarr" and any((path / name).exists() for name in records):
             return "run"
         return "partitions" if form == "stars" else by_name
-    if is_state(path):
+    if path.name == STATE:
         return "checkpoint"
     with path.open("rb") as stream:
         magic = stream.read(9)

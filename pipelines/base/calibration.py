@@ -1,9 +1,8 @@
-"""How well stated uncertainties hold: z-scores, coverage, and both by bins.
+"""Calibration of stated uncertainties: z-scores, coverage, and both by bins.
 
-A star is observed with a Gaussian error; the map predicts its noise-free extinction by
-mean and standard deviation, or by its quantiles. Extinctions and their
-errors are in mag, all else is without unit. Stars that the map says nothing about (NaN)
-are the caller's to leave out.
+A star is observed with a Gaussian error [mag]; the map predicts its noise-free
+extinction [mag] by mean and standard deviation, or by quantiles. Callers leave out
+stars without a prediction (NaN).
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ Column = Float[np.ndarray, " n"]
 class Coverage:
     """The fraction of stars that central intervals of one level hold.
 
-    ``error`` is the binomial standard deviation of ``held`` were ``level`` true,
-    ``sqrt(level (1 - level) / n)``. Stars behind the same cloud are not independent, so
-    that it is the least the error can be.
+    ``error``, ``sqrt(level (1 - level) / n)``, is the binomial standard deviation of
+    ``held`` at the stated level: a lower limit, since stars behind one cloud are not
+    independent.
     """
 
     level: float
@@ -134,13 +133,10 @@ def z_scores_lognormal(
 def predictive_z(
     observed: Column, error: Column, said: Mapping[str, Column], *, positive: bool
 ) -> Column:
-    """Return z-scores of predictions ``said``: ``mean std`` and quantiles.
-
-    By the quantiles where the density is ``positive``, else of a normal prediction.
-    """
-    if not positive:
-        return z_scores(observed, error, said["mean"], said["std"])
-    return z_scores_lognormal(observed, error, said)
+    """Return z-scores: by quantiles where the density is ``positive``, else normal."""
+    if positive:
+        return z_scores_lognormal(observed, error, said)
+    return z_scores(observed, error, said["mean"], said["std"])
 
 
 def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...]:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Used to measure which part of a sphere lies in a box.
-_DIRECTIONS = 20_000
-
 
 def unit_vectors(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
     """Return directions, shape ``(..., 3)``, of Galactic ``l``, ``b`` [deg]."""
@@ -51,12 +48,3 @@ class Box:
         reach = np.where(flat, np.inf, face / np.where(flat, 1.0, directions))
         # On a face itself a position may come out a rounding error beyond it.
         return reach.min(axis=-1) * (1 - 1e-9)
-
-    def outside(self, distance: float) -> float:
-        """Return the fraction of the sky on which a distance [pc] is outside."""
-        # A Fibonacci lattice: as many directions in all parts of the sky.
-        number = np.arange(_DIRECTIONS)
-        sine = 1 - (2 * number + 1) / _DIRECTIONS
-        longitude = 180 * (1 + 5**0.5) * number
-        directions = unit_vectors(longitude, np.rad2deg(np.arcsin(sine)))
-        return float((self.exits(directions) < distance * (1 - 1e-6)).mean())

@@ -1,4 +1,4 @@
-"""Progress (a bar on a terminal, lines in a log), and time spent by stage."""
+"""Progress (a line that changes on a terminal, or a log), and time by stage."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Self, TextIO
 
-from tqdm import tqdm
-
-# Least time between two lines of a log [s].
-_INTERVAL = 10.0
+# Least time between two reports in a log and on a terminal [s].
+_IN_LOG, _LIVE = 10.0, 0.1
+# What takes a line away from a terminal.
+_CLEAR = "\r\033[K"
 
 
 def rank() -> tuple[int, int]:
@@ -27,19 +27,21 @@ def rank_mark() -> str:
 
 
 def say(message: str, *, stream: TextIO | None = None) -> None:
-    """Write a line to ``stream`` (standard error) without breaking a bar there.
+    """Write a line to ``stream`` (standard error), above any progress there.
 
     Of several processes only the first one talks.
     """
     if rank()[0] == 0:
-        tqdm.write(rank_mark() + message, file=stream or sys.stderr)
+        out = stream or sys.stderr
+        clear = _CLEAR if out.isatty() else ""
+        print(clear + rank_mark() + message, file=out, flush=True)
 
 
 class Progress:
     """The progress of one stage, as a context; only the first process shows it.
 
-    On a terminal it is a bar, elsewhere lines: the first step, the last one, and one
-    every ten seconds.
+    On a terminal it is a line that changes, elsewhere lines: the first step, the last
+    one, and one every ten seconds.
 
     Parameters
     ----------
@@ -62,12 +64,9 @@ class Progress:
         unit: str = "it",
         stream: TextIO | None = None,
     ) -> None:
-        self._description = description
-        self._total = total
-        self._unit = unit
+        self._description, self._total, self._unit = description, total, unit
         self._stream = stream or sys.stderr
-        self._silent = rank()[0] > 0
-        self._bar: tqdm | None = None
+        self._is_live = self._stream.isatty()
         self._postfix: dict[str, object] = {}
         self._start = self._spoken = time.monotonic()
         self._count = 0
@@ -75,33 +74,21 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._start = time.monotonic()
-        if self._stream.isatty() and not self._silent:
-            self._bar = tqdm(
-                total=self._total,
-                desc=self._description,
-                unit=self._unit,
-                file=self._stream,
-                dynamic_ncols=True,
-            )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        elif self._reported != self._count and (self._count or kind is None):
+        if self._reported != self._count and (self._count or kind is None):
             self._report()
+        if self._is_live and rank()[0] == 0:
+            print(file=self._stream, flush=True)
 
     def update(self, steps: int = 1, **postfix: object) -> None:
         """Count ``steps`` more, and show ``postfix`` (name to value) beside them."""
         self._count += steps
         self.show(**postfix)
-        if self._bar is not None:
-            self._bar.update(steps)
-        elif (
-            self._reported is None
-            or self._count == self._total
-            or time.monotonic() - self._spoken >= _INTERVAL
-        ):
+        interval = _LIVE if self._is_live else _IN_LOG
+        is_due = time.monotonic() - self._spoken >= interval
+        if self._reported is None or self._count == self._total or is_due:
             self._report()
 
     def show(self, **postfix: object) -> None:
@@ -111,18 +98,10 @@ class Progress:
         """
         known = {name: value for name, value in postfix.items() if value == value}
         self._postfix.update(known)
-        if self._bar is not None and postfix:
-            self._bar.set_postfix_str(self._beside(), refresh=False)
-
-    def _beside(self) -> str:
-        return ", ".join(
-            f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in self._postfix.items()
-        )
 
     def _report(self) -> None:
         self._spoken, self._reported = time.monotonic(), self._count
-        if self._silent:
+        if rank()[0] > 0:
             return
         done, share = str(self._count), ""
         if self._total:
@@ -130,10 +109,13 @@ class Progress:
         parts = [
             f"{self._description}: {done} {self._unit}{share}",
             f"{self._spoken - self._start:.1f} s",
-            self._beside(),
         ]
-        line = ", ".join(part for part in parts if part)
-        print(rank_mark() + line, file=self._stream, flush=True)
+        for name, value in self._postfix.items():
+            shown = f"{value:.3g}" if isinstance(value, float) else value
+            parts.append(f"{name}={shown}")
+        line = rank_mark() + ", ".join(parts)
+        start, end = (_CLEAR, "") if self._is_live else ("", "\n")
+        print(start + line, end=end, file=self._stream, flush=True)
 
 
 @dataclass(slots=True)
@@ -149,25 +131,10 @@ class StageClock:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
-    def aside(self, part: str, seconds: float) -> None:
-        """Count seconds that just passed to this part, not to the stage at hand."""
-        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
-        self._last += seconds
-
     @property
     def total(self) -> float:
         """Seconds until now, of all stages."""
         return sum(self.seconds.values()) + time.perf_counter() - self._last
-
-    def so_far(self, stage: str) -> dict[str, float]:
-        """Return seconds by stage as if ``stage``, the one at hand, ended now.
-
-        An empty ``stage`` leaves it out.
-        """
-        if not stage:
-            return dict(self.seconds)
-        passed = time.perf_counter() - self._last
-        return {**self.seconds, stage: self.seconds.get(stage, 0.0) + passed}
 
 
 def in_words(seconds: float) -> str:

@@ -68,7 +68,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
         kept = read_stars(run.path / "stars.parquet")
         counts["stars for the baseline"] = len(kept)
         found = predict_baseline(kept, judged, torch.Generator().manual_seed(0))
-        columns |= {} if found is None else found.columns()
+        columns |= {} if found is None else found._asdict()
     return _comparison(run, HeldOut.of(judged, run.plan, columns), counts, name)
 
 

@@ -11,9 +11,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    Strict,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from pipelines.base.quantities import parsecs
 
@@ -37,7 +37,7 @@ class Settings(BaseModel):
     )
 
     def conflicts(self) -> Iterator[str]:
-        """What is wrong with the values together; none in most sections."""
+        """Yield what is wrong with the values together; nothing in most sections."""
         yield from ()
 
     @model_validator(mode="after")
@@ -47,41 +47,20 @@ class Settings(BaseModel):
         return self
 
 
-def _absent(value: Any) -> Any:
-    return None if value == AUTO else value
-
-
-def _listed(length: int, expected: str) -> BeforeValidator:
-    """TOML has lists only, and pydantic's strict mode does not take one for a tuple."""
-
-    def as_tuple(value: Any) -> Any:
-        if isinstance(value, list | tuple) and len(value) == length:
-            return tuple(value)
-        raise PydanticCustomError("list", "{expected}", {"expected": expected})
-
-    return BeforeValidator(as_tuple)
-
-
 def _in_pc(value: Any) -> Any:
-    """Texts such as ``1kpc``, alone or in a list, as numbers [pc]."""
+    """Read texts such as ``1kpc``, alone or in a list, as numbers [pc]."""
     if isinstance(value, list | tuple):
         return [_in_pc(each) for each in value]
-    if not isinstance(value, str):
-        return value
     try:
-        return parsecs(value)
+        return parsecs(value) if isinstance(value, str) else value
     except ValueError:
         # It is refused, with its place, for not being a number.
         return value
 
 
-def _repeated(value: Any) -> Any:
-    return (value,) * 3 if type(value) in (int, float) else value
-
-
 def _increase(pair: tuple[float, float]) -> tuple[float, float]:
     if not pair[0] < pair[1]:
-        raise PydanticCustomError("interval", "[min, max] with min < max")
+        raise ValueError(f"expected [min, max] with min < max, got {list(pair)}")
     return pair
 
 
@@ -93,24 +72,21 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Length = Annotated[float, Field(gt=0), BeforeValidator(_in_pc)]
 """A positive length [pc], or a text with a unit."""
-Auto = Annotated[T | None, BeforeValidator(_absent)]
+Auto = Annotated[T | None, BeforeValidator(lambda x: None if x == AUTO else x)]
 """``T``, or ``None`` when absent or ``"auto"``."""
+# TOML has lists only, which pydantic's strict mode does not take for tuples.
+_List = Strict(False)
 PerAxis = Annotated[
     tuple[Positive, Positive, Positive],
-    _listed(3, "one number or a list of three"),
-    BeforeValidator(_repeated),
+    _List,
+    BeforeValidator(lambda x: (x,) * 3 if type(x) in (int, float) else x),
     BeforeValidator(_in_pc),
 ]
 """Three positive lengths (x, y, z) [pc]; one stands for all three."""
 _Points = Annotated[int, Field(ge=2)]
-Counts = Annotated[
-    tuple[_Points, _Points, _Points], _listed(3, "a list of three integers")
-]
+Counts = Annotated[tuple[_Points, _Points, _Points], _List]
 """Three integers of at least two (x, y, z)."""
 Interval = Annotated[
-    tuple[float, float],
-    AfterValidator(_increase),
-    _listed(2, "a list of two numbers"),
-    BeforeValidator(_in_pc),
+    tuple[float, float], _List, AfterValidator(_increase), BeforeValidator(_in_pc)
 ]
 """``[min, max]`` with min < max [pc]."""

@@ -23,7 +23,6 @@ from pipelines.config.base import (
 
 KernelName = Literal["matern12", "matern32", "matern52", "squared-exponential"]
 DensityKind = Literal["lognormal", "gaussian"]
-MeanKind = Literal["constant", "exponential-disc", "zero"]
 Interpolation = Literal["linear", "cubic"]
 EngineName = Literal["full-batch", "svi"]
 Cover = Literal["stars", "cylinder", "sphere"]

@@ -19,19 +19,8 @@ from pydantic_core import ErrorDetails
 from pipelines.base.errors import InputError
 from pipelines.config.base import Settings
 
-# Keys of further errors that are named.
+# Errors that are named.
 _NAMED = 5
-# What to call the types of pydantic's errors that name Python's own types.
-_EXPECTED = {
-    "bool_type": "true or false",
-    "finite_number": "a finite number",
-    "float_type": "a number",
-    "int_type": "an integer",
-    "model_type": "a section of keys",
-    "string_type": "text",
-}
-# Where each key was set: ``--set KEY=VALUE``, or as a keyword.
-_Sources = list[tuple[str, str]]
 
 T = TypeVar("T", bound=Settings)
 
@@ -63,14 +52,12 @@ def load_config(
         In one line: which file, ``--set`` or setting, which key, what was expected,
         what came.
     """
-    tree = {} if path is None else _read(path)
-    sources: _Sources = []
+    tree, sources = {} if path is None else _read(path), [("", str(path or "settings"))]
     for text in overrides:
         key, equals, value = text.partition("=")
-        names = [name.strip() for name in key.split(".")]
-        if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", n) for n in names):
+        if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key.strip()):
             raise InputError(f"--set {text}: expected KEY=VALUE or SECTION.KEY=VALUE")
-        sources.append((".".join(names), f"--set {text}"))
+        sources.append((key.strip(), f"--set {text}"))
         _put(tree, *sources[-1], _parse(value.strip(), text))
     for key, value in _flat(settings or {}):
         sources.append((key, "settings"))
@@ -78,8 +65,12 @@ def load_config(
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        message = _explain(model, error, path, sources)
-    raise InputError(message)
+        details = error.errors(include_url=False)
+    # An unknown key explains more than what its absence caused elsewhere.
+    details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
+    faults = [_explain(model, detail, sources) for detail in details]
+    more = "; ..." if len(faults) > _NAMED else ""
+    raise InputError("; ".join(faults[:_NAMED]) + more)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -123,86 +114,46 @@ def _parse(value: str, text: str) -> Any:
         return parsed["value"]
     if re.fullmatch(r"[A-Za-z][\w.-]*|[-+]?[\d.]+ ?[A-Za-z]+", value):
         return value
-    hint = ""
-    if "," in value and "[" not in value:
-        key = text.partition("=")[0].strip()
-        hint = f"; a list stands in brackets: --set '{key}=[{value}]'"
     raise InputError(
         f"--set {text}: {value!r} is neither a TOML value (number, true, false, "
-        f'"text", [list]) nor one word{hint}'
+        '"text", a list in brackets) nor one word'
     )
 
 
 def _explain(
-    model: type[Settings], error: ValidationError, path: Path | None, sources: _Sources
+    model: type[Settings], detail: ErrorDetails, sources: list[tuple[str, str]]
 ) -> str:
-    """Return ``source: key: expected ..., got ...`` for the first error.
-
-    The keys of further errors follow, so that nobody expects one mended key to be
-    enough.
-    """
-    details = error.errors(include_url=False)
-    # An unknown key explains more than what its absence caused elsewhere.
-    details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
-    key, *others = dict.fromkeys(_dotted(detail) for detail in details)
-    # What set the key last, or everything that could have set keys inside it.
-    own = [s for k, s in sources if key == k or key.startswith((f"{k}.", f"{k}["))]
-    inside = [s for k, s in sources if not key or k.startswith(f"{key}.")]
-    file = [] if path is None else [str(path)]
-    source = own[-1] if own else " ".join(dict.fromkeys([*file, *inside]))
-    words = (source, key, _describe(model, details[0]))
-    message = ": ".join(word for word in words if word)
-    if not others:
-        return message
-    rest = ", ..." if len(others) > _NAMED else ""
-    return f"{message} (wrong too: {', '.join(others[:_NAMED])}{rest})"
-
-
-def _dotted(detail: ErrorDetails) -> str:
+    """Return ``source: key: what was expected, what came``."""
     parts = (f"[{p}]" if isinstance(p, int) else f".{p}" for p in detail["loc"])
-    return "".join(parts).removeprefix(".")
-
-
-def _describe(model: type[Settings], detail: ErrorDetails) -> str:
-    kind, value = detail["type"], detail["input"]
-    if kind == "extra_forbidden":
-        return "unknown key" + _suggest(model, detail["loc"])
-    if kind == "value_error":
-        return detail["msg"].removeprefix("Value error, ")
-    expected = _EXPECTED.get(kind) or detail["msg"].removeprefix("Input should be ")
-    if expected.startswith(("greater", "less")):
-        expected = f"a number {expected}"
-    shown, near = repr(value), ""
-    if isinstance(value, bool):
-        shown = str(value).lower()
-    elif isinstance(value, tuple):
-        shown = str(list(value))
-    elif isinstance(value, dict):
-        shown = "a section"
-    elif kind == "literal_error" and isinstance(value, str):
-        choices = detail.get("ctx", {})["expected"].replace(" or ", ", ").split(", ")
-        match = difflib.get_close_matches(repr(value.lower()), choices, n=1)
-        near = f" (did you mean {match[0]}?)" if match else ""
-    return f"expected {expected}, got {shown}{near}"
+    key = "".join(parts).removeprefix(".")
+    # What set the key, something in it, or the section that it is in, last.
+    own = f"{key.partition('[')[0]}."
+    ways = [
+        source
+        for name, source in sources
+        if not (name and key)
+        or own.startswith(f"{name}.")
+        or f"{name}.".startswith(own)
+    ]
+    if detail["type"] == "extra_forbidden":
+        text = "unknown key" + _suggest(model, detail["loc"])
+    elif detail["type"] == "value_error":
+        text = detail["msg"].removeprefix("Value error, ")
+    else:
+        text = f"{detail['msg'][0].lower()}{detail['msg'][1:]}, got {detail['input']!r}"
+    return ": ".join(word for word in (ways[-1], key, text) if word)
 
 
 def _suggest(model: type[Settings], location: tuple[int | str, ...]) -> str:
     """Name the nearest known key: in the same section, or anywhere else."""
     name = str(location[-1]).lower().replace("-", "_")
-    known = list(_keys(model))
+    known = [(section,) for section in model.model_fields]
+    known += [tuple(key.split(".")) for key, _ in _flat(model().model_dump())]
     here = [key for key in known if key[:-1] == location[:-1]]
     for keys in (here, known):
         match = difflib.get_close_matches(name, [key[-1] for key in keys], n=1)
         if match:
-            places = [".".join(key) for key in keys if key[-1] == match[0]]
+            places = dict.fromkeys(".".join(k) for k in keys if k[-1] == match[0])
             return f" (did you mean {' or '.join(places)}?)"
-    return f" (known here: {', '.join(key[-1] for key in here)})"
-
-
-def _keys(
-    model: type[Settings], above: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    for name, info in model.model_fields.items():
-        yield (*above, name)
-        if isinstance(info.annotation, type) and issubclass(info.annotation, Settings):
-            yield from _keys(info.annotation, (*above, name))
+    names = dict.fromkeys(key[-1] for key in here)
+    return f" (known here: {', '.join(names)})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import textwrap
-from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -15,16 +14,7 @@ from pipelines.config.base import AUTO, Settings
 
 def to_toml(config: Settings) -> str:
     """Return ``config`` as TOML that loads to the same; absent values are left out."""
-    blocks = []
-    for section, settings in _sections(config):
-        lines = [] if section is None else [f"[{section}]"]
-        lines += [
-            f"{name} = {literal(value)}"
-            for name, value in settings
-            if not (value is None or isinstance(value, Settings))
-        ]
-        blocks.append("\n".join(lines))
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    return _written(config, explained=False)
 
 
 def describe(model: type[Settings]) -> str:
@@ -32,31 +22,29 @@ def describe(model: type[Settings]) -> str:
 
     The text is itself a configuration file, which loads to the defaults.
     """
+    return _written(model(), explained=True)
+
+
+def _written(config: Settings, *, explained: bool) -> str:
     blocks = []
-    for section, settings in _sections(model()):
-        purpose = inspect.getdoc(type(settings)) or ""
-        lines = [_comment(purpose.split("\n\n")[0])]
-        if section is not None:
-            lines.append(f"[{section}]")
+    sections = [(name, each) for name, each in config if isinstance(each, Settings)]
+    for section, settings in [("", config), *sections]:
+        purpose = (inspect.getdoc(type(settings)) or "").split("\n\n")[0]
+        lines = [_comment(purpose)] if explained else []
+        lines += [f"[{section}]"] if section else []
         for name, value in settings:
-            if not isinstance(value, Settings):
-                info = type(settings).model_fields[name]
-                default = AUTO if value is None else value
-                lines += [_comment(_meaning(info)), f"{name} = {literal(default)}"]
-        blocks.append("\n".join(lines))
+            if isinstance(value, Settings) or (value is None and not explained):
+                continue
+            if explained:
+                lines.append(_comment(_meaning(type(settings).model_fields[name])))
+            lines.append(f"{name} = {literal(AUTO if value is None else value)}")
+        if lines:
+            blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 
-def _sections(config: Settings) -> Iterator[tuple[str | None, Settings]]:
-    """Yield the keys of no section, then each section by name."""
-    yield None, config
-    for name, value in config:
-        if isinstance(value, Settings):
-            yield name, value
-
-
 def literal(value: Any) -> str:
-    """A value as TOML has it."""
+    """Return a value as TOML has it."""
     # JSON's values are TOML's, but JSON leaves DEL alone.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -6,6 +6,7 @@ a signal ends them; the first one writes.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,17 +27,16 @@ from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
 from pipelines.model.problem import OnStep, Place, place_of
 from pipelines.planning.selection import inside_box, usable_stars
-from pipelines.saving.identity import Identity, command_of
-from pipelines.saving.state_file import SavedState, newest_state, write_state
+from pipelines.saving.identity import differences, identity_of
+from pipelines.saving.state_file import read_state, write_state
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
-from pipelines.storage.metrics import Metrics
+from pipelines.storage.digests import input_digests
 
 # The state that `dustmap status` shows during a stage; "running" during the others.
 _SHOWN = {
     "plan": "planning",
     "learn prior": "learning",
-    "judge": "writing",
     "write": "writing",
 }
 # Names of the number that comes with a step, where it is no relative residual.
@@ -47,27 +47,18 @@ _VALUES = {
     "scales likelihood": "expected_gain",
     "scales simulations": "expected_gain",
 }
+# The last step is noted so often [s].
+_NOTED = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Context:
     """Everything a stage may use beside the state of the fit.
 
-    Parameters
-    ----------
-    team, teams
-        The ranks that share out the stars with this one, and its counterparts in other
-        teams, which share out the samples.
-    last, number, history
-        The newest state that is known to be whole, its number, and when and from what
-        the fit was resumed.
-    resumed
-        The inference that an earlier process left under way.
-    stars, split, counts
-        The usable stars, the rows for each purpose, and counts by reason; once there is
-        a plan, rows of stars in its box.
-    fitted
-        The stars to fit, exactly placed unless ``model.distance_errors``.
+    ``team`` are the ranks that share out the stars with this one, ``teams`` its
+    counterparts in other teams, which share out the samples. ``resumed`` is an
+    inference that an earlier process left under way. Once there is a plan, ``split``
+    holds the rows of ``stars`` in its box, and ``counts`` what was left out, by reason.
     """
 
     source: Path
@@ -78,39 +69,41 @@ class Context:
     team: Group
     teams: Group
     work: Workspace
-    identity: Identity
     stop: StopFlag
-    clock: StageClock
-    metrics: Metrics
-    last: Path | None = None
-    number: int = 0
+    inputs: list[dict[str, str]]
+    clock: StageClock = field(default_factory=StageClock)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
     resumed: State | None = None
     now: Callable[[], float] = time.monotonic
     stars: Stars = field(init=False)
     split: Split = field(init=False)
     counts: dict[str, int] = field(init=False)
-    fitted: Stars = field(init=False)
     stage: str = field(default="", init=False)
-    _since: float = field(default=0.0, init=False)
+    _since: float = field(init=False)
     _steps: int = field(default=0, init=False)
+    _noted: float = field(init=False)
     # The state after the last step, if it was not written, and how many records it has.
     _latest: tuple[FitState, int] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._since = self.now()
+        self._since, self._noted = self.now(), time.monotonic()
+
+    @property
+    def last(self) -> Path | None:
+        """The saved state, if there is one."""
+        return self.work.state if self.work.state.is_file() else None
 
     def keep_inside(self, box: Box) -> None:
         """Leave out the stars that are not in a box."""
         self.split, counts = inside_box(self.stars, self.split, box)
         self.counts |= counts
-        self.select_fitted()
 
-    def select_fitted(self) -> None:
-        """Select the stars to fit from the rows of the split."""
+    @property
+    def fitted(self) -> Stars:
+        """The stars to fit, exactly placed unless ``model.distance_errors``."""
         train = self.stars.select(self.split.train)
-        errors = self.config.model.distance_errors
-        self.fitted = train if errors else train.exactly_placed()
+        return train if self.config.model.distance_errors else train.exactly_placed()
 
     @property
     def seconds_left(self) -> float:
@@ -126,8 +119,10 @@ class Context:
     def note(self, **facts: object) -> None:
         """Change facts of ``status.json``, by the first rank."""
         if self.group.first:
+            self._noted = time.monotonic()
+            last = self.metrics[-1] if self.metrics else {}
             try:
-                self.work.note(**facts)
+                self.work.note(last=last, **facts)
             except OSError as error:
                 say(f"status.json is not written: {error}")
 
@@ -183,6 +178,8 @@ class Context:
                 passed = before + time.perf_counter() - started
                 records.append({**record, "seconds": round(passed, 3)})
                 progress.show(**{kind: f"{value:.2e}"})
+                if time.monotonic() - self._noted >= _NOTED:
+                    self.note()
             progress.update(stage=stage, step=step)
 
         with Progress(description=self.stage) as progress:
@@ -196,12 +193,11 @@ class Context:
         Stopped
             If a signal asked for it.
         """
-        self.clock.lap(self.stage)
         release_freed_memory()
         drawn = self.place["generator"].get_state()
         state = replace(state, done=state.done + ended, generator=drawn)
-        self._latest = None
-        self._write(state, len(self.metrics))
+        self._latest = state, len(self.metrics)
+        self._write()
         self.stop_if_asked()
         return state
 
@@ -217,7 +213,7 @@ class Context:
         if settings.iterations is not None:
             due = due or self._steps >= settings.iterations
         if self.group.agree(due):
-            self._write_latest()
+            self._write()
         self.stop_if_asked()
 
     def stop_if_asked(self, *, alone: bool = False) -> None:
@@ -231,46 +227,47 @@ class Context:
         asked = self.stop.name is not None
         if not (asked if alone else self.group.agree(asked)):
             return
-        if self._latest is not None:
-            self._write_latest()
+        self._write()
         by = self.stop.name or "a signal to another rank"
         kept = "nothing was saved yet" if self.last is None else f"saved in {self.last}"
         raise Stopped(
             f"stopped by {by}, {kept}: continue with the same command and --resume"
         )
 
-    def _write_latest(self) -> None:
-        assert self._latest is not None
-        latest, self._latest = self._latest, None
-        self._write(*latest)
+    def _write(self) -> None:
+        """Write the latest state, by the first rank, unless it was written.
 
-    def _write(self, state: FitState, records: int) -> None:
-        """Write a state, by the first rank; report one that cannot be written."""
+        One that cannot be written is reported.
+        """
+        if self._latest is None:
+            return
+        (state, records), self._latest = self._latest, None
         if self.group.first:
-            start = time.perf_counter()
-            under_way = state.inference is not None
+            self.clock.lap(self.stage)
             state.require_finite()
+            under_way = ", under way" if state.inference is not None else ""
             content = {
                 "fit": state,
-                "stage": f"{self.stage}, under way" if under_way else self.stage,
-                "identity": self.identity,
-                "seconds": self.clock.so_far(self.stage if under_way else ""),
-                "records": records,
+                "stage": self.stage + under_way,
+                "identity": identity_of(self.config, self.inputs),
+                "seconds": self.clock.seconds,
+                # Not in the header: there may be many.
+                "records": json.dumps(self.metrics[:records]).encode(),
                 "history": self.history,
-                "machine": machine(),
+                "threads": torch.get_num_threads(),
             }
-            folder, number = self.work.folder, self.number + 1
             try:
-                self.metrics.sync()
-                self.last = write_state(folder, content, number=number)
-                self.number = number
+                write_state(self.work.state, content)
+                size, stage = self.work.state.stat().st_size, content["stage"]
+                saved = {"stage": stage, "written": time.time(), "bytes": size}
+                self.note(checkpoint=saved, seconds=self.clock.seconds)
             except OSError as error:
-                kept = f"{self.last.name} stays" if self.last else "there is none yet"
+                kept = "the last one stays" if self.last else "there is none yet"
                 say(
                     f"a checkpoint could not be written, {kept}; the fit continues: "
                     f"{error}"
                 )
-            self.clock.aside("checkpoints", time.perf_counter() - start)
+            self.clock.lap("checkpoints")
         self.group.meet()
         self._since, self._steps = self.now(), 0
 
@@ -318,10 +315,7 @@ def opened(
                     "all ranks need one file system"
                 )
         # The first rank alone reads the whole catalogue for its hash.
-        identity = group.from_first(lambda: Identity.of(source, config))
-        found, history = _found(work, identity, anyway=anyway)
-        content = {} if found is None else found.content
-        records = content.get("records", 0)
+        inputs = group.from_first(lambda: input_digests(source))
         at = Context(
             source=source,
             output=output,
@@ -331,91 +325,70 @@ def opened(
             team=team,
             teams=teams,
             work=work,
-            identity=identity,
             stop=stop,
-            clock=StageClock(content.get("seconds", {})),
-            metrics=Metrics(work.metrics if group.first else None, records),
-            last=None if found is None else found.path,
-            number=0 if found is None else found.number,
-            history=history,
+            inputs=inputs,
         )
-        stack.callback(at.metrics.close)
+        found = _taken_up(at, anyway=anyway)
         # The first rank writes the next state only after all have read this one.
         group.meet()
-        command = command_of(source, output, config) if group.size == 1 else None
-        at.note(state="planning", command=command)
-        with _ending(at):
+        at.note(state="planning")
+        try:
             # A resumed fit makes the draws of its beginning again, to hold out the
             # same stars.
             generator = place["generator"]
             at.stars, at.counts = usable_stars(source, config, group)
             at.split = at.stars.split(config, generator)
-            at.select_fitted()
             state = FitState(generator=generator.get_state())
-            if found is not None:
-                state = FitState.restore(found, place["device"])
+            if found:
+                state = FitState.restore(found.pop("fit"), work.state, place["device"])
+                # The context alone has its tensors, and lets them go.
                 at.resumed, state = state.inference, replace(state, inference=None)
                 generator.set_state(state.generator)
-            # The context has its tensors, and lets them go.
-            del found, content
             if state.box is not None:
                 at.keep_inside(state.box)
             at.clock.lap("read")
             yield state, at
+        except Stopped as reason:
+            at.note(state="stopped", message=str(reason))
+            raise
+        except BaseException as error:
+            at.note(state="failed", message=f"{type(error).__name__}: {error}")
+            if at.last is not None:
+                say(
+                    f"the checkpoint {at.last} stays: remove the cause, then continue "
+                    "with the same command and --resume"
+                )
+            raise
 
 
-@contextmanager
-def _ending(at: Context) -> Iterator[None]:
-    """Note how the fit ended; on failure, report the state that stays."""
-    try:
-        yield
-    except Stopped as reason:
-        at.note(state="stopped", message=str(reason))
-        raise
-    except BaseException as error:
-        at.note(state="failed", message=f"{type(error).__name__}: {error}")
-        if at.last is not None:
-            say(
-                f"the checkpoint {at.last} stays: remove the cause, then continue with "
-                "the same command and --resume"
-            )
-        raise
-
-
-def _found(
-    work: Workspace, identity: Identity, *, anyway: bool
-) -> tuple[SavedState | None, list[dict[str, Any]]]:
-    """Return the state to resume, and when and from what this fit was resumed."""
-    found, faults = newest_state(work.folder)
-    for fault in faults:
-        say(f"warning: {fault}")
-    if found is None:
-        return None, []
-    content = found.content
-    differences = identity.differences(Identity(**content["identity"]))
-    if differences and not anyway:
+def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
+    """Return the state to resume, or nothing, and give the context what it did."""
+    path = at.last
+    if path is None:
+        return {}
+    found = read_state(path)
+    changed = differences(identity_of(at.config, at.inputs), found["identity"])
+    if changed and not anyway:
         raise InputError(
-            f"{found.path} is of another fit:\n  "
-            + "\n  ".join(differences)
+            f"{path} is of another fit:\n  "
+            + "\n  ".join(changed)
             + "\nContinue with the original ones, start again with --overwrite, or "
             "continue all the same with --resume-anyway"
         )
-    for line in differences:
+    for line in changed:
         say(f"warning: resumed all the same, {line}")
-    before, now = content["machine"], machine()
-    if before != now:
-        say(f"note: the last digits may differ: saved with {before}, now {now}")
-    age = time.time() - found.written
-    say(f"resumed from {found.path} ({content['stage']}, {age:.0f} s old)")
+    threads = torch.get_num_threads()
+    if threads != found["threads"]:
+        before = found["threads"]
+        say(f"note: last digits may differ: {threads} threads, before {before}")
+    age = time.time() - found["written"]
+    say(f"resumed from {path} ({found['stage']}, {age:.0f} s old)")
     once = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "checkpoint": found.number,
-        "stage": content["stage"],
-        "differences": differences,
+        "stage": found["stage"],
+        "differences": changed,
     }
-    return found, [*content["history"], once]
-
-
-def machine() -> dict[str, Any]:
-    """On what the last digits of a result depend beside the program."""
-    return {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+    at.clock.seconds.update(found["seconds"])
+    at.metrics += json.loads(found["records"])
+    at.history += [*found["history"], once]
+    return found

@@ -9,7 +9,6 @@ from dustmap.distributed.group import Group
 from pipelines.base.progress import say
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context, opened
-from pipelines.fit.judging import judge
 from pipelines.fit.mapping import first_map, map_and_samples, second_map
 from pipelines.fit.prior import learn_prior, plan
 from pipelines.fit.shared_noise import learn_residual
@@ -27,7 +26,6 @@ STAGES = (
     second_map,
     learn_residual,
     map_and_samples,
-    judge,
     write,
 )
 
@@ -88,11 +86,11 @@ def fit(
     """
     resume, group, begun = resume or anyway, group or Group(), unfinished(output)
     finished = (output / "run.json").is_file() and not overwrite
-    if begun is not None and begun.identifier:
+    if begun is not None and "fit" in begun.facts:
         # A fit that was killed while it cleared up.
-        finished = begun.identifier == fit_of(output)
+        finished = begun.facts["fit"] == fit_of(output)
     if not (resume and finished):
-        overwrite = overwrite or (resume and begun is not None and begun.overwrite)
+        overwrite = overwrite or bool(resume and begun and begun.facts.get("overwrite"))
         check_run_folder(output, overwrite=overwrite)
         # Before the first rank begins there.
         group.meet()

@@ -1,22 +1,22 @@
-"""What a finished map is worth: held-out stars, by it and by their neighbours alone."""
+"""Held-out stars, predicted by a finished map and by their neighbours alone."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from dustmap.residual.field import ResidualField
 from pipelines.base.progress import say
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.shared_noise import last_residual, posterior_of
-from pipelines.fit.state import FitState, Judgement
+from pipelines.fit.state import FitState
 from pipelines.run.assessment import crossed, sight_line_lengths
 from pipelines.run.baseline import NO_BASELINE, predict_baseline
 from pipelines.run.held_out import held_out_score
 from pipelines.run.predict import predict_columns
-from pipelines.run.residual import residual_bytes
 
 # Seconds that the held-out stars, and their baseline, take on two idle cores, measured
 # for 6,000 and 57,000 stars; and the least part of the budget kept for them.
@@ -29,44 +29,57 @@ def seconds_to_judge(config: FitConfig) -> float:
     return max(tested, _LEAST * 60 * config.budget.minutes)
 
 
-def judge(state: FitState, at: Context) -> FitState:
-    """Predict the held-out stars, by the first rank; all find which cells rays cross.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """An assessment of a finished map.
 
-    Learn what neighbours share beyond the samples, which is part of the predictions.
+    ``supports`` are lengths of sight lines in the cells of every grid [cells], the
+    coarsest first; ``columns`` predictions of the held-out stars, ``score`` their
+    errors and coverage, ``messages`` lines for people. ``residual`` is what neighbours
+    share beyond the samples.
+    """
+
+    supports: list[torch.Tensor]
+    columns: dict[str, np.ndarray]
+    score: dict[str, float]
+    messages: tuple[str, ...]
+    residual: ResidualField | None
+
+
+def judge(state: FitState, at: Context) -> Judgement | None:
+    """Find the cells that rays cross; the first rank predicts the held-out stars.
+
+    What neighbours share beyond the samples is learnt, as part of the predictions.
     """
     assert state.result is not None
-    result, config = state.result, at.config
-    test = at.stars.select(at.split.test)
-    support = tuple(sight_line_lengths(result.plan, at.fitted, at.group))
-    judged = Judgement(support=support)
+    result, plan = state.result, state.result.plan
+    supports = sight_line_lengths(plan, at.fitted, at.group)
     if not at.group.first:
-        return replace(state, judgement=judged)
-    posterior = posterior_of(result, config)
-    residual, told = last_residual(posterior, state, at)
+        return None
+    test, posterior = at.stars.select(at.split.test), posterior_of(result, at.config)
+    residual, lines = last_residual(posterior, state, at)
     columns: dict[str, np.ndarray] = {}
     if len(test):
         say("predicting the held-out stars")
-        posterior = replace(posterior, residual=residual)
-        columns = predict_columns(result.plan, posterior, test)
-        beside, said = _baseline(at)
-        columns, told = columns | beside, (*told, *said)
-    judged = replace(
-        judged,
-        columns={name: torch.from_numpy(column) for name, column in columns.items()},
-        score=held_out_score(columns, test, result.plan),
-        messages=(*result.messages, *told, crossed(support[0])),
-        residual=None if residual is None else residual_bytes(residual),
+        columns = predict_columns(plan, replace(posterior, residual=residual), test)
+        beside, more = _baseline(at)
+        columns, lines = columns | beside, (*lines, *more)
+    return Judgement(
+        supports=supports,
+        columns=columns,
+        score=held_out_score(columns, test, plan),
+        messages=(*result.messages, *lines, crossed(supports[0])),
+        residual=residual,
     )
-    return replace(state, judgement=judged)
 
 
 def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Predict the held-out stars from their neighbours, or say why this is not done."""
-    minutes = at.config.budget.minutes
     if at.seconds_left < _BASELINE:
+        limit = f"budget.minutes = {at.config.budget.minutes:g}"
         return {}, (
             "no predictions without a map to compare with: they would not end within "
-            f"budget.minutes = {minutes:g} (`dustmap fit --quick` makes them)",
+            f"{limit} (`dustmap fit --quick` makes them)",
         )
     say("predicting them from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)
@@ -75,4 +88,4 @@ def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
         found = predict_baseline(known, test, generator)
     except FloatingPointError as error:
         return {}, (f"no baseline: {error}",)
-    return ({}, (NO_BASELINE,)) if found is None else (found.columns(), ())
+    return ({}, (NO_BASELINE,)) if found is None else (found._asdict(), ())

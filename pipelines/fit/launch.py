@@ -21,7 +21,7 @@ from pipelines.base.errors import InputError
 
 @contextmanager
 def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
-    """The group that this process belongs to, with its threads and its device.
+    """Join the group that this process belongs to, with its threads and its device.
 
     NCCL carries what lies on CUDA devices, gloo the rest. A rank that does not answer
     for ``timeout`` seconds counts as lost: the others end with an error.
@@ -34,7 +34,8 @@ def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Group()
         return
-    here = ranks_here()
+    # The processes of this program on this machine.
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     threads = own_threads(here)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -54,28 +55,16 @@ def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
     dist.destroy_process_group()
 
 
-def ranks_here() -> int:
-    """How many processes of this program share this machine."""
-    everywhere = os.environ.get("WORLD_SIZE", "1")
-    return int(os.environ.get("LOCAL_WORLD_SIZE", everywhere))
-
-
 def own_threads(here: int) -> int | None:
-    """An even share of the processors; ``None`` where the user has set another."""
-    if "OMP_NUM_THREADS" in os.environ and not _set_by_torchrun():
-        return None
+    """Return an even share of the processors, ``None`` where the user set another."""
+    if "OMP_NUM_THREADS" in os.environ:
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            return None
+        # torchrun sets it for several processes: its own environment has the user's.
+        try:
+            before = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+        except OSError:
+            before = b""
+        if b"\0OMP_NUM_THREADS=" in b"\0" + before:
+            return None
     return max(1, len(os.sched_getaffinity(0)) // here)
-
-
-def _set_by_torchrun() -> bool:
-    """Whether OMP_NUM_THREADS=1 is torchrun's own choice, which it makes for several.
-
-    The environment that it was started with tells.
-    """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return False
-    try:
-        before = Path(f"/proc/{os.getppid()}/environ").read_bytes()
-    except OSError:
-        return False
-    return not any(v.startswith(b"OMP_NUM_THREADS=") for v in before.split(b"\0"))

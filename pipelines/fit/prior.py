@@ -7,7 +7,7 @@ from typing import Any
 
 from dustmap.inference.scales.prior_scales import PriorScales
 from pipelines.base.geometry import Box
-from pipelines.fit.announcing import refuse_too_large
+from pipelines.fit.announcing import require_memory
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
 from pipelines.model import cost
@@ -25,13 +25,18 @@ def plan(state: FitState, at: Context) -> FitState:
         stars = at.fitted.select(box.contains(at.fitted.positions()))
         scales, more = prior.start_scales(stars, config)
         speed = cost.measure(at.place["dtype"], at.place["device"])
-        ranks, here = at.group.size, at.group.here
-        place, more = (scales, box, stars.distance, config, speed), [*notes, *more]
-        made = make_plan(*place, ranks=ranks, here=here, notes=more)
+        made = make_plan(
+            scales,
+            box,
+            stars.distance,
+            config,
+            speed,
+            ranks=at.group.size,
+            here=at.group.here,
+            notes=[*notes, *more],
+        )
         if made.is_full_batch:
-            kernel, distances = made.build_kernel(), stars.distance
-            work = cost.work_of(made.grids, kernel, distances, config, std=made.std)
-            refuse_too_large(made, work.shared_out(ranks, here), config)
+            require_memory(made, stars.distance, at)
         box = Box(lower=made.grid.lower, upper=made.grid.upper)
         return replace(state, plan=made, speed=speed, box=box)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from pipelines.run.baseline import (
     FEWEST,
     NAME,
     baseline_score,
-    kriging_noise,
     predict_baseline,
 )
 from pipelines.run.folder import write_json
@@ -36,24 +36,19 @@ class QuickReport:
     """
 
     path: Path
-    counts: dict[str, int]
-    scatter: float
-    rmse_kriging: float
-    coverage_68: float
-    coverage_95: float
-    log_score: float
-    seconds: dict[str, float]
+    figures: dict[str, Any]
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
-        spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
+        counts = ", ".join(f"{n} {what}" for what, n in self.figures["counts"].items())
+        spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.figures["seconds"].items())
+        line = (
+            "{name}: RMSE {rmse_kriging:.4g} mag of held-out extinctions (noise "
+            "included; they scatter by {scatter:.4g}); the 68% intervals hold "
+            "{coverage_68:.3f} of {counts[held out]} stars, the 95% ones "
+            "{coverage_95:.3f}; log score {log_score:.4g}"
+        ).format(name=NAME, **self.figures)
         return (
-            f"stars: {counts}\n"
-            f"{NAME}: RMSE {self.rmse_kriging:.4g} mag of held-out extinctions (noise "
-            f"included; they scatter by {self.scatter:.4g}); the 68% intervals hold "
-            f"{self.coverage_68:.3f} of {self.counts['held out']} stars, the 95% ones "
-            f"{self.coverage_95:.3f}; log score {self.log_score:.4g}\n"
-            f"time: {spent}\n"
+            f"stars: {counts}\n{line}\ntime: {spent}\n"
             f"no map was made; figures: {self.path}"
         )
 
@@ -91,20 +86,21 @@ def quick(
         )
     assert test.extinction is not None
     clock.lap("baselines")
-    noise, observed = kriging_noise(test, found), test.extinction
+    # The kriged mean density makes noise of an error of the distance.
+    noise = np.sqrt(test.variance(found.kriging / test.distance))
+    observed = test.extinction
     z = z_scores(observed, noise, found.kriging, found.kriging_std)
     width = np.hypot(noise, found.kriging_std)
     at68, at95 = (each.held for each in coverage(z, (0.68, 0.95)))
-    report = QuickReport(
-        path=path,
-        counts={**counts, "used": len(known), "held out": len(test)},
-        scatter=float(observed.std()),
+    figures = {
+        "counts": {**counts, "used": len(known), "held out": len(test)},
+        "scatter": float(observed.std()),
         **baseline_score(found, observed),
-        coverage_68=at68,
-        coverage_95=at95,
-        log_score=float(-0.5 * np.mean(z**2 + np.log(2 * np.pi * width**2))),
-        seconds=clock.seconds,
-    )
+        "coverage_68": at68,
+        "coverage_95": at95,
+        "log_score": float(-0.5 * np.mean(z**2 + np.log(2 * np.pi * width**2))),
+        "seconds": clock.seconds,
+    }
     with atomic_file(path, overwrite=overwrite) as temporary:
-        write_json(temporary, {k: v for k, v in asdict(report).items() if k != "path"})
-    return report
+        write_json(temporary, figures)
+    return QuickReport(path=path, figures=figures)

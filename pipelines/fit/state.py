@@ -1,8 +1,9 @@
-"""Where a fit stands between two of its stages, or within one."""
+"""The state of a fit between two of its stages, or within one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,62 +16,20 @@ from pipelines.base.geometry import Box
 from pipelines.model.cost import Speed
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
-from pipelines.saving.state_file import SavedState
 
-_ON_DEVICE = ("mean", "samples", "noise")
 _CONFIG = ConfigDict(arbitrary_types_allowed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """What a finished map is worth.
-
-    Parameters
-    ----------
-    support
-        Lengths of sight lines in the cells of every grid [cells], the coarsest first.
-    columns
-        Predictions of the held-out stars, one tensor for each column.
-    score, messages
-        Errors and coverage of these predictions, and lines for people.
-    residual
-        What neighbouring stars share beyond the samples, as bytes; ``None`` if nothing.
-    """
-
-    __pydantic_config__ = _CONFIG
-
-    support: tuple[Tensor, ...]
-    columns: dict[str, Tensor] = field(default_factory=dict)
-    score: dict[str, float] = field(default_factory=dict)
-    messages: tuple[str, ...] = ()
-    residual: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FitState:
-    """All that a fit has found out, without what its catalogue says.
+    """Everything that a fit has found out, except its catalogue.
 
-    Parameters
-    ----------
-    done
-        How many stages have ended.
-    generator
-        State of the random generator when the last of them ended.
-    plan, speed
-        The plan, as it was learnt, and the speed of the machine that planned.
-    box
-        Whose stars are fitted: that of the first plan, which learning may change.
-    learning
-        Diagnostics of learning the prior.
-    inference
-        State of an inference under way.
-    result
-        The posterior of the first map, then of the last one.
-    residual
-        What neighbouring stars share beyond the first map, as bytes: none if this is
-        nothing, ``None`` before it is known.
-    judgement
-        Of the last map.
+    ``done`` counts the stages that have ended, ``generator`` is the state of the random
+    generator then. ``plan`` holds the scales as they were learnt, ``speed`` is that of
+    the machine that planned, and ``box`` (of the first plan) holds the stars to fit.
+    ``learning`` are diagnostics of the prior, ``inference`` is the state of one under
+    way, ``result`` the posterior of the last map. ``residual`` is what neighbouring
+    stars share beyond it, as bytes: empty if nothing, ``None`` before it is known.
     """
 
     __pydantic_config__ = _CONFIG
@@ -84,7 +43,6 @@ class FitState:
     inference: State | None = None
     result: Inference | None = None
     residual: bytes | None = None
-    judgement: Judgement | None = None
 
     @property
     def planned(self) -> tuple[Plan, Speed]:
@@ -108,23 +66,23 @@ class FitState:
         require_finite(f"the state of a fit after {self.done} stages", **tensors)
 
     @classmethod
-    def restore(cls, saved: SavedState, device: torch.device) -> FitState:
-        """Return the state in a file, with the result on a device.
+    def restore(cls, plain: Any, path: Path, device: torch.device) -> FitState:
+        """Return the state that a file holds as plain values, its result on a device.
 
         Raises
         ------
         InputError
-            If the file holds none.
+            If the values are none of a state.
         """
         try:
-            state = TypeAdapter(FitState).validate_python(saved.content["fit"])
-        except (KeyError, ValueError) as error:
+            state = TypeAdapter(FitState).validate_python(plain)
+        except ValueError as error:
             raise InputError(
-                f"{saved.path} holds no state of a fit ({type(error).__name__}: "
-                f"{error}): start again with --overwrite"
+                f"{path} holds no state of a fit ({error}): start again with "
+                "--overwrite"
             ) from error
         if state.result is None:
             return state
-        found = {name: getattr(state.result, name) for name in _ON_DEVICE}
-        moved = {name: tensor.to(device) for name, tensor in found.items()}
-        return replace(state, result=replace(state.result, **moved))
+        result = state.result
+        moved = {n: getattr(result, n).to(device) for n in ("mean", "samples", "noise")}
+        return replace(state, result=replace(result, **moved))

@@ -15,33 +15,25 @@ import dustmap
 from pipelines.catalog.schema import write_stars
 from pipelines.config import to_toml
 from pipelines.fit.context import Context
+from pipelines.fit.judging import judge
 from pipelines.fit.state import FitState
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import in_words
-from pipelines.run.folder import write_json, write_state
+from pipelines.run.folder import write_json, write_posterior
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import write_held_out
 from pipelines.run.residual import FILE as RESIDUAL
+from pipelines.run.residual import residual_bytes
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
-from pipelines.storage.metrics import write_metrics
 
 # Stars kept in the run folder for plots.
 _KEPT_STARS = 200_000
-# What of ``run.json`` is the report's, beside the plan.
-_SUMMARY = (
-    "counts",
-    "held_out",
-    "seconds",
-    "peak_memory_bytes",
-    "converged",
-    "messages",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """What a fit did, in numbers; ``str`` gives the lines for people."""
+    """The figures of a fit; ``str`` gives the lines for people."""
 
     output: Path
     plan: Plan
@@ -76,12 +68,12 @@ class FitReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the map can be used, why, and what to do next."""
+        """The grade of the map, its reason, and advice."""
         return verdict(self.converged, self.held_out)
 
 
 def report_of(output: Path) -> FitReport:
-    """Return what the fit of a finished run did.
+    """Return the report of a finished run.
 
     Raises
     ------
@@ -90,28 +82,25 @@ def report_of(output: Path) -> FitReport:
     """
     check_manifest(output, allow_extra=True)
     description = json.loads((output / "run.json").read_text())
-    summary = {name: description["summary"][name] for name in _SUMMARY}
+    names = FitReport.__dataclass_fields__.keys() - {"output", "plan"}
+    summary = {name: description["summary"][name] for name in names}
     return FitReport(output=output, plan=Plan.from_dict(description["plan"]), **summary)
 
 
 def write(state: FitState, at: Context) -> FitState:
-    """Write the run folder, by the first rank.
+    """Judge the map and write the run folder, by the first rank.
 
     Raises
     ------
     OSError
         If it cannot be written; what the fit saved before stays.
     """
-    result, judged, train = (
-        state.result,
-        state.judgement,
-        at.stars.select(at.split.train),
-    )
-    assert result is not None
-    assert judged is not None
-    if not at.group.first:
+    result, judged = state.result, judge(state, at)
+    if result is None or judged is None:
         return state
-    told = verdict(result.converged, judged.score)
+    at.clock.lap("judge")
+    found = verdict(result.converged, judged.score)
+    train = at.stars.select(at.split.train)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     summary = {
         "counts": at.counts,
@@ -121,45 +110,39 @@ def write(state: FitState, at: Context) -> FitState:
         "converged": result.converged,
         "messages": judged.messages,
         **result.facts,
-        "grade": told.grade,
-        "verdict": str(told),
+        "grade": found.grade,
+        "verdict": str(found),
     }
     provenance = {
         "program": "dustmap",
         "version": dustmap.__version__,
         "seed": at.config.inference.seed,
         "configuration": json.loads(at.config.model_dump_json()),
-        "fit": at.work.identifier,
+        "fit": at.work.facts["fit"],
         "resumed": at.history,
-        "inputs": at.identity.inputs,
+        "inputs": at.inputs,
         "catalogue": train.meta,
         "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
     }
-    record = {
-        "plan": result.plan.as_dict(),
-        "summary": summary,
-        "provenance": provenance,
-    }
-    first, *finer = judged.support
-    support = {f"support_{level}": part for level, part in enumerate(finer, start=1)}
+    plan = result.plan.as_dict()
+    record = {"plan": plan, "summary": summary, "provenance": provenance}
     if len(train) > _KEPT_STARS:
         # Evenly thinned.
         every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)
         train = train.select(every)
     with atomic_directory(
-        at.output, overwrite=at.work.overwrite, within=at.work.folder
+        at.output, overwrite=at.work.facts["overwrite"], within=at.work.folder
     ) as folder:
         (folder / "config.toml").write_text(to_toml(at.config))
         write_json(folder / "run.json", record)
         write_stars(folder / "stars.parquet", train, overwrite=False)
-        tensors = {"mean": result.mean, "samples": result.samples}
-        write_state(folder, **tensors, support=first, **support)
+        write_posterior(folder, result.mean, result.samples, judged.supports)
         if judged.residual is not None:
-            (folder / RESIDUAL).write_bytes(judged.residual)
-        write_metrics(folder / "metrics.jsonl", at.metrics.data)
+            (folder / RESIDUAL).write_bytes(residual_bytes(judged.residual))
+        lines = "".join(json.dumps(record) + "\n" for record in at.metrics)
+        (folder / "metrics.jsonl").write_text(lines)
         if judged.columns:
-            columns = {name: x.numpy() for name, x in judged.columns.items()}
             test = at.stars.select(at.split.test)
-            write_held_out(folder / HELD_OUT, test, result.plan, columns)
+            write_held_out(folder / HELD_OUT, test, result.plan, judged.columns)
         write_manifest(folder)
     return state

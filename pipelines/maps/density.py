@@ -79,8 +79,8 @@ def map_and_columns(
     else:
         moments = _moments_on(run, run.plan.grid)
         found = {along: columns(run, along, ends) for along, ends in between.items()}
-    supports = [run.support, *run.finer_support]
-    every = [moments, *(_moments_on(run, grid) for grid in run.plan.finer_grids)]
+    supports = run.supports
+    every = [moments, *(_moments_on(run, grid) for grid in run.plan.grids[1:])]
     cube, *finer = (
         _cube(run, [grid.axis(d) for d in range(3)], support.numpy(), each)
         for grid, support, each in zip(run.plan.grids, supports, every, strict=True)

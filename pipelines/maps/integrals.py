@@ -18,6 +18,7 @@ from pipelines.base.progress import Progress, say
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.sky import REGRESSION
 from pipelines.model.observations import exit_distances, rays
+from pipelines.model.plan import RESIDUAL_DRAWS
 from pipelines.run.folder import Run
 
 # Seed of the sub-grid residual, the same for every distance of one direction.
@@ -77,7 +78,7 @@ def segment_moments(
         deviation = combined(model.apply(sample)) - mean
         variance += deviation**2 / len(posterior.samples)
     if outwards:
-        count = run.plan.residual_count
+        count = RESIDUAL_DRAWS
         generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
         repeated = posterior.mean.expand(count, -1)
         for draw in model.residual_draws(repeated, generator):

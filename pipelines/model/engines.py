@@ -15,15 +15,9 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.whitening import TorusWhitening
-from pipelines.config import FitConfig
 from pipelines.model.cost import preconditioner_rank
 from pipelines.model.forward import build_model
-from pipelines.model.observations import (
-    learns_common,
-    learns_share,
-    noise_of,
-    sight_lines,
-)
+from pipelines.model.observations import noise_of, sight_lines
 from pipelines.model.problem import Inference, Problem
 from pipelines.model.svi import run_svi
 
@@ -37,38 +31,40 @@ _PROBES = 2
 
 
 def run_engine(problem: Problem) -> Inference:
-    """The posterior by the engine the plan names; all ranks have it."""
+    """Return the posterior by the engine the plan names; all ranks have it."""
     generator = problem.place["generator"]
     for group in (problem.group, problem.teams):
         group.require_alike("the random generator", generator.get_state())
-    if problem.plan.is_full_batch:
-        return _run_full_batch(problem)
-    return run_svi(problem)
-
-
-def _run_full_batch(problem: Problem) -> Inference:
+    if not problem.plan.is_full_batch:
+        return run_svi(problem)
     plan, stars, config = problem.plan, problem.stars, problem.config
+    inference = config.inference
     lines = sight_lines(plan, stars)
     model = build_model(plan, lines, **problem.place, group=problem.group)
-    noise = problem.correlation
+    noise, probes = problem.correlation, 0
     if noise is None:
-        noise = noise_of(
-            plan,
-            stars,
-            learn_common=learns_common(plan, config),
-            learn_share=plan.subgrid_noise and learns_share(plan, config),
-        )
-    settings = full_batch_settings(config, len(stars), model.latent_size)
+        noise = noise_of(plan, stars, config)
+        probes = _PROBES if plan.is_lognormal else 0
+    rank = preconditioner_rank(config, len(stars), model.latent_size)
+    settings = FullBatch(
+        solver=ConjugateGradients(
+            rtol=inference.tolerance, max_steps=inference.max_iterations
+        ),
+        samples=inference.samples,
+        sample_rtol=inference.sample_tolerance,
+        subgrid_noise=config.model.subgrid_noise,
+        preconditioner_rank=min(rank, model.latent_size),
+        newton_steps=_NEWTON_STEPS,
+        newton_tolerance=_NEWTON_TOLERANCE,
+        refine=not problem.rough,
+        probes=probes,
+    )
     result = infer(
         model,
         torch.as_tensor(stars.extinction),
         noise,
-        settings=replace(
-            settings,
-            refine=not problem.rough,
-            probes=_PROBES if plan.is_lognormal and problem.correlation is None else 0,
-        ),
-        generator=problem.place["generator"],
+        settings=settings,
+        generator=generator,
         start=problem.start,
         on_step=problem.on_step,
         checkpointer=problem.checkpointer,
@@ -82,50 +78,20 @@ def _run_full_batch(problem: Problem) -> Inference:
         samples=result.samples,
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
-        messages=_messages(model, result, config),
-        facts={
-            **_torus_facts(model),
-            **_fit_facts(result),
-            **_spectrum_facts(model, result),
-        },
-    )
-
-
-def full_batch_settings(config: FitConfig, stars: int, size: int) -> FullBatch:
-    """The engine's settings for so many stars and a vector of this size."""
-    inference = config.inference
-    rank = preconditioner_rank(config, stars, size)
-    return FullBatch(
-        solver=ConjugateGradients(
-            rtol=inference.tolerance, max_steps=inference.max_iterations
-        ),
-        samples=inference.samples,
-        sample_rtol=inference.sample_tolerance,
-        subgrid_noise=config.model.subgrid_noise,
-        preconditioner_rank=min(rank, size),
-        newton_steps=_NEWTON_STEPS,
-        newton_tolerance=_NEWTON_TOLERANCE,
+        messages=_messages(model, result, problem),
+        facts=_facts(model, result),
     )
 
 
 def _messages(
-    model: ForwardModel, result: FullBatchResult, config: FitConfig
+    model: ForwardModel, result: FullBatchResult, problem: Problem
 ) -> tuple[str, ...]:
-    """How the solves, the steps and the share ended."""
-    solution, tolerance = result.mean_solution, config.inference.tolerance
-    mean = f"mean: {solution.message}"
-    if bool(solution.converged.all()) and (solution.residual > 1.01 * tolerance).any():
-        mean += (
-            f" (small enough for Gauss-Newton steps: {result.newton_steps} taken until "
-            f"the expected decrease was {_NEWTON_TOLERANCE:g} nats per star; "
-            f"inference.tolerance = {tolerance:g} applies to Gaussian fits)"
-        )
-    messages = [mean]
+    """Say how the solves, the steps and the share ended."""
+    config, messages = problem.config, [f"mean: {result.mean_solution.message}"]
     if not model.linear and not result.converged:
         messages.append(
-            "the log-normal fit stopped while a Gauss-Newton step was expected to gain "
-            f"over {_NEWTON_TOLERANCE} nats per star (steps to the mode: "
-            f"{result.newton_steps})"
+            f"the log-normal fit stopped after {result.newton_steps} steps to the "
+            f"mode, with over {_NEWTON_TOLERANCE} nats per star to gain"
         )
     if result.sample_solution is not None:
         line, timely = result.sample_solution.message, not result.out_of_time
@@ -137,55 +103,44 @@ def _messages(
     if result.out_of_time:
         messages.append(
             f"the time ran out, budget.minutes = {config.budget.minutes:g} (samples: "
-            f"{len(result.samples)} of {config.inference.samples}; Gauss-Newton steps "
-            f"to the mode: {result.newton_steps}): raise budget.minutes, or choose a "
-            "coarser grid or fewer samples"
+            f"{len(result.samples)} of {config.inference.samples}): raise it, or take "
+            "a coarser grid or fewer samples"
         )
     if not result.share_settled:
         messages.append(
-            "the share of the unresolved variance still moved when its rounds ended, "
-            f"or is the least or largest that is tried ({result.subgrid_share:.3g}): "
-            "intervals may be off by that much"
+            f"the share {result.subgrid_share:.3g} of the unresolved variance did not "
+            "settle: intervals may be off"
         )
     return tuple(messages)
 
 
-def _fit_facts(result: FullBatchResult) -> dict[str, Any]:
-    """Steps of the fit, and stars that count less."""
-    facts: dict[str, Any] = {
-        "newton_steps": result.newton_steps,
-        "out_of_time": result.out_of_time,
-    }
-    if result.degrees is not None:
-        facts["student_degrees"] = result.degrees
-        facts["stars_weighed_down"] = int((result.weights < 0.3).sum())
-    return facts
+def _facts(model: ForwardModel, result: FullBatchResult) -> dict[str, Any]:
+    """Describe the torus and what it leaves out, W, steps, weights, and the spectrum.
 
-
-def _spectrum_facts(model: ForwardModel, result: FullBatchResult) -> dict[str, Any]:
-    """The power of ln density over the prior's, by octaves of wavelength [pc]."""
-    if result.determined is None or not isinstance(model, LogNormal):
-        return {}
-    bands = band_powers(model.whitening, result.mean, result.determined)
-    slope = spectral_slope(model.kernel, bands)
-    return {
-        "spectrum": [asdict(band) for band in bands],
-        "spectral_slope": None if slope is None else asdict(slope),
-    }
-
-
-def _torus_facts(model: ForwardModel) -> dict[str, Any]:
-    """The torus, what it leaves out, and the size of W."""
+    The spectrum is the power of ln density over the prior's, by octaves of wavelength
+    [pc].
+    """
     assert isinstance(model, TorusGaussian | LogNormal)
     facts: dict[str, Any] = {
         "torus_shapes": [list(torus.shape) for torus in model.whitening.tori],
         "entries_of_W": model.weights.nonzeros,
+        "newton_steps": result.newton_steps,
+        "out_of_time": result.out_of_time,
     }
     if isinstance(model.whitening, TorusWhitening):
         report = model.whitening.report
         facts["wrap_error"] = report.wrap_error
         facts["dropped_modes"] = report.dropped_modes
-    if isinstance(model, LogNormal):
-        return {**facts, "subgrid_line_variance": [part.line for part in model.local]}
-    median = model.variance.to(torch.float64).sqrt().median()
-    return {**facts, "median_subgrid_std": float(median)}
+    if result.degrees is not None:
+        facts["student_degrees"] = result.degrees
+        facts["stars_weighed_down"] = int((result.weights < 0.3).sum())
+    if isinstance(model, TorusGaussian):
+        median = model.variance.to(torch.float64).sqrt().median()
+        return {**facts, "median_subgrid_std": float(median)}
+    facts["subgrid_line_variance"] = [part.line for part in model.local]
+    if result.determined is not None:
+        bands = band_powers(model.whitening, result.mean, result.determined)
+        slope = spectral_slope(model.kernel, bands)
+        facts["spectrum"] = [asdict(band) for band in bands]
+        facts["spectral_slope"] = None if slope is None else asdict(slope)
+    return facts

@@ -19,7 +19,7 @@ from dustmap.whitening import (
     ToeplitzWhitening,
     TorusWhitening,
 )
-from pipelines.model.plan import Plan
+from pipelines.model.plan import RESIDUAL_DRAWS, Plan
 
 
 def build_model(
@@ -35,7 +35,7 @@ def build_model(
 
     The ranks of a group share out the functionals, and call the model together.
     """
-    shared: dict[str, Any] = {"mean": plan.mean.build(), "group": group}
+    shared: dict[str, Any] = {"mean": plan.mean, "group": group}
     if not plan.is_full_batch:
         whitening = toeplitz_whitening(plan, device)
         return RowwiseGaussian(whitening, functionals, **shared)
@@ -45,7 +45,7 @@ def build_model(
         shared["memory_budget"] = _weights_budget(plan, device, group)
         shared["subgrid_share"] = plan.subgrid_share
     place["cut"] = plan.cut
-    if plan.finer:
+    if len(tori) > 1:
         whitening = LevelWhitening(kernel, tori, **place)
         return LogNormal(whitening, functionals, **shared)
     fine = plan.refinement
@@ -56,8 +56,8 @@ def build_model(
     return TorusGaussian(
         whitening,
         functionals,
-        residual_refinement=plan.residual_refinement,
-        residual_count=plan.residual_count,
+        residual_refinement=max(plan.refinement, 2),
+        residual_count=RESIDUAL_DRAWS,
         generator=generator,
         **shared,
     )
@@ -73,7 +73,7 @@ def toeplitz_whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
         nugget=own.nugget,
         limits=EmbeddingLimits(max_points=own.max_points),
         solver=ConjugateGradients(rtol=own.tolerance, max_steps=own.max_steps),
-        shape=plan.torus_shape or None,
+        shape=own.shape or None,
         device=device,
     )
 

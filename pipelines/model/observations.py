@@ -27,7 +27,7 @@ from pipelines.model.plan import Plan
 
 
 def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
-    """Line integrals [pc] by the quadrature of the plan's engine."""
+    """Return line integrals [pc] by the quadrature of the plan's engine."""
     rule: Rule
     if plan.is_full_batch:
         rule = FixedStep(step=_step(plan), grids=plan.nested_grids)
@@ -40,7 +40,7 @@ def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
 
 
 def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
-    """Line integrals [pc] from the observer that go evenly with distance.
+    """Return line integrals [pc] from the observer that go evenly with distance.
 
     Half the steps of the stars' own rays, counted from the observer: the integrals
     that `pipelines.maps.integrals` adds up. Engine svi has its nodes as `rays`.
@@ -52,7 +52,7 @@ def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
 
 
 def _step(plan: Plan) -> float:
-    """Distance [pc] of the nodes of the stars' rays on the coarsest level, at most."""
+    """Return the largest step [pc] of the stars' rays on the coarsest level."""
     return plan.ray_step * min(plan.grid.spacing) / plan.refinement
 
 
@@ -73,34 +73,21 @@ def sight_lines(
 
 
 def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
-    """Distance [pc] at which the rays from the observer to these ends leave the box."""
+    """Return distances [pc] at which rays to these ends leave the box."""
     distance = torch.linalg.vector_norm(ends, dim=1)
     cosines = ends / distance.clamp(min=torch.finfo(ends.dtype).tiny)[:, None]
     far = Box(lower=grid.lower, upper=grid.upper).exits(cosines.numpy())
     return torch.maximum(torch.as_tensor(far), distance)
 
 
-def learns_common(plan: Plan, config: FitConfig) -> bool:
-    """Whether the common noise is learnt in the fit itself.
-
-    In the linear model that a lognormal density's scales are learnt in, it would take
-    in what dense clouds do to the stars behind them.
-    """
-    return plan.is_lognormal and config.model.common_noise is None
-
-
-def learns_share(plan: Plan, config: FitConfig) -> bool:
-    """Whether the stars' share of the unresolved variance is learnt in the fit."""
-    return plan.is_lognormal and config.model.subgrid_share is None
-
-
-def noise_of(
-    plan: Plan, stars: Stars, *, learn_common: bool = False, learn_share: bool = False
-) -> Normal:
+def noise_of(plan: Plan, stars: Stars, config: FitConfig) -> Normal:
     """Return the independent noise of the stars' extinctions.
 
     An error of a distance blurs it by an integral through the star from d − σ_d to
-    d + σ_d, scaled to the error of the star's place.
+    d + σ_d, scaled to the error of the star's place. The fit learns what the
+    configuration leaves open: the common noise of a lognormal density (in the linear
+    model that its scales are learnt in, it would take in what dense clouds do to the
+    stars behind them), and the stars' share of the unresolved variance.
     """
     ends = torch.as_tensor(stars.positions())
     blur = scale = None
@@ -119,8 +106,10 @@ def noise_of(
         "stated": torch.as_tensor(stars.variance(0.0, plan.common_noise)),
         "blur": blur,
         "blur_scale": scale,
-        "learn_common": learn_common,
-        "learn_share": learn_share,
+        "learn_common": plan.is_lognormal and config.model.common_noise is None,
+        "learn_share": plan.is_lognormal
+        and plan.subgrid_noise
+        and config.model.subgrid_share is None,
     }
     if not plan.outliers:
         return Normal(**given)
@@ -133,7 +122,7 @@ def noise_of(
 
 
 def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
-    """Stars nearest in direction and logarithm of distance; none if there are few."""
+    """Return the stars nearest in direction and ln distance; none if there are few."""
     if len(ends) <= 2 * count:
         return None
     distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, TypeAdapter
 
-from dustmap.grid import Grid, Torus
+from dustmap.grid import Grid
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS, Radial
 from dustmap.mixture import OctaveMatern
@@ -20,7 +22,6 @@ from pipelines.config.fitting import (
     EngineName,
     Interpolation,
     KernelName,
-    MeanKind,
     Quadrature,
 )
 
@@ -31,49 +32,18 @@ SCALE_LENGTH = 3200.0
 # Least lengthscale over spacing with which the grid resolves the field; above the other
 # its covariance, which the published engine solves with, is nearly singular.
 RESOLVED, SOLVABLE = 1.5, 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanPlan:
-    """The mean function: kind, density at the Sun's place [mag/pc], scales [pc].
-
-    Of a lognormal density it is the median.
-    """
-
-    kind: MeanKind = "zero"
-    value: float = 0.0
-    scale_height: float = 0.0
-    scale_length: float = SCALE_LENGTH
-
-    @classmethod
-    def of(cls, mean: ConstantMean | ExponentialDisc, factor: float = 1.0) -> MeanPlan:
-        """Describe a mean function times a factor."""
-        value = factor * mean.value
-        if isinstance(mean, ConstantMean):
-            return cls(kind="constant" if value else "zero", value=value)
-        return cls(
-            kind="exponential-disc",
-            value=value,
-            scale_height=mean.scale_height,
-            scale_length=mean.scale_length,
-        )
-
-    def build(self) -> ConstantMean | ExponentialDisc:
-        """Return the mean function itself."""
-        if self.kind == "exponential-disc":
-            return ExponentialDisc(
-                value=self.value,
-                scale_height=self.scale_height,
-                scale_length=self.scale_length,
-                centre_distance=CENTRE_DISTANCE,
-            )
-        return ConstantMean(value=self.value)
+# Draws of the variance below the grid.
+RESIDUAL_DRAWS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingPlan:
-    """The published engine's own: circulant embedding, solves and ray nodes."""
+    """The published engine's own: circulant embedding, solves and ray nodes.
 
+    The embedding's ``shape`` is known when it is made: it may grow.
+    """
+
+    shape: tuple[int, ...] = ()
     nugget: float = 0.0
     max_points: int = 2**24
     tolerance: float = 1e-6
@@ -87,25 +57,24 @@ class EmbeddingPlan:
 class Plan:
     """Everything that defines the model of a fit; JSON through `as_dict`.
 
-    ``lengthscale`` [pc] per axis and ``std`` of the kernel ([mag/pc], or pure for the
-    logarithm of a lognormal ``density``), ``common_noise`` [mag], ``ray_step`` in
-    cells, ``weights_budget`` [bytes] beyond which W is recomputed in every product
-    instead of kept, ``degrees`` of freedom of the Student-T noise of ``outliers``
-    (learnt if ``None``), ``cut`` the shortest scale that a grid carries in its
-    spacings (0 if it carries the whole prior), ``amplitudes`` of octaves of scale
-    (`OctaveMatern`; without any the prior is a Matérn covariance), ``subgrid_share`` of
-    the unresolved variance that is left to each star; ``notes`` say in words what was
-    chosen and why.
+    ``tori`` hold the nested grids, the coarsest first; ``lengthscale`` [pc] per axis
+    and ``std`` of the kernel ([mag/pc], or pure for the logarithm of a lognormal
+    ``density``), ``common_noise`` [mag], ``ray_step`` in cells, ``weights_budget``
+    [bytes] beyond which W is recomputed in every product instead of kept, ``degrees``
+    of freedom of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the
+    shortest scale that a grid carries in its spacings (0 if it carries the whole
+    prior), ``amplitudes`` of octaves of scale (`OctaveMatern`; without any the prior is
+    a Matérn covariance), ``mean`` of the density (of a lognormal one the median)
+    [mag/pc], ``subgrid_share`` of the unresolved variance that is left to each star;
+    ``notes`` say in words what was chosen and why.
     """
 
-    grid: Grid
-    torus_shape: tuple[int, ...]
+    tori: Tori
     kernel: KernelName
     lengthscale: tuple[float, ...]
     std: float
-    mean: MeanPlan
+    mean: Annotated[ExponentialDisc | ConstantMean, Field(union_mode="left_to_right")]
     common_noise: float
-    finer: tuple[Torus, ...] = ()
     engine: EngineName = "full-batch"
     density: DensityKind = "gaussian"
     outliers: bool = False
@@ -114,8 +83,6 @@ class Plan:
     refinement: int = 1
     cut: float = 0.0
     amplitudes: tuple[float, ...] = ()
-    residual_refinement: int = 2
-    residual_count: int = 16
     interpolation: Interpolation = "linear"
     ray_step: float = 0.5
     subgrid_noise: bool = True
@@ -125,7 +92,7 @@ class Plan:
 
     @property
     def is_full_batch(self) -> bool:
-        """Whether the full-batch engine fits it; otherwise the published one, svi."""
+        """Whether the engine is full-batch, not svi."""
         return self.engine == "full-batch"
 
     @property
@@ -134,57 +101,44 @@ class Plan:
         return self.density == "lognormal"
 
     @property
-    def tori(self) -> Tori:
-        """The grid on its torus, and the finer ones inside it."""
-        coarsest = Torus(grid=self.grid, shape=self.torus_shape)
-        return Tori(tori=(coarsest, *self.finer))
+    def grid(self) -> Grid:
+        """The coarsest grid, over the whole box."""
+        return self.tori[0].grid
 
     @property
     def grids(self) -> tuple[Grid, ...]:
-        """The grid and the finer ones inside it, the coarsest first."""
-        return (self.grid, *self.finer_grids)
+        """The nested grids, the coarsest first."""
+        return self.nested_grids.grids
 
     @property
     def nested_grids(self) -> NestedGrids:
         """All grids."""
-        return NestedGrids(grids=self.grids)
-
-    @property
-    def finer_grids(self) -> tuple[Grid, ...]:
-        """Nested grids inside the first."""
-        return tuple(torus.grid for torus in self.finer)
+        return self.tori.grids
 
     def step_at(self, distance: float) -> float:
         """Spacing [pc] of the finest grid that reaches so far in all directions."""
-        within = [grid for grid in self.finer_grids if grid.reach >= distance]
+        within = [grid for grid in self.grids[1:] if grid.reach >= distance]
         return min((within or [self.grid])[-1].spacing)
-
-    def on(self, tori: Tori) -> Plan:
-        """The same plan on other tori."""
-        coarsest, *finer = tori
-        return replace(
-            self,
-            grid=coarsest.grid,
-            torus_shape=coarsest.shape,
-            finer=tuple(finer),
-        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, of which JSON makes lists and numbers."""
-        return asdict(self)
+        return {**asdict(self), "tori": [asdict(torus) for torus in self.tori]}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
-        """The inverse of `as_dict`, also from JSON."""
-        values = _with_tuples(plain)
-        values["grid"] = _grid_from(plain["grid"])
-        values["finer"] = tuple(
-            Torus(grid=_grid_from(torus["grid"]), shape=tuple(torus["shape"]))
-            for torus in plain.get("finer", ())
-        )
-        values["mean"] = MeanPlan(**plain["mean"])
-        values["embedding"] = EmbeddingPlan(**plain["embedding"])
-        return cls(**values)
+        """Read what `as_dict` gave, also from JSON; earlier versions' too."""
+        plain = dict(plain)
+        if "tori" not in plain:
+            first = {"grid": plain["grid"], "shape": plain["torus_shape"]}
+            plain["tori"] = [first, *plain.get("finer", ())]
+            mean = dict(plain["mean"])
+            is_disc = mean.pop("kind") == "exponential-disc"
+            disc = {**mean, "centre_distance": CENTRE_DISTANCE}
+            plain["mean"] = disc if is_disc else {"value": mean["value"]}
+            if plain["engine"] == "svi":
+                own = {**plain["embedding"], "shape": plain["torus_shape"]}
+                plain["embedding"] = own
+        return _adapter().validate_python({**plain, "tori": {"tori": plain["tori"]}})
 
     @property
     def scales(self) -> PriorScales:
@@ -193,7 +147,7 @@ class Plan:
         return PriorScales(
             lengthscale=torch.tensor(self.lengthscale, dtype=torch.float64),
             std=self.std,
-            mean=replace(self.mean, value=above * self.mean.value).build(),
+            mean=replace(self.mean, value=above * self.mean.value),
             common_noise=self.common_noise**2,
         )
 
@@ -207,9 +161,6 @@ class Plan:
         return OctaveMatern(matern=kernel, amplitudes=self.amplitudes)
 
 
-def _grid_from(plain: dict[str, Any]) -> Grid:
-    return Grid(**_with_tuples(plain))
-
-
-def _with_tuples(plain: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)

@@ -1,4 +1,4 @@
-"""What an engine is asked and answers, and where it computes."""
+"""The task of an engine, its result, and the device it computes on."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Place(TypedDict):
 
 
 def place_of(config: FitConfig) -> Place:
-    """The place that the configuration names; ``auto`` takes CUDA where there is one.
+    """Return the configured place; ``auto`` takes CUDA where there is one.
 
     The engine svi computes in float64 whatever the configuration says.
 
     Raises
     ------
     InputError
-        If CUDA is asked for and absent, or TF32 is on.
+        If CUDA is requested and absent, or TF32 is on.
     """
     inference = config.inference
     if inference.device == "cuda" and not torch.cuda.is_available():
@@ -61,13 +61,12 @@ def place_of(config: FitConfig) -> Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What an engine is to infer, where it computes, and to whom it reports.
+    """The task of an engine.
 
     The ranks of ``group`` share out the stars, ``teams`` the samples (`Group.split`);
-    ``checkpointer`` has the state to go on
-    from. The stars' noise is independent, or has this ``correlation``; the mode is
-    sought from ``start``, and need not be accurate if ``rough``. The engine full-batch
-    ends in the ``time_left``.
+    ``checkpointer`` has the state to go on from. The stars' noise is independent, or
+    has this ``correlation``; the mode is sought from ``start``, and need not be
+    accurate if ``rough``. The engine full-batch ends in the ``time_left``.
     """
 
     plan: Plan

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from dustmap.inference.svi import HipSettings, SvgpResult, fit_svi
 from dustmap.inference.svi.bound import Observations
@@ -13,7 +13,6 @@ from dustmap.likelihoods import Gaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 from pipelines.base.errors import InputError
-from pipelines.config import FitConfig
 from pipelines.model.forward import toeplitz_whitening
 from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
@@ -21,18 +20,22 @@ from pipelines.model.problem import Inference, Problem
 
 
 def run_svi(problem: Problem) -> Inference:
-    """The variational posterior.
+    """Return the variational posterior.
 
     Raises
     ------
     InputError
         If the embedding exceeds its limit, or settings do not fit the problem.
     """
+    plan, stars, generator = problem.plan, problem.stars, problem.place["generator"]
+    svi, on_step = problem.config.svi, problem.on_step
+    learning: dict[str, Any] = {}
+    if svi.hyperparameter_rate:
+        learning["rate"] = svi.hyperparameter_rate
+        learning["learn"] = ("kernel", "likelihood")
     try:
-        whitening = toeplitz_whitening(problem.plan, problem.place["device"])
-        plan = replace(problem.plan, torus_shape=tuple(whitening.report.shape))
-        stars, mean = problem.stars, plan.mean.build()
-        ends = torch.as_tensor(stars.positions())
+        whitening = toeplitz_whitening(plan, problem.place["device"])
+        ends, mean = torch.as_tensor(stars.positions()), plan.mean
         model = RowwiseGaussian(
             whitening, rays(plan, ends), mean=mean, group=problem.group
         )
@@ -44,16 +47,39 @@ def run_svi(problem: Problem) -> Inference:
             variance,
             subgrid_noise=plan.subgrid_noise,
         )
-        result = _fitted(model, observed, problem)
+        result = fit_svi(
+            model,
+            observed,
+            HipSettings(
+                family=svi.family,
+                block=svi.block,
+                batch_size=min(svi.batch_size, len(observed)),
+                epochs=svi.epochs,
+                natural_rate=svi.learning_rate,
+                **learning,
+            ),
+            generator=generator,
+            on_step=lambda step, _, bound: on_step("svi bound", step, bound),
+            on_progress=lambda part, done: on_step(f"svi {part}", done, float("nan")),
+            checkpointer=problem.checkpointer,
+        )
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None
-    seed = int(torch.randint(2**62, (1,), generator=problem.place["generator"]))
-    solution = result.mean_solution
+    seed = int(torch.randint(2**62, (1,), generator=generator))
+    # Each sample by a seed of its own.
+    samples = [
+        result.q.sample(1, torch.Generator().manual_seed(seed + number))
+        for number in range(problem.config.inference.samples)
+    ]
+    samples = samples or [result.q.mean.new_zeros(0, len(result.q.mean))]
+    solution, likelihood = result.mean_solution, result.model.likelihood
+    assert isinstance(likelihood, Gaussian)
+    common = float(likelihood.variance)
     return Inference(
-        plan=_learnt(plan, result),
+        plan=_learnt(plan, result, common),
         mean=result.q.mean,
-        samples=_samples(result, problem.config.inference.samples, seed),
-        noise=(variance.to(observed.values) + _common_variance(result)).sqrt(),
+        samples=torch.cat(samples),
+        noise=(variance.to(observed.values) + common).sqrt(),
         converged=solution is not None and bool(solution.converged.all()),
         messages=(result.message,),
         facts={
@@ -64,64 +90,18 @@ def run_svi(problem: Problem) -> Inference:
     )
 
 
-def _fitted(
-    model: RowwiseGaussian, observed: Observations, problem: Problem
-) -> SvgpResult:
-    settings, on_step = _settings(problem.config, len(observed)), problem.on_step
-    return fit_svi(
-        model,
-        observed,
-        settings,
-        generator=problem.place["generator"],
-        on_step=lambda step, _, bound: on_step("svi bound", step, bound),
-        on_progress=lambda part, done: on_step(f"svi {part}", done, float("nan")),
-        checkpointer=problem.checkpointer,
-    )
-
-
-def _settings(config: FitConfig, count: int) -> HipSettings:
-    """The engine's settings for so many observations."""
-    svi = config.svi
-    learning = {}
-    if svi.hyperparameter_rate:
-        learning["rate"] = svi.hyperparameter_rate
-        learning["learn"] = ("kernel", "likelihood")
-    return HipSettings(
-        family=svi.family,
-        block=svi.block,
-        batch_size=min(svi.batch_size, count),
-        epochs=svi.epochs,
-        natural_rate=svi.learning_rate,
-        **learning,
-    )
-
-
-def _samples(result: SvgpResult, count: int, seed: int) -> Tensor:
-    """Draws from q, each by a seed of its own."""
-    draws = [
-        result.q.sample(1, torch.Generator().manual_seed(seed + number))
-        for number in range(count)
-    ]
-    return torch.cat(draws) if draws else result.q.mean.new_zeros(0, len(result.q.mean))
-
-
-def _common_variance(result: SvgpResult) -> float:
-    likelihood = result.model.likelihood
-    assert isinstance(likelihood, Gaussian)
-    return float(likelihood.variance)
-
-
-def _learnt(plan: Plan, result: SvgpResult) -> Plan:
-    """The plan with the hyperparameters that were learnt."""
+def _learnt(plan: Plan, result: SvgpResult, common: float) -> Plan:
+    """Return the plan with the hyperparameters that were learnt."""
     values = result.model.kernel.parameters()
     whitening = result.model.whitening
     assert isinstance(whitening, ToeplitzWhitening)
     scale = values["lengthscale"].detach().expand(3).tolist()
+    # Learning widens the embedding for the longest lengthscale it may reach.
+    shape = tuple(whitening.embedding.torus.shape)
     return replace(
         plan,
-        # Learning widens the embedding for the longest lengthscale it may reach.
-        torus_shape=tuple(whitening.embedding.torus.shape),
+        embedding=replace(plan.embedding, shape=shape),
         lengthscale=tuple(float(s) for s in scale),
         std=float(values["variance"].detach().sqrt()),
-        common_noise=float((plan.common_noise**2 + _common_variance(result)) ** 0.5),
+        common_noise=float((plan.common_noise**2 + common) ** 0.5),
     )

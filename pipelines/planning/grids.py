@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from dustmap.grid import Grid
-from dustmap.kernels import KERNELS
+from dustmap.kernels import Radial
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.plan import SOLVABLE
 
-# A grid of more stars than these is at most so many times finer than the lengthscale:
+# The lengthscale in grid steps, at most, of a fit of more stars than these:
 # with 7 instead of 5 errors of 48,000 stars' extinctions were 0.0271 instead of 0.0282
 # mag, and densities correlated by 0.921 instead of 0.913; errors of 3,200 stars were 4%
 # larger.
@@ -38,16 +38,15 @@ _CELLS_PER_STAR = 1.25
 # A grid that reaches less far than this, in its cells, is not worth its padding.
 _LEAST_REACH = 8.0
 _MOST_LEVELS = 12
-# Spacings are tried so far apart; from one to twice of it in so many steps.
+# Ratio of spacings that are tried, and how many of them from one to twice of it.
 _STEP, _STEPS = 2**0.125, 9
-# Outer over inner radius of shells that tell the separation, and their least stars.
+# Outer over inner radius of shells in which stars are counted, and how many suffice.
 _SHELL, _FEWEST = 1.1, 50
 
 
 def choose_grids(
     box: Box,
-    lengthscale: Sequence[float],
-    std: float,
+    kernel: Radial,
     distances: np.ndarray,
     config: FitConfig,
     speed: cost.Speed,
@@ -75,27 +74,25 @@ def choose_grids(
     if config.box.spacing is not None or config.box.shape is not None:
         grid = make_grid(box, config.box.spacing or (1.0,) * 3, config)
         return nested_grids(grid, distances, config, config.levels)
-    kernel = KERNELS[config.kernel](lengthscale=list(lengthscale))
     stars = len(distances)
     enough = max(_LEAST_POINTS, _POINTS_PER_STAR * stars)
     if config.shares_noise:
         enough = max(_LEAST_SHARED, _SHARED_PER_STAR * stars)
     budget, memory = 60 * config.budget.minutes, cost.memory_limit(config)
-    left = budget - sum(cost.beside(speed).values())
-    seconds = max(min(left, _SOLVE_SHARE * budget), _LEAST_SHARE * budget)
+    left = min(budget - cost.seconds_beside(speed), _SOLVE_SHARE * budget)
+    seconds = max(left, _LEAST_SHARE * budget)
 
     def fits(grids: tuple[Grid, ...]) -> bool:
         if sum(grid.size for grid in grids) > enough:
             return False
-        work = cost.work_of(grids, kernel, distances, config, std=std)
-        work = work.shared_out(ranks, here)
-        return cost.foreseen(work) <= memory and cost.seconds(work, speed) <= seconds
+        work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
+        return work.together <= memory and work.seconds(speed) <= seconds
 
     extent = np.subtract(box.upper, box.lower)
     levels = 1 if config.levels is None else config.levels
     full_batch = config.inference.engine == "full-batch"
     times = _FINEST if full_batch and stars > _MANY else SOLVABLE
-    spacing = min(lengthscale) / times
+    spacing = float(kernel.lengthscale.min()) / times
     while not fits(grids_of(spacing, levels)):
         if spacing > extent.max() / 4:
             raise InputError(
@@ -134,7 +131,7 @@ def make_grid(box: Box, spacing: tuple[float, ...], config: FitConfig) -> Grid:
 
 
 def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
-    """Mean over stars of the logarithm of the cells at their distances [ln pc]."""
+    """Return the mean over stars of the logarithm of their cells [ln pc]."""
     cells = np.full(len(distances), max(grids[0].spacing))
     for grid in grids[1:]:
         cells[distances <= grid.reach] = max(grid.spacing)
@@ -144,9 +141,8 @@ def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
 def svi_spacing(extent: np.ndarray, stars: int, config: FitConfig) -> float:
     """Return a spacing [pc] with which HIP-GP as published ends within the budget.
 
-    A row costs some ``_ROW_SECONDS`` per grid point (tens of PCG iterations on an
-    embedding eight times the grid, a value of the kernel for every node and point),
-    and keeping the rows of all stars takes 8 bytes a point and star.
+    A row costs ``_ROW_SECONDS`` per grid point, and keeping all takes 8 bytes a point
+    and star.
     """
     seconds = _SOLVE_SHARE * 60 * config.budget.minutes
     by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
@@ -156,7 +152,7 @@ def svi_spacing(extent: np.ndarray, stars: int, config: FitConfig) -> float:
 
 
 def round_spacing(spacing: float) -> float:
-    """The next coarser number with two significant digits."""
+    """Round up to two significant digits."""
     power = 10.0 ** (math.floor(math.log10(spacing)) - 1)
     return math.ceil(spacing / power - 1e-9) * power
 
@@ -164,9 +160,9 @@ def round_spacing(spacing: float) -> float:
 def nested_grids(
     coarsest: Grid, distances: np.ndarray, config: FitConfig, levels: int | None
 ) -> tuple[Grid, ...]:
-    """The grid and, inside it, those with half the spacing that the stars call for.
+    """Return the grid and, inside it, finer ones with half the spacing of the last.
 
-    So many ``levels`` if they are given.
+    There are ``levels`` of them in all, or as many as the stars call for.
     """
     least = config.box.finest or 0.0
     spacings = [max(coarsest.spacing) / 2**level for level in range(1, _MOST_LEVELS)]
@@ -183,7 +179,7 @@ def nested_grids(
 
 
 def dense_within(distances: np.ndarray, separation: float) -> float:
-    """The largest distance at which stars are no further apart on average [pc]."""
+    """Return the largest distance [pc] with stars on average no further apart."""
     far = np.sort(distances).astype(np.float64)
     near = far / _SHELL
     count = np.arange(1, len(far) + 1) - np.searchsorted(far, near)
@@ -193,7 +189,7 @@ def dense_within(distances: np.ndarray, separation: float) -> float:
 
 
 def _around(grid: Grid, reach: float) -> Grid:
-    """Half the spacing, between those of the grid's points that hold this distance."""
+    """Return a grid of half the spacing around the points within this distance."""
     origin, shape = [], []
     for first, step, count in zip(grid.origin, grid.spacing, grid.shape, strict=True):
         low = max(math.floor((-reach - first) / step), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dustmap.whitening import nested_tori
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.plan import RESOLVED, SOLVABLE, EmbeddingPlan, MeanPlan, Plan
+from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import choose_grids
 
 # Fraction of the memory that W may take before it is recomputed instead.
@@ -53,49 +54,36 @@ def make_plan(
         If no grid fits the budget.
     """
     model, is_svi = config.model, config.inference.engine == "svi"
-    lengthscale, std = tuple(scales.lengthscale.tolist()), scales.std
-
-    def grids_for(std: float) -> tuple[Grid, ...]:
-        place = (box, lengthscale, std, distances, config, speed)
-        return choose_grids(*place, ranks=ranks, here=here)
-
-    def carried(grid: Grid) -> tuple[tuple[float, ...], float]:
-        """Lengthscales that a grid resolves, and the std."""
-        if config.prior.lengthscale is not None or (resolved and config.shares_noise):
-            return lengthscale, std
-        steps = zip(lengthscale, grid.spacing, strict=True)
-        raised = tuple(max(scale, RESOLVED * step) for scale, step in steps)
-        if config.prior.std is not None:
-            return raised, std
-        return raised, resolved_std(std, lengthscale, raised, grid, config)
-
-    grids = grids_for(std)
-    raised, lower = carried(grids[0])
-    if raised != lengthscale:
-        grids = grids_for(lower)
-        raised, lower = carried(grids[0])
-    found = list(notes)
-    if raised != lengthscale:
-        found.append(
-            f"lengthscale raised to {RESOLVED:g} grid steps, {min(raised):.4g} pc: the "
-            "grid does not resolve the one found"
+    given, family = tuple(scales.lengthscale.tolist()), KERNELS[config.kernel]
+    lengthscale, std = given, scales.std
+    # The second grids are made for the std that a raised lengthscale has on the first.
+    for _ in range(2):
+        kernel = family(lengthscale=list(given), variance=std**2)
+        grids = choose_grids(
+            box, kernel, distances, config, speed, ranks=ranks, here=here
         )
-    if not config.shares_noise:
-        found += resolution_notes(raised, grids[0], config)
-    lengthscale, std = raised, lower
+        steps = zip(given, grids[0].spacing, strict=True)
+        if config.prior.lengthscale is None and not (resolved and config.shares_noise):
+            lengthscale = tuple(max(scale, RESOLVED * step) for scale, step in steps)
+        if config.prior.std is None:
+            std = resolved_std(scales.std, given, lengthscale, grids[0], config)
+        if lengthscale == given:
+            break
+    found = list(notes)
+    if lengthscale != given:
+        found.append(
+            f"lengthscale raised to {RESOLVED:g} grid steps, {min(lengthscale):.4g} "
+            "pc: the grid does not resolve the one found"
+        )
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
-    kernel = KERNELS[config.kernel](lengthscale=list(lengthscale))
-    first, *finer = nested_tori(grids, kernel, model.wrap_tolerance)
+    kernel = family(lengthscale=list(lengthscale))
     return Plan(
-        grid=first.grid,
-        # The published engine's embedding grows when it is made.
-        torus_shape=() if is_svi else first.shape,
-        finer=tuple(finer),
+        tori=nested_tori(grids, kernel, model.wrap_tolerance),
         kernel=config.kernel,
         lengthscale=lengthscale,
         std=std,
-        mean=MeanPlan.of(scales.mean, below),
+        mean=replace(scales.mean, value=below * scales.mean.value),
         common_noise=math.sqrt(scales.common_noise),
         engine=config.inference.engine,
         density=config.density,
@@ -104,7 +92,6 @@ def make_plan(
         subgrid_share=model.subgrid_share or 1.0,
         refinement=model.refinement,
         cut=CUT if config.shares_noise else 0.0,
-        residual_refinement=cost.residual_refinement(model.refinement),
         interpolation=model.interpolation,
         ray_step=model.ray_step,
         subgrid_noise=model.subgrid_noise,
@@ -153,22 +140,3 @@ def resolved_std(
     kept = variance(std, lengthscale)
     root: Any = bisect(lambda x: variance(x, raised) - kept, 1e-3 * std, std)
     return float(root)
-
-
-def resolution_notes(
-    lengthscale: Sequence[float], grid: Grid, config: FitConfig
-) -> list[str]:
-    """Warn if the lengthscale is outside the window that the grid serves well."""
-    ratios = [s / h for s, h in zip(lengthscale, grid.spacing, strict=True)]
-    # Raised lengthscales may be rounded below.
-    if min(ratios) < RESOLVED * (1 - 1e-9):
-        return [
-            f"the lengthscale is only {min(ratios):.2g} grid steps long: interpolation "
-            "is poor below 1.5; use a finer grid or a longer prior.lengthscale"
-        ]
-    if max(ratios) > SOLVABLE and config.inference.engine == "svi":
-        return [
-            f"the lengthscale is {max(ratios):.2g} grid steps long: above 5 the prior "
-            "covariance is nearly singular; a coarser grid is as good and cheaper"
-        ]
-    return []

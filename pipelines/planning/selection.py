@@ -1,4 +1,4 @@
-"""The stars of a fit: which are used, in which box, and in which order."""
+"""The stars of a fit, their box, and their order."""
 
 from __future__ import annotations
 

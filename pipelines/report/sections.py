@@ -273,9 +273,8 @@ def _learnt(run: Run) -> Table:
 
     unit = "of the logarithm" if lognormal else "mag/pc"
     centre = f"{significant(1000 * plan.mean.value)} mag/kpc at the Sun"
-    height = "none"
-    if plan.mean.scale_height:
-        height = f"{significant(plan.mean.scale_height)} pc"
+    scale_height = getattr(plan.mean, "scale_height", None)
+    height = f"{significant(scale_height)} pc" if scale_height else "none"
     rows = [
         row("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),
         row("standard deviation", "variance", f"{significant(plan.std)} {unit}"),

@@ -34,7 +34,7 @@ def sight_line_lengths(
     ends, found = torch.as_tensor(stars.positions()), []
     for count in range(1, len(tori) + 1):
         some = Tori(tori=tuple(tori[:count]))
-        counting = replace(plan.on(some), engine="full-batch")
+        counting = replace(plan, tori=some, engine="full-batch")
         lines, single = rays(counting, ends), torch.float32
         W = projection(some, lines, dtype=single, memory_budget=0.0, group=group)
         total = W.rmatvec(torch.ones(len(stars), dtype=single))

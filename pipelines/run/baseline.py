@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,30 +22,11 @@ _WORSE = 2.0
 NAME = "grid-free kriging"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """Predictions for stars, each of shape ``(n,)``.
-
-    Parameters
-    ----------
-    kriging, kriging_std
-        Noise-free extinction by kriging without a grid, and its standard deviation
-        [mag].
-    """
+class Baseline(NamedTuple):
+    """Noise-free extinctions [mag], ``(n,)``, and their standard deviations."""
 
     kriging: np.ndarray
     kriging_std: np.ndarray
-
-    @classmethod
-    def of_columns(cls, columns: dict[str, np.ndarray]) -> Baseline | None:
-        """Of a table's columns; ``None`` if it has none of them."""
-        if not set(cls.__dataclass_fields__) <= columns.keys():
-            return None
-        return cls(**{name: columns[name] for name in cls.__dataclass_fields__})
-
-    def columns(self) -> dict[str, np.ndarray]:
-        """The inverse of `of_columns`."""
-        return asdict(self)
 
 
 def predict_baseline(
@@ -61,25 +42,23 @@ def predict_baseline(
     if len(train) < FEWEST:
         return None
     assert train.extinction is not None
-    observed = _rays(train, train.extinction / train.distance)
-    places = _rays(targets, np.ones(len(targets)))
+
+    def rays(stars: Stars, density: np.ndarray) -> Rays:
+        return Rays(
+            directions=torch.tensor(unit_vectors(stars.l, stars.b)),
+            lengths=torch.tensor(stars.distance),
+            density=torch.tensor(density),
+        )
+
     count = min(_HELD, int(_SHARE * len(train)))
     kriging = learn_grid_free(
-        observed,
+        rays(train, train.extinction / train.distance),
         torch.as_tensor(train.variance()),
         torch.as_tensor(train.placing_error),
         torch.randperm(len(train), generator=generator)[:count],
     )
-    mean, variance = kriging.predict(places)
+    mean, variance = kriging.predict(rays(targets, np.ones(len(targets))))
     return Baseline(kriging=mean.numpy(), kriging_std=variance.sqrt().numpy())
-
-
-def kriging_noise(stars: Stars, found: Baseline) -> np.ndarray:
-    """Standard errors of extinctions [mag] where no map gives a density at the star.
-
-    The kriged mean density makes noise of an error of the distance.
-    """
-    return np.sqrt(stars.variance(found.kriging / stars.distance))
 
 
 def baseline_score(
@@ -112,12 +91,4 @@ def in_words(score: dict[str, float]) -> str:
     return (
         f"{said}: the map, {score['rmse']:.4g}, loses to it "
         f"({score['excess']:.1f} standard errors)"
-    )
-
-
-def _rays(stars: Stars, density: np.ndarray) -> Rays:
-    return Rays(
-        directions=torch.tensor(unit_vectors(stars.l, stars.b)),
-        lengths=torch.tensor(stars.distance),
-        density=torch.tensor(density),
     )

@@ -1,4 +1,4 @@
-"""What a run or a map is, in a few lines: at the prompt and in a notebook."""
+"""A few lines about a run or a map, for the prompt and for notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Facts = dict[str, str]
 
 
 def run_facts(run: Run) -> Facts:
-    """Box, spacing, stars and held-out figures of a run."""
+    """Return box, spacing, stars and held-out figures of a run."""
     summary: dict[str, Any] = run.summary
     counts, held = summary.get("counts", {}), summary.get("held_out", {})
     facts = {
@@ -31,7 +31,7 @@ def run_facts(run: Run) -> Facts:
 
 
 def box_facts(box: Box, spacing: Sequence[float]) -> Facts:
-    """Where a map is, and how fine."""
+    """Return the box and the spacing of a map."""
     sides = zip("xyz", box.lower, box.upper, strict=True)
     return {
         "box [pc]": ", ".join(f"{a:g} < {axis} < {b:g}" for axis, a, b in sides),
@@ -40,7 +40,7 @@ def box_facts(box: Box, spacing: Sequence[float]) -> Facts:
 
 
 def as_text(title: str, facts: Facts) -> str:
-    """The facts line by line."""
+    """Return the facts line by line."""
     width = max(len(name) for name in facts)
     return "\n".join(
         [title, *(f"  {name:<{width}}  {value}" for name, value in facts.items())]

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,28 +32,26 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.model.forward import build_model
 from pipelines.model.plan import Plan
+from pipelines.model.problem import Place
 from pipelines.run.facts import as_html, as_text, run_facts
 from pipelines.run.residual import read_residual
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.atomic import check_manifest, check_output_folder
 
-_NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
     """A finished fit.
 
-    ``summary`` and ``provenance`` are those of ``run.json``; the posterior is ready
-    to be asked for moments of any functional.
+    ``supports`` are lengths of sight lines in the cells of every grid [cells],
+    ``summary`` and ``provenance`` those of ``run.json``.
     """
 
     path: Path
     plan: Plan
     posterior: Posterior
-    support: Tensor
-    finer_support: tuple[Tensor, ...] = ()
+    supports: tuple[Tensor, ...]
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -64,7 +63,7 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the map can be used, why, and what to do next."""
+        """The grade of the map, its reason, and advice."""
         return verdict(self.summary["converged"], self.summary.get("held_out", {}))
 
     @property
@@ -85,9 +84,9 @@ class Run:
         return found.reshape(points.shape[:-1])
 
     @property
-    def supports(self) -> tuple[Tensor, ...]:
-        """Sight-line lengths in the cells of every grid."""
-        return (self.support, *self.finer_support)
+    def support(self) -> Tensor:
+        """Sight-line lengths in the cells of the coarsest grid."""
+        return self.supports[0]
 
 
 def check_run_folder(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
@@ -106,18 +105,27 @@ def check_run_folder(path: Path, *, overwrite: bool, marker: str = "run.json") -
     check_output_folder(path, marker, overwrite=overwrite)
 
 
-def write_state(folder: Path, **tensors: Tensor) -> None:
-    """Save ``mean`` (P,), ``samples`` (S, P), ``support…`` (grids) of a fit.
+def write_posterior(
+    folder: Path, mean: Tensor, samples: Tensor, supports: Sequence[Tensor]
+) -> None:
+    """Save ε's mean ``(P,)`` and samples ``(S, P)``, and sight-line lengths of grids.
 
     The format, safetensors, holds plain numbers and nothing that could run.
     """
+    named = zip(support_names(len(supports)), supports, strict=True)
+    tensors = {"mean": mean, "samples": samples, **dict(named)}
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     # By bytes: safetensors' own writer makes files that nobody else may read.
     (folder / "posterior.safetensors").write_bytes(save(plain))
 
 
+def support_names(levels: int) -> list[str]:
+    """Return the names of the sight-line lengths of nested grids."""
+    return ["support", *(f"support_{level}" for level in range(1, levels))]
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Strict JSON, readable."""
+    """Write strict JSON, readable."""
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
@@ -130,7 +138,18 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         If the folder is no run, is incomplete, or was altered.
     """
     folder = Path(path)
-    _require_finished(folder)
+    begun = unfinished(folder)
+    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
+        raise InputError(
+            f"{begun.output}: this fit is not finished: go on with the command it was "
+            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
+            "is)"
+        )
+    if not (folder / "run.json").is_file():
+        raise InputError(
+            f"{folder} is not a run folder: it has no run.json (make one with "
+            "`dustmap fit stars.parquet -o RUN`)"
+        )
     check_manifest(folder, allow_extra=True)
     description = json.loads((folder / "run.json").read_text())
     plan = Plan.from_dict(description["plan"])
@@ -156,32 +175,14 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
             samples=tensors["samples"].to(model.device),
             residual=read_residual(folder),
         ),
-        support=tensors["support"],
-        finer_support=tuple(
-            tensors[f"support_{level}"] for level in range(1, len(plan.finer) + 1)
-        ),
+        supports=tuple(tensors[name] for name in support_names(len(plan.tori))),
         summary=description["summary"],
         provenance=description["provenance"],
     )
 
 
-def _require_finished(folder: Path) -> None:
-    begun = unfinished(folder)
-    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
-        raise InputError(
-            f"{begun.output}: this fit is not finished: go on with the command it was "
-            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
-            "is)"
-        )
-    if not (folder / "run.json").is_file():
-        raise InputError(
-            f"{folder} is not a run folder: it has no run.json (make one with "
-            "`dustmap fit stars.parquet -o RUN`)"
-        )
-
-
 def fit_of(path: Path) -> str:
-    """Which fit a finished run is of; empty if it does not say."""
+    """Return the name of the fit of a finished run; empty if it has none."""
     try:
         provenance = json.loads((path / "run.json").read_text())["provenance"]
         return str(provenance["fit"])
@@ -196,12 +197,8 @@ def posterior_model(
     device: torch.device,
     seed: int,
 ) -> ForwardModel:
-    """The field of a plan, seen nowhere in particular."""
+    """Return the field of a plan, without functionals."""
     generator = torch.Generator().manual_seed(seed)
-    return build_model(
-        plan,
-        PointValues(_NOWHERE),
-        dtype=dtype,
-        device=device,
-        generator=generator,
-    )
+    place: Place = {"dtype": dtype, "device": device, "generator": generator}
+    nowhere = torch.zeros(1, 3, dtype=torch.float64)
+    return build_model(plan, PointValues(nowhere), **place)

@@ -48,7 +48,10 @@ class HeldOut:
 
     @classmethod
     def of_columns(cls, columns: dict[str, np.ndarray]) -> HeldOut:
-        """Of the columns of the file."""
+        """Return the stars of the file's columns."""
+        found = None
+        if "kriging" in columns:
+            found = Baseline(columns["kriging"], columns["kriging_std"])
         return cls(
             l=columns["l"],
             b=columns["b"],
@@ -56,15 +59,12 @@ class HeldOut:
             observed=columns["extinction"],
             noise=columns["noise"],
             predicted={name: columns[f"extinction_{name}"] for name in KINDS},
-            baseline=Baseline.of_columns(columns),
+            baseline=found,
         )
 
     @classmethod
     def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
-        """Stars with extinctions, beside the columns that were predicted of them.
-
-        With those of the baseline, if they are among them.
-        """
+        """Return stars with extinctions, beside the columns predicted for them."""
         places = {"l": stars.l, "b": stars.b, "distance": stars.distance}
         return cls.of_columns({**columns, **places, **_observed(stars, plan, columns)})
 
@@ -76,22 +76,27 @@ class HeldOut:
         """Observed minus predicted mean [mag]."""
         return self.observed - self.predicted["mean"]
 
+    @property
+    def rmse(self) -> float:
+        """Root mean square of the residual [mag]."""
+        return float(np.sqrt(np.mean(self.residual**2)))
+
     def baseline_score(self) -> dict[str, float]:
         """Return `rmse` of the map and the baseline's scores; empty without one."""
         if self.baseline is None:
             return {}
         return {
-            "rmse": float(np.sqrt(np.mean(self.residual**2))),
+            "rmse": self.rmse,
             **baseline_score(self.baseline, self.observed, self.predicted["mean"]),
         }
 
     @property
     def has_uncertainty(self) -> bool:
-        """Whether the map states one: it does if it has posterior samples."""
+        """Whether the map states one, as it has posterior samples."""
         return bool(np.isfinite(self.predicted["std"]).all())
 
     def z_scores(self, *, positive: bool) -> np.ndarray:
-        """Of a log-normal prediction where the density is ``positive``, else normal."""
+        """Return z-scores: of a log-normal prediction of a ``positive`` density."""
         return predictive_z(
             self.observed, self.noise, self.predicted, positive=positive
         )
@@ -100,7 +105,7 @@ class HeldOut:
 def _observed(
     stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The columns of the observation; ``noise`` is its whole standard error."""
+    """Return columns of the observation; ``noise`` is its whole standard error."""
     assert stars.extinction is not None
     assert stars.extinction_error is not None
     variance = stars.variance(predictions["density_mean"], plan.common_noise)
@@ -111,13 +116,13 @@ def _observed(
 def held_out_score(
     predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
 ) -> dict[str, float]:
-    """Error, coverage and median z-score of held-out stars' noisy extinctions."""
+    """Return error, coverage and median z-score of held-out stars' extinctions."""
     if not len(stars):
         return {}
     held = HeldOut.of(stars, plan, predictions)
     score = {
         "stars": float(len(held)),
-        "rmse": float(np.sqrt(np.mean(held.residual**2))),
+        "rmse": held.rmse,
         "scatter": float(np.std(held.observed)),
     }
     # Without posterior samples there is no standard deviation to judge.
@@ -132,13 +137,13 @@ def held_out_score(
 def write_held_out(
     path: Path, stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> None:
-    """Predictions beside what was observed."""
+    """Write predictions beside what was observed."""
     observed = _observed(stars, plan, predictions)
     write_predictions(path, stars, {**observed, **predictions}, {})
 
 
 def read_held_out(run: Path) -> HeldOut | None:
-    """Those of a run folder that lie in its map; None if it has none to judge by.
+    """Read those of a run in its map; return ``None`` if it has none to judge by.
 
     Runs of earlier versions keep predictions only, or fewer quantiles.
     """

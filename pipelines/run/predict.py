@@ -68,7 +68,7 @@ def write_predictions(
     *,
     overwrite: bool = False,
 ) -> None:
-    """One row per star in the same order, with what identifies it."""
+    """Write one row per star in the same order, with what identifies it."""
     columns: dict[str, np.ndarray] = {}
     if stars.source_id is not None:
         columns["source_id"] = stars.source_id

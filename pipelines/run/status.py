@@ -9,15 +9,14 @@ from typing import Any
 
 from pipelines.base.errors import InputError
 from pipelines.base.progress import in_words
-from pipelines.saving.state_file import read_state, state_files
-from pipelines.saving.workspace import Workspace, is_held, read_json, unfinished
+from pipelines.saving.workspace import Workspace, read_json, unfinished
 from pipelines.storage.atomic import MARKER
 from pipelines.storage.metrics import read_metrics
 
 _ENDED = ("stopped", "failed")
 _KEYS = (
     *("run", "state", "message", "stage", "iteration", "value", "left", "seconds"),
-    *("checkpoint", "peak_memory_bytes", "pid", "host", "command"),
+    *("checkpoint", "peak_memory_bytes", "pid", "host"),
 )
 
 
@@ -39,20 +38,12 @@ def status_of(path: Path) -> dict[str, Any]:
             f"{path} is neither a run nor a fit under way (begin one with `dustmap fit "
             "stars.parquet -o RUN`)"
         )
-    try:
-        records = read_metrics(path / "metrics.jsonl" if work is None else work.metrics)
-    except (OSError, ValueError):
-        records = []
-    last = records[-1] if records else {}
+    found = _of_run(path) if work is None else _of_unfinished(work)
+    last = found.pop("last")
     known = ("stage", "iteration", "seconds", "tolerance")
     numbers = {k: x for k, x in last.items() if k not in known and math.isfinite(x)}
-    found = {
-        **dict.fromkeys(_KEYS),
-        "stage": last.get("stage"),
-        "iteration": last.get("iteration"),
-        "value": numbers or None,
-    }
-    return found | (_of_run(path) if work is None else _of_unfinished(work))
+    step = {"stage": last.get("stage"), "iteration": last.get("iteration")}
+    return {**dict.fromkeys(_KEYS), **step, "value": numbers or None, **found}
 
 
 def describe(found: dict[str, Any]) -> str:
@@ -71,57 +62,50 @@ def describe(found: dict[str, Any]) -> str:
     saved = found["checkpoint"]
     if saved:
         lines.append(
-            f"last checkpoint: {saved['number']} ({saved['stage']}), "
-            f"{saved['age_seconds']:.0f} s old, {saved['bytes'] / 2**20:.1f} MiB"
+            f"last checkpoint: {saved['stage']}, {saved['age_seconds']:.0f} s old, "
+            f"{saved['bytes'] / 2**20:.1f} MiB"
         )
     if found["peak_memory_bytes"]:
         lines.append(f"peak memory: {found['peak_memory_bytes'] / 2**30:.2f} GiB")
     if found["pid"]:
         lines.append(f"process: {found['pid']} on {found['host']}")
     if found["state"] in (*_ENDED, "dead"):
-        other = "the command it was begun with and --resume"
-        lines.append(f"go on with: {found['command'] or other}")
+        lines.append("go on with the command it was begun with and --resume")
     return "\n".join(lines)
 
 
 def _of_unfinished(work: Workspace) -> dict[str, Any]:
-    facts, holder, checkpoint, seconds = work.facts, read_json(work.lock), None, None
-    state, is_alive = facts.get("state"), is_held(work.lock)
+    facts, is_alive, saved = work.facts, work.is_held, work.facts.get("checkpoint")
+    state = facts.get("state")
     if is_alive and (state is None or state in _ENDED):
         state = "planning"
     elif not is_alive and state not in _ENDED:
         state = "dead"
-    for path in state_files(work.folder):
-        try:
-            saved = read_state(path, tensors=False)
-        except InputError:
-            continue
-        seconds = saved.content["seconds"]
-        checkpoint = {
-            "number": saved.number,
-            "stage": saved.content["stage"],
-            "age_seconds": max(time.time() - saved.written, 0.0),
-            "bytes": path.stat().st_size,
-        }
-        break
+    if saved:
+        age = max(time.time() - saved["written"], 0.0)
+        kept = {"stage": saved["stage"], "bytes": saved["bytes"]}
+        saved = {**kept, "age_seconds": age}
     left = facts.get("ends", 0.0) - time.time()
     return {
         "run": str(work.output),
         "state": state,
         "message": facts.get("message") if state in _ENDED else None,
+        "last": facts.get("last", {}),
         "left": in_words(left) if left > 0 and is_alive else None,
-        "seconds": seconds,
-        "checkpoint": checkpoint,
-        "pid": holder.get("pid"),
-        "host": holder.get("host"),
-        "command": facts.get("command"),
+        "checkpoint": saved,
+        **{name: facts.get(name) for name in ("seconds", "pid", "host")},
     }
 
 
 def _of_run(path: Path) -> dict[str, Any]:
     summary = read_json(path / "run.json").get("summary", {})
     whole = (path / MARKER).is_file() and bool(summary)
+    try:
+        records = read_metrics(path / "metrics.jsonl")
+    except (OSError, ValueError):
+        records = []
     return {
+        "last": records[-1] if records else {},
         "run": str(path),
         "state": "finished" if whole else "damaged",
         "message": None if whole else f"`dustmap verify {path}` says what is wrong",

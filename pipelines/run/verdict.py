@@ -1,4 +1,4 @@
-"""Whether a fit can be used, why, and what to do next: one verdict for all places."""
+"""The verdict on a fit: a grade, its reason and advice, the same in all places."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Standard errors of what is no chance, in coverages and biases, and in comparisons.
+# Standard errors beyond chance, in coverages and biases, and in comparisons.
 _TOO_FAR, _WORSE = 3.0, 2.0
 # Fewer objects do not show whether a fit is good.
 _FEWEST = 30
@@ -16,7 +16,7 @@ _USE = "use the predictions with their intervals"
 
 
 class Grade(StrEnum):
-    """How far a fit can be used, best first."""
+    """The grades, best first."""
 
     USABLE = "usable"
     CARE = "with care"
@@ -32,7 +32,7 @@ class Verdict:
     advice: str
 
     def meets(self, required: str) -> bool:
-        """Whether this is ``usable`` or, where that suffices, usable with ``care``."""
+        """Return whether this is ``usable`` or, if that suffices, so with ``care``."""
         return self.grade in (Grade.USABLE, Grade.CARE)[: 1 + (required == "care")]
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Verdict:
 def verdict(
     converged: bool, score: Mapping[str, float], *, intervals: bool = True
 ) -> Verdict:
-    """The worst grade that one of these rules gives, with the reasons for it.
+    """Return the worst grade that one of these rules gives, with the reasons for it.
 
     =========================================  ==============  ==========
     what                                       with care       not usable
@@ -59,19 +59,12 @@ def verdict(
     median z-score (3 σ)                       > 0.2           > 1
     =========================================  ==============  ==========
 
-    A rule with σ applies to deviations that exceed so many standard errors, too.
-
-    Parameters
-    ----------
-    converged
-        Whether every solver of the fit reached its end.
-    score
-        Of held-out stars or rows: ``rmse``, ``stars`` (how many), and where known
-        ``rmse_<name>`` of predictions without a model, ``excess`` (of the squared
-        error over the best of these, in standard errors), ``coverage_68``,
-        ``coverage_95``, ``z_median``; empty where nothing was held out.
-    intervals
-        Whether predictions have intervals; probabilities of classes have none.
+    A rule with σ applies only to deviations of more standard errors. ``score`` holds,
+    for held-out stars or rows, ``rmse``, ``stars`` (their number), and where known
+    ``rmse_<name>`` of predictions without a model, ``excess`` (of the squared error
+    over the best of these, in standard errors), ``coverage_68``, ``coverage_95``,
+    ``z_median``; it is empty where nothing was held out. Probabilities of classes have
+    no ``intervals``.
     """
     slow = (Grade.CARE, "the fit did not converge", "fit again with more time")
     found: list[tuple[Grade, str, str]] = [] if converged else [slow]
@@ -102,7 +95,7 @@ def verdict(
 def _deviations(
     score: Mapping[str, float],
 ) -> Iterator[tuple[float, float, float, str, str]]:
-    """Deviations beyond chance, the two limits of each, and a reason and advice."""
+    """Yield deviations beyond chance, their two limits, a reason and advice."""
     rmse, count = f"the RMSE of held-out values is {score['rmse']:.3g}", score["stars"]
     if score.get("excess", 0.0) > _WORSE and (best := _best(score)):
         reason = f"{rmse}, that of {best[0]} {best[1]:.3g}"
@@ -129,16 +122,16 @@ def _deviations(
 
 
 def _good(score: Mapping[str, float]) -> str:
-    """How well held-out values are predicted."""
+    """Say how well held-out values are predicted."""
     beside = f", that of {best[0]} {best[1]:.3g}," if (best := _best(score)) else ""
-    told = f"the RMSE of held-out values is {score['rmse']:.3g}{beside}"
+    text = f"the RMSE of held-out values is {score['rmse']:.3g}{beside}"
     if "coverage_68" not in score:
-        return told.rstrip(",")
+        return text.rstrip(",")
     held, count = score["coverage_68"], score["stars"]
-    return f"{told} and the 68% intervals contain {held:.0%} of {count:.0f}"
+    return f"{text} and the 68% intervals contain {held:.0%} of {count:.0f}"
 
 
 def _best(score: Mapping[str, float]) -> tuple[str, float] | None:
-    """The best prediction without a model, and its error."""
+    """Return the best prediction without a model, and its error."""
     known = {k.removeprefix("rmse_"): v for k, v in score.items() if k[:5] == "rmse_"}
     return min(known.items(), key=lambda item: item[1], default=None)

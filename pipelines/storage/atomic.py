@@ -59,9 +59,9 @@ def atomic_directory(
     """Yield a temporary directory beside ``path``; on success it takes its place.
 
     An existing directory is moved aside before and removed after, so that a killed
-    run leaves the old one, the new one or none, never a mixture. ``within`` is a folder
-    of the same file system for what is temporary, instead of that of ``path``: what a
-    killed run leaves there, `restore_retired` and `remove_parts` put in order.
+    run leaves the old one, the new one or none, never a mixture. What is temporary lies
+    ``within`` another folder of the same file system, if one is given: there
+    `restore_retired` and `remove_parts` put in order what a killed run leaves.
     """
     target = Path(path)
     temporary = _temporary_beside(target, overwrite=overwrite)
@@ -81,23 +81,9 @@ def atomic_directory(
         shutil.rmtree(temporary, ignore_errors=True)
         if retired.exists():
             if target.exists():
-                _remove(retired)
+                remove(retired)
             else:
                 os.replace(retired, target)
-
-
-def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace a file's text atomically; ``durable`` waits until it is on the disk."""
-    temporary = _temporary_beside(path, overwrite=True)
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        if durable:
-            _fsync(temporary)
-        os.replace(temporary, path)
-        if durable:
-            _fsync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def remove_directory(path: Path) -> None:
@@ -117,10 +103,11 @@ def restore_retired(folder: Path, target: Path) -> None:
 def remove_parts(folder: Path) -> None:
     """Remove partial files of killed writers from a folder without a writer."""
     for part in [*folder.glob(f".*{_PART}"), *folder.glob(f".*{_PART}{_OLD}")]:
-        _remove(part)
+        remove(part)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -142,8 +129,10 @@ def write_manifest(directory: str | os.PathLike[str]) -> None:
     files = {name: asdict(digest) for name, digest in digests.items()}
     record = {"format": _FORMAT, "files": files}
     text = json.dumps(record, indent=1, sort_keys=True) + "\n"
-    replace_text(folder / MANIFEST, text)
-    replace_text(folder / MARKER, hashlib.sha256(text.encode()).hexdigest() + "\n")
+    marker = hashlib.sha256(text.encode()).hexdigest() + "\n"
+    for name, content in ((MANIFEST, text), (MARKER, marker)):
+        with atomic_file(folder / name, overwrite=True) as temporary:
+            temporary.write_text(content)
 
 
 def check_manifest(
@@ -163,26 +152,20 @@ def check_manifest(
         If the marker or manifest is missing or damaged, or files are missing,
         altered or (unless allowed) extra; the message names them.
     """
-    folder = Path(directory)
-    listed = _read_manifest(folder)
-    present = set(_file_names(folder))
-    altered = []
-    for name in sorted(listed.keys() & present):
-        same = (folder / name).stat().st_size == listed[name].size
-        if not same or (hashes and digest_of(folder / name) != listed[name]):
-            altered.append(name)
-    faults = {
-        "missing": sorted(listed.keys() - present),
-        "altered": altered,
-        "not in the manifest": [] if allow_extra else sorted(present - listed.keys()),
-    }
-    found = []
-    for kind, names in faults.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        if names:
-            found.append(f"{kind}: {', '.join(names[:_NAMED])}{more}")
-    if found:
-        raise _altered(folder, "; ".join(found))
+    folder, faults = Path(directory), []
+    listed, present = _read_manifest(folder), set(_file_names(folder))
+    for name in sorted(listed.keys() | present):
+        if name not in present:
+            faults.append(f"missing: {name}")
+        elif name not in listed:
+            faults += [] if allow_extra else [f"not in the manifest: {name}"]
+        else:
+            same = (folder / name).stat().st_size == listed[name].size
+            if not same or (hashes and digest_of(folder / name) != listed[name]):
+                faults.append(f"altered: {name}")
+    if faults:
+        more = f" and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
+        raise _altered(folder, "; ".join(faults[:_NAMED]) + more)
     return listed
 
 
@@ -207,15 +190,12 @@ def _read_manifest(folder: Path) -> dict[str, FileDigest]:
     content = manifest.read_bytes()
     if marker.read_bytes() != f"{hashlib.sha256(content).hexdigest()}\n".encode():
         raise _altered(folder, f"altered: {MANIFEST} or {MARKER} (they disagree)")
-    try:
-        record = json.loads(content)
-        version = record["format"]
-        listed = {name: FileDigest(**entry) for name, entry in record["files"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"{manifest} is no manifest of this program") from error
-    if version != _FORMAT:
-        raise InputError(f"{manifest} has format {version}, expected {_FORMAT}")
-    return listed
+    record = json.loads(content)
+    if record.get("format") != _FORMAT:
+        raise InputError(
+            f"{manifest} has format {record.get('format')}, expected {_FORMAT}"
+        )
+    return {name: FileDigest(**entry) for name, entry in record["files"].items()}
 
 
 def _file_names(folder: Path) -> list[str]:

@@ -122,7 +122,7 @@ def one_set(
         "judged": len(test),
         "outside": int((~inside).sum()),
         "spacing [pc]": "×".join(f"{h:.4g}" for h in plan.grid.spacing),
-        "levels": 1 + len(plan.finer),
+        "levels": len(plan.tori),
         **judge(said, truth, test, plan, np.ones(len(test), dtype=bool)),
         "factor": "none" if residual is None else residual.scales.tolist(),
         "wall [s]": wall,

@@ -17,12 +17,13 @@ import torch
 
 import pipelines.fit.context
 from pipelines.base.errors import Stopped
+from pipelines.base.progress import Progress
 from pipelines.catalog.schema import read_table, write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
 from pipelines.run.folder import read_run
-from pipelines.saving.state_file import SavedState, read_state, state_files
-from pipelines.storage.metrics import Metrics, read_metrics
+from pipelines.saving.state_file import STATE, read_state
+from pipelines.storage.metrics import read_metrics
 
 
 def settings(**inference: Any) -> dict[str, Any]:
@@ -66,23 +67,29 @@ class Case:
 
     def stop_within(self, iteration: int) -> str:
         """Fit it, with a signal after so many iterations of its inference."""
-        append = Metrics.append
+        update, seen = Progress.update, []
 
-        def counting(self: Metrics, item: dict[str, Any]) -> None:
-            append(self, item)
-            if len(self) == iteration:
+        def counting(self: Progress, *args: Any, **shown: Any) -> None:
+            update(self, *args, **shown)
+            seen.append(shown)
+            if len(seen) == iteration:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Metrics, "append", counting)
+            patch.setattr(Progress, "update", counting)
             with pytest.raises(Stopped) as ended:
                 self.fit()
         return str(ended.value)
 
     @property
-    def states(self) -> list[SavedState]:
-        """What it has saved, the last first."""
-        return [read_state(path) for path in state_files(self.workspace)]
+    def state_file(self) -> Path:
+        """Where it saves itself."""
+        return self.workspace / STATE
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What it has saved."""
+        return read_state(self.state_file)
 
 
 @contextmanager
@@ -90,9 +97,9 @@ def saved(noted: Callable[[str], object]) -> Iterator[None]:
     """Call a function with the stage of every state, just before it is written."""
     written = pipelines.fit.context.write_state
 
-    def write(folder: Path, content: dict[str, Any], **named: Any) -> Path:
+    def write(path: Path, content: dict[str, Any]) -> None:
         noted(content["stage"])
-        return written(folder, content, **named)
+        written(path, content)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipelines.fit.context, "write_state", write)

@@ -103,7 +103,7 @@ MISTAKES = {
         "scale_height has no meaning"
     ),
     "fit stars.parquet -o x -c absent.toml": "absent.toml: cannot read",
-    "fit stars.parquet -o x -c run.toml": "did you mean 'matern32'?",
+    "fit stars.parquet -o x -c run.toml": "'matern32'",
     "fit stars.parquet -o x --set box.x=[-9,9] --set box.y=[-9,9] --set box.z=[-9,9]": (
         "stars to fit lie in the box"
     ),

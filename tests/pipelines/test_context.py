@@ -1,23 +1,18 @@
 """When a fit saves itself, what it notes of its steps, and who may work where."""
 
-import json
 import os
 import signal
-import socket
 
 import pytest
 import torch
 
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError, Stopped
-from pipelines.base.progress import StageClock
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
-from pipelines.saving.identity import Identity
 from pipelines.saving.state_file import write_state
 from pipelines.saving.stopping import StopFlag
-from pipelines.saving.workspace import Workspace, claimed, is_held, locked, unfinished
-from pipelines.storage.metrics import Metrics
+from pipelines.saving.workspace import Workspace, claimed, unfinished
 
 
 class Turned:
@@ -34,9 +29,9 @@ def written(monkeypatch):
     """The states that a fit writes."""
     states = []
 
-    def write(self, state, records):
-        states.append((state, records))
-        self._since, self._steps = self.now(), 0
+    def write(self):
+        states.append(self._latest)
+        self._latest, self._since, self._steps = None, self.now(), 0
 
     monkeypatch.setattr(Context, "_write", write)
     return states
@@ -58,32 +53,23 @@ def context(folder, clock, stop=None, **settings):
         team=alone,
         teams=alone,
         work=Workspace(output=folder / "run"),
-        identity=Identity(configuration={}, inputs=[], version=""),
+        inputs=[],
         stop=stop or StopFlag(),
-        clock=StageClock(),
-        metrics=Metrics(),
         now=clock,
     )
 
 
-def test_it_is_due_after_so_many_minutes(tmp_path, written):
+def test_a_state_is_due_after_minutes_or_steps(tmp_path, written):
     clock = Turned()
     own = context(tmp_path, clock, minutes=2.0)
-    own.offer("a")
-    clock.now += 119.0
-    own.offer("b")
-    assert not written
-    clock.now += 1.0
-    own.offer("c")
-    own.offer("d")
+    for passed, state in ((0.0, "a"), (119.0, "b"), (1.0, "c"), (0.0, "d")):
+        clock.now += passed
+        own.offer(state)
     assert written == [("c", 0)]
-
-
-def test_it_is_due_after_so_many_steps(tmp_path, written):
     own = context(tmp_path, Turned(), iterations=3)
     for step in range(1, 8):
         own.offer(step)
-    assert written == [(3, 0), (6, 0)]
+    assert written[1:] == [(3, 0), (6, 0)]
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
@@ -130,22 +116,17 @@ def test_a_step_is_recorded_by_its_kind_with_its_tolerance(
     assert 40.0 <= record["seconds"] < 100.0
 
 
-def test_a_lock_is_held_by_one_and_named(tmp_path):
-    path = tmp_path / "lock"
-    assert is_held(path) is False
-    with locked(path):
-        assert is_held(path) is True
-        held = {"pid": os.getpid(), "host": socket.gethostname()}
-        assert json.loads(path.read_text()) == held
+def test_a_workspace_is_held_by_one_process(tmp_path):
+    run = tmp_path / "run"
+    with claimed(run, overwrite=False, resume=False) as work:
+        assert work.is_held
+        message = f"process {os.getpid()} on"
         with (
-            pytest.raises(InputError, match=f"process {os.getpid()} on"),
-            locked(path),
+            pytest.raises(InputError, match=message),
+            claimed(run, overwrite=True, resume=False),
         ):
             pytest.fail("the block must not run")
-    assert is_held(path) is False
-    # What a dead process left is no obstacle.
-    with locked(path):
-        pass
+    assert not work.is_held and not work.folder.exists()
 
 
 def test_what_fails_before_a_checkpoint_leaves_no_workspace(tmp_path):
@@ -162,7 +143,7 @@ def test_what_fails_before_a_checkpoint_leaves_no_workspace(tmp_path):
 def test_a_damaged_note_does_not_cost_the_states(tmp_path):
     folder = tmp_path / "run.unfinished"
     folder.mkdir()
-    write_state(folder, {"x": torch.ones(2)}, number=1)
+    write_state(folder / "state.safetensors", {"x": torch.ones(2)})
     (folder / "status.json").write_text("{")
     with (
         pytest.raises(InputError, match="is not finished"),
@@ -170,8 +151,7 @@ def test_a_damaged_note_does_not_cost_the_states(tmp_path):
     ):
         pytest.fail("the block must not run")
     with claimed(tmp_path / "run", overwrite=False, resume=True) as work:
-        assert work.identifier
-        assert (work.folder / "state-1.safetensors").is_file()
+        assert work.facts["fit"] and work.state.is_file()
 
 
 def test_a_run_moved_aside_by_a_killed_process_comes_back(tmp_path):

@@ -2,60 +2,84 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import one_cloud
+import psutil
 import pytest
 import torch
 
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.cost import work_of
+from pipelines.model.cost import Work, memory_limit
 from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
 
-WORK = cost.Work(torus_points=100_000, stars=20_000, ray_cells=15.0)
 SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
 
 
+def config(**sections):
+    return FitConfig.model_validate({"model": {"density": "gaussian"}, **sections})
+
+
+WORK = Work(
+    config=config(), points=100_000, transformed=100_000, stars=20_000, ray_cells=15.0
+)
+
+
 def total(work):
-    return sum(cost.memory(work).values())
+    return sum(work.memory().values())
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"torus_points": 400_000},
+        {"points": 400_000, "transformed": 400_000},
         {"stars": 200_000},
         {"ray_cells": 60.0},
-        {"samples": 320},
-        {"rank": 800},
-        {"refinement": 2},
-        {"interpolation": "cubic"},
+        {"config": config(inference={"samples": 320})},
+        {"config": config(inference={"preconditioner_rank": 800})},
+        {"config": config(model={"density": "gaussian", "refinement": 2})},
+        {"config": config(model={"density": "gaussian", "interpolation": "cubic"})},
     ],
 )
 def test_more_of_anything_costs_more_time_and_memory(change):
     more = replace(WORK, **change)
-    assert cost.seconds(more, SPEED) > cost.seconds(WORK, SPEED)
+    assert more.seconds(SPEED) > WORK.seconds(SPEED)
     assert total(more) > total(WORK)
 
 
 def test_a_tighter_tolerance_costs_more_time_and_no_memory():
-    tight = replace(WORK, tolerance=1e-6)
-    assert cost.seconds(tight, SPEED) == pytest.approx(
-        2 * cost.seconds(WORK, SPEED), rel=0.1
+    loose, tight = (
+        replace(WORK, config=config(inference={"tolerance": rtol}))
+        for rtol in (1e-3, 1e-6)
     )
-    assert total(tight) == total(WORK)
+    assert tight.seconds(SPEED) == pytest.approx(2 * loose.seconds(SPEED), rel=0.1)
+    assert total(tight) == total(loose)
 
 
 def test_double_precision_doubles_what_numbers_take():
-    single, double = cost.memory(WORK), cost.memory(replace(WORK, itemsize=8))
-    assert double["posterior samples"] == 2 * single["posterior samples"]
-    assert double["program and libraries"] == single["program and libraries"]
+    double = replace(WORK, config=config(inference={"dtype": "float64"}))
+    one, two = WORK.memory(), double.memory()
+    assert two["posterior samples"] == 2 * one["posterior samples"]
+    assert two["program and libraries"] == one["program and libraries"]
+
+
+def test_memory_and_time_of_a_rank_fall_with_its_share_of_w():
+    alone = replace(WORK, stars=10**7, ray_cells=50.0)
+    four = replace(alone, ranks=4, here=2)
+    teams = replace(four, config=config(inference={"teams": 2}))
+    one = alone.memory()
+    assert four.memory()["projection W"] == pytest.approx(one["projection W"] / 4)
+    assert four.memory()["solver vectors"] == one["solver vectors"]
+    assert teams.memory()["projection W"] == pytest.approx(one["projection W"] / 2)
+    assert four.together == 2 * total(four)
+    assert max(w.seconds(SPEED) for w in (four, teams)) < alone.seconds(SPEED)
 
 
 def test_entries_of_the_projection_are_near_those_of_a_model(cloud_run):
-    plan, config = cloud_run.plan, one_cloud.settings()
+    plan, settings = cloud_run.plan, one_cloud.settings()
     ends = torch.as_tensor(one_cloud.catalogue(1000).positions())
     model = build_model(
         plan,
@@ -65,14 +89,10 @@ def test_entries_of_the_projection_are_near_those_of_a_model(cloud_run):
         generator=torch.Generator().manual_seed(0),
     )
     assert isinstance(model, TorusGaussian)
-    work = work_of(
-        (plan.grid,),
-        plan.build_kernel(),
-        ends.norm(dim=1).numpy(),
-        FitConfig.model_validate(config),
-    )
+    distances, given = ends.norm(dim=1).numpy(), FitConfig.model_validate(settings)
+    work = Work.of(plan.grids, plan.build_kernel(), distances, given)
     assert work.entries == pytest.approx(model.weights.nonzeros, rel=0.35)
-    assert work.torus_points == math.prod(model.whitening.report.shape)
+    assert work.points == math.prod(model.whitening.report.shape)
 
 
 def test_the_machine_is_measured_in_positive_numbers():
@@ -80,4 +100,19 @@ def test_the_machine_is_measured_in_positive_numbers():
     assert 1e-12 < speed.fft < 1e-5
     assert 1e-12 < speed.entry < 1e-5
     assert 1e-14 < speed.flop < 1e-6
-    assert cost.available_memory() > 2**28
+
+
+def test_memory_is_as_given_or_half_the_machine_or_most_of_the_device(monkeypatch):
+    given, half = {"memory_gib": 3.0}, psutil.virtual_memory().total / 2
+    assert memory_limit(config(budget=given)) == 3 * 2**30
+    assert memory_limit(config()) == half
+    shared, plain = replace(WORK, ranks=4, here=4), WORK.memory()["projection W"]
+    device = SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: device)
+    assert memory_limit(config()) == 64 * 2**30
+    assert memory_limit(config(budget=given)) == 3 * 2**30
+    assert memory_limit(config(inference={"device": "cpu"})) == half
+    # With its transpose; and a device for each rank.
+    assert WORK.memory()["projection W"] == 2 * plain
+    assert shared.together == total(shared)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from pipelines.catalog.tables import open_table
 from pipelines.config import FitConfig
 from pipelines.fit import fit
 from pipelines.fit.launch import own_threads
-from pipelines.model import cost
 from pipelines.run.folder import read_run
+from pipelines.saving.workspace import unfinished
 
 
 def _partitions(folder: Path) -> Path:
@@ -153,8 +152,9 @@ def _endless() -> FitConfig:
 def test_the_others_end_when_a_rank_is_killed(tmp_path: Path) -> None:
     folder = _catalogue(tmp_path)
     ranks = start(_fit, 2, tmp_path, folder, _endless(), timeout=20.0)
-    metrics = folder / "run.unfinished" / "metrics.jsonl"
-    _wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+    _wait_until(
+        lambda: (found := unfinished(folder / "run")) and found.facts.get("last")
+    )
     assert ranks[1].pid is not None
     os.kill(ranks[1].pid, signal.SIGKILL)
     killed = time.monotonic()
@@ -173,20 +173,6 @@ def _wait_until(condition: Any, seconds: float = 120.0) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s"
         time.sleep(0.05)
-
-
-def test_memory_of_a_rank_falls_with_its_share_of_w() -> None:
-    work = cost.Work(torus_points=10**6, stars=10**7, ray_cells=50.0)
-    one, four = cost.memory(work), cost.memory(work.shared_out(4, 2))
-    assert four["projection W"] == pytest.approx(one["projection W"] / 4)
-    assert four["solver vectors"] == one["solver vectors"]
-    assert one["projection W"] > 10 * one["solver vectors"]
-    speed = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
-    assert cost.seconds(work.shared_out(4, 2), speed) < cost.seconds(work, speed)
-    teams = replace(work, teams=2)
-    halves = cost.memory(teams.shared_out(4, 2))
-    assert halves["projection W"] == pytest.approx(one["projection W"] / 2)
-    assert cost.seconds(teams.shared_out(2, 2), speed) < cost.seconds(work, speed)
 
 
 def test_threads_are_shared_unless_they_are_set(

@@ -99,7 +99,7 @@ def test_each_engine_has_its_own_quadrature_and_model():
     config = settings()
     plan = plan_for(config, observed)
     assert isinstance(rays(plan, torch.as_tensor(observed.positions())).rule, FixedStep)
-    exact = replace(plan, engine="svi", torus_shape=())
+    exact = replace(plan, engine="svi")
     drawn = replace(exact, embedding=EmbeddingPlan(quadrature="monte-carlo"))
     assert isinstance(
         rays(drawn, torch.as_tensor(observed.positions())).rule, MonteCarlo
@@ -122,7 +122,6 @@ def test_monte_carlo_nodes_of_a_star_are_the_same_at_every_call():
     plan = replace(
         plan_for(settings(), data(5)),
         engine="svi",
-        torus_shape=(),
         embedding=EmbeddingPlan(quadrature="monte-carlo"),
     )
     ends = torch.as_tensor(data(5).positions())
@@ -170,7 +169,7 @@ def test_learnt_hyperparameters_are_those_of_the_plan_that_is_kept():
     learnt, _ = run(config, observed, plan)
     assert learnt.plan.std != plan.std
     assert learnt.plan.lengthscale != plan.lengthscale
-    assert learnt.plan.torus_shape
+    assert learnt.plan.embedding.shape
     assert np.isfinite(
         field_mean(learnt, torch.as_tensor(observed.positions())).numpy()
     ).all()

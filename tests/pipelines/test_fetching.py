@@ -1,12 +1,10 @@
-"""Published maps: fetched by name, resumed, verified, unpacked; made by publish.sh."""
+"""Published maps: fetched by name, verified, unpacked; made by publish.sh."""
 
 import hashlib
 import io
 import json
 import subprocess
 import tarfile
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -23,43 +21,6 @@ from pipelines.verify import verify
 CONTENT = np.random.default_rng(1).bytes(3_000_000)
 
 
-class Server(ThreadingHTTPServer):
-    """Serves CONTENT; ``ranges``, and after how many bytes a connection breaks."""
-
-    ranges, breaks = True, None
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        asked = self.headers.get("Range")
-        self.server.asked.append(asked)
-        start = int(asked[6:-1]) if asked and self.server.ranges else 0
-        if start >= len(CONTENT):
-            self.send_error(416)
-            return
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(CONTENT) - start))
-        self.end_headers()
-        end = len(CONTENT) if self.server.breaks is None else self.server.breaks
-        self.wfile.write(CONTENT[start:end])
-
-
-@pytest.fixture
-def server():
-    with Server() as made:
-        thread = threading.Thread(target=made.serve_forever, daemon=True)
-        thread.start()
-        yield made
-        made.shutdown()
-
-
 def registry(folder, url, content=CONTENT, name="near", **more):
     digest = hashlib.sha256(content).hexdigest()
     values = {"url": url, "sha256": digest, "citation": "Doe 2026", **more}
@@ -69,39 +30,13 @@ def registry(folder, url, content=CONTENT, name="near", **more):
     return str(path)
 
 
-def url_of(server):
-    return f"http://127.0.0.1:{server.server_address[1]}/maps/near.fits"
-
-
-@pytest.mark.parametrize("ranges", [True, False])
-def test_a_download_that_broke_off_goes_on(server, tmp_path, ranges):
-    server.ranges, server.breaks = ranges, 1_000_000
-    (near,) = read_registry(registry(tmp_path, url_of(server))).values()
-    target = tmp_path / "near.fits"
-    with pytest.raises(InputError, match="call again"):
-        fetch(near, target)
-    assert not target.exists()
-    assert (tmp_path / "near.fits.part").stat().st_size == 1_000_000
-    server.breaks = None
-    fetch(near, target)
-    assert target.read_bytes() == CONTENT and not list(tmp_path.glob("*.part"))
-    assert server.asked == [None, "bytes=1000000-"]
-
-
-def test_a_part_that_is_whole_is_only_verified(server, tmp_path):
-    (near,) = read_registry(registry(tmp_path, url_of(server))).values()
-    (tmp_path / "near.fits.part").write_bytes(CONTENT)
-    fetch(near, tmp_path / "near.fits")
-    assert (tmp_path / "near.fits").read_bytes() == CONTENT
-
-
-def test_another_file_than_the_registrys_is_put_aside(tmp_path):
+def test_another_file_than_the_registrys_is_refused(tmp_path):
     source = tmp_path / "source.fits"
     source.write_bytes(CONTENT[:-1] + b"?")
     (near,) = read_registry(registry(tmp_path, source.as_uri())).values()
     with pytest.raises(InputError, match="SHA-256"):
         fetch(near, tmp_path / "near.fits")
-    assert sorted(p.name for p in tmp_path.glob("near*")) == ["near.fits.wrong"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["maps.toml", "source.fits"]
     source.write_bytes(CONTENT)
     fetch(near, tmp_path / "near.fits")
     with pytest.raises(InputError, match="exists"):

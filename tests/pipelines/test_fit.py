@@ -1,6 +1,5 @@
 """A fit: reproducible, without a favourite unit or size, and whole or absent."""
 
-import json
 import os
 import shutil
 import signal
@@ -159,7 +158,6 @@ def error_with(folder, stars, name, **model):
         ("distances", {"distance_errors": True}, 0.7),
         # Without the defect, it may cost no more than this.
         ("nothing", {"outliers": True}, 1.02),
-        ("nothing", {"distance_errors": True}, 1.02),
     ],
 )
 def test_what_a_switch_is_for_gets_better_with_it_and_nothing_else_worse(
@@ -187,16 +185,6 @@ def test_stars_outside_the_box_are_dropped_and_counted(tmp_path):
     assert counts["fitted"] + counts["held out"] == (near & ~outside).sum()
     assert counts["fitted"] == len(read_stars(run.path / "stars.parquet"))
     assert f"{outside.sum()} outside the box" in str(report)
-
-
-def test_a_box_from_the_data_holds_the_observer_and_every_star(tmp_path):
-    stars = one_cloud.catalogue(150)
-    far = stars.select(stars.positions()[:, 0] > 100.0)
-    settings = quick()
-    settings["box"] = {"spacing": 140.0}
-    report, run = fit_stars(tmp_path, far, settings)
-    assert report.counts["outside the box"] == 0
-    assert run.plan.grid.lower[0] <= 0 <= run.plan.grid.upper[0]
 
 
 def test_a_narrow_field_makes_a_map(tmp_path):
@@ -270,13 +258,6 @@ def test_held_out_stars_are_not_fitted_and_judge_the_map(cloud_report, cloud_sta
     assert score["coverage_68"] > 0.6 and score["rmse"] < 0.1 * own.std()
 
 
-def test_the_report_tells_time_by_stage_and_peak_memory(cloud_report):
-    stages = {"read", "plan", "map and samples", "judge"}
-    assert stages < set(cloud_report.seconds)
-    assert 2**27 < cloud_report.peak_memory_bytes < 2**34
-    assert "GiB" in str(cloud_report) and "map and samples" in str(cloud_report)
-
-
 def test_a_plan_that_needs_more_memory_than_allowed_is_refused(tmp_path):
     settings = quick()
     settings["budget"] = {"memory_gib": 0.1}
@@ -288,10 +269,10 @@ def test_a_plan_that_needs_more_memory_than_allowed_is_refused(tmp_path):
 KILLED = """
 import os, signal
 import pipelines.fit.writing
-def die(folder, **tensors):
+def die(folder, *tensors):
     assert (folder / "run.json").exists()
     os.kill(os.getpid(), signal.SIGKILL)
-pipelines.fit.writing.write_state = die
+pipelines.fit.writing.write_posterior = die
 from pipelines.cli import main
 main()
 """
@@ -318,10 +299,3 @@ def test_a_killed_fit_leaves_the_old_run_or_none(cloud_report, tmp_path, old):
         read_run(output)
     else:
         assert not output.exists()
-
-
-def test_the_run_tells_where_it_comes_from(cloud_report, cloud_stars):
-    record = json.loads((cloud_report.output / "run.json").read_text())
-    assert record["summary"]["counts"] == cloud_report.counts
-    assert record["provenance"]["catalogue"] == {"made": "in a test"}
-    assert record["provenance"]["inputs"][0]["name"] == cloud_stars.name

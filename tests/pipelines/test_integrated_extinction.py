@@ -201,11 +201,11 @@ def test_the_last_star_ends_the_last_stretch_with_support(cloud_run):
     centre = (int(np.argmin(abs(y))), int(np.argmin(abs(z))))
     support[(x >= 0) & (x <= 140.0), *centre] = 1.0
     support[(x >= 350.0) & (x <= 420.0), *centre] = 0.5
-    run = replace(cloud_run, support=support)
+    run = replace(cloud_run, supports=(support,))
     towards = unit_vectors(np.array([0.0, 180.0, 90.0]), np.zeros(3))
     # Cells are 70 pc: the one at 420 ends at 455, that at the observer at 35.
     np.testing.assert_array_equal(last_star(run, towards), [455.0, 35.0, 35.0])
-    nowhere = replace(cloud_run, support=torch.zeros_like(support))
+    nowhere = replace(cloud_run, supports=(torch.zeros_like(support),))
     np.testing.assert_array_equal(last_star(nowhere, towards), 0.0)
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 
-from pipelines.base.measurement import plain, processor, table
+from pipelines.base.measurement import plain, table
 
 
 def test_a_table_has_a_column_for_every_key_and_a_text_for_every_value():
@@ -25,7 +25,3 @@ def test_what_is_not_finite_is_null_in_strict_json():
         "1": [None, 1.5],
         "b": {"c": [None, "x", None]},
     }
-
-
-def test_the_processor_is_named():
-    assert processor()

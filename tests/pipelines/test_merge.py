@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from dustmap.functionals import DistanceMarginalizedIntegrals
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
+from dustmap.models.means import ConstantMean
+from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.catalog.merging import Cells, merge_rows, parse_cells
 from pipelines.catalog.schema import Stars
+from pipelines.config import FitConfig
 from pipelines.model.observations import noise_of, sight_lines
-from pipelines.model.plan import MeanPlan, Plan
+from pipelines.model.plan import Plan
 
 Columns = dict[str, np.ndarray]
 
@@ -229,19 +232,19 @@ def test_a_fit_averages_over_the_spread_and_counts_the_error_of_the_mean() -> No
         distance_error=spread,
         mean_distance_error=own,
     )
+    grid = Grid(shape=(9, 9, 9), spacing=(400.0,) * 3, origin=(-1600.0,) * 3)
     plan = Plan(
-        grid=Grid(shape=(9, 9, 9), spacing=(400.0,) * 3, origin=(-1600.0,) * 3),
-        torus_shape=(16, 16, 16),
+        tori=Tori(tori=(Torus(grid=grid, shape=(16,) * 3),)),
         kernel="matern12",
         lengthscale=(600.0,) * 3,
         std=1.0,
-        mean=MeanPlan(kind="constant", value=1e-3),
+        mean=ConstantMean(value=1e-3),
         common_noise=0.0,
     )
-    lines, noise = sight_lines(plan, stars), noise_of(plan, stars)
+    lines, noise = sight_lines(plan, stars), noise_of(plan, stars, FitConfig())
     assert isinstance(lines, DistanceMarginalizedIntegrals)
     np.testing.assert_array_equal(lines.spread, spread)
     assert noise.blur is not None and noise.blur_scale is not None
-    blur = noise.blur_scale * plan.mean.build().observed(noise.blur)
+    blur = noise.blur_scale * plan.mean.observed(noise.blur)
     np.testing.assert_allclose(blur, 1e-3 * own, rtol=1e-6)
     np.testing.assert_allclose(stars.variance(1e-3), (1e-3 * own) ** 2, rtol=1e-6)

@@ -78,7 +78,7 @@ def places(count: int, half: float, seed: int = 3) -> np.ndarray:
 
 
 def test_a_run_has_a_finer_grid_near_the_sun(run):
-    (inner,) = run.plan.finer_grids
+    (inner,) = run.plan.grids[1:]
     assert inner.spacing == (35.0, 35.0, 35.0) and inner.reach >= INNER
     assert isinstance(run.posterior.model.whitening, LevelWhitening)
     assert run.summary["converged"]
@@ -118,7 +118,7 @@ def test_the_map_has_a_cube_for_each_grid(run, exported):
     cube = map_cube(run)
     (inner,) = cube.finer
     assert inner.spacing == (35.0, 35.0, 35.0)
-    grid = run.plan.finer_grids[0]
+    grid = run.plan.grids[1]
     moments = run.posterior.over_cells(grid.spacing).moments(PointValues(grid.points()))
     np.testing.assert_allclose(
         inner.arrays["mean"], moments.mean.reshape(grid.shape).numpy().T, rtol=1e-5
@@ -195,7 +195,7 @@ def test_a_store_holds_samples_of_every_level(run, tmp_path):
     with xarray.open_datatree(store, engine="zarr") as tree:
         fine = tree["level_1"]["density_samples"].load()
     assert fine.dims == ("sample", "z", "y", "x") and len(fine) == 2
-    grid = run.plan.finer_grids[0]
+    grid = run.plan.grids[1]
     in_cells = run.posterior.over_cells(grid.spacing)
     values, _ = in_cells.sampled(PointValues(grid.points()))
     expected = values[1].reshape(grid.shape).numpy().T
@@ -217,7 +217,7 @@ def test_parts_and_sums_follow_the_levels(run, tmp_path):
 
 def test_distances_are_as_close_as_the_cells(run):
     steps = np.diff(np.append(0.0, ray_distances(run)))
-    (inner,) = run.plan.finer_grids
+    (inner,) = run.plan.grids[1:]
     near = np.cumsum(steps) <= inner.reach
     np.testing.assert_allclose(steps[near], 35.0)
     np.testing.assert_allclose(steps[~near], 70.0)
@@ -239,7 +239,7 @@ def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
 def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
     run, exported, tmp_path, command
 ):
-    cube, (inner,) = map_cube(run), run.plan.finer_grids
+    cube, (inner,) = map_cube(run), run.plan.grids[1:]
     assert cube.level_within() == cube.level_within(INNER - 35.0) == 1
     assert cube.level_within(600.0) == 0
     through = columns(run, "z", level=1)

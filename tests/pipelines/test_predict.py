@@ -58,15 +58,6 @@ def test_every_row_has_one_row_in_the_same_order(command, cloud_run, places, tmp
     assert json.loads(description.metadata[b"dustmap"])["kind"] == "answers"
 
 
-def test_a_permuted_table_gives_permuted_predictions(cloud_run, places, columns):
-    order = np.random.default_rng(0).permutation(len(places))
-    shuffled = predict_columns(
-        cloud_run.plan, cloud_run.posterior, places.select(order)
-    )
-    for name in ("extinction_mean", "density_mean"):
-        np.testing.assert_allclose(shuffled[name], columns[name][order], rtol=1e-4)
-
-
 def test_stars_outside_the_box_get_nan_and_inside_is_false(places, columns):
     inside = inside_box(places)
     assert 0 < inside.sum() < len(places)
@@ -98,16 +89,6 @@ def test_extinctions_rise_along_a_sight_line_as_the_curve_of_a_figure_does(
         values = found[f"extinction_{name}"]
         assert (np.diff(values) > 0).all() and (np.diff(curve) > 0).all()
         np.testing.assert_allclose(values, curve, rtol=0.01)
-
-
-def test_densities_are_per_parsec_and_peak_in_the_cloud(cloud_run):
-    ends = np.stack([one_cloud.CENTRE, one_cloud.CENTRE * [1, -1, -1]])
-    stars = one_cloud.at(ends, np.zeros(2), 0.1)
-    found = predict_columns(cloud_run.plan, cloud_run.posterior, stars)
-    cloud, empty = found["density_mean"]
-    assert cloud == pytest.approx(one_cloud.density(ends)[0], rel=0.35)
-    assert abs(empty - one_cloud.EVEN) < 4 * found["density_std"][1]
-    assert empty < 0.2 * cloud
 
 
 def test_errors_contain_what_the_grid_cannot_resolve(cloud_run, places, columns):
@@ -155,14 +136,6 @@ def test_a_table_without_positions_is_refused(command, cloud_run, tmp_path):
     )
     assert done.exit_code == 2 and "gives no l and b" in done.output
     assert not (tmp_path / "o.fits").exists()
-
-
-def test_the_engine_svi_predicts_too(svi_run, places):
-    stars = places.select(inside_box(places)).select(slice(60))
-    found = predict_columns(svi_run.plan, svi_run.posterior, stars)
-    true = one_cloud.extinction(stars.positions())
-    assert np.corrcoef(found["extinction_mean"], true)[0, 1] > 0.9
-    assert (found["extinction_std"] > 0).all() and (found["density_std"] > 0).all()
 
 
 def test_quantiles_of_a_gaussian_posterior_are_mean_and_one_std_around_it(columns):

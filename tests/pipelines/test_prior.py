@@ -9,13 +9,14 @@ import one_cloud
 import pytest
 import torch
 
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
 from dustmap.inference.scales.band_power import BandPower
 from dustmap.models.means import ConstantMean, ExponentialDisc
+from dustmap.tori import Tori
 from pipelines.config import FitConfig
 from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
-from pipelines.model.plan import MeanPlan, Plan
+from pipelines.model.plan import Plan
 from pipelines.planning.prior import (
     bent_prior,
     learn_prior,
@@ -29,16 +30,15 @@ CPU = torch.device("cpu")
 GRID = Grid(shape=(19, 19, 11), spacing=(10.0,) * 3, origin=(-90.0, -90.0, -50.0))
 SCALE, ERROR, STARS = 18.0, 0.02, 600
 GAUSSIAN = Plan(
-    grid=GRID,
-    torus_shape=(36, 36, 30),
+    tori=Tori(tori=(Torus(grid=GRID, shape=(36, 36, 30)),)),
     kernel="matern32",
     lengthscale=(SCALE,) * 3,
     std=0.01,
-    mean=MeanPlan(kind="constant", value=0.02),
+    mean=ConstantMean(value=0.02),
     common_noise=0.0,
 )
 LOGNORMAL = replace(
-    GAUSSIAN, density="lognormal", std=0.8, mean=MeanPlan(kind="constant", value=0.01)
+    GAUSSIAN, density="lognormal", std=0.8, mean=ConstantMean(value=0.01)
 )
 GIVEN = {
     "lengthscale": [90.0, 80.0, 40.0],
@@ -91,7 +91,7 @@ def drawn(truth, count=STARS, seed=1):
     ends = low + (high - low) * uniform
     # On a finer grid than the plan's, which interpolates hardly.
     fine = Grid(shape=(46, 46, 26), spacing=(4.0,) * 3, origin=GRID.origin)
-    truth = replace(truth, grid=fine, torus_shape=(72, 72, 54))
+    truth = replace(truth, tori=Tori(tori=(Torus(grid=fine, shape=(72, 72, 54)),)))
     model = build_model(
         truth, rays(truth, ends), dtype=torch.float64, device=CPU, generator=generator
     )
@@ -147,7 +147,9 @@ def test_stars_without_extinction_have_a_start_all_the_same():
 
 
 def test_open_names_are_what_the_configuration_leaves_and_the_mean_has():
-    disc = MeanPlan(kind="exponential-disc", value=0.02, scale_height=50.0).build()
+    disc = ExponentialDisc(
+        value=0.02, scale_height=50.0, scale_length=3200.0, centre_distance=8178.0
+    )
     flat, zero = ConstantMean(value=0.02), ConstantMean(value=0.0)
     free = FitConfig()
     assert set(open_names(flat, free)) == {
@@ -172,7 +174,7 @@ START = replace(
     GAUSSIAN,
     lengthscale=(27.0,) * 3,
     std=0.015,
-    mean=MeanPlan(kind="constant", value=0.012),
+    mean=ConstantMean(value=0.012),
 ).scales
 
 
@@ -287,7 +289,7 @@ MAPPED = replace(
     kernel="matern12",
     lengthscale=(40.0,) * 3,
     std=1.2,
-    torus_shape=(60,) * 3,
+    tori=Tori(tori=(Torus(grid=GRID, shape=(60,) * 3),)),
 )
 
 

@@ -8,27 +8,31 @@ import pytest
 import torch
 
 from dustmap.functionals import DistanceMarginalizedIntegrals, LineIntegrals
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
+from dustmap.models.means import ConstantMean
 from dustmap.noise import Normal, StudentT
+from dustmap.tori import Tori
+from pipelines.config import FitConfig
 from pipelines.model.observations import (
     exit_distances,
     near_stars,
     noise_of,
     sight_lines,
 )
-from pipelines.model.plan import MeanPlan, Plan
+from pipelines.model.plan import Plan
 
 BOX = Grid(shape=(5, 4, 3), spacing=(10.0, 10.0, 10.0), origin=(-10.0, -20.0, -5.0))
 PLAN = Plan(
-    grid=BOX,
-    torus_shape=(8, 8, 8),
+    tori=Tori(tori=(Torus(grid=BOX, shape=(8, 8, 8)),)),
     kernel="matern32",
     lengthscale=(20.0, 20.0, 20.0),
     std=1.0,
-    mean=MeanPlan(kind="constant", value=0.002),
+    mean=ConstantMean(value=0.002),
     common_noise=0.0,
     density="lognormal",
 )
+
+GIVEN = FitConfig.model_validate({"model": {"common_noise": 0.0, "subgrid_share": 1}})
 
 
 def double(values):
@@ -82,8 +86,8 @@ def test_exact_distances_give_plain_sight_lines_and_uncertain_ones_averages():
         atol=0,
     )
     # The mean density times E[d]: the star without error keeps its distance.
-    mean = PLAN.mean.build().observed(blurred)
-    plain = PLAN.mean.build().observed(sight_lines(PLAN, data(ends)))
+    mean = PLAN.mean.observed(blurred)
+    plain = PLAN.mean.observed(sight_lines(PLAN, data(ends)))
     torch.testing.assert_close(mean[1], plain[1])
     # Cut off at the face (30 pc, 2.5 sigma) it is hardly nearer.
     assert float(mean[0]) == pytest.approx(0.002 * 20.0, rel=0.005)
@@ -98,7 +102,7 @@ def test_sight_lines_stay_in_the_box_however_large_the_error():
 
 def test_blur_is_the_stretch_between_one_error_before_and_after_within_the_box():
     ends = [[20.0, 0.0, 0.0], [20.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
-    noise = noise_of(PLAN, data(ends, [4.0, 25.0, 5.0, 0.0]))
+    noise = noise_of(PLAN, data(ends, [4.0, 25.0, 5.0, 0.0]), GIVEN)
     assert isinstance(noise.blur, LineIntegrals) and noise.blur_scale is not None
     # 16..24; 0..30, cut at the observer and the face; 0..7; nothing.
     torch.testing.assert_close(noise.blur.start[:, 0], double([16.0, 0.0, 0.0, 0.0]))
@@ -107,23 +111,23 @@ def test_blur_is_the_stretch_between_one_error_before_and_after_within_the_box()
     )
     assert bool(BOX.contains(noise.blur.end).all())
     # Scaled so that an even density rho gives rho times the error.
-    added = noise.blur_scale * PLAN.mean.build().observed(noise.blur)
+    added = noise.blur_scale * PLAN.mean.observed(noise.blur)
     expected = 0.002 * double([4.0, 25.0, 5.0, 0.0])
     torch.testing.assert_close(added, expected, rtol=1e-6, atol=1e-15)
 
 
 def test_noise_is_the_stars_own_and_the_common_one_and_student_t_for_outliers():
     stars = data([[20.0, 0.0, 0.0]] * 20)
-    plain = noise_of(replace(PLAN, common_noise=0.3), stars)
+    plain = noise_of(replace(PLAN, common_noise=0.3), stars, GIVEN)
     torch.testing.assert_close(
         plain.variance, torch.full((20,), 0.13, dtype=torch.float64)
     )
     assert isinstance(plain, Normal) and plain.degrees is None
     assert plain.blur is None and not plain.learn_common
-    free = noise_of(replace(PLAN, outliers=True), stars, learn_common=True)
+    free = noise_of(replace(PLAN, outliers=True), stars, FitConfig())
     assert isinstance(free, StudentT) and free.learn_degrees and free.learn_common
     assert free.neighbours is not None and free.neighbours.shape == (20, 8)
-    given = noise_of(replace(PLAN, outliers=True, degrees=3.0), stars)
+    given = noise_of(replace(PLAN, outliers=True, degrees=3.0), stars, GIVEN)
     assert given.degrees == 3.0 and not given.learn_degrees
 
 

@@ -1,15 +1,12 @@
 """How far a fit is, whether it lives, has ended, or was killed."""
 
-import itertools
 import json
 import os
-import shlex
 
 import interrupted
 import pytest
 
 from pipelines.base.errors import InputError
-from pipelines.config import FitConfig, load_config
 from pipelines.run.status import describe, status_of
 
 KEYS = {
@@ -25,7 +22,6 @@ KEYS = {
     "peak_memory_bytes",
     "pid",
     "host",
-    "command",
 }
 
 
@@ -40,20 +36,13 @@ def test_a_stopped_fit_says_what_it_knows(stopped):
     found = status_of(stopped.output)
     assert found["state"] == "stopped" and "SIGTERM" in found["message"]
     assert found["checkpoint"]["stage"] == "map and samples, under way"
-    assert found["checkpoint"]["number"] == 6
     assert 0 <= found["checkpoint"]["age_seconds"] < 3600
     assert found["iteration"] >= 1 and found["value"] and found["stage"]
     assert {"read", "plan", "map and samples"} <= set(found["seconds"])
     assert found["pid"] == os.getpid() and found["left"] is None
     said = describe(found)
-    assert "last checkpoint: 6" in said
-    line = said.splitlines()[-1]
-    assert line == f"go on with: {found['command']}"
-    words = shlex.split(found["command"])
-    assert words[:3] == ["dustmap", "fit", str(stopped.source)]
-    sets = [text for flag, text in itertools.pairwise(words) if flag == "--set"]
-    config = FitConfig.model_validate(stopped.plain)
-    assert sets and load_config(FitConfig, None, sets) == config
+    assert "last checkpoint: map and samples, under way" in said
+    assert said.endswith("--resume")
 
 
 def test_a_fit_that_ended_without_a_word_is_dead(stopped):
@@ -65,14 +54,13 @@ def test_a_fit_that_ended_without_a_word_is_dead(stopped):
     dead = status_of(stopped.workspace)
     path.write_text(text)
     assert dead["state"] == "dead"
-    assert dead["iteration"] >= 1 and dead["checkpoint"]["number"] == 6
 
 
 def test_a_fit_under_way_and_one_that_is_finished(stopped, command):
     seen = []
     with interrupted.saved(lambda _: seen.append(status_of(stopped.output))):
         stopped.fit(resume=True)
-    assert {found["state"] for found in seen} == {"running", "writing"}
+    assert {found["state"] for found in seen} == {"running"}
     assert any(found["left"] for found in seen)
     assert all(found.keys() == KEYS for found in seen)
     assert describe(seen[-1])

@@ -130,7 +130,7 @@ def test_a_run_agrees_with_the_cube_of_its_own_map(positive_run):
 def test_only_cells_with_sight_lines_are_asked_for(positive_run, truth):
     support = positive_run.support.clone()
     support[:5] = 0
-    half = replace(positive_run, support=support)
+    half = replace(positive_run, supports=(support,))
     points, total = seen_cells(half, 100, rng())
     assert len(points) == 100 < total <= (support > 0).sum()
     # Where the first five planes are not seen, nothing is asked there.
