@@ -30,11 +30,7 @@ from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.projection import Interpolation
 from dustmap.whitening import GridWhitening
-
-# Observations constrain modes of the field most up to this fraction of the Nyquist mode
-# along every axis: a preconditioner of 1/8 of all numbers saves as many iterations as
-# one of all.
-LEADING = 0.5
+from dustmap.whitening.modes import LEADING
 
 
 class LogNormal(TorusModel[GridWhitening]):

@@ -26,6 +26,11 @@ from dustmap.linalg.circulant import inverse_transform
 from dustmap.tori import Tori
 from dustmap.whitening.bands import band_covariance, shortest_time
 
+# Observations constrain modes of the field most up to this fraction of the Nyquist mode
+# along every axis: a preconditioner of 1/8 of all numbers saves as many iterations as
+# one of all.
+LEADING = 0.5
+
 
 class TorusModes:
     """Fourier modes on one torus, as complex half spectra.

@@ -15,8 +15,8 @@ import torch
 from dustmap.grid import Grid
 from dustmap.kernels import Radial
 from dustmap.linalg.sparse import SparseMatrix
-from dustmap.models.lognormal import LEADING
 from dustmap.whitening import nested_tori, transformed_points
+from dustmap.whitening.modes import LEADING
 from pipelines.config import FitConfig
 
 # Entries of W per cell that a ray crosses, with linear weights and half-cell steps:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch import SecondsLeft, unlimited
+from dustmap.inference.full_batch.settings import SecondsLeft, unlimited
 from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
