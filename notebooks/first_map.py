@@ -77,8 +77,8 @@ print(dustmap.ingest(mock, folder / "stars.parquet", preset="mock"))
 # %% [markdown]
 # ## Fit
 #
-# Without settings `fit` chooses everything: the box from the stars, the scales of the prior
-# from the evidence, the grid from a budget of time and memory. Here a coarse grid is set by
+# Without settings `fit` chooses everything: the box and the scales of the prior from the
+# stars, the grid from a budget of time and memory. Here a coarse grid is set by
 # hand, so that the fit takes seconds. A tenth of the stars is held out. `fit` writes the run
 # folder and opens it as a map.
 

@@ -92,6 +92,8 @@ def parse_cells(text: str) -> Cells:
     """
     nside, _, width = text.partition(",")
     try:
+        if width.replace(".", "").strip().isdigit():
+            raise ValueError("the width of bins needs a unit")
         return Cells(nside=int(nside), width=parsecs(width))
     except ValueError as error:
         raise InputError(

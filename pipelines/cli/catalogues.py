@@ -170,8 +170,6 @@ def fetch(
     \b
     dustmap fetch --registry maps.toml
     dustmap fetch near --registry https://example.org/maps.toml -o near.zarr
-
-    An interrupted download goes on with the same command.
     """
     from pipelines.storage.fetching import fetch as run
     from pipelines.storage.fetching import read_registry

@@ -68,7 +68,7 @@ class RunMap(Answers):
 
     @property
     def has_samples(self) -> bool:
-        return True
+        return len(self.run.posterior.samples) > 0
 
     @property
     def box(self) -> Box:

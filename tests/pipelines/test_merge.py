@@ -127,7 +127,18 @@ def test_cells_are_pixels_times_bins_whatever_the_order_of_the_rows() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["256", "256,", "100,5", "0,5", "8,0", "8,-5pc", "8,1.2.3pc", "8,5mag", "a,b"],
+    [
+        "256",
+        "256,",
+        "100,5",
+        "0,5",
+        "8,0",
+        "8,-5pc",
+        "8,1.2.3pc",
+        "8,5mag",
+        "8,40",
+        "a,b",
+    ],
 )
 def test_malformed_cells_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="expected NSIDE,WIDTH"):
