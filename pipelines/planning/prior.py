@@ -1,9 +1,9 @@
-r"""The scales of the prior: from moments, then learnt from stars, then from a map.
+r"""The prior: scales from moments, then from stars, then octaves from a map.
 
 Moments give a start. Some thousand stars spread over the box give lengthscale, standard
 deviation, mean density and scale height (:mod:`dustmap.inference.scales.learning`), the
-lengthscale to a factor of 1.5; the power of the density by wavelength in a first map of
-all stars gives it better (:mod:`dustmap.inference.scales.band_power`).
+lengthscale to a factor of 1.5. The power of the density by wavelength in a first map of
+all stars gives amplitudes of octaves (:mod:`dustmap.inference.scales.band_power`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from pipelines.catalog.presets import list_presets, load_preset
-from pipelines.catalog.schema import read_stars, read_table, write_stars
+from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
 from pipelines.cli import main
 from pipelines.config import FitConfig, SimulateConfig
 from pipelines.cubes.cube import truth_extinction

@@ -35,9 +35,10 @@ from dustmap.mixture import LONGEST, OctaveMatern, mixture, octaves, share
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import TorusModes
 
-# Bands of which a smaller part of the numbers is determined, or fewer numbers, are left
-# out: the mode of a log-normal density is too smooth there.
-_LEAST_PART, _LEAST = 0.2, 10.0
+# Bands of which a smaller part of the numbers is determined have too little power: the
+# mode of a log-normal density is too smooth there. They count down to the second part,
+# and with at least so many numbers, where they nevertheless have more than the prior.
+_LEAST_PART, _LEAST_OF_MORE, _LEAST = 0.2, 0.02, 10.0
 # Relative error of a band's power and noise that the tangent of a log-normal density
 # leaves: on simulated fields of another slope up to a fifth in octaves of which a
 # quarter of the numbers is determined, and a twentieth in the others.
@@ -101,9 +102,11 @@ def band_powers(
         parts = (counts, mean.cpu() ** 2, *determined.cpu())
         sums = [float(part[inside].to(torch.float64).sum()) for part in parts]
         count, power, trace, square = sums
-        if square < max(_LEAST, _LEAST_PART * count):
+        if square < max(_LEAST, _LEAST_OF_MORE * count):
             continue
         degrees, noise = trace**2 / square, trace / square - 1
+        if square < _LEAST_PART * count and power / square - noise < 1:
+            continue
         longest = 2 * math.pi * scale / 2.0**number
         found.append(
             BandPower(
