@@ -22,7 +22,6 @@ from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Radial
 from dustmap.linalg.operator import LinearOperator
-from dustmap.mixture import OctaveMatern
 from dustmap.projection import Interpolation, projection
 from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import band_covariance, shortest_time
@@ -168,8 +167,7 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
     """
     scale = kernel.lengthscale.detach().expand(len(spacing))
     cells = float((scale / torch.tensor(spacing, dtype=torch.float64)).min())
-    bent = isinstance(kernel, OctaveMatern)
-    if kernel.smoothness is None or bent or cells <= _MOST_CELLS:
+    if kernel.smoothness is None or cells <= _MOST_CELLS:
         return kernel
     shorter = _MOST_CELLS / cells
     return kernel.with_parameters(

@@ -55,7 +55,6 @@ from torch import Tensor
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS, Radial
 from dustmap.linalg.compiled_tasks import compiled
-from dustmap.mixture import OctaveMatern
 from dustmap.whitening.bands import band_covariance
 
 # Axes of the table of ``I``: least and largest value, and how many there are. It is
@@ -149,8 +148,6 @@ class Remainder:
         [pc]; of an anisotropic covariance the geometric mean.
     variance
         σ² of ln ρ.
-    amplitudes
-        Of octaves of scale (`OctaveMatern`), if it has them.
     cuts
         √t of every grid, the coarsest first [pc].
     cell
@@ -161,7 +158,6 @@ class Remainder:
     lengthscale: float
     variance: float
     cuts: tuple[float, ...]
-    amplitudes: tuple[float, ...] = ()
     cell: float = 0.0
 
     @classmethod
@@ -172,7 +168,6 @@ class Remainder:
             kernel=kernel,
             lengthscale=float(scale.log().mean().exp()),
             variance=float(prior.variance),
-            amplitudes=prior.amplitudes if isinstance(prior, OctaveMatern) else (),
             cuts=tuple(CUT * max(grid.spacing) for grid in grids),
         )
 
@@ -182,8 +177,6 @@ class Remainder:
         """Return the covariance of ρ over its mean at distances in √t of a grid."""
         scaled = self.cuts[level] / self.lengthscale
         prior = KERNELS[self.kernel](lengthscale=1.0, variance=self.variance)
-        if self.amplitudes:
-            prior = OctaveMatern(matern=prior, amplitudes=self.amplitudes)
         return band_covariance(prior, 0.0, scaled**2, scaled * distance).expm1()
 
     @property

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from dustmap.checkpoint import State
 from dustmap.inference.scales.band_power import BandPower
 from dustmap.residual.vecchia import Vecchia
@@ -15,12 +13,13 @@ from pipelines.config import FitConfig
 from pipelines.fit.announcing import announce
 from pipelines.fit.context import Context
 from pipelines.fit.judging import seconds_to_judge
+from pipelines.fit.prior import replanned
 from pipelines.fit.shared_noise import correlation_of
 from pipelines.fit.state import FitState
 from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
-from pipelines.planning.prior import bent_prior
+from pipelines.planning.prior import revised_prior
 
 # Part of the time left before a first map that the rest of the fit needs.
 _AFTER_FIRST = 0.7
@@ -33,27 +32,28 @@ _SECOND_SAMPLES, _MERIT_SAMPLES = 8, 1_000
 def first_map(state: FitState, at: Context) -> FitState:
     """Infer a map with independent noise, whose residuals neighbouring stars may share.
 
-    Its power by wavelength sets the amplitudes of the prior's octaves.
+    Where its power by wavelength calls for other scales there is another one.
     """
     announce(state, at)
     if not at.config.shares_noise:
         return state
-    plan, _ = state.planned
-    result = _infer(state, at, plan, first_settings(at.config), rough=True)
-    if result.facts["out_of_time"]:
-        say("note: the first map ended early, as budget.minutes calls for")
-    # Neighbours may share what this map left to a common noise.
-    state = replace(state, result=replace(result, plan=plan))
-    bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
-    found = bent_prior(plan, bands, state.learning, at.config)
-    if found is None:
-        return state
-    bent, learning = found
-    say(
-        "the first map's power by wavelength bends the prior (its log evidence gains "
-        f"{learning['octaves']['gain']:.0f} nats): std {bent.std:.3g} of ln density"
-    )
-    return replace(state, plan=bent, learning=learning)
+    while True:
+        plan, _ = state.planned
+        result = _infer(state, at, plan, first_settings(at.config), rough=True)
+        if result.facts["out_of_time"]:
+            say("note: the first map ended early, as budget.minutes calls for")
+        bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
+        found = revised_prior(plan, bands, state.learning, at.config)
+        if found is None:
+            # Neighbours may share what this map left to a common noise.
+            return replace(state, result=replace(result, plan=plan))
+        scales, learning = found
+        say(
+            "the first map calls for other scales (its log evidence gains "
+            f"{learning['revisions'][-1]['gain']:.0f} nats); another follows:"
+        )
+        state = at.save(replanned(state, at, scales, learning), ended=False)
+        announce(state, at)
 
 
 def second_map(state: FitState, at: Context) -> FitState:
@@ -142,7 +142,7 @@ def _infer(
             group=at.team,
             teams=at.teams,
             correlation=correlation,
-            start=_start(state, plan),
+            start=None if state.result is None else state.result.mean,
             rough=rough,
             time_left=lambda: seconds_left(later),
         )
@@ -152,14 +152,6 @@ def _infer(
             if not resumed or isinstance(error, InputError):
                 raise
             raise InputError(f"{at.last}: {error}") from error
-
-
-def _start(state: FitState, plan: Plan) -> Tensor | None:
-    """Return the last map's mode if it has the plan's prior."""
-    last = state.result
-    if last is None or last.plan.amplitudes != plan.amplitudes:
-        return None
-    return last.mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,9 +40,10 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     say("learning what neighbouring stars share beyond the map")
 
     def learnt() -> bytes:
-        posterior, prior = posterior_of(result, at.config), state.planned[0]
-        known = (posterior, result.plan, prior.build_kernel(), *_stars_of(at))
-        return residual_bytes(learn_remainder(*known))
+        field = learn_remainder(
+            posterior_of(result, at.config), result.plan, *_stars_of(at)
+        )
+        return residual_bytes(field)
 
     return replace(state, residual=at.group.from_first(learnt))
 

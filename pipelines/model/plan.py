@@ -13,7 +13,6 @@ from pydantic import Field, TypeAdapter
 from dustmap.grid import Grid
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS, Radial
-from dustmap.mixture import OctaveMatern
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori
@@ -63,9 +62,8 @@ class Plan:
     [bytes] beyond which W is recomputed in every product instead of kept, ``degrees``
     of freedom of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the
     shortest scale that a grid carries in its spacings (0 if it carries the whole
-    prior), ``amplitudes`` of octaves of scale (`OctaveMatern`; without any the prior is
-    a Matérn covariance), ``mean`` of the density (of a lognormal one the median)
-    [mag/pc], ``subgrid_share`` of the unresolved variance that is left to each star;
+    prior), ``mean`` of the density (of a lognormal one the median) [mag/pc],
+    ``subgrid_share`` of the unresolved variance that is left to each star;
     ``notes`` say in words what was chosen and why.
     """
 
@@ -82,7 +80,6 @@ class Plan:
     subgrid_share: float = 1.0
     refinement: int = 1
     cut: float = 0.0
-    amplitudes: tuple[float, ...] = ()
     interpolation: Interpolation = "linear"
     ray_step: float = 0.5
     subgrid_noise: bool = True
@@ -153,12 +150,9 @@ class Plan:
 
     def build_kernel(self) -> Radial:
         """The prior covariance."""
-        kernel = KERNELS[self.kernel](
+        return KERNELS[self.kernel](
             lengthscale=list(self.lengthscale), variance=self.std**2
         )
-        if not self.amplitudes:
-            return kernel
-        return OctaveMatern(matern=kernel, amplitudes=self.amplitudes)
 
 
 @cache

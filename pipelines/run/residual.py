@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues, Stack
 from dustmap.grid import Grid
-from dustmap.kernels import KERNELS, Radial
+from dustmap.kernels import KERNELS
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from dustmap.residual.covariance import Rays, Remainder, rays_to
@@ -37,12 +37,11 @@ _CONSTANTS = ("nugget", "outliers", "stretch", "tails")
 def learn_remainder(
     posterior: Posterior,
     plan: Plan,
-    prior: Radial,
     stars: Stars,
     validation: int,
     generator: torch.Generator,
 ) -> ResidualField:
-    """Learn the covariance of what the grids of a map leave of a prior, about its mean.
+    """Learn the covariance of what the grids of a map leave out, about its mean.
 
     The map has not seen the last stars, ``validation`` in number: α and the noise are
     learnt on them, and then they are neighbours like the fitted ones. The generator
@@ -65,7 +64,7 @@ def learn_remainder(
         _validation(stars, validation, generator),
         placing=(density * errors) ** 2,
         cube=_cube(posterior, plan, least),
-        remainder=Remainder.of(plan.kernel, prior, plan.grids),
+        remainder=Remainder.of(plan.kernel, plan.build_kernel(), plan.grids),
     )
 
 
@@ -147,7 +146,6 @@ def residual_bytes(field: ResidualField) -> bytes:
     tensors["grids"] = torch.tensor(places, dtype=torch.float64)
     numbers = list(KERNELS).index(left.kernel), left.lengthscale, left.variance
     tensors["remainder"] = torch.tensor([*numbers, *left.cuts], dtype=torch.float64)
-    tensors["amplitudes"] = torch.tensor(left.amplitudes, dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
     return save(tensors)
 
@@ -161,8 +159,7 @@ def residual_from(data: bytes) -> ResidualField:
         If they are of an earlier version.
     """
     tensors = {name: value.to(torch.float64) for name, value in load(data).items()}
-    missing = {*_OF_RAYS, *_TENSORS, "cube", "grids", "remainder", "amplitudes"}
-    missing -= set(tensors)
+    missing = {*_OF_RAYS, *_TENSORS, "cube", "grids", "remainder"} - set(tensors)
     if missing:
         raise InputError(
             f"the residual of neighbouring stars lacks {', '.join(sorted(missing))}: "
@@ -183,7 +180,6 @@ def residual_from(data: bytes) -> ResidualField:
             lengthscale=lengthscale,
             variance=variance,
             cuts=tuple(cuts),
-            amplitudes=tuple(tensors["amplitudes"].tolist()),
         ),
         residuals=tensors["residuals"],
         **{name: tensors[name] for name in _TENSORS},

@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-import scipy.integrate
 import torch
 from reference import Covariance
 
@@ -22,7 +21,6 @@ from dustmap.kernels import (
     Radial,
     SquaredExponential,
 )
-from dustmap.mixture import OctaveMatern
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.testing import check_kernel
@@ -49,10 +47,8 @@ def concrete(base):
 
 
 def ours():
-    """Without `OctaveMatern`, whose bands are tested, and not its sums over images."""
-    found = {k for k in concrete(Radial) if k.__module__.startswith("dustmap.")}
     return sorted(
-        found - {OctaveMatern},
+        {k for k in concrete(Radial) if k.__module__.startswith("dustmap.")},
         key=lambda kind: kind.__name__,
     )
 
@@ -178,44 +174,3 @@ def test_a_new_kernel_is_one_class_and_one_entry(monkeypatch, generator):
     )
     assert result.converged
     assert float((result.prediction - y).abs().mean()) < 0.02
-
-
-@pytest.mark.parametrize(("matern", "nu"), [(Matern12, 0.5), (Matern32, 1.5)])
-def test_octaves_of_scale_have_their_amplitudes(matern, nu):
-    amplitudes = (0.2, 3.0, 1.0, 0.5)
-    kernel = OctaveMatern(
-        matern=matern(lengthscale=2.0, variance=1.7), amplitudes=amplitudes
-    )
-    edges = [np.inf, 1 / 4, 1 / 16, 1 / 64, 0.0]  # in (4 lengthscales)²
-
-    def integral(r):
-        """Of the mixture over times of the textbook, octave by octave."""
-
-        def density(tau):
-            return tau ** (nu - 1) * np.exp(-2 * nu * tau - r**2 / 64 / tau)
-
-        return sum(
-            a * scipy.integrate.quad(density, low, high, epsabs=0, epsrel=1e-9)[0]
-            for a, low, high in zip(amplitudes, edges[1:], edges[:-1], strict=True)
-        )
-
-    for r in (0.3, 1.0, 2.5):
-        lag = torch.tensor([[2.0 * r, 0.0]], dtype=torch.float64)
-        expected = 1.7 * integral(r) / integral(0.0)
-        assert float(kernel(lag)) == pytest.approx(expected, rel=1e-5)
-    even = OctaveMatern(matern=kernel.matern, amplitudes=(2.0,) * 5)
-    longer = kernel.matern.with_parameters({"lengthscale": torch.tensor(8.0)})
-    assert float(even(lag)) == pytest.approx(float(longer(lag)), rel=1e-9)
-    louder = kernel.with_parameters({"variance": torch.tensor(3.4)})
-    assert float(louder(lag)) == pytest.approx(2 * float(kernel(lag)))
-
-
-@pytest.mark.parametrize("amplitudes", [(), (1.0, 0.0), (1.0, -2.0)])
-def test_amplitudes_are_positive(amplitudes):
-    with pytest.raises(ValueError, match="positive"):
-        OctaveMatern(matern=Matern12(lengthscale=1.0), amplitudes=amplitudes)
-
-
-def test_only_matern_covariances_have_octaves():
-    with pytest.raises(ValueError, match="Matérn"):
-        OctaveMatern(matern=SquaredExponential(lengthscale=1.0), amplitudes=(1.0,))

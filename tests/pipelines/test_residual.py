@@ -366,8 +366,7 @@ def test_the_covariance_is_learnt_on_held_out_stars_in_random_order(
 
     monkeypatch.setattr("pipelines.run.residual.learn_residual", learn)
     stars, generator = sky(250, 5)[0], torch.Generator().manual_seed(0)
-    kernel = run.plan.build_kernel()
-    learn_remainder(run.posterior, run.plan, kernel, stars, 100, generator)
+    learn_remainder(run.posterior, run.plan, stars, 100, generator)
     (held,) = asked
     assert sorted(held) == list(range(150, 250)) and held != sorted(held)
 

@@ -54,10 +54,10 @@ class FullBatchResult:
     the weights and ν of the Student-T distribution (``None`` if the noise is normal);
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
     learnt, ``share_settled`` says whether it converged inside the trial range. If
-    ``out_of_time``, the steps to the mode ended early, or samples are missing or
-    not refined. With probes, ``determined`` estimates the diagonals of
-    ``G = 1 − Λ⁻¹`` and ``G²`` for the latent numbers (Fourier modes of ε where the
-    model has them), to be summed over large groups of them.
+    ``out_of_time``, the steps to the mode ended early, or samples are missing or not
+    refined. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
+    (Fourier modes of ε where the model has them), if there were probes: sums of
+    many of them are accurate.
     """
 
     mean: Float[Tensor, " p"]
@@ -74,7 +74,7 @@ class FullBatchResult:
     subgrid_share: float = 1.0
     share_settled: bool = True
     out_of_time: bool = False
-    determined: Float[Tensor, "2 l"] | None = None
+    determined: Float[Tensor, " l"] | None = None
 
 
 def infer(
@@ -242,11 +242,8 @@ def _linear_samples(
     return replace(done, value=mean + done.value)
 
 
-def _determined(fit: Fit, mode: Mode) -> Float[Tensor, "2 p"] | None:
-    """Estimate the diagonals of ``G`` and ``G²`` at the mode (Hutchinson).
-
-    ``G = 1 − Λ⁻¹``; the estimates are means of ``ξ (G ξ)`` and ``(G ξ)²`` over probes.
-    """
+def _determined(fit: Fit, mode: Mode) -> Float[Tensor, " p"] | None:
+    """Estimate ``(1 − Λ⁻¹)_ii`` at the mode by ``ξ (ξ − Λ⁻¹ ξ)`` (Hutchinson)."""
     model, count = fit.model, fit.settings.probes
     if not count or model.linear or fit.out_of_time:
         return None
@@ -260,8 +257,7 @@ def _determined(fit: Fit, mode: Mode) -> Float[Tensor, "2 p"] | None:
         on_step=functools.partial(fit.on_step, "spectrum"),
     )
     require_finite("probes of the spectrum", residual=solved.residual)
-    found = probe - solved.value
-    return torch.stack([(probe * found).mean(dim=0), (found**2).mean(dim=0)])
+    return (probe * (probe - solved.value)).mean(dim=0)
 
 
 def _check(

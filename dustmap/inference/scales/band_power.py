@@ -1,21 +1,17 @@
-r"""The field's power spectrum as observations determine it, by octaves of wavenumber.
+r"""The field's power spectrum as observations tell it, by octaves of wavenumber.
 
-White noise :math:`\epsilon` in Fourier space has modes of all wavenumbers. With the
-posterior covariance S and :math:`G = 1 - S` the posterior mean m of a linear model has
-the covariance :math:`G a G + G - G^2` if the power of the field is a times that of the
-prior. Summed over the :math:`p_b` numbers of a band b of wavenumbers, and neglecting
-what G mixes of different bands,
+White noise :math:`\epsilon` in Fourier space has modes of all wavenumbers q, and the
+amplitude :math:`\alpha_b` of the prior's power in a band b is where the evidence of
+Laplace's approximation is stationary (MacKay 1992, Neural Comput. 4, 415),
 
 .. math::
-   \frac{|m_b|^2}{\operatorname{tr}_b G^2} \approx a_b + s_b , \qquad
-   s_b = \frac{\operatorname{tr}_b G}{\operatorname{tr}_b G^2} - 1 ,
+   \alpha_b = \frac{|m_b|^2}{\gamma_b} , \qquad
+   \gamma_b = p_b - \operatorname{tr} S_b ,
 
-which estimates :math:`a_b` from one posterior, whatever its prior: the quadratic
-estimator of maximum likelihood (Tegmark 1997, Phys. Rev. D 55, 5895). Its standard
-error is that of :math:`N_b = (\operatorname{tr}_b G)^2 / \operatorname{tr}_b G^2`
-squares, :math:`(a_b + s_b) \sqrt{2 / N_b}`. A band far from one says that the prior has
-too little or too much power at these lengths. Of a log-normal density G is that of the
-tangent at the mode.
+with the posterior's mean :math:`m_b` and covariance :math:`S_b` of the band's
+:math:`p_b` numbers. :math:`\gamma_b` counts those that observations determine, and
+:math:`\alpha_b` has the relative error :math:`\sqrt{2/\gamma_b}`. A band far from
+one says that the prior has too little or too much power at these lengths.
 """
 
 from __future__ import annotations
@@ -31,37 +27,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.kernels import Kernel, Radial
-from dustmap.mixture import LONGEST, OctaveMatern, mixture, octaves, share
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import TorusModes
 
-# Bands of which a smaller part of the numbers is determined have too little power: the
-# mode of a log-normal density is too smooth there. They count down to the second part,
-# and with at least so many numbers, where they nevertheless have more than the prior.
-_LEAST_PART, _LEAST_OF_MORE, _LEAST = 0.2, 0.02, 10.0
-# Relative error of a band's power and noise that the tangent of a log-normal density
-# leaves: on simulated fields of another slope up to a fifth in octaves of which a
-# quarter of the numbers is determined, and a twentieth in the others.
-_TANGENT = 0.15
-# Prior standard deviations of the logarithm of the first octave's amplitude, and of its
-# change from one octave to the next.
-_LEVEL, _WALK = 2.0, 1.0
-# Wavenumbers that cut an octave in equal numbers of modes, over its least one.
-_INSIDE = (1 + 7 * np.array([1, 3, 5]) / 6) ** (1 / 3)
+# Bands tell nothing that have a smaller part of their numbers determined (solves are
+# as exact as that), or fewer of them.
+_LEAST_PART, _LEAST = 0.02, 10.0
+# Logarithms of factors on scales that are tried, at most.
+_FURTHEST = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandPower:
     r"""An octave of wavelengths :math:`2\pi/q` [length of the grid].
 
-    ``ratio`` estimates the power :math:`a_b` over that of the prior, with the standard
-    ``error``; ``determined`` is :math:`N_b` and ``noise`` :math:`s_b`.
+    ``determined`` is :math:`\gamma_b`, ``ratio`` the power over that of the prior and
+    ``error`` its standard error.
     """
 
     longest: float
     shortest: float
     determined: float
-    noise: float
     ratio: float
     error: float
 
@@ -77,9 +63,9 @@ class Slope:
 def band_powers(
     whitening: GridWhitening,
     mean: Float[Tensor, " p"],
-    determined: Float[Tensor, "2 p"],
+    determined: Float[Tensor, " p"],
 ) -> list[BandPower]:
-    """Return the bands that observations determine, the longest wavelengths first.
+    """Bands that observations tell something of, from the longest wavelengths on.
 
     Parameters
     ----------
@@ -88,7 +74,7 @@ def band_powers(
     mean
         Posterior mean, or mode, of ε.
     determined
-        Diagonals of G and G²
+        How much of each number observations determine, on average over probes
         (:attr:`dustmap.inference.full_batch.FullBatchResult.determined`).
     """
     scale = _lengthscale(whitening.kernel)
@@ -99,130 +85,71 @@ def band_powers(
     # The mean over a torus has no wavelength.
     for number in band[torch.isfinite(band)].unique().tolist():
         inside = band == number
-        parts = (counts, mean.cpu() ** 2, *determined.cpu())
+        parts = (counts, mean.cpu() ** 2, determined.cpu())
         sums = [float(part[inside].to(torch.float64).sum()) for part in parts]
-        count, power, trace, square = sums
-        if square < max(_LEAST, _LEAST_OF_MORE * count):
-            continue
-        degrees, noise = trace**2 / square, trace / square - 1
-        if square < _LEAST_PART * count and power / square - noise < 1:
-            continue
-        longest = 2 * math.pi * scale / 2.0**number
-        found.append(
-            BandPower(
-                longest=longest,
-                shortest=longest / 2,
-                determined=degrees,
-                noise=noise,
-                ratio=power / square - noise,
-                error=power / square * math.sqrt(2 / degrees),
-            )
-        )
-    return found
+        found.append(_band(*sums, longest=2 * math.pi * scale / 2.0**number))
+    return [one for one in found if one is not None]
 
 
 def spectral_slope(kernel: Radial, bands: Sequence[BandPower]) -> Slope | None:
-    """Return that of the power in three dimensions; ``None`` of fewer than two bands.
+    """That of the power in three dimensions; ``None`` of fewer than two bands.
 
-    Least squares of ln P against ln q, of bands with some power that are shorter than
-    the turn of the prior's spectrum at one over its lengthscale.
+    Least squares of ln P against ln q, of bands that are shorter than the turn of the
+    prior's spectrum at one over its lengthscale.
     """
     if kernel.smoothness is None:
         return None
     scale = _lengthscale(kernel)
-    turn = 2 * math.pi * scale * 1.01
-    used = [band for band in bands if band.longest <= turn and band.ratio > 0]
+    used = [band for band in bands if band.longest <= 2 * math.pi * scale * 1.01]
     if len(used) < 2:
         return None
-    middle = [math.sqrt(band.longest * band.shortest) for band in used]
-    waves = 2 * math.pi / np.array(middle)
-    ratio, error = (
-        np.array([getattr(band, name) for band in used]) for name in ("ratio", "error")
-    )
-    weights = (ratio / error) ** 2
-    y = np.log(_power(kernel, scale * waves, 0.0, math.inf) * ratio)
-    x = np.log(waves) - np.average(np.log(waves), weights=weights)
-    information = float(weights @ x**2)
-    exponent = float(weights @ (x * y)) / information
+    waves, determined, ratio = _columns(used)
+    y = _log_spectrum(kernel, waves, scale) + np.log(ratio)
+    x = np.log(waves) - np.average(np.log(waves), weights=determined)
+    information = float(determined / 2 @ x**2)
+    exponent = float(determined / 2 @ (x * y)) / information
     return Slope(exponent=exponent, error=information**-0.5)
 
 
-def fitted_octaves(
-    kernel: Radial, bands: Sequence[BandPower]
-) -> tuple[OctaveMatern, list[float], float]:
-    r"""Return a covariance whose octaves suit the bands, their errors, and the gain.
+def fitted_scales(
+    kernel: Radial, bands: Sequence[BandPower], errors: tuple[float, float]
+) -> tuple[float, float, float]:
+    r"""Factors on lengthscale and std that suit the bands, and the gain [nats].
 
-    The amplitudes :math:`a_j` of `OctaveMatern` maximise
-
-    .. math::
-
-        -\frac12 \sum_b N_b \left(\ln (r_b + s_b)
-            + \frac{a_b + s_b}{r_b + s_b}\right)
-        - \frac{\theta_0^2}{2 s_0^2}
-        - \sum_j \frac{(\theta_{j+1} - \theta_j)^2}{2 s^2} , \qquad
-        \theta_j = \ln \frac{a_j}{a_j^0} ,
-
-    with the power :math:`r_b` over that of the kernel, averaged over the modes of a
-    band, and the :math:`a_j^0` with which octaves have the variances of the kernel: its
-    spectrum, bent by a random walk from octave to octave. Errors are the standard
-    errors of :math:`\theta_j`; the gain is that of the maximum [nats].
-
-    Raises
-    ------
-    ValueError
-        If the kernel is no Matérn covariance.
+    They maximise :math:`-\frac12 \sum_b \gamma_b (\ln a_b + \alpha_b / a_b)`, where
+    :math:`a_b` is the prior's power over that of the kernel, with normal priors of the
+    factors' logarithms with these standard ``errors``.
     """
-    smoothness = kernel.smoothness
-    if smoothness is None or isinstance(kernel, OctaveMatern):
-        raise ValueError(f"a {kernel.title} covariance has no octaves to bend")
-    scale = LONGEST * _lengthscale(kernel)
-    shortest = min(band.shortest for band in bands)
-    count = max(math.ceil(math.log2(2 * math.pi * scale / shortest)) + 1, 3)
-    ends = np.array(octaves(count))
-    own = np.array([share(smoothness, *pair) for pair in ends])
-    before = np.array([share(smoothness, *pair) for pair in LONGEST**2 * ends])
-    # Every octave's part of the kernel's power, at wavenumbers in every band.
-    waves = np.array([2 * math.pi * scale / band.longest * _INSIDE for band in bands])
-    unit = type(kernel)(lengthscale=1.0)
-    power = _power(unit, waves / LONGEST, 0.0, math.inf) / LONGEST**3
-    parts = np.stack([_power(unit, waves, *pair) for pair in ends])
-    parts = (before / own)[:, None] * (parts / power).mean(axis=2)
-    determined, noise, ratio = (
-        np.array([getattr(band, name) for band in bands])
-        for name in ("determined", "noise", "ratio")
-    )
-    determined = 1 / (1 / determined + _TANGENT**2 / 2)
-    walk = np.diff(np.eye(count), axis=0) / _WALK
-    precision = walk.T @ walk
-    precision[0, 0] += _LEVEL**-2
+    scale = _lengthscale(kernel)
+    waves, determined, ratio = _columns(bands)
+    before = _log_spectrum(kernel, waves, scale)
 
-    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        power = np.exp(theta) @ parts + noise
-        pull = determined * (1 - (ratio + noise) / power) / power
-        slope = np.exp(theta) * (parts @ pull) + 2 * precision @ theta
-        data = float(determined @ (np.log(power) + (ratio + noise) / power))
-        return data / 2 + float(theta @ precision @ theta) / 2, slope / 2
+    def loss(theta: np.ndarray) -> float:
+        stretched = _log_spectrum(kernel, waves, scale * math.exp(theta[0]))
+        power = stretched - before + 2 * theta[1]
+        data = float(determined @ (power + ratio * np.exp(-power)))
+        return (data + float(np.sum((theta / errors) ** 2))) / 2
 
-    found = scipy.optimize.minimize(loss, np.zeros(count), jac=True)
-    shares = np.exp(found.x)[:, None] * parts
-    shares /= shares.sum(axis=0) + noise
-    information = (shares * determined / 2) @ shares.T + precision
-    variances = np.exp(found.x) * before
-    matern = kernel.with_parameters({"variance": kernel.variance * variances.sum()})
-    errors = np.sqrt(np.diag(np.linalg.inv(information))).tolist()
-    bent = OctaveMatern(matern=matern, amplitudes=(variances / own).tolist())
-    same = np.log1p(noise) + (ratio + noise) / (1 + noise)
-    gain = float(determined @ same) / 2 - float(found.fun)
-    return bent, errors, gain
+    start = np.zeros(2)
+    found = scipy.optimize.minimize(loss, start, bounds=[(-_FURTHEST, _FURTHEST)] * 2)
+    lengthscale, std = np.exp(found.x).tolist()
+    return lengthscale, std, loss(start) - float(found.fun)
 
 
-def _power(
-    kernel: Radial, waves: np.ndarray, shortest: float, longest: float
-) -> np.ndarray:
-    """Return the power in three dimensions of a band of times, up to a constant."""
-    times, weights = mixture(kernel, shortest, longest, 1.0)
-    decay = np.exp(-times * waves[..., None] ** 2)
-    return float(kernel.variance) * decay @ (weights * times**1.5)
+def _columns(bands: Sequence[BandPower]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Wavenumbers at the middle, determined numbers and ratios."""
+    middle = [math.sqrt(band.longest * band.shortest) for band in bands]
+    determined = np.array([band.determined for band in bands])
+    ratio = np.array([band.ratio for band in bands])
+    return 2 * math.pi / np.array(middle), determined, ratio
+
+
+def _log_spectrum(kernel: Radial, waves: np.ndarray, scale: float) -> np.ndarray:
+    """Of a Matérn covariance in three dimensions, up to a constant."""
+    if kernel.smoothness is None:
+        raise ValueError(f"a {kernel.title} covariance has no power law")
+    twice = 2 * kernel.smoothness
+    return 3 * np.log(scale) - (twice + 3) / 2 * np.log(twice + (waves * scale) ** 2)
 
 
 def _lengthscale(kernel: Kernel) -> float:
@@ -243,3 +170,19 @@ def _numbers(modes: TorusModes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"
     # Real and imaginary parts lie beside each other.
     waves, counts = (x.flatten().repeat_interleave(2) for x in (total.sqrt(), counts))
     return waves, counts
+
+
+def _band(
+    count: float, power: float, determined: float, *, longest: float
+) -> BandPower | None:
+    """An octave, if it tells something."""
+    if determined < max(_LEAST, _LEAST_PART * count):
+        return None
+    ratio = power / determined
+    return BandPower(
+        longest=longest,
+        shortest=longest / 2,
+        determined=determined,
+        ratio=ratio,
+        error=ratio * math.sqrt(2 / determined),
+    )
