@@ -1,11 +1,11 @@
 r"""Rays, and the covariance of extinctions along neighbouring ones.
 
-The prior of the logarithm of the density has the covariance k. A grid of spacing h
-carries its band of times longer than :math:`t = (c h)^2`
-(:mod:`dustmap.whitening.bands`); the remainder :math:`k_{[0, t]}` multiplies the
-density by a log-normal factor of mean one, whose covariance is
-:math:`e^{k_{[0, t]}} - 1`. It is short against the rays and adds up along them. At an
-angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
+The logarithm of the density has the prior covariance k. A grid of spacing h carries the
+band of k at times longer than :math:`t = (c h)^2` (:mod:`dustmap.whitening.bands`); the
+remainder :math:`k_{[0, t]}` multiplies the density by a log-normal factor of mean one
+and covariance :math:`e^{k_{[0, t]}} - 1`. Its correlation length is short compared with
+the rays, so covariances are integrated along them. At an angle :math:`\theta`, with the
+densities :math:`\rho_n(s)` of `DensityCube`,
 
 .. math::
    C_{nm} = \alpha \sum_b \rho_n(s_b)\, \rho_m(s_b)\,
@@ -13,30 +13,31 @@ angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
    \kappa(b) = \int_{-\infty}^\infty
        \left(e^{k_{[0, t]}(\sqrt{b^2 + x^2})} - 1\right) dx ,
 
-over shells up to the shorter ray's end, with the t of the finest grid that holds the
-whole shell. :math:`\alpha` is one if the prior is right. Near its ends a ray sees less
-than this: the error is of the order of :math:`\sqrt t`. With the chord for b the
-covariance is positive definite on every shell.
+over shells up to the shorter ray's end, with the t of the finest grid that contains the
+whole shell. :math:`\alpha` is one if the prior is right. Near the ends of a ray this
+overestimates the covariance, with an error of the order of :math:`\sqrt t`. With b the
+chord the covariance is positive definite on every shell.
 
-Without a map the spectrum is free:
+Without a map the weights of several lengthscales are free:
 
 .. math::
    C_{nm} = g_n g_m \sum_j w_j \ell_j^2\, I(\theta, d_n / \ell_j, d_m / \ell_j),
    \qquad
    I(\theta, u, v) = \int_0^u\!\!\int_0^v e^{-|s e - t e'|}\,\mathrm dt\,\mathrm ds ,
 
-with the mean density g along each ray. ``I`` has no scale: one table serves every
+with the mean density g along each ray. ``I`` is scale-free: one table serves every
 lengthscale (`ray_table`).
 
-The relative density :math:`\delta` at a point and the extinction along a ray covary by
+The relative density :math:`\delta` at a point and the extinction along a ray have the
+covariance
 
 .. math::
    \alpha \sum_b \rho_n(s_b) [F(p, s_{b+1} - x) - F(p, s_b - x)], \qquad
    F(p, x) = \int_0^x \left(e^{k_{[0, t]}(\sqrt{p^2 + s^2})} - 1\right) ds ,
 
-over shells up to the ray's end, with the t of the shell that the point is in; ``p`` is
-the distance of the point from the ray's line and ``x`` that of its foot from the
-observer. ``F`` is odd in ``x``.
+over shells up to the ray's end, with the t of the shell that contains the point; ``p``
+is the distance of the point from the ray's line and ``x`` the distance of its foot from
+the observer. ``F`` is odd in ``x``.
 """
 
 from __future__ import annotations
@@ -58,25 +59,26 @@ from dustmap.linalg.compiled_tasks import compiled
 from dustmap.mixture import OctaveMatern
 from dustmap.whitening.bands import band_covariance
 
-# Axes of the table of ``I``: least and largest value, and how many there are. It is
-# entered at its ends where arguments are beyond.
+# Axes of the table of ``I``: least value, largest value and number of values. Arguments
+# beyond the table are clamped to its ends.
 _CHORDS, _LENGTHS = (1e-5, 2.0, 96), (3e-2, 3e3, 96)
 _DIFFERENCES = (0.0, 12.0, 20)
 # Beyond this argument the integral of a decay is complete.
 _DECAY = 40.0
-# Arguments of the tables of κ and F, in √t, and how many there are. Closer to its line
-# a point covaries no more, and further away by less than e^-25 of its variance.
+# Range and numbers of arguments of the tables of κ and F, in √t. Covariances are
+# constant below the range, and less than e^-25 of the variance above it.
 _REMAINDER, _IMPACT_COUNT, _DECAYS = (1e-4, 10.0), 1024, 256
-# Narrower cells, in √t, are points; averages are made at each so many of the distances.
+# Cells narrower than this, in √t, count as points; averages over cells are computed at
+# every fourth distance and interpolated.
 _NARROW, _SPARSE = 0.02, 4
-# √t of a grid, in its spacing: the shortest scale that it carries.
+# √t of a grid, the shortest scale that it carries, in units of its spacing.
 CUT = 0.6
-# Components of less than this part of the relative variance are left out.
+# Components below this fraction of the largest weight are omitted.
 _NEGLIGIBLE = 1e-9
-# Scales [pc] where no map gives them.
+# Lengthscales [pc] of the covariance without a map.
 FREE_SCALES = (5.0, 20.0, 60.0, 180.0)
-# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, or the profile. In place
-# of the density those with shells have the number of the grid at the end.
+# Columns of a ray, followed by e^(-d/ℓ) - 1 for every lengthscale, or by the profile.
+# With shells, the number of the grid at the ray's end replaces the density.
 _LENGTH, _DENSITY, LEVEL, _LOGARITHM, _FALLS = 3, 4, 4, 5, 6
 
 
@@ -93,8 +95,8 @@ class Rays:
     density
         Mean density along each ray [mag/pc].
     profile
-        Density in the shells of a `DensityCube` [mag/pc], whatever the length; ``None``
-        where only mean densities count.
+        Density in all shells of a `DensityCube` [mag/pc], also beyond the ray's end;
+        ``None`` if only mean densities are used.
     """
 
     directions: Float[Tensor, "*n 3"]
@@ -109,13 +111,13 @@ class Rays:
         return Rays(**{name: value[rows] for name, value in self._given().items()})
 
     def followed_by(self, other: Rays) -> Rays:
-        """These rays, then those."""
+        """Return these rays followed by the others."""
         others = other._given()
         both = self._given().items()
         return Rays(**{name: torch.cat([x, others[name]]) for name, x in both})
 
     def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
-        """``(a e, ln d)`` with ``a = stretch``: nearest rows are nearest rays."""
+        """Return ``(a e, ln d)`` with ``a = stretch``, to search for nearest rays."""
         logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
         return torch.cat([stretch * self.directions, logarithm], dim=-1)
 
@@ -127,7 +129,7 @@ class Rays:
 def rays_to(
     ends: Float[Tensor, "n 3"], extinction: Float[Tensor, " n"], least: float
 ) -> Rays:
-    """Rays from the observer to places [pc] where the map has these extinctions."""
+    """Return rays from the observer to places [pc] with the map's extinctions there."""
     lengths = torch.linalg.vector_norm(ends, dim=-1)
     safe = lengths.clamp_min(1e-9)
     return Rays(
@@ -144,17 +146,17 @@ class Remainder:
     Parameters
     ----------
     kernel
-        Its name in `KERNELS`.
+        Name in `KERNELS`.
     lengthscale
-        [pc]; of an anisotropic covariance the geometric mean.
+        [pc]; the geometric mean for an anisotropic covariance.
     variance
         σ² of ln ρ.
     amplitudes
-        Of octaves of scale (`OctaveMatern`), if it has them.
+        Amplitudes of octaves of scale (`OctaveMatern`), if any.
     cuts
         √t of every grid, the coarsest first [pc].
     cell
-        Width of the cells [pc] over which densities are averaged; 0 at points.
+        Width of the cells [pc] over which densities are averaged; 0 for points.
     """
 
     kernel: str
@@ -166,7 +168,7 @@ class Remainder:
 
     @classmethod
     def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> Remainder:
-        """Return what grids leave of a prior covariance."""
+        """Return the part of a prior covariance that the grids do not carry."""
         scale = prior.lengthscale.detach().double()
         return cls(
             kernel=kernel,
@@ -179,7 +181,7 @@ class Remainder:
     def relative(
         self, level: int, distance: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n"]:
-        """Return the covariance of ρ over its mean at distances in √t of a grid."""
+        """Return the covariance of ρ/ρ̄ at distances in units of √t of a grid."""
         scaled = self.cuts[level] / self.lengthscale
         prior = KERNELS[self.kernel](lengthscale=1.0, variance=self.variance)
         if self.amplitudes:
@@ -188,28 +190,28 @@ class Remainder:
 
     @property
     def variances(self) -> Float[np.ndarray, " g"]:
-        """Variance of ρ over its mean, in a cell or at a point, for every grid."""
+        """Variance of ρ/ρ̄, averaged over a cell or at a point, for every grid."""
         return _remainder_tables(self)[2]
 
     @property
     def lengths(self) -> Float[np.ndarray, " g"]:
-        """Integral of that covariance along a line over the variance [pc]."""
+        """Integral of the covariance along a line, divided by the variance [pc]."""
         return self.cuts * _remainder_tables(self)[3] / self.variances
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayCovariance:
-    """The covariance of extinctions; see the module.
+    """Covariance of extinctions; see the module.
 
     Parameters
     ----------
     weights
-        Variances w_j of the relative density; with a ``remainder`` α alone.
+        Variances w_j of the relative density; with a ``remainder`` only α.
     lengthscales
-        Its scales ℓ_j [pc].
+        Lengthscales ℓ_j [pc].
     remainder, edges, levels
-        The covariance below the grids, bounds of the shells along rays [pc], and the
-        number of the grid in each; ``None`` without a map.
+        Covariance below the grids, bounds of the shells along rays [pc], and number of
+        the grid in each shell; ``None`` without a map.
     """
 
     weights: Float[Tensor, " j"]
@@ -220,19 +222,19 @@ class RayCovariance:
 
     @property
     def components(self) -> int:
-        """How many weights there are."""
+        """Number of weights."""
         return len(self.lengthscales) if self.remainder is None else 1
 
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
-        """Scales and weights without negligible ones."""
+        """Lengthscales and weights of the components that are not negligible."""
         if self.remainder is not None:
             return np.empty(0), self.weights.numpy()
         used = (self.weights > _NEGLIGIBLE * self.weights.max()).numpy()
         return np.array(self.lengthscales)[used], self.weights.numpy()[used]
 
     def tables(self, *, points: bool = False) -> tuple[Any, ...]:
-        """Return the tables of the compiled functions, with ``points`` that of F."""
+        """Return the tables of the compiled functions, including F with ``points``."""
         scales, weights = self._used
         # The free spectrum has no shells.
         shells, impacts = np.zeros((5, 0)), np.zeros((2, 2))
@@ -273,15 +275,15 @@ class RayCovariance:
 def _remainder_tables(
     remainder: Remainder,
 ) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
-    """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid; their ln arguments.
+    """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid at ln arguments.
 
-    Also the variance of the relative density, and the integral of its covariance along
-    a line, for every grid. All lengths are in √t.
+    Also return, for every grid, the variance of the relative density and the integral
+    of its covariance along a line. All lengths are in √t.
     """
     ends = [math.log(end) for end in _REMAINDER]
     impacts = _axis(ends[0], ends[1], _IMPACT_COUNT)
     apart = _axis(ends[0], ends[1], _DECAYS)
-    # Panels that shorten towards the cusp of rough kernels at zero.
+    # Panels shrink towards zero, where rough kernels have a cusp.
     edges = torch.cat([torch.zeros(1).double(), apart.exp()])
     along, steps = _panels(edges[:-1], edges[1:], order=3)
     fine = _axis(math.log(_REMAINDER[0] / 10), math.log(2 * _REMAINDER[1]), 4_096)
@@ -289,7 +291,7 @@ def _remainder_tables(
     lines, halves, variances, totals = [], [], [], []
     for level, cut in enumerate(remainder.cuts):
         at_points = remainder.relative(level, torch.from_numpy(distance)).numpy()
-        # Of a cell and a point, and of two places in one cell.
+        # Covariances of a cell with a point, and of a cell with itself.
         with_point = _over_cells(at_points, distance, remainder.cell / cut)
         within = _over_cells(with_point, distance, remainder.cell / cut)
 
@@ -311,7 +313,7 @@ def _remainder_tables(
 def _over_cells(
     values: Float[np.ndarray, " r"], distance: Float[np.ndarray, " r"], cell: float
 ) -> Float[np.ndarray, " r"]:
-    r"""Average an isotropic covariance over one of its places, in a cell.
+    r"""Average an isotropic covariance over a cell around one of its two points.
 
     The cell counts as a Gaussian of equal second moments, :math:`s = w / \sqrt{12}`:
 
@@ -321,7 +323,7 @@ def _over_cells(
     width = cell / math.sqrt(12)
     if width < _NARROW:
         return values
-    # The limit at zero is that at the least distance.
+    # The value at zero is that at the least distance.
     r, u = distance[1::_SPARSE, None], distance[1:]
     steps = u * np.gradient(np.log(u))
     kernel = np.exp(-((r - u) ** 2) / (2 * width**2)) * -np.expm1(-2 * r * u / width**2)
@@ -333,23 +335,23 @@ def _over_cells(
 
 @compiled
 def _position(logarithm, start, step, size):
-    """Index and fraction of a logarithm in a regular table, whose ends extend."""
+    """Return the index and fraction of a logarithm in a regular table, clamped."""
     x = min(max((logarithm - start) / step, 0.0), size - 1 - 1e-9)
     return int(x), x - int(x)
 
 
 @compiled
 def _squared_chord(one, other):
-    """Squared distance of the tips of the two unit vectors."""
+    """Return the squared distance between the tips of two unit vectors."""
     x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
     return x * x + y * y + z * z
 
 
 @compiled
 def covariances(one, rows, columns, count, tables, found):
-    """Find those of one ray's extinction with the first ``count`` of ``rows``.
+    """Set ``found`` to covariances of one ray with the first ``count`` of ``rows``.
 
-    ``columns`` is the transpose, whose rows the shells' loops run along.
+    ``columns`` is the transpose of ``rows``, contiguous for the loops over rays.
     """
     if tables[5].shape[1]:
         _along(one, columns, count, tables, found)
@@ -360,7 +362,7 @@ def covariances(one, rows, columns, count, tables, found):
 
 @compiled
 def _along(one, columns, count, tables, found):
-    """Find those along rays: the same steps for all, so that they are vectors."""
+    """Find covariances by shells along rays; the loops over rays vectorise."""
     impacts, shells = tables[4], tables[5]
     lengths, first = columns[_LENGTH], _FALLS
     origin, last = impacts[0, 0], impacts.shape[1] - 1 - 1e-9
@@ -386,7 +388,7 @@ def _along(one, columns, count, tables, found):
 
 @compiled
 def _free(one, other, tables):
-    """Return that of two rays by the free spectrum."""
+    """Return the covariance of two rays by the free spectrum."""
     scales, weights = tables[0], tables[1]
     ratio, axes, logarithms = tables[2]
     if one[_LENGTH] > other[_LENGTH]:
@@ -415,7 +417,7 @@ def _free(one, other, tables):
 
 @compiled
 def _parallel(u, difference, falls):
-    """``I(0, u, u + difference)``; the series where cancellation would set in."""
+    """Return ``I(0, u, u + difference)``; a series where cancellation would set in."""
     longer = u + difference
     if longer < 1e-3:
         return u * longer - (longer**3 - difference**3 + u**3) / 6
@@ -424,7 +426,7 @@ def _parallel(u, difference, falls):
 
 @compiled
 def point_covariance(point, ray, tables):
-    """Return that of the relative density at a point with the extinction of a ray."""
+    """Return the covariance of the relative density at a point with an extinction."""
     (logarithms, halves, levels), shells = tables[3], tables[5]
     first, size = _FALLS, len(logarithms)
     square = _squared_chord(point, ray)
@@ -454,20 +456,20 @@ def point_covariance(point, ray, tables):
 
 @compiled
 def _decay(x, i, a, values, origin, step):
-    """Return ``F(p, x)`` with p between two rows of the table."""
+    """Return ``F(p, x)``, with p interpolated between two rows of the table."""
     along, smallest = abs(x), math.exp(origin)
     j, b = _position(math.log(max(along, smallest)), origin, step, values.shape[1])
     first = values[i, j] + b * (values[i, j + 1] - values[i, j])
     second = values[i + 1, j] + b * (values[i + 1, j + 1] - values[i + 1, j])
     value = first + a * (second - first)
-    # From zero to the least argument it is linear.
+    # F is linear from zero to the least argument.
     value *= min(along / smallest, 1.0)
     return value if x > 0 else -value
 
 
 @cache
 def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
-    r"""Tabulate ``I(θ, u, v) / I(0, u, v)`` to 0.5%; starts and steps of its axes.
+    r"""Tabulate ``I(θ, u, v) / I(0, u, v)`` to 0.5%; return starts and steps of axes.
 
     Parallel rays have a closed form with the kink at ``u = v``,
     :math:`I(0, u, v) = 2\min(u, v) - 1 + e^{-u} + e^{-v} - e^{-|u-v|}`; the axes are
@@ -483,7 +485,7 @@ def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
     lengths = _axis(math.log(_LENGTHS[0]), math.log(_LENGTHS[1]), _LENGTHS[2])
     differences = _axis(0.0, math.log1p(_DIFFERENCES[1]), _DIFFERENCES[2])
     u, delta = lengths.exp(), differences.expm1()
-    # The last chord is 2 exactly, where rounding may pass it.
+    # The last chord is exactly 2, which rounding may exceed.
     turns = 2 * (chords.exp() / 2).clamp(max=1).asin()
     ratio = torch.stack([_ratios(turn, u, delta) for turn in turns])
     axes = [(float(a[0]), float(a[1] - a[0])) for a in (chords, lengths, differences)]
@@ -497,9 +499,9 @@ def _axis(start: float, stop: float, count: int) -> Float[Tensor, " count"]:
 def _ratios(
     angle: Tensor, u: Float[Tensor, " lengths"], delta: Float[Tensor, " differences"]
 ) -> Float[Tensor, "lengths differences"]:
-    """One angle of the table."""
+    """Return the ratios of one angle of the table."""
     edges = torch.cat([u.new_zeros(1), u])
-    # Below the first length the integrand is 2 v to first order: one panel will do.
+    # Below the first length the integrand is 2 v to first order: one panel suffices.
     t, dt = _panels(edges[:-1], edges[1:], order=8)
     equal = 2 * (_across(angle, t, t) * dt).sum(1).cumsum(0)
     t, dt = _panels(u[:, None] + delta[:-1], u[:, None] + delta[1:], order=3)
@@ -511,13 +513,13 @@ def _ratios(
 
 
 def _across(angle: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """``H(u, v)``: one ray of length ``u`` integrated at the end of the other."""
+    """Return ``H(u, v)``, integrated along a ray of length ``u`` at the other's end."""
     apart, along = v * angle.sin(), v * angle.cos()
     return decay_integral(apart, u - along) + decay_integral(apart, along)
 
 
 def decay_integral(p: Tensor, x: Tensor) -> Tensor:
-    """``G(p, x)``, by Gauss' rule in ``τ`` where ``t = p sinh τ``."""
+    """Return ``G(p, x)`` by Gauss quadrature in ``τ``, with ``t = p sinh τ``."""
     end = torch.asinh(x.clamp(-_DECAY, _DECAY) / p)
     edges = torch.linspace(0, 1, 6).to(p)
     tau, weights = (x.reshape(-1) for x in _panels(edges[:-1], edges[1:], order=6))
@@ -526,7 +528,7 @@ def decay_integral(p: Tensor, x: Tensor) -> Tensor:
 
 
 def _panels(start: Tensor, end: Tensor, *, order: int) -> tuple[Tensor, Tensor]:
-    """Gauss' nodes and weights on intervals, along a new last axis."""
+    """Return Gauss nodes and weights of intervals, along a new last axis."""
     nodes, weights = (
         torch.from_numpy(x).to(start) for x in np.polynomial.legendre.leggauss(order)
     )
