@@ -38,9 +38,9 @@ from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import FEWEST, NoiseModel, Normal
 
-# Numbers of the probes' white noise, beyond those of all samples; the relative residual
-# and the iterations after which their solves end. Sums of some hundred determined
-# numbers were 2% to 15% short of those after 160 iterations.
+# First number of the probes' white noise, beyond those of all samples; the relative
+# residual and the number of iterations at which their solves end. Traces over some
+# hundred determined numbers were 2% to 15% below those after 160 iterations.
 _PROBES, _PROBE_RTOL, _PROBE_STEPS = 2**40, 0.1, 40
 
 
@@ -53,7 +53,7 @@ class FullBatchResult:
     ``prediction`` is ``apply(m)`` at the observations; ``weights`` and ``degrees`` are
     the weights and ν of the Student-T distribution (``None`` if the noise is normal);
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
-    learnt, ``share_settled`` says whether it converged inside the trial range. If
+    learnt, ``share_settled`` is true if it converged inside the trial range. If
     ``out_of_time``, the steps to the mode ended early, or samples are missing or
     not refined. With probes, ``determined`` estimates the diagonals of
     ``G = 1 − Λ⁻¹`` and ``G²`` for the latent numbers (Fourier modes of ε where the
@@ -97,7 +97,7 @@ def infer(
     observations, noise
         ``y_n``, and ``σ_n²`` or a full noise model.
     generator
-        For the preconditioner's sketch and the samples, in this order.
+        Draws the preconditioner's sketch, then the samples.
     start
         Initial ε.
     on_step
@@ -110,13 +110,13 @@ def infer(
         vectors like ε and Σ, and the generator's state. Restoring costs
         ``preconditioner_rank`` products with Λ to rebuild the preconditioner.
     time_left
-        Tells the seconds left, the same on all ranks. Steps to the mode end, fewer
-        samples are drawn and some not refined where they would take longer, if the next
-        part of each takes as long as the last one.
+        Returns the seconds left, the same on all ranks. If the next part of a stage,
+        taking as long as the last one, would exceed them, steps to the mode end early,
+        fewer samples are drawn, or some are not refined.
     teams
-        Share out the samples: the counterparts of this rank (`Group.split`), while the
-        team that it belongs to shares out the rows of the model. Within stages of
-        samples ``on_step`` is called by every team on its own.
+        The counterparts of this rank (`Group.split`), which share the samples, while
+        the members of its own team share the rows of the model. Every team calls
+        ``on_step`` for its own samples.
 
     Raises
     ------
@@ -131,11 +131,11 @@ def infer(
     _check(model, observations, noise.variance, start)
     if not model.linear and settings.samples % 2:
         raise ValueError(
-            "samples of a model that is not linear come in pairs: take an even number "
-            f"instead of {settings.samples}"
+            "samples of a non-linear model are antithetic pairs: expected an even "
+            f"number, got {settings.samples}"
         )
     if isinstance(noise, Normal):
-        # Whether the data allow it.
+        # True if the data allow learning the share.
         allowed = settings.samples > 0 and settings.subgrid_noise and not model.linear
         enough = allowed and len(observations) >= FEWEST
         noise = replace(noise, learn_share=noise.learn_share and enough)

@@ -1,10 +1,10 @@
-r"""The field's power spectrum as observations determine it, by octaves of wavenumber.
+r"""The field's power spectrum as constrained by observations, by octaves of wavenumber.
 
 White noise :math:`\epsilon` in Fourier space has modes of all wavenumbers. With the
 posterior covariance S and :math:`G = 1 - S` the posterior mean m of a linear model has
 the covariance :math:`G a G + G - G^2` if the power of the field is a times that of the
-prior. Summed over the :math:`p_b` numbers of a band b of wavenumbers, and neglecting
-what G mixes of different bands,
+prior. Summed over the latent numbers of a band b of wavenumbers, and neglecting the
+mixing of bands by G,
 
 .. math::
    \frac{|m_b|^2}{\operatorname{tr}_b G^2} \approx a_b + s_b , \qquad
@@ -13,9 +13,9 @@ what G mixes of different bands,
 which estimates :math:`a_b` from one posterior, whatever its prior: the quadratic
 estimator of maximum likelihood (Tegmark 1997, Phys. Rev. D 55, 5895). Its standard
 error is that of :math:`N_b = (\operatorname{tr}_b G)^2 / \operatorname{tr}_b G^2`
-squares, :math:`(a_b + s_b) \sqrt{2 / N_b}`. A band far from one says that the prior has
-too little or too much power at these lengths. Of a log-normal density G is that of the
-tangent at the mode.
+squares, :math:`(a_b + s_b) \sqrt{2 / N_b}`. If :math:`a_b` is far from one, the prior
+has too little or too much power at these lengths. For a log-normal density, G belongs
+to the tangent at the mode.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from dustmap.mixture import LONGEST, OctaveMatern, mixture, octaves, share
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import TorusModes
 
-# Bands of which a smaller part of the numbers is determined, or fewer numbers, are left
-# out: the mode of a log-normal density is too smooth there.
+# Ignore bands in which a smaller fraction of the latent numbers, or fewer numbers, is
+# constrained: the mode of a log-normal density is too smooth there.
 _LEAST_PART, _LEAST = 0.2, 10.0
-# Relative error of a band's power and noise that the tangent of a log-normal density
-# leaves: on simulated fields of another slope up to a fifth in octaves of which a
-# quarter of the numbers is determined, and a twentieth in the others.
+# Relative error of a band's power plus noise that the tangent of a log-normal density
+# leaves: on simulated fields with another slope up to a fifth in octaves with a quarter
+# of the numbers constrained, and a twentieth in the others.
 _TANGENT = 0.15
-# Prior standard deviations of the logarithm of the first octave's amplitude, and of its
-# change from one octave to the next.
+# Prior standard deviations of the logarithm of the first octave's relative amplitude,
+# and of its change from one octave to the next.
 _LEVEL, _WALK = 2.0, 1.0
-# Wavenumbers that cut an octave in equal numbers of modes, over its least one.
+# Median wavenumbers of three parts of an octave with equal numbers of modes, over the
+# octave's least wavenumber.
 _INSIDE = (1 + 7 * np.array([1, 3, 5]) / 6) ** (1 / 3)
 
 
@@ -67,7 +68,7 @@ class BandPower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slope:
-    r"""The exponent of :math:`P \propto q^{s}` across bands, and its standard error."""
+    r"""Exponent s of :math:`P \propto q^{s}` across bands, and its standard error."""
 
     exponent: float
     error: float
@@ -78,12 +79,12 @@ def band_powers(
     mean: Float[Tensor, " p"],
     determined: Float[Tensor, "2 p"],
 ) -> list[BandPower]:
-    """Return the bands that observations determine, the longest wavelengths first.
+    """Return the bands that observations constrain, the longest wavelengths first.
 
     Parameters
     ----------
     whitening
-        Of the field, with the kernel of its prior.
+        Whitening of the field, with the kernel of its prior.
     mean
         Posterior mean, or mode, of ε.
     determined
@@ -95,7 +96,7 @@ def band_powers(
     waves, counts = (torch.cat(parts) for parts in zip(*tori, strict=True))
     band = torch.floor(torch.log2(waves * scale))
     found = []
-    # The mean over a torus has no wavelength.
+    # Skip the mean over a torus, whose wavenumber is zero.
     for number in band[torch.isfinite(band)].unique().tolist():
         inside = band == number
         parts = (counts, mean.cpu() ** 2, *determined.cpu())
@@ -119,10 +120,11 @@ def band_powers(
 
 
 def spectral_slope(kernel: Radial, bands: Sequence[BandPower]) -> Slope | None:
-    """Return that of the power in three dimensions; ``None`` of fewer than two bands.
+    """Return the slope of the power in three dimensions.
 
-    Least squares of ln P against ln q, of bands with some power that are shorter than
-    the turn of the prior's spectrum at one over its lengthscale.
+    It is fitted by least squares of ln P against ln q to the bands of positive power
+    beyond the turn of the prior's spectrum, at one over its lengthscale. ``None`` if
+    there are fewer than two, or the kernel is no Matérn covariance.
     """
     if kernel.smoothness is None:
         return None
@@ -147,38 +149,40 @@ def spectral_slope(kernel: Radial, bands: Sequence[BandPower]) -> Slope | None:
 def fitted_octaves(
     kernel: Radial, bands: Sequence[BandPower]
 ) -> tuple[OctaveMatern, list[float], float]:
-    r"""Return a covariance whose octaves suit the bands, their errors, and the gain.
+    r"""Return a covariance with octaves fitted to bands, standard errors, and the gain.
 
-    The amplitudes :math:`a_j` of `OctaveMatern` maximise
+    The amplitudes :math:`\alpha_j` of `OctaveMatern` maximise
 
     .. math::
 
-        -\frac12 \sum_b N_b \left(\ln (r_b + s_b)
+        -\frac12 \sum_b N'_b \left(\ln (r_b + s_b)
             + \frac{a_b + s_b}{r_b + s_b}\right)
         - \frac{\theta_0^2}{2 s_0^2}
         - \sum_j \frac{(\theta_{j+1} - \theta_j)^2}{2 s^2} , \qquad
-        \theta_j = \ln \frac{a_j}{a_j^0} ,
+        \theta_j = \ln \frac{\alpha_j}{\alpha_j^0} ,
 
-    with the power :math:`r_b` over that of the kernel, averaged over the modes of a
-    band, and the :math:`a_j^0` with which octaves have the variances of the kernel: its
-    spectrum, bent by a random walk from octave to octave. Errors are the standard
-    errors of :math:`\theta_j`; the gain is that of the maximum [nats].
+    with the model's power :math:`r_b` over that of the kernel, averaged over the modes
+    of a band; the amplitudes :math:`\alpha_j^0` at which octaves have the kernel's
+    variances; and :math:`1/N'_b = 1/N_b + \epsilon^2/2` for the relative error
+    :math:`\epsilon` of the tangent. So a random walk over octaves bends the kernel's
+    spectrum. Errors are those of :math:`\theta_j`; the gain is that of the data term
+    and prior over the kernel itself [nats].
 
     Raises
     ------
     ValueError
-        If the kernel is no Matérn covariance.
+        If the kernel is no Matérn covariance, or already has amplitudes.
     """
     smoothness = kernel.smoothness
     if smoothness is None or isinstance(kernel, OctaveMatern):
-        raise ValueError(f"a {kernel.title} covariance has no octaves to bend")
+        raise ValueError(f"octaves need a Matérn covariance, got {kernel.title}")
     scale = LONGEST * _lengthscale(kernel)
     shortest = min(band.shortest for band in bands)
     count = max(math.ceil(math.log2(2 * math.pi * scale / shortest)) + 1, 3)
     ends = np.array(octaves(count))
     own = np.array([share(smoothness, *pair) for pair in ends])
     before = np.array([share(smoothness, *pair) for pair in LONGEST**2 * ends])
-    # Every octave's part of the kernel's power, at wavenumbers in every band.
+    # Share of every octave in the kernel's power, averaged over each band.
     waves = np.array([2 * math.pi * scale / band.longest * _INSIDE for band in bands])
     unit = type(kernel)(lengthscale=1.0)
     power = _power(unit, waves / LONGEST, 0.0, math.inf) / LONGEST**3
@@ -216,20 +220,20 @@ def fitted_octaves(
 def _power(
     kernel: Radial, waves: np.ndarray, shortest: float, longest: float
 ) -> np.ndarray:
-    """Return the power in three dimensions of a band of times, up to a constant."""
+    """Return the power of a band of times in three dimensions, up to a constant."""
     times, weights = mixture(kernel, shortest, longest, 1.0)
     decay = np.exp(-times * waves[..., None] ** 2)
     return float(kernel.variance) * decay @ (weights * times**1.5)
 
 
 def _lengthscale(kernel: Kernel) -> float:
-    """The mean over axes."""
+    """Return the geometric mean of the lengthscales over axes."""
     assert isinstance(kernel, Radial)
     return float(kernel.lengthscale.detach().double().log().mean().exp())
 
 
 def _numbers(modes: TorusModes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
-    """Wavenumbers of a torus' numbers, and for how many of ε each one stands."""
+    """Return the wavenumbers of a torus' latent numbers, and the count of each."""
     *others, last = zip(modes.torus.shape, modes.torus.grid.spacing, strict=True)
     axes = [torch.fft.fftfreq(n, d=h, dtype=torch.float64) for n, h in others]
     axes.append(torch.fft.rfftfreq(last[0], d=last[1], dtype=torch.float64))
@@ -237,6 +241,6 @@ def _numbers(modes: TorusModes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"
     for axis in axes:
         total = total[..., None] + (2 * math.pi * axis) ** 2
     counts = modes.pairs.cpu().expand(total.shape) / 2
-    # Real and imaginary parts lie beside each other.
+    # Real and imaginary parts alternate.
     waves, counts = (x.flatten().repeat_interleave(2) for x in (total.sqrt(), counts))
     return waves, counts
