@@ -1,11 +1,10 @@
 r"""Spectra of a Matérn covariance's bands of scales on a torus.
 
 A Matérn covariance is a mixture of Gaussians over "times" τ
-(:mod:`dustmap.mixture`), and the part between two times is a band: a covariance
-itself, smooth over :math:`2\sqrt{\tau}` of the shorter time and short over that of the
-longer. Each Gaussian is a product over axes, whose spectrum on a grid is a theta
-function, positive at every frequency. A band's spectrum is thus a sum of products of
-positive numbers.
+(:mod:`dustmap.mixture`). The part between two times is a band: a covariance itself,
+smooth on the scale :math:`2\sqrt{\tau}` of the shorter time, and negligible beyond a
+few times that of the longer. Each Gaussian is a product over axes, whose spectrum on a
+grid is a theta function, positive at every frequency, so a band's spectrum is positive.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dustmap.mixture import band_correlation, mixture
 def band_spectrum(
     kernel: Radial, torus: Torus, shortest: float, longest: float
 ) -> Float[Tensor, "*n"]:
-    """Eigenvalues of a band's covariance on a torus (``rfftn`` layout, float64).
+    """Return eigenvalues of a band's covariance on a torus (float64, half spectrum).
 
     Parameters
     ----------
@@ -34,8 +33,7 @@ def band_spectrum(
     torus
         Periodic grid; the band is summed over its periods.
     shortest, longest
-        The band's times τ, of lengths in lengthscales squared; 0 and infinity are
-        allowed.
+        The band's times τ, in squared lengthscales; 0 and infinity are allowed.
 
     Raises
     ------
@@ -79,11 +77,11 @@ def shortest_time(kernel: Radial, spacing: Sequence[float], cut: float) -> float
 def _gaussian_spectra(
     times: np.ndarray, count: int, step: float
 ) -> Float[Tensor, "t n"]:
-    r"""``Σ_n e^{−(n h)²/4τ} cos(q n h)`` at the frequencies of ``count`` points.
+    r"""Return ``Σ_n e^{−(n h)²/4τ} cos(q n h)`` at the frequencies of ``count`` points.
 
     By Poisson's formula it is also
-    :math:`\sqrt{4\pi\tau}/h \, \sum_m e^{-\tau (q + 2\pi m/h)^2}`: of both sums the one
-    with fewer terms is taken.
+    :math:`\sqrt{4\pi\tau}/h \, \sum_m e^{-\tau (q + 2\pi m/h)^2}`; the sum with fewer
+    terms is used.
     """
     terms = np.arange(-8, 9)
     angle = 2 * np.pi * np.fft.fftfreq(count)
