@@ -8,7 +8,7 @@ covariance is a mixture over "times" τ,
     k(r) = \sigma^2 \int_0^\infty p(\tau)\, e^{-r^2 / 4\tau} \, d\tau , \qquad
     p(\tau) = \frac{\lambda^{2\nu}}{\Gamma(\nu)} \tau^{\nu - 1} e^{-\lambda^2 \tau} ,
 
-and so is every covariance with :math:`p` times a positive function of τ.
+and p times any positive function of τ also gives a covariance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dustmap.kernels import Radial
 LONGEST = 4.0
 # Gauss–Legendre nodes of each part of the integral over times, and of one octave.
 _NODES, _OCTAVE_NODES = 48, 8
-# Where the mixture's exp(−λ²τ) has ended.
+# Value of λ²τ beyond which exp(−λ²τ) is negligible.
 _END = 60.0
 
 
@@ -43,14 +43,14 @@ class OctaveMatern(Radial):
             e^{-r^2 / 4 L^2 u} \, du , \qquad
         a(u) = a_j \text{ where } 2^{-j - 1} < \sqrt{u} \le 2^{-j} ,
 
-    with Z such that :math:`k(0) = \sigma^2`, and times :math:`\tau = L^2 u` up to L =
-    4 lengthscales. The first octave has all longer times, too, and the last one all
-    shorter times.
+    with Z such that :math:`k(0) = \sigma^2`, and times :math:`\tau = L^2 u` with L = 4
+    lengthscales. The first octave includes all longer times, and the last one all
+    shorter times. Equal amplitudes give the Matérn covariance of lengthscale L.
 
     Parameters
     ----------
     matern
-        With the lengthscale, the variance σ² and the smoothness.
+        Matérn covariance with the lengthscale, the variance σ² and the smoothness.
     amplitudes
         Positive :math:`a_j`, those of the longest scales first.
     """
@@ -75,7 +75,7 @@ class OctaveMatern(Radial):
         return self.matern.smoothness
 
     def radial(self, r: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """``φ(r)`` by quadrature over τ."""
+        """Return ``φ(r)`` by quadrature over τ."""
         return band_correlation(self, 0.0, math.inf, r)
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> OctaveMatern:
@@ -90,7 +90,7 @@ def octaves(count: int) -> list[tuple[float, float]]:
 
 
 def share(smoothness: float, shortest: float, longest: float) -> float:
-    r"""Return the part of a Matérn variance in a band, :math:`\int p\, d\tau`."""
+    r"""Return the fraction of a Matérn variance in a band, :math:`\int p\, d\tau`."""
     ends = gammainc(smoothness, 2 * smoothness * np.array([shortest, longest]))
     return float(ends[1] - ends[0])
 
@@ -100,9 +100,9 @@ def mixture(
 ) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
     """Return times and weights of the Gaussians of a correlation's band.
 
-    Quadrature is over √τ up to a ``cell`` squared, then over log τ: the spectrum of a
-    Gaussian on a grid changes its form at the size of a cell, and without a cut there
-    quadrature of [0, ∞) is 2e-3 off for ν = 3/2.
+    Quadrature is over √τ up to the time ``cell``, the square of a cell's size, then
+    over log τ: the spectrum of a Gaussian on a grid changes its form there, and a
+    single quadrature of [0, ∞) has an error of 2e-3 for ν = 3/2.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def band_correlation(
     ValueError
         If the kernel is no mixture of Gaussians with a density over τ.
     """
-    # To the longest time over √τ: one part.
+    # Quadrature over √τ up to the longest time needs no second part.
     cell = min(longest, _END / (2 * (kernel.smoothness or 1.0)))
     times, weights = mixture(kernel, shortest, longest, cell)
     total = torch.zeros_like(distance)

@@ -1,4 +1,4 @@
-r"""A positive density: ``ρ = ρ_0 exp(f)`` with f Gaussian on a torus or several.
+r"""A positive density: ``ρ = ρ_0 exp(f)`` with f Gaussian on one or several tori.
 
 ``apply(ε) = W ρ`` with ``ρ = ρ_0 exp(A ε)``; its tangent is ``Φ = W diag(ρ) A``. The
 unresolved part of f has small scales and multiplies the density: it contributes the
@@ -31,21 +31,21 @@ from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.projection import Interpolation
 from dustmap.whitening import GridWhitening
 
-# Observations constrain modes of the field most up to this fraction of the Nyquist mode
-# along every axis: a preconditioner of 1/8 of all numbers saves as many iterations as
-# one of all.
+# Observations mainly constrain modes of the field up to this fraction of the Nyquist
+# mode along every axis: a preconditioner of 1/8 of all numbers saves as many iterations
+# as one of all.
 LEADING = 0.5
 
 
 class LogNormal(TorusModel[GridWhitening]):
-    """A log-normal density that predicts all observations without a solve.
+    """A log-normal density, whose predictions need no solve.
 
     Parameters
     ----------
     whitening
         ε ↔ f; the density is computed on its grid of refinement r.
     functionals
-        Point values and line integrals; the local residual of others is not known.
+        Point values and line integrals, the kinds with a known local residual.
     mean
         ``ρ_0(x) > 0``, the median of the prior density.
     interpolation
@@ -96,11 +96,11 @@ class LogNormal(TorusModel[GridWhitening]):
             )
         logarithm = median.log()
         if whitening.cut:
-            # The mean over what the grids do not carry.
+            # Mean of the factor from scales that the grids do not carry.
             below = whitening.tori.constants(whitening.unresolved)
             logarithm += below.repeat_interleave(len(median) // len(below)) / 2
         self._log_mean = logarithm.to(dtype=self.dtype, device=self.device)
-        # Shared with all models derived from this: one for each level.
+        # One for each level, shared with all models derived from this one.
         self._measured: list[LocalResidual] = []
         self._relative: list[Tensor] = []
 
@@ -111,7 +111,7 @@ class LogNormal(TorusModel[GridWhitening]):
                 raise ValueError(
                     "a log-normal density is observed by point values and line "
                     f"integrals, got {type(part).__name__}: use a Gaussian density "
-                    "for others"
+                    "for other functionals"
                 )
         super()._observe(functionals)
 
@@ -137,7 +137,7 @@ class LogNormal(TorusModel[GridWhitening]):
         return self._measured
 
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
-        """``ρ`` on the (refined) torus."""
+        """Return ``ρ`` on the (refined) torus."""
         return torch.exp(self._log_mean + self.whitening.colour(eps))
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
@@ -164,10 +164,10 @@ class LogNormal(TorusModel[GridWhitening]):
         return prediction, self._variance(density, prediction)
 
     def _variance(self, density: Tensor, observed: Tensor) -> Tensor:
-        """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``, where ``observed`` is ``W ρ``.
+        """Return ``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``; ``observed`` is ``W ρ``.
 
-        κ is that of the coarsest level, c that of the level that a point lies on; one
-        of both is zero.
+        κ is that of the coarsest level, c that of the level of a point; one of them is
+        zero.
         """
         line = torch.zeros(len(self._functionals), dtype=torch.float64)
         point = torch.zeros_like(line)
@@ -189,7 +189,7 @@ class LogNormal(TorusModel[GridWhitening]):
         return found + point.to(observed) * observed**2
 
     def _relative_kappa(self) -> Float[Tensor, " f"]:
-        """Return κ of every point's level, over that of the coarsest."""
+        """Return κ of every point's level, relative to that of the coarsest."""
         if not self._relative:
             kappa = [local.line / self.local[0].line for local in self.local]
             found = self.whitening.tori.constants(kappa)
@@ -207,11 +207,11 @@ class LogNormal(TorusModel[GridWhitening]):
     def residual_from(
         self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
     ) -> Float[Tensor, "s n"]:
-        """``W ρ (e^{τ z − τ²/2} − 1)`` with ``τ² = ln(1 + v / (W ρ)²)``."""
+        """Return ``W ρ (e^{τ z − τ²/2} − 1)`` with ``τ² = ln(1 + v / (W ρ)²)``."""
         density = self.density(eps)
         prediction = self.weights.matvec(density)
         variance = self._variance(density, prediction)
-        # A ray of zero length predicts zero, without scatter.
+        # The prediction for a ray of zero length is zero, without scatter.
         size = prediction.clamp(min=torch.finfo(self.dtype).tiny)
         scatter = torch.log1p((variance.sqrt() / size) ** 2).sqrt()
         exponent = scatter * white.to(scatter) - scatter**2 / 2
