@@ -304,7 +304,7 @@ def learn_grid_free(
 def local_means(
     observed: Rays, places: Rays | None, counts: tuple[int, ...]
 ) -> Float[Tensor, "m c"]:
-    """Return mean densities [mag/pc] of the nearest stars, or of all if there are fewer.
+    """Return mean densities [mag/pc] of the nearest stars (all if there are fewer).
 
     They are around each of ``places``, or around every star without the star itself.
     """
