@@ -1,8 +1,8 @@
 r"""Σ, the noise of all observations, updated as the field improves.
 
 Independent noise has ``Σ_n = (σ_n² + τ² + u_n) / w_n``: the stated and a common
-variance, the variance u that the field itself adds (what a grid cannot resolve, and
-distance errors ``(b_n L'_n ρ)²``), and the weight w, which is small for outliers.
+variance, the variance u that the field itself adds (unresolved variance, and distance
+errors ``(b_n L'_n ρ)²``), and the weight w, which is small for outliers.
 
 u contains the share α of the unresolved variance of line integrals: neighbouring rays
 cross the same small clouds, and the map follows their common part. α may exceed one,

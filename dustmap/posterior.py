@@ -117,7 +117,7 @@ class Posterior:
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
-        # The residual is on the CPU whatever the model's device.
+        # The residual is on the CPU, for any device of the model.
         values, unresolved = values.cpu(), unresolved.cpu()
         for rows, kind in self._corrected(model.functionals):
             assert self.residual is not None

@@ -33,7 +33,7 @@ from dustmap.whitening import point_covariance
 
 
 class _Sums(NamedTuple):
-    """Sums over all observations in the bound:
+    """Sums over all observations that determine the bound.
 
     ``A Aᵀ``, ``A Σ^{-1/2} r``, ``rᵀ Σ⁻¹ r``, ``log det Σ`` and ``Σ_n k_nn/Σ_n``.
     """

@@ -99,6 +99,5 @@ def _check_residual(
         worst = max(errors.tolist(), default=0.0)
         require(
             worst <= 6,
-            f"the {what} of the residual draws is {worst:.1f} standard errors from "
-            "what v_n says",
+            f"the {what} of the residual draws is {worst:.1f} standard errors from v_n",
         )

@@ -102,7 +102,7 @@ class Whitening(ABC):
     def features(
         self, cross: Float[Tensor, "b m"]
     ) -> tuple[Float[Tensor, "b p"], Float[Tensor, " b"], Solution]:
-        """Return ``k_n = Rᵀ K⁻¹ k_un`` of every row, and what it explains.
+        """Return ``k_n = Rᵀ K⁻¹ k_un`` of every row, and the explained variance.
 
         ``k_n · k_n' = k_unᵀ K⁻¹ k_un'``; the inducing values explain the prior variance
         ``|k_n|²``. The solution holds the status of the solves.

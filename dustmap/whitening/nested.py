@@ -57,7 +57,7 @@ class _Level:
     """
 
     modes: TorusModes
-    # Both roots are those of modes with the factors √2.
+    # Both roots are for modes with the factors √2.
     folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
     own: Float[Tensor, "*n"] | None  # a, where there is a finer level
     box: tuple[Any, ...]  # of an array on the torus

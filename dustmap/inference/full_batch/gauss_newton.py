@@ -148,12 +148,12 @@ class GaussNewton:
     def step(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
     ) -> Step:
-        """Solve ``Λ δ = −∂J/∂ε`` at ε, and take the longest halving of δ that suffices.
+        """Solve ``Λ δ = −∂J/∂ε`` at ε, and halve δ until J decreases enough.
 
-        It decreases J by a quarter of what the gradient predicts (Armijo 1966), up to
-        rounding: a linear model, with half of it, takes the full step. Members without
-        such a halving stay at ε. Only at the shortest step must the objective be
-        finite, since a density may overflow. Errors name ``where``.
+        J must decrease by a quarter of the gradient's prediction (Armijo 1966), up to
+        rounding: a linear model, for which it is half, takes the full step. Members
+        without a sufficient decrease stay at ε. The objective must be finite only at
+        the shortest step, since a density may overflow. Errors name ``where``.
 
         Raises
         ------

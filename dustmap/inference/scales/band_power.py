@@ -233,7 +233,7 @@ def _lengthscale(kernel: Kernel) -> float:
 
 
 def _numbers(modes: TorusModes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
-    """Return the wavenumbers of a torus' latent numbers, and the count of each."""
+    """Return wavenumbers of a torus' latent numbers, and the modes that each counts."""
     *others, last = zip(modes.torus.shape, modes.torus.grid.spacing, strict=True)
     axes = [torch.fft.fftfreq(n, d=h, dtype=torch.float64) for n, h in others]
     axes.append(torch.fft.rfftfreq(last[0], d=last[1], dtype=torch.float64))

@@ -192,7 +192,7 @@ def elbo(model: RowwiseGaussian, data: Observations, q: NaturalGaussian) -> floa
 def predict(model: RowwiseGaussian, q: NaturalGaussian) -> LatentMoments:
     """Return ``L_n μ + k_nᵀ m`` and ``k_nᵀ S k_n + v_n`` of a model's functionals.
 
-    The variance is that of the noise-free ``L_n ρ``, with what the grid cannot resolve.
+    The variance is that of the noise-free ``L_n ρ``, unresolved part included.
     Cost: one solve and one ``kᵀ S k`` each. Variances below zero by rounding are
     counted in ``model.report``.
     """

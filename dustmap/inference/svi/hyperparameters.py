@@ -21,12 +21,12 @@ class Hyperparameters:
     """A vector for an optimiser, and the prior and likelihood that it describes.
 
     Positive parameters move in the logarithm, the mean in units of the prior's std.
-    q(ε) is held fixed in whitened coordinates meanwhile, and so is an embedding, chosen
-    once for the longest lengthscale allowed. The vector is on the device of the
-    whitening: its gradient is summed there.
+    Meanwhile q(ε) is fixed in whitened coordinates, and so is an embedding, chosen once
+    for the longest lengthscale allowed. The vector is on the device of the whitening,
+    where its gradient is summed.
 
     ``whitening``, ``likelihood`` and ``mean`` (``None`` if it cannot be learnt) are the
-    start; the settings name what is learnt.
+    start; the settings name the parameters to learn.
 
     Raises
     ------

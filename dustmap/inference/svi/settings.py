@@ -143,8 +143,8 @@ class SvgpSettings:
         """Return the natural gradient's l for ``batch`` rows of ``count`` at a step.
 
         Without a stated rate it is ``|B| / Σ|B|``: ``S⁻¹`` becomes the plain average of
-        all minibatches' Λ̂, which after every whole epoch is Λ itself. While
-        hyperparameters move it forgets what is older than an epoch.
+        all minibatches' Λ̂, which after every whole epoch is Λ itself. If there are
+        parameters to learn, ``Σ|B|`` is at most N: the average decays over an epoch.
         """
         if self.natural_rate is not None:
             return self.natural_rate * self.decayed(step / self.total_steps(count))
