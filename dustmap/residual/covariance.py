@@ -13,8 +13,8 @@ densities :math:`\rho_n(s)` of `DensityCube`,
    \kappa(b) = \int_{-\infty}^\infty
        \left(e^{k_{[0, t]}(\sqrt{b^2 + x^2})} - 1\right) dx ,
 
-over shells up to the shorter ray's end, with the t of the finest grid that contains the
-whole shell. :math:`\alpha` is one if the prior is right. Near the ends of a ray this
+over shells up to the shorter ray's end, with the t of the finest grid around the start
+of the shell. :math:`\alpha` is one if the prior is right. Near the ends of a ray this
 overestimates the covariance, with an error of the order of :math:`\sqrt t`. With b the
 chord the covariance is positive definite on every shell.
 
