@@ -4,9 +4,9 @@
 >>> dust = dustmap.fit(coords, a_v, a_v_error, output="run")      # doctest: +SKIP
 >>> dust.query(coords, integrated=True)                           # doctest: +SKIP
 
-These names load :mod:`pipelines` (files, units, figures) when they are first used. The
-modules of this package are the mathematics, tensors in, tensors out; their usual names
-can be reached from here as well:
+These names load :mod:`pipelines` (files, units, figures) on first use. The modules of
+this package contain the mathematics, from tensors to tensors; their main names are
+available here as well:
 
 >>> dustmap.Grid(shape=(9, 9), spacing=(1, 1), origin=(0, 0))     # doctest: +SKIP
 """
@@ -65,7 +65,7 @@ __all__ = [
     "regress",
     "simulate",
 ]
-# Modules of the mathematics by the names that they define.
+# Modules of the mathematics, by the names that they define.
 _HOMES = {
     "FullBatch": "dustmap.inference.full_batch",
     "Grid": "dustmap.grid",

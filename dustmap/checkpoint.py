@@ -1,9 +1,9 @@
 """The state that a long computation saves between steps and resumes from.
 
 A state is flat: tensors and plain values by name, ``part.name`` for those of a part. It
-holds what cannot be computed again with the same bits, and nothing else. A state that
-was read from a file is compared with an example before it is used (`check_state`): the
-file may have been written for another problem.
+holds only values that cannot be recomputed with the same bits. A state from a file is
+compared with an example before use (`check_state`), as the file may belong to another
+problem.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ T = TypeVar("T")
 
 
 class Checkpointer(Protocol):
-    """Storage of a computation's states, and source of an earlier one."""
+    """Storage for the states of a computation."""
 
     def save(self, state: State) -> None:
-        """Take the state after a step; it may be written now, later or never.
+        """Take the state after a step, to be written now, later or never.
 
-        The computation never changes a tensor of a state that it has handed over. An
-        exception from here ends the computation; the state is enough to go on from.
+        The computation does not change tensors of a saved state. An exception here ends
+        the computation, which can be resumed from the state.
         """
         ...
 
     def restore(self) -> State | None:
-        """The state to resume from, ``None`` for a fresh start; returned once."""
+        """Return the state to resume from, once; ``None`` for a fresh start."""
         ...
 
 
 def flatten(name: str, value: Any) -> State:
-    """The entries of a value; those of a dataclass as ``name.field``, recursively."""
+    """Return the entries of a value; of a dataclass as ``name.field``, recursively."""
     if not is_dataclass(value):
         return {name: value}
     found: State = {}
@@ -48,7 +48,7 @@ def flatten(name: str, value: Any) -> State:
 
 
 def rebuild(name: str, example: T, state: State) -> T:
-    """The inverse of :func:`flatten`: a value like the example, on its device."""
+    """Return a value like the example, on its device; the inverse of `flatten`."""
     if is_dataclass(example) and not isinstance(example, type):
         found = {
             field.name: rebuild(
@@ -62,12 +62,12 @@ def rebuild(name: str, example: T, state: State) -> T:
 
 
 def scoped(part: str, state: State) -> State:
-    """A state as a part of another."""
+    """Return a state as a part of another."""
     return {f"{part}.{name}": value for name, value in state.items()}
 
 
 def part_of(state: State, part: str) -> State:
-    """The entries of a part, empty if there are none."""
+    """Return the entries of a part."""
     start = f"{part}."
     found = {n: value for n, value in state.items() if n.startswith(start)}
     return {name.removeprefix(start): value for name, value in found.items()}
@@ -80,16 +80,16 @@ def check_state(
     optional: Collection[str] = (),
     any_length: Collection[str] = (),
 ) -> None:
-    """Compare a state that was restored with an example of what it has to be.
+    """Compare a restored state with an example.
 
     Parameters
     ----------
     example
         A state of this problem and these settings.
     optional
-        Parts of which there may be all or nothing.
+        Parts that may be missing as a whole.
     any_length
-        Tensors whose first dim is free.
+        Tensors whose first dim may differ.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def require_finite(where: str, **values: Tensor | float) -> None:
     Raises
     ------
     FloatingPointError
-        Naming where, and what is not finite.
+        If a value is not finite; the message names it and the place.
     """
     for name, value in values.items():
         numbers = torch.as_tensor(value)
@@ -140,6 +140,6 @@ def require_finite(where: str, **values: Tensor | float) -> None:
             raise FloatingPointError(
                 f"{where}: {name.replace('_', ' ')} is not finite ({count} of "
                 f"{numbers.numel()} numbers), the fit ends here. Look for extreme "
-                "observations, variances or starting values; take float64, or a larger "
-                "noise. Checkpoints written before are not affected"
+                "observations, variances or starting values; use float64, or a larger "
+                "noise. Earlier checkpoints are not affected"
             )

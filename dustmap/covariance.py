@@ -1,9 +1,9 @@
 r"""Inter-domain covariances of functionals, by their nodes.
 
 ``k_un = Σ_j w_nj ∂^{α_j} k(z − x_nj)`` (HIP-GP, eq. 7) and
-``k_nm = Σ_j Σ_i w_nj w_mi ∂^{α_j}∂^{α_i} k(x_nj − x_mi)`` (eq. 8), both with the very
-same nodes. Autograd runs through the kernel's hyperparameters. Functionals are on the
-CPU; their nodes are carried to the device of the result.
+``k_nm = Σ_j Σ_i w_nj w_mi ∂^{α_j}∂^{α_i} k(x_nj − x_mi)`` (eq. 8), both with the same
+nodes, differentiable in the kernel's hyperparameters. Functionals are on the CPU; their
+nodes are copied to the device of the result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from dustmap.functionals import Functionals, Nodes
 from dustmap.kernels import Kernel
 
-# Kernel evaluations held at once: on the CPU their few temporaries stay in the cache,
+# Kernel evaluations held at once: on the CPU their temporaries fit into the cache,
 # which is three times as fast as blocks of 2**22.
 _BLOCK = 2**18
 
@@ -23,7 +23,7 @@ _BLOCK = 2**18
 def inducing_covariance(
     kernel: Kernel, functionals: Functionals, points: Float[Tensor, "m d"]
 ) -> Float[Tensor, "n m"]:
-    """``Cov(L_n ρ, ρ(z_m))``, the rows ``k_un``, on the device of the points.
+    """Return ``Cov(L_n ρ, ρ(z_m))``, the rows ``k_un``, on the device of the points.
 
     Cost: one kernel value for each node and point.
     """
@@ -44,7 +44,7 @@ def functional_covariance(
     *,
     device: torch.device | str = "cpu",
 ) -> Float[Tensor, "n m"]:
-    """``Cov(L_n ρ, L_m ρ)`` for all pairs. Cost: one kernel value a pair of nodes."""
+    """Return ``Cov(L_n ρ, L_m ρ)``. Cost: one kernel value for each pair of nodes."""
     a, b = left.nodes().to(device), right.nodes().to(device)
     total = a.weights.new_zeros(a.count, b.count)
     for piece in a.pieces(_block(device) // max(len(b.rows), 1)):
@@ -60,7 +60,7 @@ def functional_covariance(
 def functional_variance(
     kernel: Kernel, functionals: Functionals, *, device: torch.device | str = "cpu"
 ) -> Float[Tensor, " n"]:
-    """``k_nn = Var(L_n ρ)`` of every functional, from its own nodes."""
+    """Return ``k_nn = Var(L_n ρ)`` of every functional, from its own nodes."""
     variances = [torch.zeros(0, dtype=torch.float64, device=device)]
     rows = functionals.nodes().rows
     widest = max(1, int(torch.bincount(rows, minlength=1).max()))
@@ -71,14 +71,14 @@ def functional_variance(
 
 
 def _block(device: torch.device | str) -> int:
-    """Kernel evaluations per block: more where a launch costs more than caches save."""
+    """Return the kernel evaluations per block, more on devices with costly launches."""
     return _BLOCK if torch.device(device).type == "cpu" else 16 * _BLOCK
 
 
 def _covariance(
     kernel: Kernel, lag: Tensor, left: Tensor | None, right: Tensor | None
 ) -> Tensor:
-    """Of derivatives along axes (−1: values) that broadcast to the displacements."""
+    """Return covariances of derivatives along axes (−1: values), broadcast to lags."""
     if left is None and right is None:
         return kernel(lag)
     value = torch.tensor([-1], device=lag.device)
@@ -94,9 +94,9 @@ def _covariance(
 
 
 def _variance(kernel: Kernel, nodes: Nodes, device: torch.device | str) -> Tensor:
-    """All pairs of nodes within one row, laid out in a padded ``(n, j, j)`` block.
+    """Sum over pairs of nodes within each row, in a padded ``(n, j, j)`` block.
 
-    The layout is made on the CPU: its size is known without waiting for the device.
+    The layout is made on the CPU, to avoid waiting for the device for its size.
     """
     counts = torch.bincount(nodes.rows, minlength=nodes.count)
     place = torch.arange(len(nodes.rows)) - (counts.cumsum(0) - counts)[nodes.rows]

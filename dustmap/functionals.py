@@ -52,7 +52,7 @@ class Nodes:
     weights
         ``w_nj``.
     rows
-        The functional each node belongs to, non-decreasing, in ``0 … count−1``.
+        The functional of each node, non-decreasing, in ``0 … count−1``.
     axes
         Axis of differentiation, or −1 for a value; ``None`` if all are values.
     count
@@ -89,7 +89,7 @@ class Nodes:
             )
 
     def sum_rows(self, values: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
-        """``Σ_j w_nj v_nj`` for every functional."""
+        """Return ``Σ_j w_nj v_nj`` for every functional."""
         total = values.new_zeros(self.count)
         return total.index_add(0, self.rows, self.weights.to(values.dtype) * values)
 
@@ -272,7 +272,7 @@ class DistanceMarginalizedIntegrals(Functionals):
         lengths = torch.linalg.vector_norm(self.end, dim=-1)
         if bool((self.spread < 0).any()) or bool((self.reach < lengths).any()):
             raise ValueError(
-                "spread must not be negative, reach not below the distance"
+                "expected spread of at least 0 and reach of at least the distance"
             )
         farthest = torch.minimum(self.reach, lengths + 3 * self.spread)
         stretch = torch.where(lengths > 0, farthest / lengths, 1.0)
@@ -301,7 +301,7 @@ class DistanceMarginalizedIntegrals(Functionals):
         )
 
         def path(s: Tensor) -> Tensor:
-            """``∫_0^s P(d > t) dt`` up to a constant, by ``∫ Φ = z Φ(z) + φ(z)``."""
+            """Return ``∫_0^s P(d > t) dt`` plus a constant; ``∫ Φ = z Φ(z) + φ(z)``."""
             z = (s - distance) / spread
             density = torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
             return (top * s - spread * (z * torch.special.ndtr(z) + density)) / share
@@ -315,7 +315,7 @@ class DistanceMarginalizedIntegrals(Functionals):
             # within σ_n, which may be far shorter than an element.
             far = torch.cumsum(given, 0) - (torch.cumsum(full, 0) - full)[rows]
             weights = path(far) - path(far - given)
-        # A ray of zero length has no direction in which to marginalise.
+        # A ray of zero length has no direction along which to marginalise.
         uncertain = ((self.spread > 0) & (self.lengths > 0))[rows]
         return replace(nodes, weights=torch.where(uncertain, weights, given))
 

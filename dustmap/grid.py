@@ -1,6 +1,6 @@
 """Regular grids of inducing points.
 
-Torch is imported where tensors are made: maps are read without it.
+Torch is imported only to make tensors, so that maps can be read without it.
 """
 
 from __future__ import annotations
@@ -83,30 +83,30 @@ class Grid:
         return min(abs(x) for x in (*self.lower, *self.upper))
 
     def index_of(self, place: tuple[float, ...]) -> tuple[int, ...]:
-        """The number of the nearest point along every axis, inside the box or not."""
+        """Return the nearest point's index along every axis, also outside the box."""
         axes = zip(place, self.origin, self.spacing, strict=True)
         return tuple(round((x - origin) / h) for x, origin, h in axes)
 
     def axis(self, axis: int) -> Float[Tensor, " n"]:
-        """Coordinates of the points along one axis (float64)."""
+        """Return coordinates of the points along one axis (float64)."""
         import torch
 
         steps = torch.arange(self.shape[axis], dtype=torch.float64)
         return self.origin[axis] + steps * self.spacing[axis]
 
     def points(self) -> Float[Tensor, "m d"]:
-        """All points in C order (float64)."""
+        """Return all points in C order (float64)."""
         return _mesh([self.axis(d) for d in range(self.dimension)]).flatten(0, -2)
 
     def contains(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
-        """True for points in the closed box between first and last point."""
+        """Return True for points in the closed box between first and last point."""
         inside: Any = True
         for axis, (lower, upper) in enumerate(zip(self.lower, self.upper, strict=True)):
             inside = inside & (x[..., axis] >= lower) & (x[..., axis] <= upper)
         return inside
 
     def refined(self, factor: int) -> Grid:
-        """The grid with ``factor`` times finer spacing on the same box."""
+        """Return the grid with ``factor`` times finer spacing on the same box."""
         return Grid(
             shape=tuple((n - 1) * factor + 1 for n in self.shape),
             spacing=tuple(h / factor for h in self.spacing),
@@ -115,7 +115,7 @@ class Grid:
 
 
 def smooth_size(n: int) -> int:
-    """The smallest even integer >= ``n`` whose prime factors are 2, 3, 5, 7.
+    """Return the smallest even integer >= ``n`` whose prime factors are 2, 3, 5, 7.
 
     Fast for every FFT library; large prime sizes have given wrong results on GPUs.
     """
@@ -174,9 +174,9 @@ class Torus:
     def half_lags(
         self, refinement: int = 1, device: torch.device | str = "cpu"
     ) -> list[Float[Tensor, " _"]]:
-        """Non-negative displacements of :meth:`lags` along every axis (float64).
+        """Return non-negative displacements of :meth:`lags` along every axis (float64).
 
-        ``refinement`` makes the spacing as many times finer.
+        The spacing is divided by ``refinement``.
         """
         import torch
 

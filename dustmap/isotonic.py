@@ -1,18 +1,18 @@
-r"""Curves along rays that do not fall, and are nearest to given ones.
+r"""Non-decreasing curves along rays that are nearest to given ones.
 
-What is inferred of the extinction A at every distance by itself may fall along a ray.
-Draws are coupled by rank: that of rank p has the quantile :math:`q_p(d)` at all
-distances. Each is replaced by
+The extinction A, inferred separately at every distance, may decrease along a ray. Draws
+are coupled by rank: a draw of rank p has the quantile :math:`q_p(d)` at all distances.
+Each is replaced by
 
 .. math::
    \arg\min_x \sum_d \frac{(\ln x_d - \ln q_p(d))^2}{\operatorname{var} \ln A(d)}
    \quad\text{with}\quad x_1 \le x_2 \le \ldots ,
 
 the isotonic regression of its logarithm, by pooling adjacent violators (Ayer et al.
-1955, Ann. Math. Stat. 26, 641). Weights are those of all ranks, so that ranks keep
-their order: the result is that sequence of ordered distributions of ln A which is
-nearest in the weighted 2-Wasserstein distance. What stars determine well is changed
-least; of A itself, the long tails of what they do not determine would decide.
+1955, Ann. Math. Stat. 26, 641). All ranks have the same weights, so that ranks keep
+their order: the result is the sequence of ordered distributions of ln A nearest in the
+weighted 2-Wasserstein distance. Well-constrained distances change least; with A instead
+of ln A, the long tails at other distances would dominate.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def non_decreasing(
     variances: Float[np.ndarray, " m"],
     starts: Int[np.ndarray, " r+1"],
 ) -> Float[np.ndarray, "k m"]:
-    """The isotonic regression of every curve on every ray; O(k m).
+    """Return the isotonic regression of every curve on every ray; O(k m).
 
     Parameters
     ----------
     curves
         Positive values of k curves at places, outwards on one ray after another.
     variances
-        Of the logarithms at the places. Where one is zero (at the observer) or NaN
-        (outside the box) the values stay as they are.
+        Variances of the logarithms at the places. Where one is zero (at the observer)
+        or NaN (outside the box) values are unchanged.
     starts
-        The first place of every ray, and the number of places.
+        The first place of every ray, followed by the number of places.
     """
     found = np.array(curves, dtype=np.float64)
     given = np.asarray(variances, dtype=np.float64), np.asarray(starts), found

@@ -23,21 +23,21 @@ from torch import Tensor
 Lags = Float[Tensor, "*batch d"]
 Values = Float[Tensor, "*batch"]
 
-# Below this share of k(0) an image adds nothing that float64 keeps.
+# Images below this fraction of k(0) are lost to rounding in float64.
 IMAGE_TOLERANCE = 1e-17
 
 
 class Kernel(ABC):
     """A stationary covariance ``k(x − x')``.
 
-    ``derivatives`` says how often the field may be differentiated (0 or 1).
+    ``derivatives`` is the number of derivatives of the field (0 or 1).
     """
 
     derivatives: ClassVar[int] | int = 0
 
     @abstractmethod
     def __call__(self, lag: Lags, *axes: int) -> Values:
-        """``k(Δ)``; with axes its derivative ``∂k/∂Δ_a`` or ``∂²k/∂Δ_a∂Δ_b``.
+        """Return ``k(Δ)``, or with axes ``∂k/∂Δ_a`` or ``∂²k/∂Δ_a∂Δ_b``.
 
         Raises
         ------
@@ -56,9 +56,9 @@ class Kernel(ABC):
     def covariance(
         self, lag: Lags, left: int | None = None, right: int | None = None
     ) -> Values:
-        r"""``Cov(∂_left ρ(x), ∂_right ρ(x'))`` at ``Δ = x − x'``; ``None`` is a value.
+        r"""Return ``Cov(∂_left ρ(x), ∂_right ρ(x'))`` at ``Δ = x − x'``.
 
-        ``∂k(x−x')/∂x'_b = −k'_b(Δ)``, hence the sign.
+        ``None`` stands for a value. ``∂k(x−x')/∂x'_b = −k'_b(Δ)``, hence the sign.
         """
         values = self(lag, *(axis for axis in (left, right) if axis is not None))
         return values if right is None else -values
@@ -66,9 +66,9 @@ class Kernel(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Radial(Kernel):
-    """Base of the radial kernels: a subclass has a title and ``φ``.
+    """Base of the radial kernels: a subclass defines a title and ``φ``.
 
-    With ``derivatives = 1`` it has ``φ₁`` and ``φ₂`` too.
+    With ``derivatives = 1`` it also defines ``φ₁`` and ``φ₂``.
 
     Parameters
     ----------
@@ -99,16 +99,16 @@ class Radial(Kernel):
     @staticmethod
     @abstractmethod
     def radial(r: Tensor) -> Tensor:
-        """``φ(r)`` with ``φ(0) = 1``."""
+        """Return ``φ(r)`` with ``φ(0) = 1``."""
 
     @staticmethod
     def radial_first(r: Tensor) -> Tensor:
-        """``φ₁(r) = φ'(r)/r``."""
+        """Return ``φ₁(r) = φ'(r)/r``."""
         raise NotImplementedError
 
     @staticmethod
     def radial_second(r: Tensor) -> Tensor:
-        """``φ₂(r) = φ₁'(r)/r``; only its product with Δ_aΔ_b need exist at 0."""
+        """Return ``φ₂(r) = φ₁'(r)/r``; only its product with Δ_aΔ_b need exist at 0."""
         raise NotImplementedError
 
     def __call__(self, lag: Lags, *axes: int) -> Values:
@@ -133,11 +133,11 @@ class Radial(Kernel):
 
     def _distance(self, lag: Lags) -> Values:
         scaled = lag / self.lengthscale.to(lag)
-        # Term by term: a sum over a short last axis takes most of a kernel's time.
+        # Add term by term: a sum over a short last axis would dominate the cost.
         squared = scaled[..., 0] ** 2
         for axis in range(1, scaled.shape[-1]):
             squared = torch.addcmul(squared, scaled[..., axis], scaled[..., axis])
-        # The square root has no derivative at 0; φ is even, so that 0 is right there.
+        # The square root has no derivative at 0; φ is even, so 0 is the right value.
         positive = squared > 0
         safe = torch.where(positive, squared, 1.0)
         return torch.where(positive, safe.sqrt(), 0.0)
@@ -147,7 +147,7 @@ class Radial(Kernel):
     ) -> Periodised:
         """Return the kernel summed over the images of a torus with these periods.
 
-        An image that adds less than ``tolerance`` of ``k(0)`` anywhere is left out.
+        Images that contribute less than ``tolerance`` of ``k(0)`` are omitted.
         """
         return Periodised(kernel=self, periods=tuple(periods), tolerance=tolerance)
 
@@ -179,9 +179,9 @@ class Radial(Kernel):
 class Periodised(Kernel):
     r"""``k_P(Δ) = Σ_w k(Δ + w ⊙ P)``, the image sum of a radial kernel.
 
-    Sums every image that contributes above ``tolerance`` of ``k(0)`` to displacements
-    within half a period. Cost: one evaluation of ``k`` per image (27 for periods beyond
-    some twenty lengthscales, hundreds for periods of five).
+    The sum is over images that contribute more than ``tolerance`` of ``k(0)`` to
+    displacements within half a period. Cost: one evaluation of ``k`` per image (27 for
+    periods beyond some twenty lengthscales, hundreds for periods of five).
     """
 
     kernel: Radial
@@ -190,7 +190,7 @@ class Periodised(Kernel):
 
     @property
     def derivatives(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Those of the kernel."""
+        """Number of derivatives of the field."""
         return self.kernel.derivatives
 
     def __call__(self, lag: Lags, *axes: int) -> Values:
@@ -202,7 +202,7 @@ class Periodised(Kernel):
         counts = torch.ceil(reach * scale / periods + 0.5).to(torch.int64).tolist()
         turns = [torch.arange(-n, n + 1, dtype=torch.float64) for n in counts]
         shifts = torch.cartesian_prod(*turns).reshape(-1, len(periods)) * periods
-        # Displacements are wrapped to half a period: so near can an image come.
+        # Displacements are wrapped to half a period, which limits how near images are.
         nearest = (shifts.abs() - periods / 2).clamp(min=0.0) / scale
         total = torch.zeros_like(lag[..., 0])
         for shift in shifts[(nearest**2).sum(dim=1) < reach**2].to(lag):

@@ -1,4 +1,4 @@
-"""White noise that belongs to places, in whatever order they are evaluated."""
+"""White noise keyed by places, independent of the order of evaluation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def keyed_normals(
 ) -> Float[Tensor, "s n"]:
     """Draw ``count`` standard normals for each key (float64), reproducibly.
 
-    A key is a row of integers; equal ones get equal numbers, others independent ones.
-    Each starts a stream of SplitMix64 of its own, whose uniforms are inverted.
+    A key is a row of integers; equal keys get equal numbers, others independent ones.
+    Each key starts its own stream of SplitMix64, whose uniforms are inverted.
     """
     state = np.full(len(keys), seed & _BITS, dtype=np.uint64)
     for column in keys.numpy().astype(np.int64).T:
@@ -34,7 +34,7 @@ def keyed_normals(
 
 
 def _mixed(words: np.ndarray) -> np.ndarray:
-    """Add the increment and mix: a bijection of uint64, every bit reaches every one."""
+    """Add the increment and mix: a bijection of uint64; each bit affects all bits."""
     words = words + np.uint64(_STEP)
     for shift, factor in _MIX:
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)

@@ -1,4 +1,4 @@
-"""Means, standard deviations and quantiles of what posterior samples predict."""
+"""Means, standard deviations and quantiles of predictions by posterior samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Moments:
     Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples and up to
     ``1 / sqrt(S)`` with antithetic pairs. ``log_mean`` and ``log_std`` are the moments
     of the logarithm of a positive density, ``degrees`` the degrees of freedom of the
-    standard deviations, infinite where samples determine no part of them. ``tails`` are
+    standard deviations, infinite where these do not depend on samples. ``tails`` are
     those of errors: beyond one standard deviation quantiles are further out, like those
     of a Student-T with the same central 68%.
     """
@@ -43,15 +43,15 @@ class Moments:
         return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in given})
 
     def quantile(self, probability: float) -> Float[Tensor, "*n"]:
-        """One of the `quantiles`."""
+        """Return one of the `quantiles`."""
         return self.quantiles([probability])[0]
 
     def quantiles(self, probabilities: Sequence[float]) -> list[Float[Tensor, "*n"]]:
-        """Quantiles of the normal or log-normal with the posterior's moments.
+        """Return quantiles of the normal or log-normal with the posterior's moments.
 
-        A few samples determine two moments far better than an order statistic; that
-        they do so with errors makes Student-T quantiles of normal ones. Rays of zero
-        length have quantiles of zero.
+        A few samples determine two moments far better than an order statistic; the
+        errors of these moments turn normal quantiles into those of a Student-T. Rays of
+        zero length have quantiles of zero.
         """
         upper: dict[float, Tensor] = {}
         found = []
@@ -65,7 +65,7 @@ class Moments:
         return found
 
     def _deviations(self, probability: float) -> Tensor:
-        """Return how many standard deviations a quantile lies above the median."""
+        """Return a quantile's distance above the median in standard deviations."""
         z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
         if self.degrees is not None and probability != 0.5:
             z = torch.from_numpy(stdtrit(self.degrees.numpy(), probability))
@@ -88,7 +88,7 @@ def moments_over_samples(
     *,
     positive: bool,
 ) -> Moments:
-    """Moments over samples, each with a conditional variance, or all with one.
+    """Return moments over samples, each with a conditional variance, or all with one.
 
     For a positive density, a sample's value A and variance v represent a log-normal
     with these moments: its logarithm has variance τ² = ln(1 + v/A²) and mean
@@ -125,7 +125,7 @@ def _of_logarithms(values: Tensor, variances: Tensor) -> tuple[Tensor, ...]:
 
 @compiled
 def _log_moments(first, last, values, variances, found):
-    """Mean and variance over samples of log-normals' means, and their mean variance.
+    """Find mean and variance over samples of log-normals' means, and mean variances.
 
     For a value of zero (a ray of zero length) they are −∞ and 0.
     """
@@ -145,13 +145,13 @@ def _log_moments(first, last, values, variances, found):
 
 
 def _farther(probability: float, tails: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    r"""The factor on a normal's quantile that makes it one with these ``tails``.
+    r"""Return the factor from a normal's quantile to the one with these ``tails``.
 
-    :math:`t_\nu(p) / (t_\nu(\Phi(1))\, z_p)`: beside one standard deviation it is one.
+    It is :math:`t_\nu(p) / (t_\nu(\Phi(1))\, z_p)`, and one at one standard deviation.
     """
     if probability == 0.5:
         return torch.ones_like(tails)
-    # They are those of a few kinds of functionals.
+    # There is one value for each of a few kinds of functionals.
     degrees, kinds = tails.unique(return_inverse=True)
     far, one = (stdtrit(degrees.numpy(), p) for p in (probability, float(ndtr(1.0))))
     return torch.from_numpy(far / one / ndtri(probability))[kinds]
@@ -160,7 +160,7 @@ def _farther(probability: float, tails: Float[Tensor, "*n"]) -> Float[Tensor, "*
 def degrees_of(
     between: Float[Tensor, " n"], variance: Float[Tensor, " n"], samples: int
 ) -> Float[Tensor, " n"]:
-    r"""Degrees of freedom of a variance of which samples determine a part.
+    r"""Return the degrees of freedom of a variance with a part estimated from samples.
 
     Welch's :math:`\nu = (B + W)^2 / (B^2 / \nu_B)`; antithetic pairs give one degree
     each, :math:`\nu_B = S / 2`.

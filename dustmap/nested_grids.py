@@ -1,8 +1,8 @@
 """Nested regular grids, and values between and at their points.
 
-This module and :mod:`dustmap.projection.corner_weights`, the compiled loop that makes
-W, are the only places where a position becomes points of a grid. Arrays are NumPy's
-(tensors on the CPU will do), so that maps are read without torch.
+Only this module and :mod:`dustmap.projection.corner_weights`, the compiled loop that
+makes W, assign grid points to positions. Arrays are NumPy's (or tensors on the CPU), so
+that maps can be read without torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.ndimage import map_coordinates
 
 from dustmap.grid import Grid
 
-# In cells: a point on a face may land a rounding error beyond it.
+# Distance [cells] beyond a face at which a point counts as on it, for rounding.
 _EDGE = 1e-6
 
 
@@ -25,9 +25,9 @@ _EDGE = 1e-6
 class NestedGrids:
     """One or more regular grids, the coarsest first, one inside the other.
 
-    Each has half the spacing of the one before. At any position the finest grid whose
-    closed box holds it counts. Positions that rounding puts beyond a face, by up to
-    1e-6 cells, lie on it.
+    Each has half the spacing of the previous one. At any position the finest grid whose
+    closed box contains it applies. Positions up to 1e-6 cells beyond a face count as on
+    it.
 
     Raises
     ------
@@ -43,8 +43,8 @@ class NestedGrids:
         for coarse, fine in itertools.pairwise(self.grids):
             if fine.dimension != coarse.dimension:
                 raise ValueError(
-                    f"nested grids have {coarse.dimension} and {fine.dimension} axes: "
-                    "all need as many"
+                    f"nested grids need equal numbers of axes, got {coarse.dimension} "
+                    f"and {fine.dimension}"
                 )
             for h, half in zip(coarse.spacing, fine.spacing, strict=True):
                 if abs(half - h / 2) > _EDGE * h:
@@ -64,7 +64,7 @@ class NestedGrids:
 
     @property
     def box(self) -> Grid:
-        """The coarsest grid, whose box holds all others."""
+        """The coarsest grid, whose box contains all others."""
         return self.grids[0]
 
     @property
@@ -83,7 +83,7 @@ class NestedGrids:
         Raises
         ------
         ValueError
-            If one is not, or lies outside.
+            If a corner is not such a point, or lies outside.
         """
         for coarse, fine in itertools.pairwise(self.grids):
             for corner in (fine.lower, fine.upper):
@@ -92,13 +92,13 @@ class NestedGrids:
                 outside = (index < 0) | (index > np.array(coarse.shape) - 1)
                 if outside.any() or (np.abs(place - index) > _EDGE).any():
                     raise ValueError(
-                        f"the corner {corner} of a nested box is no point of the "
+                        f"the corner {corner} of a nested box is not a point of the "
                         f"coarser grid from {coarse.lower} to {coarse.upper} every "
                         f"{coarse.spacing}"
                     )
 
     def level_of(self, x: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:
-        """Return the number of the finest grid that holds each position, −1 outside."""
+        """Return the number of the finest grid at each position, −1 outside."""
         x = np.asarray(x)
         level = np.full(len(x), -1)
         for number, grid in enumerate(self.grids):
@@ -115,8 +115,8 @@ class NestedGrids:
     ]:
         """Yield the cells around positions, level by level; none for those outside.
 
-        A level's number, the rows of its positions, the grid points at the ``c = 2^D``
-        corners of each one's cell, and the weights ``(c, k)`` of the linear
+        Items are a level's number, the rows of its positions, the grid points at the
+        ``c = 2^D`` corners of their cells, and the weights ``(c, k)`` of the linear
         interpolant, which sum to one.
         """
         for level, rows, places in self._held(x):
@@ -130,10 +130,7 @@ class NestedGrids:
     def nearest(
         self, x: Float[np.ndarray, "n d"]
     ) -> Iterator[tuple[int, Int[np.ndarray, " k"], Int[np.ndarray, "k d"]]]:
-        """Yield level, rows and nearest grid points, level by level.
-
-        Positions outside have none.
-        """
+        """Yield level, rows and nearest grid points, without positions outside."""
         for level, rows, places in self._held(x):
             yield level, rows, np.rint(places).astype(np.int64)
 
@@ -150,7 +147,7 @@ class NestedGrids:
         Raises
         ------
         ValueError
-            If there is not one array of the right shape for each grid.
+            Unless there is one array of the right shape for each grid.
         """
         shapes = [grid.shape for grid in self.grids]
         if [tuple(array.shape) for array in values] != shapes:
@@ -170,7 +167,7 @@ class NestedGrids:
     def _held(
         self, x: Float[np.ndarray, "n d"]
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Each level's rows with their places in its box [cells]."""
+        """Yield each level's rows with their places in its box [cells]."""
         x = np.asarray(x)
         level_of = self.level_of(x)
         for level, grid in enumerate(self.grids):
@@ -181,5 +178,5 @@ class NestedGrids:
 
     @staticmethod
     def _places(grid: Grid, x: np.ndarray) -> np.ndarray:
-        """Positions in cells from the first point."""
+        """Return positions in cells from the first point."""
         return (x - np.array(grid.origin)) / np.array(grid.spacing)

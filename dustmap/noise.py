@@ -1,13 +1,13 @@
 r"""Σ, the noise of all observations, updated as the field improves.
 
 Independent noise has ``Σ_n = (σ_n² + τ² + u_n) / w_n``: the stated and a common
-variance, the variance u that the field itself adds (what a grid cannot resolve, and
-distance errors ``(b_n L'_n ρ)²``), and the weight w, which is small for outliers.
+variance, the variance u that the field itself adds (unresolved variance, and distance
+errors ``(b_n L'_n ρ)²``), and the weight w, which is small for outliers.
 
-Of the unresolved variance of line integrals u has the share α: neighbouring rays cross
-the same small clouds, and the map follows their common part. α may exceed one, since
-the true spectrum may have more small-scale power than the kernel's. It is learnt by
-the likelihood of observations that are held out meanwhile.
+u contains the share α of the unresolved variance of line integrals: neighbouring rays
+cross the same small clouds, and the map follows their common part. α may exceed one,
+since the true spectrum may have more small-scale power than the kernel's. It is learnt
+from the likelihood of observations that are held out meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dustmap.linalg.operator import LinearOperator
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
 # The median of χ² with one degree of freedom.
 _MEDIAN = 0.4549364
-# The held-out fraction of the observations, and its largest number. With fewer than
-# FEWEST observations the held-out ones are too few to estimate α.
+# Held-out fraction of the observations, limit on their number, and the least number of
+# observations for which α can be estimated.
 _FRACTION, _MOST, FEWEST = 0.1, 2_000, 300
 # Factor on the variance of a held-out observation: finite, since perturbed data scatter
 # by its square root.
@@ -45,8 +45,7 @@ _ONE, _NONE = torch.ones(()), torch.zeros((), dtype=torch.bool)
 class NoiseModel(ABC):
     """Σ of all observations, with a root R: ``Σ⁻¹ = Rᵀ R``.
 
-    ``variance`` is ``Σ_nn``. Of a ``fixed`` model nothing depends on the field or is
-    learnt: its updates are the model itself.
+    A ``fixed`` model neither depends on the field nor learns: updates return it.
     """
 
     fixed: bool = True
@@ -88,9 +87,9 @@ class NoiseModel(ABC):
         return False
 
     def prepared(self, place: Tensor, share: float, generator: torch.Generator) -> Self:
-        """Return the model before the first step, with Σ in the type of some numbers.
+        """Return the model before the first step, with Σ of the dtype of ``place``.
 
-        ``share`` is the model's α; what is chosen at random is drawn by ``generator``.
+        ``share`` is the model's α; ``generator`` makes random choices.
         """
         return self
 
@@ -103,7 +102,7 @@ class NoiseModel(ABC):
         return self
 
     def at(self, total: Float[Tensor, " n"]) -> Self:
-        """Return Σ of these variances."""
+        """Return the model with these variances in Σ."""
         return self
 
     def updated(
@@ -113,24 +112,24 @@ class NoiseModel(ABC):
         unresolved: Float[Tensor, " n"],
         lines: Float[Tensor, " n"] | None = None,
     ) -> Self:
-        """Return Σ with what residuals teach.
+        """Return Σ updated by residuals.
 
         Parameters
         ----------
         residual, spread
             ``y − E[apply(ε)]`` and the variance of ``apply(ε)``, over samples of ε.
         unresolved, lines
-            u, and the part of it that is proportional to the share α, which is learnt
-            if this is given.
+            u, and the part of it that is proportional to the share α; α is learnt only
+            if ``lines`` is given.
         """
         return self
 
     def state(self) -> State:
-        """Return what was learnt (Σ also depends on the field)."""
+        """Return the learnt state (Σ also depends on the field)."""
         return {}
 
     def restored(self, state: State, share: float) -> Self:
-        """Return the model with what :meth:`state` held, and with this share."""
+        """Return the model with a :meth:`state` and with this share."""
         return self
 
 
@@ -156,7 +155,7 @@ class Normal(NoiseModel):
     common, share, weights
         τ², α and w.
     held_out
-        Observations without influence for now.
+        Observations that are excluded for now.
     at_edge
         True if the learnt α is the smallest or largest trial value.
     total
@@ -178,10 +177,11 @@ class Normal(NoiseModel):
 
     def __post_init__(self) -> None:
         if (self.blur is None) != (self.blur_scale is None):
-            raise ValueError("blur and blur_scale go together, one of them is missing")
+            raise ValueError("expected both blur and blur_scale, or neither; got one")
         if self.blur is not None and len(self.blur) != len(self.stated):
             raise ValueError(
-                f"blur has {len(self.blur)} rows for {len(self.stated)} observations"
+                f"blur needs a row for each of {len(self.stated)} observations, got "
+                f"{len(self.blur)}"
             )
 
     @property
@@ -237,7 +237,7 @@ class Normal(NoiseModel):
         return replace(self, total=total)
 
     def _fitted(self, normal: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return Σ by the weights, without influence of held-out observations."""
+        """Return Σ with the weights; held-out observations have no influence."""
         total = normal / self.weights
         return torch.where(self.held_out, _HELD_OUT_FACTOR * total, total)
 
@@ -248,9 +248,9 @@ class Normal(NoiseModel):
         unresolved: Float[Tensor, " n"],
         lines: Float[Tensor, " n"] | None = None,
     ) -> Self:
-        """Return Σ with what residuals teach; a new τ² is in the next one.
+        """Return Σ updated by residuals.
 
-        Learnt together with α, it is in this one.
+        A new τ² enters the next Σ, or this one if it is learnt together with α.
         """
         model, normal = self, self.normal(unresolved)
         # Held-out observations are not fitted, hence not outliers.
@@ -277,7 +277,7 @@ class Normal(NoiseModel):
         spread: Float[Tensor, " n"] | float,
         normal: Float[Tensor, " n"],
     ) -> Self:
-        """Return the model with a common variance by ``E[r²] = residual² + spread``."""
+        """Learn the common variance from ``E[r²] = residual² + spread``."""
         return self._with_common(residual**2 + spread, normal)
 
     def _with_common(
@@ -390,7 +390,7 @@ def learn_share(
     *,
     learn_common: bool,
 ) -> tuple[float, float, bool]:
-    r"""Return α and τ² of highest posterior density, and whether α is an end of trials.
+    r"""Return α and τ² of highest posterior density, and whether α is at an end.
 
     The prior is ``ln α ~ N(0, 1)``. Residuals ``y − E[apply(ε)]`` over samples that
     were not fitted to these observations are Student-T, or normal if ``degrees`` is

@@ -29,8 +29,8 @@ class Posterior:
     samples
         Exact posterior samples of ε.
     residual
-        What neighbouring stars share beyond the field, of a non-linear model: it
-        corrects line integrals that begin at the observer and values at points.
+        Residual that neighbouring stars share, for a non-linear model: it corrects line
+        integrals that begin at the observer and values at points.
     """
 
     model: ForwardModel
@@ -45,13 +45,13 @@ class Posterior:
             if found != shape:
                 raise ValueError(f"{name} must have shape {shape}, got {found}")
         if len(self.samples) == 1:
-            raise ValueError("a posterior needs no sample or at least two, got one")
+            raise ValueError("a posterior needs no samples or at least two, got one")
 
     def over_cells(self, widths: Sequence[float]) -> Posterior:
         """Return the posterior whose values at points are means over cells around them.
 
-        What neighbouring stars share below the grid averages out in a cell, which
-        counts as a cube; the grid's own part is that at its centre. ``widths`` [pc].
+        The residual is averaged over a cube of the cell's volume; the grid's own part
+        is the value at its centre. ``widths`` are those of the cell along axes [pc].
         """
         if self.residual is None:
             return self
@@ -59,10 +59,10 @@ class Posterior:
         return replace(self, residual=self.residual.over_cells(width))
 
     def moments(self, functionals: Functionals, *, rows: int = 65536) -> Moments:
-        """Mean and std of ``L_n ρ``; std is NaN if the posterior has no samples.
+        """Return mean and std of ``L_n ρ``; std is NaN without samples.
 
         ``var = (1/S) Σ_s (apply(ε_s) − mean)² + v_n`` for a linear model, whose mean is
-        exact; a non-linear model takes the mean over samples, the divisor S − 1 and the
+        exact; for a non-linear model, the mean over samples, the divisor S − 1 and the
         mean of ``v_n(ε_s)``. Cost: S + 1 applications, and the draws that estimate
         ``v_n``, per ``rows`` functionals.
         """
@@ -70,7 +70,7 @@ class Posterior:
         return Moments.joined(parts or [self._part(functionals)])
 
     def _part(self, functionals: Functionals) -> Moments:
-        """Moments of a few functionals."""
+        """Return moments of a few functionals."""
         model = self.model.at(functionals)
         if not model.linear and len(self.samples):
             return self._moments_of_samples(model)
@@ -99,9 +99,9 @@ class Posterior:
     def sampled(
         self, functionals: Functionals, *, rows: int = 2**18
     ) -> tuple[Float[Tensor, "s n"], Float[Tensor, "s n"]]:
-        """Every sample's values and the variances of what is unresolved, corrected.
+        """Return every sample's corrected values and their unresolved variances.
 
-        Without samples, of the mean. ``rows`` functionals are held at once.
+        Without samples, those of the mean. ``rows`` functionals are held at once.
         """
         chunks = [part for _, part in functionals.chunks(rows)] or [functionals]
         found = [self._sampled(self.model.at(part)) for part in chunks]
@@ -117,7 +117,7 @@ class Posterior:
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
-        # The residual is on the CPU whatever the model's device.
+        # The residual is on the CPU, for any device of the model.
         values, unresolved = values.cpu(), unresolved.cpu()
         for rows, kind in self._corrected(model.functionals):
             assert self.residual is not None
@@ -131,7 +131,7 @@ class Posterior:
     def draws(
         self, functionals: Functionals, generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        """Joint posterior draws of all functionals, including the sub-grid residual."""
+        """Draw all functionals jointly, including the sub-grid residual."""
         if not len(self.samples):
             return torch.zeros(0, len(functionals), dtype=torch.float64)
         model = self.model.at(functionals)
@@ -145,12 +145,12 @@ class Posterior:
     def draws_from(
         self, functionals: Functionals, white: Float[Tensor, "s n"]
     ) -> Float[Tensor, "s n"]:
-        """Draws with sub-grid residuals from given standard normals.
+        """Draw all functionals with sub-grid residuals from given standard normals.
 
-        For models with independent residuals. Equal normals may be used for related
-        functionals, such as the points along one ray: the moments of each do not
-        change. With a residual of neighbouring stars they are independent: it is drawn
-        jointly.
+        The model must have independent residuals. Related functionals, such as points
+        along one ray, may share normals: the moments of each do not change. With a
+        residual of neighbouring stars, which is drawn jointly, normals must be
+        independent.
         """
         model = self.model.at(functionals)
         return self._values(model, model.residual_from(self.samples, white), white)
@@ -158,7 +158,7 @@ class Posterior:
     def _values(
         self, model: ForwardModel, unresolved: Tensor, white: Tensor | None = None
     ) -> Float[Tensor, "s n"]:
-        """Every sample's values and unresolved part; of sight lines by ``white``."""
+        """Return samples' values plus unresolved parts, corrected using ``white``."""
         values = torch.stack([model.apply(sample) for sample in self.samples])
         values, unresolved = values.double().cpu(), unresolved.double().cpu()
         for rows, kind in self._corrected(model.functionals):
@@ -178,7 +178,7 @@ class Posterior:
     def _corrected(
         self, functionals: Functionals
     ) -> Iterator[tuple[slice, LineIntegrals | PointValues]]:
-        """Rows that the residual corrects: integrals from the observer and points."""
+        """Yield rows that the residual corrects: observer's integrals and points."""
         for rows, kind in functionals.runs() if self.residual is not None else ():
             if isinstance(kind, PointValues) or (
                 isinstance(kind, LineIntegrals) and not bool(kind.start.any())

@@ -18,7 +18,7 @@ Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
 
 
 class Rule(Protocol):
-    """A quadrature rule on the unit interval, possibly another one per ray."""
+    """A quadrature rule on the unit interval, which may differ between rays."""
 
     def fractions(
         self,
@@ -26,9 +26,9 @@ class Rule(Protocol):
         end: Float[Tensor, "n d"],
         index: Int[Tensor, " n"],
     ) -> Fractions:
-        """Rows, positions in [0, 1] and weights (summing to 1 per row).
+        """Return rows, positions in [0, 1] and weights (summing to 1 per row).
 
-        ``index`` are the rays' numbers in the batch the rule was made for.
+        ``index`` are the rays' numbers in the batch for which the rule was made.
         """
         ...
 
@@ -55,22 +55,22 @@ class Pieces(NamedTuple):
     """Parts of rays with steps of one size, in order along every ray."""
 
     rows: Int[Tensor, " p"]
-    low: Float[Tensor, " p"]  # where each begins and ends, in [0, 1]
+    low: Float[Tensor, " p"]  # start and end of each, in [0, 1]
     high: Float[Tensor, " p"]
     lengths: Float[Tensor, " p"]
     step: Float[Tensor, " p"]
 
     @property
     def counts(self) -> Int[Tensor, " p"]:
-        """Number of steps of each."""
+        """Number of steps of each part."""
         return torch.ceil(self.lengths / self.step).clamp(min=1).to(torch.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stepped:
-    """Steps of at most ``step``, half as long in each next finer one of the ``grids``.
+    """Steps of at most ``step``, halved in each next finer one of the ``grids``.
 
-    Rays are cut where they pass a face of a finer grid's box.
+    Rays are cut at the faces of finer grids' boxes.
     """
 
     step: float
@@ -81,14 +81,14 @@ class _Stepped:
             raise ValueError(f"step must be positive, got {self.step}")
 
     def pieces(self, start: Float[Tensor, "n d"], end: Float[Tensor, "n d"]) -> Pieces:
-        """The rays' parts in one box each; a ray without length has one part."""
+        """Return the rays' parts in one box each; a ray without length has one part."""
         count, direction = len(start), end - start
         lengths = torch.linalg.vector_norm(direction, dim=-1)
         edges = [torch.zeros(count, 1), torch.ones(count, 1)]
         if self.grids is not None:
             edges += [_crossings(start, direction, grid) for grid in self.grids.finer]
         cuts = torch.cat([e.to(torch.float64) for e in edges], dim=1).sort(dim=1).values
-        # A part of rounding's length would be a node more in the next box.
+        # A part as short as rounding would add a node in the next box.
         kept = cuts[:, 1:] - cuts[:, :-1] > 1e-12
         kept[:, -1] |= ~kept.any(dim=1)
         rows, number = kept.nonzero(as_tuple=True)
@@ -114,11 +114,11 @@ class FixedStep(_Stepped):
 
 
 class StepsOutwards(_Stepped):
-    """The midpoint rule with steps from where a part begins, the last cut short.
+    """The midpoint rule with steps from the start of a part, the last one cut short.
 
-    Rays of one direction share all whole steps: their integrals rise with the length
-    wherever the field is positive and straight within a step. Of :class:`FixedStep`
-    every node moves with the length, and so does its error.
+    Rays of one direction share all whole steps: their integrals increase with length
+    wherever the field is positive and linear within a step. With :class:`FixedStep`
+    every node, and so the error, changes with the length.
     """
 
     __slots__ = ()
@@ -126,7 +126,7 @@ class StepsOutwards(_Stepped):
     def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
         pieces = self.pieces(start, end)
         counts, piece, step = _steps(pieces)
-        # A part shorter than a step, or without length, has one node in its middle.
+        # A part shorter than a step has one node in its middle.
         width = pieces.step / torch.maximum(pieces.lengths, pieces.step)
         width = (width * (pieces.high - pieces.low))[piece]
         low = pieces.low[piece] + step * width
@@ -148,7 +148,7 @@ class MonteCarlo:
 
     @classmethod
     def draw(cls, rays: int, count: int, generator: torch.Generator) -> MonteCarlo:
-        """``count`` nodes for each of ``rays`` rays."""
+        """Return ``count`` nodes for each of ``rays`` rays."""
         return cls(
             positions=torch.rand(rays, count, generator=generator, dtype=torch.float64)
         )
@@ -181,7 +181,7 @@ def _crossings(
     lower, upper = start.new_tensor(grid.lower), start.new_tensor(grid.upper)
     safe = torch.where(direction == 0, 1.0, direction)
     faces = torch.stack([(lower - start) / safe, (upper - start) / safe])
-    # Along an axis in which a ray does not move it is inside all the time, or never.
+    # Along an axis in which it does not move, a ray is always inside, or never.
     still = direction == 0
     within = (start >= lower) & (start <= upper)
     near = torch.where(still, torch.where(within, -math.inf, math.inf), faces.amin(0))

@@ -18,12 +18,12 @@ class Tori:
     """A torus around each of :class:`~dustmap.nested_grids.NestedGrids`.
 
     A field is a vector over the points of all tori, the coarsest first. Corners of each
-    box are points of the coarser grid. One torus alone is the ordinary case.
+    box are points of the coarser grid. There may be a single torus.
 
     Raises
     ------
     ValueError
-        If there is no torus, or the grids are not nested so.
+        If there is no torus, or the grids are not nested in this way.
     """
 
     tori: tuple[Torus, ...]
@@ -51,18 +51,18 @@ class Tori:
         return sum(torus.size for torus in self.tori)
 
     def split(self, field: Float[Tensor, "*batch m"]) -> tuple[Tensor, ...]:
-        """A vector's parts, one for each torus."""
+        """Return a vector's parts, one for each torus."""
         return field.split([torus.size for torus in self.tori], dim=-1)
 
     def constants(self, values: list[float]) -> Float[Tensor, " m"]:
-        """A vector with one value for each torus."""
+        """Return a vector that is constant on each torus."""
         sizes = torch.tensor([torus.size for torus in self.tori])
         return torch.tensor(values, dtype=torch.float64).repeat_interleave(sizes)
 
     def positions(self, refinement: int = 1) -> Float[Tensor, "f d"]:
-        """Positions of the refined points; in paddings the nearest of the box.
+        """Return positions of refined points; in paddings, the nearest ones of the box.
 
-        The padding is never looked at: values there need only be finite and smooth.
+        Values in the padding are not used: they need only be finite and smooth.
         """
         found = []
         for torus in self.tori:

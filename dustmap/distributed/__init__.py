@@ -1,1 +1,1 @@
-"""One inference by many processes, which share out the rows of W."""
+"""Inference by several processes that share the rows of W."""

@@ -1,8 +1,8 @@
-"""The processes that make one inference together, as its loops see them.
+"""The group of processes that make one inference together.
 
 Every rank runs the same program on bitwise equal numbers, so that all take the same
-branch everywhere; what they do not share they send each other here. A collective that
-fails because another rank has ended raises :class:`PeerError` in those that are left.
+branches; they exchange all other numbers here. If a collective fails because a rank has
+ended, the remaining ranks raise :class:`PeerError`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# Seconds after which a rank that does not answer counts as lost.
+# Seconds without an answer after which a rank counts as lost.
 TIMEOUT = 60.0
-# What the others wait while one rank works alone (it is watched by its connection).
+# Timeout of the others while one rank works alone (its connection is monitored).
 _PATIENT = timedelta(days=7)
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class PeerError(RuntimeError):
 
 
 class Group:
-    """Ranks 0 … size − 1; without a process group there is one, and nothing is sent.
+    """Ranks 0 … size − 1; a single rank, without communication, by default.
 
     Parameters
     ----------
@@ -56,17 +56,17 @@ class Group:
         self.here = self.size if here is None else here
         self._timeout = timeout
         self._name = f"rank {self.rank} of {self.size}"
-        # Of torch.distributed: all processes where it is None.
+        # Process group of torch.distributed; all processes if None.
         self._members: Any = None
         self._patient: Any = None
         if self.size > 1:
             self._patient = dist.new_group(backend="gloo", timeout=_PATIENT)
 
     def split(self, teams: int) -> tuple[Group, Group]:
-        """This rank's team, of neighbouring ranks, and its counterparts in all teams.
+        """Return this rank's team, of neighbouring ranks, and its counterparts.
 
-        In the second group a rank is the number of its team. All ranks of the program
-        split their group together.
+        In the second group, a rank is the number of its team. All ranks of the program
+        must call this together.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class Group:
         return self._among(ranks.tolist()), self._among(ranks.T.tolist())
 
     def _among(self, parts: list[list[int]]) -> Group:
-        """The group of those of these ranks that include this one."""
+        """Return the group for the part of the ranks that includes this one."""
         own = next(part for part in parts if self.rank in part)
         if len(own) == self.size:
             return self
@@ -99,7 +99,7 @@ class Group:
         return self.rank == 0
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of all ranks' tensors of one shape, bitwise equal on every rank."""
+        """Return the sum of all ranks' tensors, bitwise equal on every rank."""
         if self.size == 1:
             return x
         total = x.detach().clone(memory_format=torch.contiguous_format)
@@ -108,7 +108,7 @@ class Group:
         return total
 
     def gather(self, x: Tensor, counts: Sequence[int], *, dim: int = -1) -> Tensor:
-        """All ranks' tensors along one dim, in the order of ranks.
+        """Concatenate all ranks' tensors along one dim, in the order of ranks.
 
         ``counts`` are their lengths there; all other dims agree.
         """
@@ -125,26 +125,26 @@ class Group:
         return torch.cat(parts).movedim(0, dim).contiguous()
 
     def share(self, count: int) -> tuple[slice, list[int]]:
-        """Return this rank's run of ``count`` things, and the number on every rank."""
+        """Return this rank's run of ``count`` items, and the number on every rank."""
         cuts = even_cuts(count, self.size)
         counts = [b - a for a, b in itertools.pairwise(cuts)]
         return slice(cuts[self.rank], cuts[self.rank + 1]), counts
 
     def agree(self, flag: bool) -> bool:
-        """Return True if the flag is set on any rank: the same answer everywhere."""
+        """Return True if the flag is set on any rank; all ranks agree."""
         return any(self.numbers(int(flag)))
 
     def numbers(self, own: int) -> list[int]:
-        """Every rank's integer (64 bits)."""
+        """Return every rank's integer (64 bits)."""
         if self.size == 1:
             return [own]
         mine = torch.tensor([own], dtype=torch.int64)
         return self.gather(mine, [1] * self.size).tolist()
 
     def require_alike(self, what: str, *tensors: Tensor) -> None:
-        """Raise a RuntimeError unless these are bitwise equal on all ranks.
+        """Raise a RuntimeError unless tensors are bitwise equal on all ranks.
 
-        Compared are checksums (CRC-32): 8 bytes are sent.
+        Ranks compare checksums (CRC-32), sending 8 bytes.
         """
         if self.size == 1:
             return
@@ -163,30 +163,30 @@ class Group:
             )
 
     def meet(self) -> None:
-        """Wait, however long, until all ranks are here."""
+        """Wait without a timeout until all ranks are here."""
         if self.size > 1:
             with self._collective("waiting"):
                 dist.barrier(group=self._patient)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what rank 0 makes, on all ranks; the others wait, however long.
+        """Return the result of ``make`` on rank 0, on all ranks, without a timeout.
 
-        It is sent pickled, from one process of this program to the others.
+        The result is sent pickled from rank 0 to the others.
 
         Raises
         ------
         Exception
-            Those of ``make``, on rank 0; PeerError then on the others.
+            On rank 0 those of ``make``; the other ranks then raise PeerError.
         """
         if self.size == 1:
             return make()
-        # A list that is empty says that it failed.
+        # An empty list means failure.
         made: list[list[T]] = [[]]
         try:
             if self.first:
                 made = [[make()]]
         finally:
-            # Also if it failed: the others would wait for ever.
+            # Send even after a failure, or the others would wait forever.
             with self._collective("waiting"):
                 dist.broadcast_object_list(made, group=self._patient, group_src=0)
         if not made[0]:

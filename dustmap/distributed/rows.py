@@ -1,4 +1,4 @@
-"""A matrix whose rows are shared out over the processes of a group."""
+"""A matrix whose rows are distributed over the processes of a group."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import SizedOperator
 
-# Rows whose nodes are counted: shares are even to a per cent or two.
+# Rows whose nodes are counted: shares are then even to a per cent or two.
 _COUNTED = 4096
 
 
 class ShardedRows(SizedOperator):
-    """All rows of a matrix of which every rank holds a run.
+    """A matrix of which every rank holds a run of rows.
 
-    Vectors over rows and over columns are whole on every rank. ``matvec`` gathers the
-    ranks' rows; ``rmatvec`` and ``gram`` add up their vectors over columns, in the
+    Vectors over rows and over columns are complete on every rank. ``matvec`` gathers
+    the ranks' rows; ``rmatvec`` and ``gram`` add up their vectors over columns, in the
     operator's precision.
 
     ``own`` are this rank's rows, and ``cuts`` the ``size + 1`` row numbers between
@@ -35,7 +35,7 @@ class ShardedRows(SizedOperator):
         self.group = group
         self._counts = [b - a for a, b in itertools.pairwise(cuts)]
         self._rows = slice(cuts[group.rank], cuts[group.rank + 1])
-        # The ranks may have been at this for long: they wait for each other first.
+        # Making the rows may take long: wait for all ranks without a timeout.
         group.meet()
         self.nonzeros = sum(group.numbers(own.nonzeros))
 
@@ -46,7 +46,7 @@ class ShardedRows(SizedOperator):
 
     @property
     def stored(self) -> bool:
-        """True if this rank's weights are kept, not computed anew in every product."""
+        """True if this rank's weights are stored, not recomputed in every product."""
         return self.own.stored
 
     def matvec(self, x: Tensor) -> Tensor:
@@ -60,10 +60,10 @@ class ShardedRows(SizedOperator):
 
 
 def row_cuts(functionals: Functionals, size: int) -> list[int]:
-    """Return the cuts of rows into ``size`` runs of about as many nodes each.
+    """Return the cuts of rows into ``size`` runs of about equal numbers of nodes.
 
-    Equal numbers on all ranks, which know all functionals. Cost: the nodes of a few
-    thousand of them.
+    All ranks, which know all functionals, get equal cuts. Cost: the nodes of a few
+    thousand functionals.
     """
     count = len(functionals)
     if size == 1 or not count:

@@ -1,4 +1,4 @@
-"""Gaussian-process regression at large: any dimension, likelihood, inducing points.
+"""Gaussian-process regression in any dimension: exact, sparse or by neighbours.
 
-Exact, and by the collapsed bound; :mod:`dustmap.inference.svi` has the stochastic one.
+:mod:`dustmap.inference.svi` has stochastic regression with any likelihood.
 """

@@ -49,7 +49,7 @@ class ExactGP(Regression):
         leaves = leaves_of(self.kernel.parameters())
         moved = self.kernel.with_parameters(leaves)
         for rows, rest, block in _upper_blocks(moved, self.functionals):
-            # The part right of the diagonal block stands for its mirror image, too.
+            # Count the part right of the diagonal block twice, for its mirror image.
             twice = torch.full((block.shape[1],), 2.0, dtype=torch.float64)
             twice[: block.shape[0]] = 1.0
             (weights[rows, rest] * twice * block).sum().backward()
@@ -71,7 +71,7 @@ class ExactGP(Regression):
 
     @cached_property
     def _solved(self) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
-        """The Cholesky factor of A and ``A⁻¹ r``."""
+        """Cholesky factor of A, and ``A⁻¹ r``."""
         with torch.no_grad():
             A = torch.empty(len(self), len(self), dtype=torch.float64)
             for rows, rest, block in _upper_blocks(self.kernel, self.functionals):
@@ -91,7 +91,7 @@ class ExactGP(Regression):
 def _covariance(
     kernel: Kernel, left: Functionals, right: Functionals
 ) -> Float[Tensor, "n m"]:
-    """``Cov(L_n f, L_m f)``; point values without a detour by their nodes."""
+    """Return ``Cov(L_n f, L_m f)``, directly for point values."""
     if isinstance(left, PointValues) and isinstance(right, PointValues):
         return point_covariance(kernel, left.points, right.points)
     return functional_covariance(kernel, left, right)
@@ -100,7 +100,7 @@ def _covariance(
 def _upper_blocks(
     kernel: Kernel, functionals: Functionals
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield rows of the covariance from the diagonal on: every pair once."""
+    """Yield rows of the covariance from the diagonal on: each pair once."""
     count = len(functionals)
     for rows, part in functionals.chunks(max(1, regression.BLOCK // count)):
         rest = functionals.select(torch.arange(rows.start, count))

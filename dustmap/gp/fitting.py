@@ -1,8 +1,8 @@
 r"""Hyperparameters of largest marginal likelihood by L-BFGS.
 
-Positive ones move in their logarithm, the mean in units of the largest residual, so
-that no step depends on the unit of the data. The search is SciPy's (Byrd, Lu, Nocedal &
-Zhu 1995, SIAM J. Sci. Comput. 16).
+The search is over logarithms of positive hyperparameters and the mean in units of the
+largest residual, so that steps do not depend on the unit of the data. It is SciPy's
+(Byrd, Lu, Nocedal & Zhu 1995, SIAM J. Sci. Comput. 16).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from dustmap.gp.regression import MEAN, Regression
 
-# Of a logarithm: a start this far out of its range is at its end.
+# A start whose logarithm is out of range by less than this is at the end of the range.
 _ROUNDING = 1e-9
-# Tolerances of a derivative that a bound is away from the start.
+# Distance between start and bound, in tolerances of a derivative.
 _TOLERANCES = 1000.0
 
 Model = TypeVar("Model", bound=Regression)
@@ -40,12 +40,12 @@ class LBFGS:
     gradient_tolerance
         Converged if no derivative exceeds it [nats per unit of a logarithm].
     relative_tolerance
-        Converged if a step gains less than this share of the value.
+        Converged if a step gains less than this fraction of the value.
     reach
-        How far a logarithm may move from its start: ``e^±reach``.
+        Limit on the change of a logarithm: a factor of ``e^±reach``.
     ranges
-        Least and largest value by name, in the unit of the hyperparameter and of a
-        shape that its own can be broadcast with.
+        Least and largest value by name, in the unit of the hyperparameter, of a shape
+        that broadcasts with it.
 
     Raises
     ------
@@ -70,11 +70,10 @@ class LBFGS:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceFit(Generic[Model]):
-    """The best model found, and how the search ended.
+    """The best model found, and the status of the search.
 
-    ``at_bounds`` names hyperparameters that ended where their range does; ``failures``
-    counts points at which a covariance had no Cholesky factor, which are taken for
-    worse than any other.
+    ``at_bounds`` names hyperparameters that ended at a bound of their range;
+    ``failures`` counts points without a Cholesky factor, which count as the worst.
     """
 
     model: Model
@@ -87,7 +86,7 @@ class EvidenceFit(Generic[Model]):
 
 
 def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
-    """Find the hyperparameters of largest ``log_marginal``, from those of the model.
+    """Maximise ``log_marginal`` over hyperparameters, starting from the model's.
 
     Raises
     ------
@@ -105,8 +104,8 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
     start = {name: known[name] for name in names}
     lengths = [value.numel() for value in start.values()]
     unit = max(float(model.residual.abs().max()), float(model.noise) ** 0.5)
-    # The optimiser caps a derivative at the distance to a bound before it compares
-    # it with the tolerance: in this unit the cap is a thousand tolerances wide.
+    # The optimiser caps a derivative at the distance to a bound before comparing it
+    # with the tolerance: in this unit the cap is a thousand tolerances.
     scale = _TOLERANCES * settings.gradient_tolerance / settings.reach
     bounds = _bounds(start, settings)
     # The start must have a value.
@@ -126,7 +125,7 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
         try:
             value, gradient = moved.value_and_gradient()
         except (ValueError, FloatingPointError):
-            # Only a missing Cholesky factor comes here: the values were checked.
+            # The values were checked, so a Cholesky factor is missing.
             failures += 1
             return (abs(log_marginal) * 10 + 1e6) / scale, np.zeros_like(vector)
         if value > log_marginal:

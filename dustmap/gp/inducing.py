@@ -23,9 +23,9 @@ def kmeans_points(
 ) -> Float[Tensor, "m d"]:
     """Return at most ``count`` centres of clusters of the positions.
 
-    By Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129), of standardised
-    positions. If there are no more distinct ones, they are all returned; of more than
-    ``rows`` positions, a random subset of that size (or of ``count``) is clustered.
+    Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129) clusters standardised
+    positions, or a random subset of ``rows`` (or ``count``) of them if there are more.
+    If there are no more than ``count`` distinct positions, all of them are returned.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def kmeans_points(
     first = distinct[torch.randperm(len(distinct), generator=generator)[:count]]
     data = positions.numpy().astype(np.float64)
     with warnings.catch_warnings():
-        # A cluster that lost its members keeps its centre, as good a place as before.
+        # A cluster without members keeps its centre.
         warnings.filterwarnings("ignore", message="One of the clusters is empty")
         centres, _ = kmeans2(data, first.numpy(), iter=_ROUNDS, minit="matrix")
     return torch.as_tensor(centres)
@@ -61,16 +61,16 @@ def clustered_subset(
 ) -> Tensor:
     """Return the numbers of ``size`` observations in groups of near neighbours.
 
-    A uniform subset of a large catalogue has no close pairs and says nothing about
-    short lengthscales; groups around random members carry every separation. Groups
-    hold at most ``size`` members; if they overlap, random rows fill the subset up.
+    A uniform subset of a large catalogue has no close pairs and does not constrain
+    short lengthscales; groups around random members contain every separation. Groups
+    have at most ``size`` members; if they overlap, random rows complete the subset.
     """
     n = len(positions)
     if n <= size:
         return torch.arange(n)
     neighbours = min(neighbours, size)
     seeds = torch.randperm(n, generator=generator)[: size // neighbours]
-    # A few at a time: all distances at once are gigabytes for millions of rows.
+    # A few at a time: all distances at once take gigabytes for millions of rows.
     near = [
         torch.cdist(positions[few], positions).topk(neighbours, largest=False).indices
         for few in seeds.split(4)

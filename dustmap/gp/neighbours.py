@@ -8,9 +8,9 @@ With the covariance :math:`c` of a place with its neighbours :math:`N`, their ow
 
 (nearest-neighbour Gaussian processes: Datta et al. 2016, JASA 111, 800; Katzfuss &
 Guinness 2021, Stat. Sci. 36, 124). Those papers order the rows and learn from each
-row's *earlier* neighbours; here a row is scored by its neighbours among all others, as
-places are predicted. That is leave-one-out cross-validation (Rasmussen & Williams 2006,
-ch. 5.4.2), with neighbours, of the rows that are scored:
+row's *earlier* neighbours; here a row is scored given its neighbours among all others,
+like places in predictions. This is leave-one-out cross-validation (Rasmussen & Williams
+2006, ch. 5.4.2) of the scored rows, with neighbours:
 
 .. math::
    \log p = -\tfrac12 \sum_i \left[ \frac{e_i^2}{s_i} + \log 2\pi s_i \right], \qquad
@@ -43,9 +43,9 @@ from dustmap.kernels import Radial
 from dustmap.residual.kriging import solve_neighbourhoods
 from dustmap.residual.neighbours import RowIndex, without_self
 
-# Covariances of neighbours in one block: larger arrays leave the processor's cache.
+# Covariances of neighbours in one block, which fits the processor's cache.
 _BLOCK = 2**17
-# Neighbours are found in other units than the lengthscales up to this distortion.
+# Largest stretch of the index's axes relative to the lengthscales.
 _DISTORTION = 1.1
 
 
@@ -74,11 +74,11 @@ class NeighbourGP(Regression):
     scored
         Numbers of the rows whose log score is ``log_marginal``.
     index, near
-        Finds neighbours, in units of the lengthscales unless given; neighbours of the
-        scored rows, fixed while hyperparameters move, found by the index unless given.
+        Index that finds neighbours, by default in units of the lengthscales; neighbours
+        of the scored rows, fixed while hyperparameters move, by default from the index.
     jitter
-        Noise relative to ``k(0)`` that is added to every row's, so that covariances of
-        rows without noise stay positive definite.
+        Noise relative to ``k(0)`` that is added to that of every row, so that
+        covariances of rows without noise stay positive definite.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class NeighbourGP(Regression):
         super().__post_init__()
         if self.count < 1 or not 0 <= self.jitter < 1:
             raise ValueError(
-                "at least one neighbour and a jitter in [0, 1) are needed, got "
+                "expected at least one neighbour and a jitter in [0, 1), got "
                 f"{self.count} and {self.jitter}"
             )
         points = _points(self.functionals)
@@ -112,13 +112,13 @@ class NeighbourGP(Regression):
 
     @property
     def noise_variance(self) -> Float[Tensor, " n"]:
-        """``τ² + σ_n²`` and the jitter."""
+        """``τ² + σ_n²`` plus the jitter."""
         return super().noise_variance + self.jitter * self.kernel.variance
 
     def renewed(self, **changes: Any) -> Self:
-        """Change fields, and find the neighbours of the present lengthscales.
+        """Change fields, and find neighbours for the current lengthscales.
 
-        The index stays while no axis is stretched against another by more than 10%.
+        The index is kept while no axis is stretched against another by more than 10%.
         """
         assert self.index is not None
         stale = self.index.distortion(self.kernel.lengthscale) > _DISTORTION
@@ -164,11 +164,11 @@ class NeighbourGP(Regression):
         return _blocks(self.scored, self.near)
 
     def _solve(self, places: Float[Tensor, "m d"], near: Int[Tensor, "m k"]) -> _Solved:
-        """Solve neighbourhoods; their covariances alone carry gradients."""
+        """Solve neighbourhoods; only their covariances carry gradients."""
         kernel = self.kernel
         x = self.functionals.points[near] / kernel.lengthscale
         at = (places / kernel.lengthscale)[:, None]
-        # By differences: in those of squared norms digits cancel.
+        # Coordinate differences, as differences of squared norms lose digits.
         exact = "donot_use_mm_for_euclid_dist"
         among = kernel.variance * kernel.radial(torch.cdist(x, x, compute_mode=exact))
         distance = torch.cdist(at, x, compute_mode=exact)
@@ -183,7 +183,7 @@ class NeighbourGP(Regression):
 
     @torch.no_grad()
     def _misfit(self, rows: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
-        """Return errors of the predicted rows and their variances."""
+        """Return prediction errors of rows, and their variances."""
         error = self.residual[rows] - solved.mean
         return error, solved.variance + self.noise_variance[rows]
 
@@ -220,6 +220,6 @@ def _log_normal(error: Tensor, variance: Tensor) -> Tensor:
 
 
 def _blocks(places: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield places and their neighbours, few enough at a time."""
+    """Yield places and their neighbours, block by block."""
     size = max(1, _BLOCK // near.shape[1] ** 2)
     return zip(places.split(size), near.split(size), strict=True)

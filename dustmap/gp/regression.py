@@ -1,7 +1,7 @@
 r"""A Gaussian process observed through functionals with normal noise.
 
 ``y_n = L_n (μ + f) + η_n`` with ``f ~ GP(0, k)``, a constant μ, and
-``η_n ~ N(0, τ² + σ_n²)``: a common variance τ², which is learnt, and known ones.
+``η_n ~ N(0, τ² + σ_n²)``: a learnt common variance τ², and known variances σ_n².
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = 2**18
 
 @dataclass(eq=False)
 class Regression(ABC):
-    """Data and hyperparameters of a regression; a subclass solves it.
+    """Data and hyperparameters of a regression, solved by a subclass.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Regression(ABC):
         τ², above zero, and ``σ_n²`` of every observation, 0 by default, in the squared
         unit of the observations.
     mean
-        μ, of either sign.
+        μ, of any sign.
 
     Raises
     ------
@@ -65,17 +65,17 @@ class Regression(ABC):
                     f"{name} must have shape {shape}, got {tuple(value.shape)}"
                 )
         if not len(self):
-            raise ValueError("at least one observation is needed, got none")
+            raise ValueError("expected at least one observation, got none")
         if bad := int((~torch.isfinite(self.observations)).sum()):
             raise ValueError(
                 f"every observation must be finite, {bad} of {len(self)} are not"
             )
         noise, mean = (torch.as_tensor(v).detach() for v in (self.noise, self.mean))
         if not 0 < float(noise) < math.inf:
-            raise ValueError(f"noise is a variance, positive and finite, got {noise}")
+            raise ValueError(f"noise variance must be positive and finite, got {noise}")
         known = self.known_noise
         if known is not None and not bool(((known >= 0) & known.isfinite()).all()):
-            raise ValueError("known_noise holds variances: not negative, finite")
+            raise ValueError("known_noise must be finite variances, none negative")
         if not math.isfinite(mean):
             raise ValueError(f"mean must be finite, got {mean}")
 
@@ -107,7 +107,7 @@ class Regression(ABC):
         }
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Self:
-        """Change hyperparameters, whose gradients are kept.
+        """Change hyperparameters, keeping their gradients.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class Regression(ABC):
     @property
     @abstractmethod
     def _width(self) -> int:
-        """Kernel evaluations of one functional to predict."""
+        """Return the kernel evaluations per predicted functional."""
 
     @abstractmethod
     def _moments(self, part: Functionals) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,7 @@ class Regression(ABC):
 
 
 def leaves_of(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy values to leaves that collect gradients, zero to begin with."""
+    """Copy values to leaves that collect gradients, initially zero."""
     leaves = {n: v.detach().clone().requires_grad_(True) for n, v in values.items()}
     for leaf in leaves.values():
         leaf.grad = torch.zeros_like(leaf)

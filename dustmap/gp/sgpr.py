@@ -7,10 +7,9 @@ With ``K_uu = L Lᵀ``, ``Σ = diag(τ² + σ²)``, ``A = L⁻¹ K_un Σ^{-1/2}`
 = −½ [ N log 2π + log det Σ + log det B + rᵀ Σ⁻¹ r − cᵀ B⁻¹ c ]
 − ½ [ Σ_n k_nn/Σ_n − tr A Aᵀ ]``.
 
-Everything that grows with N is a sum over observations: the bound takes one pass over
-them in blocks, its gradient a second one that makes each block anew (checkpointing), so
-that memory does not grow with N. Cost: ``N M²`` per value, four times that with the
-gradient.
+All terms that grow with N are sums over observations: the bound takes one pass over
+blocks, its gradient a second pass that recomputes each block (checkpointing), so that
+memory does not grow with N. Cost: ``N M²`` per value, four times that with gradient.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from dustmap.whitening import point_covariance
 
 
 class _Sums(NamedTuple):
-    """Sums over all observations, from which the bound follows.
+    """Sums over all observations that determine the bound.
 
     ``A Aᵀ``, ``A Σ^{-1/2} r``, ``rᵀ Σ⁻¹ r``, ``log det Σ`` and ``Σ_n k_nn/Σ_n``.
     """
@@ -56,8 +55,8 @@ class SGPR(Regression):
     """Regression through M inducing values ``u_m = f(z_m)``.
 
     ``points`` are ``z_m``, held fixed. ``jitter`` is a nugget of the inducing values,
-    relative to ``k(0)``: they are then values of the field plus independent noise, and
-    the bound stays a bound.
+    relative to ``k(0)``: the inducing values then include independent noise, and the
+    bound remains a bound.
 
     Raises
     ------
@@ -80,7 +79,7 @@ class SGPR(Regression):
             )
         if not (len(self.points) and 0 <= self.jitter < 1):
             raise ValueError(
-                f"at least one point and a jitter in [0, 1) are needed, got "
+                f"expected at least one point and a jitter in [0, 1), got "
                 f"{len(self.points)} and {self.jitter}"
             )
         self.points = self.points.to(torch.float64)
@@ -113,7 +112,7 @@ class SGPR(Regression):
 
     @cached_property
     def _solved(self) -> tuple[Float[Tensor, "m m"], _Sums]:
-        """The Cholesky factor of ``K_uu`` and the sums."""
+        """Cholesky factor of ``K_uu``, and the sums."""
         with torch.no_grad():
             factor = self._factor()
             return factor, self._sums(factor)
@@ -131,7 +130,7 @@ class SGPR(Regression):
         return factor
 
     def _sums(self, factor: Tensor) -> _Sums:
-        """Add up block by block; autograd keeps the sums of a block alone."""
+        """Add up block by block; autograd keeps only the sums of a block."""
         variance, residual, total = self.noise_variance, self.residual, None
         size = max(1, regression.BLOCK // len(self.points))
         for rows, part in self.functionals.chunks(size):

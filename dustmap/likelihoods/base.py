@@ -21,7 +21,7 @@ class PredictiveMoments(NamedTuple):
 
 
 class Initial(NamedTuple):
-    """Where learning begins: a likelihood, and the field's variance and mean."""
+    """Start of learning: a likelihood, and the field's variance and mean."""
 
     likelihood: Likelihood
     variance: Tensor
@@ -29,10 +29,10 @@ class Initial(NamedTuple):
 
 
 class Likelihood(ABC):
-    """``p(y_n | f_n)``, one observation to one latent functional.
+    """``p(y_n | f_n)``, one observation for each latent functional.
 
-    The latent functional is Gaussian, ``f_n ~ N(mean_n, variance_n)``, in all methods
-    with a mean and a variance.
+    Methods with a mean and a variance take a Gaussian latent functional,
+    ``f_n ~ N(mean_n, variance_n)``.
     """
 
     # The name in options.
@@ -48,35 +48,35 @@ class Likelihood(ABC):
 
     @classmethod
     def tamed(cls, y: Vector) -> Vector:
-        """Return targets from which a search with normal noise can learn a start."""
+        """Return targets for a search with normal noise, which finds a start."""
         return y
 
     @classmethod
     @abstractmethod
     def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        """Return the start, from what normal noise found for ``tamed`` targets."""
+        """Return the start, from a fit of ``tamed`` targets with normal noise."""
 
     def noise_in(self, unit: float) -> dict[str, float]:
         """Return the parameters of the noise, in the unit of y."""
         return {}
 
     def normal_variances(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
-        """Return variances ``s²/w_n`` of normal noise with the same step of EM.
+        """Return variances ``s²/w_n`` of the normal noise in a step of EM.
 
         Raises
         ------
         NotImplementedError
-            If the likelihood is no mixture of normals.
+            If the likelihood is not a mixture of normals.
         """
-        raise NotImplementedError(f"{type(self).__name__} is no mixture of normals")
+        raise NotImplementedError(f"{type(self).__name__} is not a mixture of normals")
 
     @abstractmethod
     def log_density(self, y: Batched, f: Batched) -> Batched:
-        """``ln p(y | f)``."""
+        """Return ``ln p(y | f)``."""
 
     @abstractmethod
     def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
-        """``E[ln p(y_n | f_n)]``, differentiable in everything, the parameters too.
+        """Return ``E[ln p(y_n | f_n)]``, differentiable also in parameters.
 
         Its derivatives by mean and variance are ``E[∂ ln p]`` and ``½ E[∂² ln p]``.
         """
@@ -85,11 +85,11 @@ class Likelihood(ABC):
     def predictive_log_density(
         self, y: Vector, mean: Vector, variance: Vector
     ) -> Vector:
-        """``ln E[p(y_n | f_n)]``."""
+        """Return ``ln E[p(y_n | f_n)]``."""
 
     @abstractmethod
     def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
-        """Mean and variance of ``y_n``."""
+        """Return mean and variance of ``y_n``."""
 
     def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         """Return the least y with ``P(y_n ≤ y) ≥ probability``."""
@@ -99,7 +99,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        """Return the quantile of a probability that was checked."""
+        """Return the quantile of a valid probability."""
 
     def parameters(self) -> dict[str, Tensor]:
         """Return positive parameters, by the names of the constructor's arguments."""
@@ -124,7 +124,7 @@ class Likelihood(ABC):
         Raises
         ------
         ValueError
-            If a value is not finite, or none that the likelihood can have.
+            If a value is not finite, or impossible under the likelihood.
         """
         faulty = int((~torch.isfinite(y)).sum())
         if faulty:
@@ -132,7 +132,7 @@ class Likelihood(ABC):
 
 
 def positive_parameter(name: str, value: float | Tensor) -> Tensor:
-    """A float64 scalar, or a ValueError if it is not one positive finite number."""
+    """Return a float64 scalar; raise a ValueError unless it is positive and finite."""
     tensor = torch.as_tensor(value, dtype=torch.float64)
     if tensor.ndim or not bool(torch.isfinite(tensor) and tensor > 0):
         raise ValueError(f"{name} must be one positive finite number, got {value}")

@@ -27,9 +27,9 @@ class Bernoulli(Likelihood):
     r"""``P(y_n = 1 | f_n) = Φ(f_n)`` for ``y_n`` of 0 or 1.
 
     ``P(y_n = 1) = Φ(mean / √(1 + variance))`` (Rasmussen & Williams 2006, eq. 3.82).
-    ``E[ln p]`` is a trapezoidal sum over the latent's normal density, fine enough for
-    the bend of ``ln Φ`` too: its error is below 1e-8 for any variance, where 64
-    Gauss–Hermite nodes err by 2e-4 for a variance of 100.
+    ``E[ln p]`` is a trapezoidal sum over the latent's normal density that also resolves
+    the bend of ``ln Φ``: its error is below 1e-8 for any variance, while that of 64
+    Gauss–Hermite nodes is 2e-4 for a variance of 100.
     """
 
     name = "bernoulli"
@@ -37,12 +37,12 @@ class Bernoulli(Likelihood):
 
     @classmethod
     def tamed(cls, y: Vector) -> Vector:
-        """As −1 and 1."""
+        """Return classes as −1 and 1."""
         return 2 * y - 1
 
     @classmethod
     def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        """In units of the noise: a probit's has a variance of one."""
+        """Return the start in units of the noise, as a probit's has variance one."""
         variance = (variance / noise).clamp(0.5, 30.0)
         share = torch.special.ndtri(y.mean().clamp(1e-3, 1 - 1e-3))
         return Initial(cls(), variance, share * (1 + variance).sqrt())
@@ -56,7 +56,7 @@ class Bernoulli(Likelihood):
         return self.log_density(y[:, None], f) @ weights
 
     def probability(self, mean: Vector, variance: Vector) -> Vector:
-        """``P(y_n = 1)``."""
+        """Return ``P(y_n = 1)``."""
         return torch.special.ndtr(mean / (1 + variance).sqrt())
 
     def predictive_log_density(
@@ -84,9 +84,9 @@ class Bernoulli(Likelihood):
 
 
 def _normal_nodes(variance: Tensor) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-    """Equidistant nodes of a standard normal, and their weights.
+    """Return equidistant nodes of a standard normal, and their weights.
 
-    As many as the largest variance asks for: ``max(35, 19 √variance)``.
+    Their number is ``max(35, 19 √variance)`` for the largest variance.
     """
     widest = float(variance.detach().max()) ** 0.5 if len(variance) else 0.0
     step = min(_STEP, _LATENT_STEP / max(widest, 1.0))

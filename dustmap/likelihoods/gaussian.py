@@ -26,8 +26,8 @@ class Gaussian(Likelihood):
     Parameters
     ----------
     variance
-        τ², common to all observations, in the squared unit of y. It is a parameter
-        where it is positive; 0 is allowed beside known variances.
+        τ², common to all observations, in the squared unit of y. It is a parameter if
+        positive; 0 is allowed with known variances.
     known
         σ_n² of every observation; none by default.
 
@@ -77,7 +77,7 @@ class Gaussian(Likelihood):
         super().check(y)
         if self.known is not None and len(self.known) != len(y):
             raise ValueError(
-                f"there is noise of {len(self.known)} observations, got {len(y)}: "
+                f"the noise is that of {len(self.known)} observations, got {len(y)}: "
                 "select its rows, or give one variance for all"
             )
 

@@ -1,10 +1,10 @@
-r"""Heavy-tailed noise, with integrals that hold for any ratio of the two widths.
+r"""Heavy-tailed noise, with accurate integrals for any ratio of the two widths.
 
-Gauss–Hermite nodes spread as the latent's std; where that exceeds the scale of the
-noise by far they step over the dip of the logarithm. All integrals here run over a
-*logarithmic* variable instead, in which the integrands are smooth whatever the ratio,
-and the trapezoidal rule converges exponentially (Trefethen & Weideman 2014, SIAM
-Review 56, 385).
+Gauss–Hermite nodes are spaced by the latent's std; if that is much larger than the
+scale of the noise, they miss the dip of the logarithm. All integrals here are over a
+*logarithmic* variable instead, in which the integrands are smooth for any ratio, and
+the trapezoidal rule converges exponentially (Trefethen & Weideman 2014, SIAM Review 56,
+385).
 
 Predictions: Student's t is a mixture of normals of precision ``λ/s²`` with
 ``λ ~ Gamma(ν/2, ν/2)``, so that, integrated over ``x = ln λ``,
@@ -32,14 +32,14 @@ from dustmap.likelihoods.base import (
 )
 
 _LOG_TWO_PI = math.log(2 * math.pi)
-# Above these degrees differences of gamma functions lose to their series; above this
-# shape of a gamma density so do its terms.
+# Degrees of freedom above which series are more accurate than differences of gamma
+# functions, and shape of a gamma density above which they are for its terms.
 _MANY, _MANY_SHAPE = 200.0, 500.0
-# Of the trapezoidal rule: its error is exp(−π²/step), 1e-13.
+# Step of the trapezoidal rule, whose error is exp(−π²/step), 1e-13.
 _STEP = 0.33
-# The integrand is below 1e-15 beyond: t > e^3.6, and t² c² < 1e-15 on the other side.
+# Limits of ln t beyond which the integrand is below 1e-15: t > e^3.6, t² c² < 1e-15.
 _ABOVE, _BELOW = 3.6, 17.5
-# Log of what is left out of the integral over the mixture at either end.
+# Minus the log of the integrand at which the integral over the mixture is truncated.
 _DEPTH = 32.0
 # Numbers in one block of rows and nodes.
 _BLOCK = 2**21
@@ -64,12 +64,12 @@ class StudentT(Likelihood):
 
     name = "student-t"
     mixture_of_normals = True
-    # A variance exists above 2, and beyond 100 the noise is as good as normal.
+    # The variance exists above 2, and beyond 100 the noise is nearly normal.
     ranges: ClassVar[dict[str, tuple[float, float]]] = {"degrees": (2.1, 100.0)}
 
     @classmethod
     def tamed(cls, y: Vector) -> Vector:
-        """Draw targets in to six robust standard deviations of the median."""
+        """Clip targets at six robust standard deviations from the median."""
         centre = y.median()
         spread = 1.4826 * (y - centre).abs().median()
         if not float(spread):
@@ -108,7 +108,7 @@ class StudentT(Likelihood):
     def predictive_log_density(
         self, y: Vector, mean: Vector, variance: Vector
     ) -> Vector:
-        """``ln p(y)``, to a relative error below 1e-9 of p, also in far tails."""
+        """Return ``ln p(y)``; the relative error of p is below 1e-9, even in tails."""
         shift = (y - mean) / self.scale
         farthest = float((shift.detach() ** 2).max()) if len(y) else 0.0
         x, weights = self._nodes(farthest, mean)
@@ -120,7 +120,7 @@ class StudentT(Likelihood):
         return torch.cat(parts) - self.scale.log()
 
     def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
-        """Mean and variance; the latter is infinite for ν ≤ 2."""
+        """Return mean and variance, which is infinite for ν ≤ 2."""
         nu = self.degrees
         if float(nu.detach()) <= 2:
             return PredictiveMoments(mean, torch.full_like(mean, math.inf))
@@ -129,8 +129,8 @@ class StudentT(Likelihood):
     def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         """Find where the distribution function is ``probability``, by Newton's method.
 
-        It starts at the mean, above which that function is concave: tangents lie above
-        it, and the iterates climb to the root without passing it.
+        The search starts at the mean, above which the distribution function is concave:
+        tangents lie above it, so iterates approach the root without passing it.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class StudentT(Likelihood):
 
 
 def _peak_excess(degrees: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """``ln Γ((ν+1)/2) − ln Γ(ν/2) − ½ ln(ν/2)``, which is −1/4ν for large ν."""
+    """Return ``ln Γ((ν+1)/2) − ln Γ(ν/2) − ½ ln(ν/2)``, which is −1/4ν for large ν."""
     if float(degrees.detach()) > _MANY:
         return -1 / (4 * degrees) + 1 / (24 * degrees**3)
     gammas = torch.lgamma((degrees + 1) / 2) - torch.lgamma(degrees / 2)
@@ -186,7 +186,7 @@ def _peak_excess(degrees: Float[Tensor, ""]) -> Float[Tensor, ""]:
 
 
 def _log_peak(shape: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """``a ln a − a − ln Γ(a)``, by Stirling's series where the terms are large."""
+    """Return ``a ln a − a − ln Γ(a)``, by Stirling's series if the terms are large."""
     if float(shape.detach()) > _MANY_SHAPE:
         series = -1 / (12 * shape) + 1 / (360 * shape**3)
         return 0.5 * torch.log(shape / (2 * math.pi)) + series
@@ -208,7 +208,7 @@ def _end(degrees: float, sign: float) -> float:
 def _newton(
     probability: float, place: Tensor, typical: Tensor, width: Tensor, weights: Tensor
 ) -> Float[Tensor, " n"]:
-    """Return the quantiles of one block in units of s, from the mean."""
+    """Return the quantiles of one block, relative to the mean, in units of s."""
     density = weights / width / math.sqrt(2 * math.pi)
     for _ in range(_NEWTON_STEPS):
         scaled = place[:, None] / width
@@ -224,7 +224,7 @@ def _newton(
 
 
 def expected_log1p_square(square: Vector, variance: Vector) -> Vector:
-    r"""``E[ln(1 + z²)]`` for ``z ~ N(μ, v)``, given ``μ²`` and v.
+    r"""Return ``E[ln(1 + z²)]`` for ``z ~ N(μ, v)``, given ``μ²`` and v.
 
     By Frullani's integral ``ln(a/b) = ∫ (e^{−bt} − e^{−at}) dt/t`` and
     ``φ(t) = E[e^{−tz²}] = (1 + 2tv)^{−1/2} exp(−tμ²/(1 + 2tv))``, with

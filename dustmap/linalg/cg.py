@@ -12,22 +12,22 @@ from torch import Tensor
 
 from dustmap.linalg.operator import inner
 
-# Steps between two looks at the residuals, eight on other devices: each look makes the
-# host wait. Between looks a column that is done stays in the batch, unchanged.
+# Steps between checks of the residuals, eight on other devices: each check makes the
+# host wait. Between checks a converged column stays in the batch, unchanged.
 _LOOKS = {"cpu": 1}
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
-# The product of some of the columns, where each has a matrix of its own.
+# Makes the product for some columns, if each has its own matrix.
 ProductOf = Callable[[Int[Tensor, " k"]], Product]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The answer of an iterative solver, and its accuracy.
+    """The solution of an iterative solver, and its accuracy.
 
     ``residual`` is the *true* relative residual ``‖b − A x‖ / ‖b‖`` per column,
-    recomputed at the end (but see `ConjugateGradients.restarts`); ``converged`` says
-    whether it is within the tolerance.
+    recomputed at the end (but see `ConjugateGradients.restarts`); ``converged`` is true
+    if it is within the tolerance.
     """
 
     value: Float[Tensor, "*shifts b n"]
@@ -43,7 +43,7 @@ class Solution:
 
     @property
     def message(self) -> str:
-        """One line for people."""
+        """Summary in one line."""
         worst = float(self.residual.max()) if len(self.residual) else 0.0
         steps = int(self.iterations.max()) if len(self.iterations) else 0
         if bool(self.converged.all()):
@@ -59,18 +59,18 @@ class Solution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConjugateGradients:
-    """Solves ``A x = b`` for symmetric positive definite A (Hestenes & Stiefel 1952).
+    """Solver of ``A x = b``, A symmetric positive definite (Hestenes & Stiefel 1952).
 
     Parameters
     ----------
     rtol
-        Relative residual at which a column is done.
+        Relative residual at which a column has converged.
     max_steps
         Limit on products with A per column.
     restarts
-        How often the recursion is restarted from the true residual when that has
-        drifted from the recursive one. ``None``: never, and the recursive residual is
-        the one returned, which saves a product.
+        Limit on restarts of the recursion from the true residual, when that has drifted
+        from the recursive one. With ``None`` there are no restarts and the recursive
+        residual is returned, which saves a product.
     """
 
     rtol: float = 1e-6
@@ -95,17 +95,16 @@ class ConjugateGradients:
     ) -> Solution:
         """Solve every column; reductions are accumulated in float64.
 
-        Columns that are done leave the batch, so products are only paid for the
-        rest; where ``product`` multiplies each column by a matrix of its own,
-        ``product_of`` gives that of the columns left. ``on_step(step, worst relative
-        residual)`` is called at every look at the residuals. A column with a number
-        that is not finite ends unconverged, and spoils no other.
+        Converged columns leave the batch; if ``product`` multiplies each column by its
+        own matrix, ``product_of`` makes the product for the remaining columns.
+        ``on_step(step, worst relative residual)`` is called at every check of the
+        residuals. A column that is not finite ends unconverged, and affects no other.
         """
         scale = inner(rhs, rhs).sqrt()
         precondition = torch.clone if preconditioner is None else preconditioner
 
         def relative_norm(residual: Tensor, columns: Tensor) -> Tensor:
-            """``‖r‖`` over the scale, or as it is where that is zero; in float64."""
+            """Return ``‖r‖`` over the scale, or ``‖r‖`` where that is 0, in float64."""
             norm, size = inner(residual, residual).sqrt(), scale[columns]
             return torch.where(size > 0, norm / torch.where(size > 0, size, 1.0), norm)
 
@@ -114,7 +113,7 @@ class ConjugateGradients:
                 return product
             return product_of(columns)
 
-        # The answer to zero is known, and no residual is small relative to it.
+        # The solution for b = 0 is zero, with no scale for the residual.
         x = torch.zeros_like(rhs) if start is None else start * (scale > 0)[:, None]
         residual = rhs - product(x) if start is not None else rhs.clone()
         everything = torch.arange(len(rhs), device=rhs.device)

@@ -2,11 +2,10 @@ r"""``K^{±1/2} b`` from products alone: contour integral quadrature (CIQ).
 
 ``K^{-1/2} b ≈ Σ_q w_q (K + t_q I)⁻¹ b`` with the quadrature below and all shifts
 solved in one Krylov space (Pleiss, Jankowiak, Eriksson, Damle & Gardner 2020,
-arXiv:2006.11267). Departures, each because roots that were wrong went unnoticed
-without it: the tolerance is that of the *root*, from which quadrature and solver take
-theirs; Krylov bases are kept orthogonal; the quadrature is for all Ritz values of the
-solve, made anew as it sees more; and every root comes with a bound of its error from
-true residuals.
+arXiv:2006.11267). Departures, each because wrong roots went unnoticed without it: the
+tolerance is that of the *root*, which determines those of quadrature and solver; Krylov
+bases are kept orthogonal; the quadrature covers all Ritz values of the solve, and is
+updated with them; and every root has an error bound from true residuals.
 
 With r_q the true residuals, ``e = y − K^{-1/2} b`` has
 
@@ -16,8 +15,8 @@ With r_q the true residuals, ``e = y − K^{-1/2} b`` has
 δ the quadrature's relative error: K and all factors commute, and
 ``√λ/(λ + t) ≤ 1/(2√t)``.
 
-Derivatives: ``dy = Σ_q w_q (K + t_q)⁻¹ (db − dK x_q)``, the forward answers x_q and one
-more multi-shift solve for the incoming gradient.
+Derivatives: ``dy = Σ_q w_q (K + t_q)⁻¹ (db − dK x_q)``, with the forward solutions x_q
+and one more multi-shift solve for the incoming gradient.
 
 The quadrature (`RootQuadrature`): ``λ^{-1/2} = (2/π) ∫_0^∞ ds / (λ + s²)``, and with
 the substitution ``s = √m · sn(v)/cn(v)`` of modulus ``k'² = 1 − m/M`` the trapezoidal
@@ -45,16 +44,16 @@ from dustmap.linalg.cg import Product, Solution
 from dustmap.linalg.lanczos import Lanczos
 from dustmap.linalg.operator import inner, ratio
 
-# The share of the tolerance that the quadrature may take.
+# Share of the tolerance for the error of the quadrature.
 _QUADRATURE = 0.25
-# Points of the paper; more where the tolerance asks for them.
+# Quadrature points of the paper; tight tolerances take more.
 _POINTS = 15
-# Quadrature points that suffice for any tolerance within reach of float64.
+# Quadrature points that suffice for any tolerance possible in float64.
 _MOST = 150
-# Ritz values lie inside the spectrum. The largest is found at once, the smallest much
-# later; an interval that reaches lower costs a few quadrature points and no product.
+# Factors on Ritz values, which lie inside the spectrum. The largest converges at once,
+# the smallest much later; a lower end costs a few quadrature points and no product.
 _ABOVE, _BELOW = 1.1, 1e-3
-# A Ritz value below zero by more than this part of the largest is not rounding.
+# Ritz values below zero by more than this fraction of the largest are not rounding.
 _NEGATIVE = 1e-8
 # Bytes of the Krylov bases of rows that are solved at once.
 _MEMORY = 2**30
@@ -64,7 +63,7 @@ _MEMORY = 2**30
 class RootQuadrature:
     """``λ^{-1/2} ≈ Σ_q weights_q / (λ + shifts_q)`` for ``lower ≤ λ ≤ upper``.
 
-    ``error`` is the largest relative error on the interval, as evaluated there.
+    ``error`` is the largest relative error evaluated on the interval.
     """
 
     lower: float
@@ -84,15 +83,15 @@ class RootQuadrature:
         """
         if not 0 < lower <= upper < math.inf:
             raise ValueError(
-                "a root takes eigenvalues with 0 < lower <= upper, got lower "
+                "expected eigenvalues with 0 < lower <= upper, got lower "
                 f"{lower} and upper {upper}"
             )
         share = lower / upper
         period = float(ellipkm1(share))
         half = (points + 1) // 2
         middles = (np.arange(half) + 0.5) * period / points
-        # Near v = K' the functions cancel; the reflection ``s ↦ √(m M) / s`` of the
-        # other half is exact.
+        # Near v = K' the functions suffer cancellation; the reflection
+        # ``s ↦ √(m M) / s`` of the other half is exact.
         sn, cn, dn, _ = ellipj(middles, 1 - share)
         s = math.sqrt(lower) * sn / cn
         slope = math.sqrt(lower) * dn / cn**2
@@ -130,26 +129,26 @@ class RootQuadrature:
         raise ValueError(
             f"no quadrature of up to {_MOST} points has a relative error of "
             f"{rtol:.1e} between {lower:.3g} and {upper:.3g} (reached "
-            f"{rule.error:.1e}): ask for a looser tolerance or add a nugget"
+            f"{rule.error:.1e}): loosen the tolerance or add a nugget"
         )
 
 
 class RootWarning(UserWarning):
-    """A root whose error is not known to be within the tolerance."""
+    """Warning that the error of a root may exceed the tolerance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootSolution(Solution):
-    """``K^{±1/2} b`` and what it is worth.
+    """``K^{±1/2} b`` and its accuracy.
 
     ``residual`` bounds ``‖b − K^{1/2} y‖ / ‖b‖`` and ``error`` the relative error
-    ``‖e‖ / ‖y‖``, per row, by the bounds above; ``converged`` says whether that is
+    ``‖e‖ / ‖y‖``, per row, by the bounds above; ``converged`` is true if ``error`` is
     within the tolerance. The quadrature has this number of ``points``, for eigenvalues
     between ``smallest``, the least Ritz value or the floor, and ``largest``.
 
     With a floor of the spectrum, ``error`` is a bound. Otherwise the smallest Ritz
-    value stands for the smallest eigenvalue: sharp where the row converged, but a row
-    that stopped far from it (0.1 and more) may be off by a few times as much.
+    value replaces the smallest eigenvalue: ``error`` is sharp for converged rows, but
+    may be too small by a factor of a few for rows far from convergence (0.1 and more).
     """
 
     error: Float[Tensor, " b"]
@@ -178,7 +177,7 @@ class RootSolution(Solution):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CIQ:
-    """Roots of symmetric positive definite matrices that are known by products.
+    """Roots of symmetric positive definite matrices, given by products.
 
     Parameters
     ----------
@@ -205,9 +204,9 @@ class CIQ:
     def inverse_root(
         self, product: Product, rhs: Float[Tensor, "b n"], *, floor: float = 0.0
     ) -> RootSolution:
-        """``K^{-1/2} b`` of every row, differentiable in b and through ``product``.
+        """Return ``K^{-1/2} b`` of rows, differentiable in b and through ``product``.
 
-        No eigenvalue is below ``floor``, as a nugget: error bounds are then rigorous.
+        If eigenvalues have a ``floor``, such as a nugget, error bounds are rigorous.
 
         Raises
         ------
@@ -218,19 +217,19 @@ class CIQ:
         Warns
         -----
         RootWarning
-            If an error is not known to be within the tolerance.
+            If the bound of an error exceeds the tolerance.
         """
         return self._roots(product, rhs, floor, positive=False)
 
     def root(
         self, product: Product, rhs: Float[Tensor, "b n"], *, floor: float = 0.0
     ) -> RootSolution:
-        """``K^{1/2} b = K (K^{-1/2} b)``, else as :meth:`inverse_root`."""
+        """Return ``K^{1/2} b = K (K^{-1/2} b)``; see :meth:`inverse_root`."""
         return self._roots(product, rhs, floor, positive=True)
 
     @torch.no_grad()
     def solve(self, product: Product, rhs: Float[Tensor, "b n"]) -> Solution:
-        """``K⁻¹ b`` of every row by MINRES, without derivatives."""
+        """Return ``K⁻¹ b`` of every row by MINRES, without derivatives."""
         parts, zero = [], torch.zeros(1, dtype=torch.float64, device=rhs.device)
         for some in self._blocks(rhs.detach()):
             krylov = Lanczos(some, min(self.max_steps, some.shape[1]))
@@ -252,7 +251,7 @@ class CIQ:
         return Solution.joined(parts)
 
     def _blocks(self, rhs: Tensor) -> tuple[Tensor, ...]:
-        """Rows whose Krylov bases fit into the memory, at least one at a time."""
+        """Split rows into blocks whose Krylov bases fit into memory, or single rows."""
         steps = min(self.max_steps, rhs.shape[1]) + 1
         row = max(1, rhs.element_size() * rhs.shape[1] * steps)
         return rhs.split(max(1, _MEMORY // row))
@@ -279,7 +278,7 @@ class CIQ:
     def _root(
         self, product: Product, rhs: Tensor, floor: float, positive: bool
     ) -> RootSolution:
-        """The roots of a few rows."""
+        """Return the roots of a few rows."""
         fixed = rhs.detach()
         krylov = Lanczos(fixed, min(self.max_steps, rhs.shape[1]))
         rule, smallest = self._quadrature(krylov, floor)
@@ -315,7 +314,7 @@ class CIQ:
     def _quadrature(
         self, krylov: Lanczos, floor: float
     ) -> tuple[RootQuadrature, float]:
-        """A rule for the spectrum that was seen, and the smallest eigenvalue in it."""
+        """Return a rule for the Ritz values so far, and the smallest eigenvalue."""
         smallest, largest = krylov.ends()
         eps = torch.finfo(krylov.basis.dtype).eps
         if smallest < -max(_NEGATIVE, eps) * largest or not largest > 0:
@@ -325,12 +324,12 @@ class CIQ:
                 "nugget or give a product in higher precision"
             )
         upper = _ABOVE * largest
-        # Less is rounding.
+        # Smaller values are rounding.
         least = eps * upper
         smallest = max(smallest, least)
         lower = max(_BELOW * smallest, least)
         if least < floor < upper:
-            # Ritz values are rounded too.
+            # Leave room for rounding of Ritz values.
             lower, smallest = 0.9 * floor, floor
         allowed = _QUADRATURE * self.rtol
         return RootQuadrature.within(lower, upper, allowed, least=_POINTS), smallest
@@ -344,9 +343,9 @@ class CIQ:
         positive: bool = False,
         residual: Float[Tensor, "q b"] | None = None,
     ) -> Float[Tensor, " b"]:
-        """The bound of ‖e‖, or of ‖K e‖, over what the tolerance leaves to residuals.
+        """Return the residuals' share of the error bound, over its tolerance.
 
-        Residuals are those by recursion unless given.
+        The error is ‖e‖ or ‖K e‖; residuals are those by recursion unless given.
         """
         found, energy = krylov.residuals(rule.shifts)
         found = found if residual is None else residual
@@ -361,7 +360,7 @@ class CIQ:
     def _adjoint(
         self, product: Product, rule: RootQuadrature, smallest: float
     ) -> Callable[[Tensor], Tensor]:
-        """The multi-shift solve of an incoming gradient, by the same rule, times w."""
+        """Return the multi-shift solve of a gradient by the same rule, times w."""
 
         def solve(gradient: Tensor) -> Tensor:
             krylov = Lanczos(gradient, min(self.max_steps, gradient.shape[1]))

@@ -35,25 +35,25 @@ class Circulant(SymmetricOperator):
 
     @classmethod
     def from_first_column(cls, column: Float[Tensor, "*n"]) -> Circulant:
-        """The circulant whose first column is ``column`` (float64 transform)."""
+        """Return the circulant whose first column is ``column`` (float64 transform)."""
         spectrum = torch.fft.rfftn(column.to(torch.float64)).real
         return cls(spectrum, tuple(column.shape))
 
     def power(self, exponent: float) -> Circulant:
-        """``C^p`` on the modes above ``1e-14 max D``, zero on the others."""
+        """Return ``C^p`` on the modes above ``1e-14 max D``, zero on the others."""
         kept = self.spectrum > DROP * self.spectrum.max()
         powered = torch.where(kept, self.spectrum, 1.0) ** exponent
         return Circulant(torch.where(kept, powered, 0.0), self.grid_shape)
 
     def to(self, dtype: torch.dtype, device: torch.device | str) -> Circulant:
-        """The same matrix in another precision or place."""
+        """Return the same matrix with another dtype or on another device."""
         return Circulant(self.spectrum.to(dtype=dtype, device=device), self.grid_shape)
 
     def matvec(self, x: Tensor) -> Tensor:
         dims = tuple(range(-len(self.grid_shape), 0))
         field = x.reshape(*x.shape[:-1], *self.grid_shape)
         modes = torch.fft.rfftn(field, dim=dims)
-        # In place, unless a derivative asks for what was there: on large grids a fresh
+        # Multiply in place, unless derivatives need the operand: on large grids a new
         # array costs as much as the product.
         if self.spectrum.requires_grad or modes.real.dtype != self.spectrum.dtype:
             modes = modes * self.spectrum
@@ -79,10 +79,10 @@ class Circulant(SymmetricOperator):
 def inverse_transform(
     spectrum: Tensor, shape: tuple[int, ...], *, norm: str = "backward"
 ) -> Tensor:
-    """``irfftn`` over the last axes of half spectra.
+    """Return ``irfftn`` over the last axes of half spectra.
 
-    Axis by axis on a CPU: its own transform of three axes takes 1.4 to 4 times as long
-    for a single field.
+    On a CPU it goes axis by axis: the transform of three axes at once takes 1.4 to 4
+    times as long for a single field.
     """
     axes = range(-len(shape), 0)
     if spectrum.device.type != "cpu":

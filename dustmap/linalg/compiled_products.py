@@ -2,14 +2,14 @@
 
 Row r of the matrix has the entries ``pointers[r] … pointers[r + 1]``. Vectors are
 ``(length, width)`` in C order; ``like`` is a tuple of ``width`` zeros whose type is the
-precision of the sums along a row. Indices are unsigned: signed ones are tested for
-counting from the end at every entry.
+precision of the sums along a row. Indices are unsigned, as signed ones would be checked
+for negative values at every entry.
 
-A row's sum over b columns is b additions per entry. As a loop or as b variables it is
-compiled to b scalar instructions (the compiler's straight-line vectoriser is off by
-default); as one value of vector type (`Lanes`) it is one. On 15 million entries, one
-thread, the fused product of eight columns takes 25 ms, that of a plain loop 84 to 94
-ms. The demo's whole fit takes 78 s of CPU time on one thread, 86 s by plain loops.
+A row's sum over b columns is b additions per entry. A loop or b variables compile to b
+scalar instructions (the compiler's straight-line vectoriser is off by default); one
+value of vector type (`Lanes`) compiles to one. On 15 million entries, one thread, the
+fused product of eight columns takes 25 ms, with a plain loop 84 to 94 ms. The demo's
+whole fit takes 78 s of CPU time on one thread, 86 s with plain loops.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in (1, 2, 3, 4))
 
 
 def _operation(function: Callable) -> Callable[..., Any]:
-    """For use in compiled code, where the first parameter is not passed."""
+    """Make an operation for compiled code, which omits the first parameter."""
     return intrinsic(function)
 
 
@@ -50,7 +50,7 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _converted(builder, value, to):
-    """A scalar or vector in the precision of the type ``to``."""
+    """Convert a scalar or vector to the precision of the type ``to``."""
     if value.type == to:
         return value
     element = to.element if isinstance(to, ir.VectorType) else to
@@ -59,7 +59,7 @@ def _converted(builder, value, to):
 
 
 def _repeated(builder, scalar, to):
-    """A vector of type ``to`` with every lane equal to the scalar."""
+    """Return a vector of type ``to`` with every lane equal to the scalar."""
     index = ir.IntType(32)
     empty = ir.Constant(to, ir.Undefined)
     first = _converted(builder, scalar, to.element)
@@ -78,7 +78,7 @@ def _row(context, builder, array_type, array, row, width):
 
 @_operation
 def zeros(typing, like):
-    """Lanes of zeros, as many and as precise as the members of the tuple ``like``."""
+    """Return lanes of zeros of the number and precision of the tuple ``like``."""
     lanes = Lanes(like.dtype, like.count)
 
     def generate(context, builder, signature, arguments):
@@ -89,7 +89,7 @@ def zeros(typing, like):
 
 @_operation
 def load(typing, array, row, like):
-    """Row ``row`` of an (n, width) array; the width is that of the tuple ``like``."""
+    """Load row ``row`` of an (n, width) array, with the width of the tuple ``like``."""
     lanes = Lanes(array.dtype, like.count)
 
     def generate(context, builder, signature, arguments):
@@ -116,7 +116,7 @@ def store(typing, lanes, array, row):
 
 @_operation
 def multiply_add(typing, factor, lanes, total):
-    """``factor * lanes + total``, in the precision of ``total``."""
+    """Return ``factor * lanes + total``, in the precision of ``total``."""
 
     def generate(context, builder, signature, arguments):
         scalar, value, before = arguments
@@ -130,7 +130,7 @@ def multiply_add(typing, factor, lanes, total):
 
 @inlined
 def _row_sum(columns, values, x, like, first, last):
-    """``Σ_e values_e x[columns_e]``; four sums, as one would wait for itself."""
+    """Return ``Σ_e values_e x[columns_e]``, in four independent sums for speed."""
     a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)
     e = first
     while e + _FOUR <= last:
@@ -147,14 +147,14 @@ def _row_sum(columns, values, x, like, first, last):
 
 @compiled
 def gather(pointers, columns, values, x, y, like):
-    """``y[r] = Σ_c A_rc x[c]``."""
+    """Set ``y[r] = Σ_c A_rc x[c]``."""
     for r in range(len(y)):
         store(_row_sum(columns, values, x, like, pointers[r], pointers[r + 1]), y, r)
 
 
 @compiled
 def scatter(pointers, columns, values, y, total, like):
-    """``total[c] += Σ_r A_rc y[r]``."""
+    """Add to ``total[c] += Σ_r A_rc y[r]``."""
     for r in range(len(y)):
         row = load(y, r, like)
         for e in range(pointers[r], pointers[r + 1]):
@@ -164,7 +164,7 @@ def scatter(pointers, columns, values, y, total, like):
 
 @compiled
 def gather_scatter(pointers, columns, values, x, weights, total, like):
-    """``total[c] += Σ_r A_rc w_r (A x)_r``; the second reading is from the cache."""
+    """Add to ``total[c] += Σ_r A_rc w_r (A x)_r``; cached rows are read twice."""
     for r in range(len(weights)):
         begin, end = pointers[r], pointers[r + 1]
         row = _row_sum(columns, values, x, like, begin, end)

@@ -1,9 +1,9 @@
-"""Compiling loops to machine code and running them on several threads.
+"""Compile loops to machine code and run them on several threads.
 
 The loops release the interpreter's lock and run on ordinary threads, one fixed part of
-the work each. An OpenMP runtime besides torch's own would have its idle threads spin
-against torch's: on a machine with few cores that costs a scheduler's time slice (8 ms)
-per call, where a hand-over to a waiting thread costs 20 µs.
+the work each. Idle threads of a second OpenMP runtime would spin against torch's: with
+few cores that costs a scheduler's time slice (8 ms) per call, while a hand-over to a
+waiting thread costs 20 µs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import torch
 def compiled(function: Callable) -> Callable:
     """Compile a function to machine code, on its first call for each choice of types.
 
-    The code is kept on disk beside the module or, where that cannot be written, in the
-    user's cache folder; where neither can, every process compiles anew and says so in
-    one warning. Floating-point operations keep their order, so that equal calls give
-    equal bits.
+    The code is kept on disk beside the module or, if that is read-only, in the user's
+    cache folder; if neither can be written, every process compiles anew and warns once.
+    Floating-point operations keep their order, so that equal calls give equal bits.
     """
     try:
         return numba.njit(cache=True, **_OPTIONS)(function)
@@ -34,7 +33,7 @@ def compiled(function: Callable) -> Callable:
 
 
 def inlined(function: Callable) -> Callable:
-    """Compile a part of loops that is copied into them instead of being called.
+    """Compile a function that is copied into loops instead of being called.
 
     Passing a few arrays costs more than a short loop over them.
     """
@@ -56,18 +55,18 @@ def _say_uncached() -> None:
 
 
 def thread_count(operations: float) -> int:
-    """Return the threads worth starting for these multiplications: torch's, or one."""
+    """Return torch's number of threads, or one for few multiplications."""
     return torch.get_num_threads() if operations > _WORTH_A_THREAD else 1
 
 
-# Below this a hand-over to another thread takes longer than the work (about 30 µs).
+# Multiplications below which a hand-over to a thread takes longer (about 30 µs).
 _WORTH_A_THREAD = 2**15
 
 
 def in_parallel(task: Callable[[int], None], count: int) -> None:
     """Run ``task(0), …, task(count − 1)``, the first on this thread, others elsewhere.
 
-    Raises what the tasks raise, once all have ended.
+    Exceptions of the tasks are raised once all tasks have ended.
     """
     if count < 1:
         return

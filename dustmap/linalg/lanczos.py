@@ -4,19 +4,19 @@ r"""Shifted systems ``(K + t I) x = b`` from one Krylov space (multi-shift MINRE
 so that one product with K per step serves all of them (shifts as in Jegerlehner 1996,
 hep-lat/9612014). With ``T_t = T + t I``, ``f = e_kᵀ T_t⁻¹ e_1`` and
 ``g = e_kᵀ T_t⁻² e_k`` after k steps, the smallest residual in the space (Paige &
-Saunders 1975, SIAM J. Numer. Anal. 12, 617) and where it is reached are
+Saunders 1975, SIAM J. Numer. Anal. 12, 617) and its solution are
 
 ``‖r‖ = ‖b‖ β |f| / √(1 + β² g)``,
 ``x = ‖b‖ V (T_t⁻¹ e_1 − c T_t⁻² e_k)``, ``c = β² f / (1 + β² g)``,
 
-since MINRES solves ``(T_t² + β² e_k e_kᵀ) y = T_t e_1``. Residuals come by recursions
-in the pivots of T_t, answers at the end from the eigenvectors of T and the kept V:
-rounding in proportion to the condition number, not to its square as by short
-recurrences (Sleijpen, van der Vorst & Modersitzki 2000, SIAM J. Matrix Anal. Appl. 22,
-726). With rounding V loses its orthogonality as eigenvalues converge, and everything
-else comes later: for wide spectra by many times the order of K. So every new vector is
-orthogonalised against all of V (Parlett 1998, The Symmetric Eigenvalue Problem, ch.
-13).
+since MINRES solves ``(T_t² + β² e_k e_kᵀ) y = T_t e_1``. Residuals follow from
+recursions in the pivots of T_t, solutions at the end from the eigenvectors of T and the
+stored V: rounding is proportional to the condition number, not to its square as for
+short recurrences (Sleijpen, van der Vorst & Modersitzki 2000, SIAM J. Matrix Anal.
+Appl. 22, 726). By rounding, V would lose its orthogonality as eigenvalues converge,
+which delays convergence: for wide spectra by many times the order of K. So every new
+vector is orthogonalised against all of V (Parlett 1998, The Symmetric Eigenvalue
+Problem, ch. 13).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from torch import Tensor
 from dustmap.linalg.cg import Product
 from dustmap.linalg.operator import inner
 
-# A new vector below this part of K v is rounding: the space of the row is exhausted.
+# A new vector below this fraction of K v is rounding: the row's space is exhausted.
 _BREAKDOWN = 1e-14
 # Vectors of V that a new one is orthogonalised against at once.
 _BLOCK = 32
-# Steps between looks at residuals. Of a tolerance, for those by recursion: the true
-# residual is larger by rounding.
+# Steps between checks of residuals, and factor on the tolerance for residuals by
+# recursion: rounding makes true residuals larger.
 _LOOK, _MARGIN = 8, 0.9
 
 
 class Lanczos:
-    """One recursion for each row of a batch, any of which may be advanced.
+    """Independent recursions for the rows of a batch.
 
     ``scale`` is the rows' norm, ``steps`` counts their products, ``diagonal`` and
-    ``off`` are the entries of T (float64); rows whose space is exhausted are no longer
+    ``off`` are the entries of T (float64); rows with exhausted spaces are not
     ``alive``. Memory: ``limit + 1`` vectors per row.
     """
 
@@ -64,9 +64,9 @@ class Lanczos:
     def run(
         self, product: Product, used: Callable[[Lanczos], Float[Tensor, " b"]]
     ) -> None:
-        """Advance rows that have ``used`` more than all of their tolerance.
+        """Advance rows while their ``used`` share of the tolerance exceeds the margin.
 
-        They end at the limit, or where their space is exhausted.
+        They end at the limit, or when their space is exhausted.
         """
         with torch.no_grad():
             rows = torch.nonzero(self.alive)[:, 0]
@@ -76,12 +76,12 @@ class Lanczos:
                     rows = rows[self.alive[rows] & (self.steps[rows] < self.limit)]
                     if not len(rows):
                         break
-                # A smaller eigenvalue may send rows on that rested already.
+                # A smaller eigenvalue may reactivate rows.
                 left = self.alive & (self.steps < self.limit)
                 rows = torch.nonzero(left & (used(self) > _MARGIN))[:, 0]
 
     def _advance(self, product: Product, rows: Int[Tensor, " r"]) -> None:
-        """Add the next entries of T of some rows, by one product of all of them."""
+        """Add the next entries of T of some rows, with one product for all of them."""
         step = self.steps[rows]
         current = self.basis[rows, step]
         image = product(current).detach()
@@ -90,7 +90,7 @@ class Lanczos:
         image = image - beside[:, None].to(image) * self.basis[rows, step - 1]
         alpha = inner(current, image)
         image = image - alpha[:, None].to(image) * current
-        # After its own two terms: once more leaves nothing but rounding.
+        # Orthogonalise again after the two terms of T, to rounding.
         everyone = len(rows) == len(self.basis)
         for block in self.basis[:, : int(step.max()) + 1].split(_BLOCK, dim=1):
             basis = block if everyone else block[rows]
@@ -106,7 +106,7 @@ class Lanczos:
         self.steps[rows] = step + 1
 
     def entries(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the diagonal of a row's T, and what is beside it.
+        """Return the diagonal and the off-diagonal of a row's T.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Lanczos:
         self, shifts: Float[Tensor, " q"]
     ) -> tuple[Float[Tensor, "q b"], Float[Tensor, " b"]]:
         """Return MINRES' ``‖r‖``, and a lower bound of ``bᵀ K⁻¹ b``."""
-        # The last shift is that of K itself.
+        # The last shift is zero, for K itself.
         shift = torch.cat([shifts.to(self.scale), self.scale.new_zeros(1)])[:, None]
         ones = torch.ones_like(shift * self.scale)
         pivot, f, g, residual = ones, ones, 0 * ones, ones * self.scale
@@ -146,14 +146,14 @@ class Lanczos:
             g = (1 + before**2 * g) / pivot**2
             found = self.scale * beta * f.abs() / (1 + beta**2 * g).sqrt()
             residual = torch.where(made, found, residual)
-            # After a pivot that rounding made negative the bound rests.
+            # After a pivot that is negative by rounding, the bound stays constant.
             f[-1] = torch.where(pivot[-1] > 0, f[-1], 0.0)
             energy += torch.where(made, self.scale**2 * f[-1] ** 2 * pivot[-1], 0.0)
             before = beta
         return residual[:-1], energy
 
     def answers(self, shifts: Float[Tensor, " q"]) -> Float[Tensor, "q b n"]:
-        """Return MINRES' answers."""
+        """Return the solutions of MINRES."""
         value = self.basis.new_zeros(len(shifts), *self.basis[:, 0].shape)
         for row, steps in enumerate(self.steps.tolist()):
             if not steps:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class LinearOperator(ABC):
-    """A real matrix of ``shape`` (rows, columns) known by its products.
+    """A real matrix of ``shape`` (rows, columns), given by its products.
 
     Batches lead: ``matvec`` maps ``(..., columns)`` to ``(..., rows)``.
     """
@@ -23,22 +23,22 @@ class LinearOperator(ABC):
     def matvec(
         self, x: Float[Tensor, "*batch columns"]
     ) -> Float[Tensor, "*batch rows"]:
-        """``A x``."""
+        """Return ``A x``."""
 
     @abstractmethod
     def rmatvec(
         self, y: Float[Tensor, "*batch rows"]
     ) -> Float[Tensor, "*batch columns"]:
-        """``Aᵀ y``."""
+        """Return ``Aᵀ y``."""
 
     def gram(
         self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
     ) -> Float[Tensor, "*batch columns"]:
-        """``Aᵀ diag(w) A x``, the normal equations' product."""
+        """Return ``Aᵀ diag(w) A x``."""
         return self.rmatvec(weights * self.matvec(x))
 
     def select(self, index: Int[Tensor, " k"]) -> LinearOperator:
-        """Return the operator of these members of a batch: itself, if all share it."""
+        """Return the operator for members of a batch: itself, if all share it."""
         return self
 
     def to_dense(self) -> Float[Tensor, "rows columns"]:
@@ -74,11 +74,11 @@ class SizedOperator(LinearOperator):
 
 
 def inner(a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:
-    """``Σ a b`` over the last dim, accumulated in float64."""
+    """Return ``Σ a b`` over the last dim, accumulated in float64."""
     return torch.sum(a * b, dim=-1, dtype=torch.float64)
 
 
 def ratio(value: Tensor, scale: Tensor) -> Tensor:
-    """``value / scale``, where zero over zero is zero: the answer to b = 0 is known."""
+    """Return ``value / scale``, with 0/0 = 0: the solution for b = 0 is known."""
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
     return torch.where(scale > 0, value / safe, torch.where(value > 0, torch.inf, 0.0))

@@ -12,19 +12,19 @@ from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.operator import inner
 from dustmap.linalg.toeplitz import extend, restrict
 
-# Above this many times their number, random vectors need no orthogonalisation: their
-# Gram matrix is the identity to some ten per cent.
+# Length of random vectors, in units of their number, above which they need no
+# orthogonalisation: their Gram matrix is the identity to some ten per cent.
 _TALL = 200
-# Entries of the vectors that a sketch works on at once: larger blocks are no faster,
-# and what a product makes of them would be the peak of a fit's memory.
+# Entries of the vectors that a sketch processes at once: larger blocks are no faster,
+# and their products would dominate the peak memory of a fit.
 _TOGETHER = 2**25
 
 
 class CirculantPreconditioner:
     """The box's block of ``C⁻¹`` as an approximate ``K⁻¹`` (HIP-GP, eq. 21–22).
 
-    Modes at or below ``1e-14 max D`` are left out of the inverse, and a multiple of
-    the identity stands for them so that the preconditioner stays positive definite.
+    Modes at or below ``1e-14 max D`` are omitted from the inverse, and replaced by a
+    multiple of the identity so that the preconditioner stays positive definite.
     """
 
     def __init__(self, circulant: Circulant, grid_shape: tuple[int, ...]) -> None:
@@ -45,8 +45,8 @@ class NystromPreconditioner:
     ``H ≈ U diag(λ) Uᵀ`` from a Gaussian sketch; with ``λ_r`` the smallest kept value
     ``P⁻¹ = U diag((λ_r + 1)/(λ + 1)) Uᵀ + (I − U Uᵀ)`` (Frangella, Tropp & Udell
     2023, SIAM J. Matrix Anal. Appl. 44, 718, eq. 1.3). Cost: ``rank`` products with
-    H and ``rank`` vectors of memory. In a ``subspace`` of some coordinates it is that
-    of H's block there, and the identity elsewhere.
+    H and ``rank`` vectors of memory. With a ``subspace`` of some coordinates it
+    preconditions H's block there, and is the identity elsewhere.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class NystromPreconditioner:
     ) -> NystromPreconditioner:
         """Sketch ``H``, given by its product on rows, with ``rank`` vectors.
 
-        They are multiplied 16 at a time, or fewer if they are long.
+        The vectors are multiplied 16 at a time, or fewer if they are long.
         """
         block, whole = max(1, min(16, _TOGETHER // size)), size
         if subspace is not None:
@@ -95,16 +95,16 @@ class NystromPreconditioner:
         if size < _TALL * rank:
             basis = torch.linalg.qr(sketch.mT).Q.mT.contiguous()
         else:
-            # Random directions in many dimensions are orthogonal as they are.
+            # Random directions in many dimensions are nearly orthogonal.
             basis = sketch.div_(size**0.5)
-        # Another name for the same memory, which `del basis` is to free.
+        # Drop the other name of the memory that `del basis` frees.
         del sketch
         image = torch.empty_like(basis)
         for first in range(0, rank, block):
             some = slice(first, first + block)
             image[some] = multiply(basis[some])
         # The shift keeps the core matrix positive definite to rounding.
-        # Row by row: a copy in double precision would be the peak of a fit's memory.
+        # Row by row: a copy in double precision would dominate a fit's peak memory.
         norm = torch.stack([inner(row, row) for row in image]).sum().sqrt()
         if not norm > 0:
             return cls(basis[:0], norm.new_zeros(0), subspace)
@@ -123,8 +123,8 @@ class NystromPreconditioner:
         good = squares > 10 * torch.finfo(dtype).eps * squares.max()
         squares, rotation = squares[good], rotation[:, good]
         scaled = (rotation / squares.sqrt()).mT.to(dtype)
-        # Removing the shift may leave rounding below zero; any positive spectrum makes
-        # a valid preconditioner, so this cannot change a result.
+        # Removing the shift may leave rounding below zero; any positive spectrum is a
+        # valid preconditioner, so that results do not change.
         eigenvalues = (squares - shift).clamp(min=0.0)
         return cls(scaled @ factor, eigenvalues, subspace)
 
@@ -134,5 +134,5 @@ class NystromPreconditioner:
         return x.index_add(1, self.subspace, self._change(x[:, self.subspace]))
 
     def _change(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
-        """``(P⁻¹ − I) x`` in the subspace."""
+        """Return ``(P⁻¹ − I) x`` in the subspace."""
         return ((x @ self.basis.mT) * self._weights) @ self.basis

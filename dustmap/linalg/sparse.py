@@ -1,9 +1,9 @@
-r"""Sparse matrices whose rows compiled loops walk over, stored or made as needed.
+r"""Sparse matrices with compiled loops over rows, stored or made as needed.
 
 All products take the columns of a batch together, interleaved as ``(length, width)``:
 an entry is read once for up to sixteen columns. ``Aᵀ y`` adds each row to a vector of
-its thread's own, and the vectors are summed in a fixed order: for one number of threads
-the result is the same bit for bit.
+the thread, and the vectors are summed in a fixed order: for one number of threads the
+result is reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dustmap.linalg.operator import SizedOperator
 _WIDE = 2**26
 # Bytes of a vector that stays in a processor's own cache.
 _CACHE = 2**20
-# Bytes of the threads' own vectors; beyond it fewer threads take part.
+# Limit on the bytes of all threads' vectors, and so on the number of threads.
 _VECTORS = 2**30
 _PRECISION = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -39,7 +39,7 @@ _PRECISION = {torch.float32: np.float32, torch.float64: np.float64}
 class Rows:
     """Consecutive rows ``first … first + count`` in compressed form."""
 
-    pointers: np.ndarray  # (≥ count + 1,) uint64, where each row's entries begin
+    pointers: np.ndarray  # (≥ count + 1,) uint64, first entry of each row
     columns: np.ndarray  # uint32
     values: np.ndarray  # float32 or float64
     first: int
@@ -51,9 +51,9 @@ Blocks = Callable[[], Iterator[Rows]]
 
 
 class RowOperator(SizedOperator):
-    """A matrix whose rows come in blocks, on the CPU; one pass over them a product.
+    """A matrix with rows in blocks, on the CPU; a product is one pass over them.
 
-    Products have no derivative: torch refuses vectors that require one.
+    Products have no derivative: vectors that require one raise an error.
     """
 
     @abstractmethod
@@ -87,13 +87,13 @@ class RowOperator(SizedOperator):
         loop: Callable,
         weights: np.ndarray | None = None,
     ) -> Tensor:
-        """Multiply some columns of the batch after others, by this loop."""
+        """Multiply the columns of the batch, group by group, with this loop."""
         batch = math.prod(x.shape[:-1])
         flat = x.reshape(batch, x.shape[-1]).contiguous().numpy()
         result = np.empty((batch, length), flat.dtype)
         for group, width in _groups(flat, flat.itemsize * self.shape[1]):
             source = _interleaved(flat[group], width)
-            # float64 costs a single column 5%, and several 10% to 40%.
+            # float64 is slower by 5% for a single column, and 10% to 40% for several.
             like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
             threads = thread_count(self.nonzeros * width)
             if loop is loops.gather:
@@ -168,7 +168,7 @@ class SparseMatrix(RowOperator):
     def of_rows(
         cls, rows: Rows, columns: int, *, device: torch.device | str = "cpu"
     ) -> SparseMatrix:
-        """The matrix of all these rows, which it keeps on the CPU without a copy."""
+        """Return the matrix of all these rows, without a copy on the CPU."""
         dtype = torch.from_numpy(rows.values[:0]).dtype
         if torch.device(device).type != "cpu":
             parts = (rows.values, rows.columns.view(np.int32), rows.pointers)
@@ -194,7 +194,7 @@ class SparseMatrix(RowOperator):
     def _parts(self, count: int) -> list[Blocks]:
         parts: list[Blocks] = []
         pointers = self._rows.pointers
-        # Runs of about as many entries each.
+        # Runs of about equal numbers of entries.
         goals = np.linspace(0, float(pointers[-1]), count + 1)[1:-1]
         cuts = np.searchsorted(pointers, goals.astype(pointers.dtype)).tolist()
         for a, b in itertools.pairwise([0, *cuts, self.shape[0]]):
@@ -229,7 +229,7 @@ def _torch_csr(
     # 32-bit indices: cuSPARSE is several times faster with them.
     index = np.int32 if matrix.nnz < 2**31 else np.int64
     with warnings.catch_warnings():
-        # torch announces the beta state of its CSR layout once per process.
+        # torch warns of the beta state of its CSR layout once per process.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         return torch.sparse_csr_tensor(
             torch.from_numpy(matrix.indptr.astype(index)),
@@ -247,7 +247,7 @@ def precision(dtype: torch.dtype) -> type:
     Raises
     ------
     ValueError
-        If the loops are not made for it.
+        If the loops do not support it.
     """
     if dtype not in _PRECISION:
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
@@ -257,8 +257,8 @@ def precision(dtype: torch.dtype) -> type:
 def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.ndarray:
     """Return zeros for each thread's sums along columns; memory limits the threads.
 
-    float64 costs a single column 5% where the vector fits the cache, 20% where it does
-    not, and several columns 60%.
+    float64 is slower by 5% for a single column if its vector fits the cache, else by
+    20%, and by 60% for several columns.
     """
     room = _VECTORS // max(1, dtype.itemsize * length * width)
     exact = width == 1 and 8 * length <= _CACHE
@@ -267,7 +267,7 @@ def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.
 
 
 def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
-    """Yield columns to take together, with the width they are filled up to."""
+    """Yield groups of columns, with the width to which each is padded."""
     widths = (1, 8, 16) if 16 * bytes_each <= _WIDE else (1, 8)
     for start in range(0, len(x), widths[-1]):
         stop = min(len(x), start + widths[-1])
@@ -275,7 +275,7 @@ def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
 
 
 def _interleaved(x: np.ndarray, width: int) -> np.ndarray:
-    """Rows as ``(length, width)``, filled up with zeros."""
+    """Return rows as ``(length, width)``, padded with zeros."""
     if width == 1:
         return x.reshape(-1, 1)
     out = np.zeros((x.shape[1], width), x.dtype)
@@ -288,7 +288,7 @@ def _interleaved(x: np.ndarray, width: int) -> np.ndarray:
 
 
 def _separated(parts: np.ndarray, out: np.ndarray) -> None:
-    """``out[k, i] = Σ_t parts[t, i, k]``, summed in the order of the parts."""
+    """Set ``out[k, i] = Σ_t parts[t, i, k]``, summed in the order of the parts."""
 
     def add(part: slice) -> None:
         out[:, part] = parts[:, part, : len(out)].sum(axis=0).T

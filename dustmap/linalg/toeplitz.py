@@ -4,7 +4,7 @@ The covariance of a stationary field on a regular grid is hierarchical (multilev
 Toeplitz. It is a block of a circulant matrix on a larger periodic grid, filled with
 the true covariance at the shortest wrapped lags (HIP-GP, eq. 16–19). ``R Rᵀ = K``
 holds for the rows ``R`` of ``C^{1/2}`` only if every eigenvalue of C is non-negative,
-so the padding grows, the relatively thinnest axis first, until that is so.
+so the padding grows, the relatively thinnest axis first, until none is negative.
 
 A solve ``x = K⁻¹ v`` depends on the right-hand side and on ``c``, the covariance at the
 box's non-negative lags. With ``g`` the gradient in x and ``a = K⁻¹ g``,
@@ -41,9 +41,9 @@ class EmbeddingReport:
     """Size of a circulant embedding, and its effect on the covariance.
 
     ``negative_modes`` counts eigenvalues at or below ``1e-14 max D``, which are set
-    to zero; ``covariance_error`` is the largest change of the covariance inside the
-    box that this makes, relative to ``k(0)``; ``clipped`` says whether eigenvalues
-    that are negative beyond rounding are among them.
+    to zero; ``covariance_error`` is the largest resulting change of the covariance in
+    the box, relative to ``k(0)``; ``clipped`` is true if some of these eigenvalues were
+    negative beyond rounding.
     """
 
     shape: tuple[int, ...]
@@ -58,9 +58,9 @@ class EmbeddingReport:
 class EmbeddingLimits:
     """Limits of a circulant embedding's size and error.
 
-    It has at most ``max_points``. Eigenvalues above ``−tolerance · max D`` count as
-    rounding. With ``clip`` those still negative at the memory limit become zero, if
-    that changes the covariance by at most ``max_error`` of ``k(0)``.
+    The embedding has at most ``max_points``. Eigenvalues above ``−tolerance · max D``
+    count as rounding. With ``clip``, eigenvalues still negative at the limit become
+    zero, if this changes the covariance by at most ``max_error`` of ``k(0)``.
     """
 
     max_points: int = 2**24
@@ -70,7 +70,7 @@ class EmbeddingLimits:
 
 
 class CirculantEmbedding:
-    """A circulant C that holds the Toeplitz covariance of ``grid`` as a block.
+    """A circulant C that contains the Toeplitz covariance of ``grid`` as a block.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ class CirculantEmbedding:
     limits
         See :class:`EmbeddingLimits`.
     shape
-        Points of the embedding, at least ``2 n − 2`` per axis, instead of growing from
-        the smallest one: keeps ε the same thing while hyperparameters move.
+        Points of the embedding, at least ``2 n − 2`` per axis, instead of growth from
+        the smallest one. A fixed shape fixes the meaning of ε.
 
     Raises
     ------
@@ -157,7 +157,7 @@ class CirculantEmbedding:
             f"(minimum {smallest / largest:.2g} of it) and may not exceed "
             f"{limits.max_points} points or its given shape{clipping or ''}: use a "
             "shorter lengthscale, a rougher kernel or a thicker box, raise max_points, "
-            "use the torus whitening, or ask for clipping"
+            "use the torus whitening, or enable clipping"
         )
 
 
@@ -167,7 +167,7 @@ def first_column(
     nugget: float,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """``k`` at the shortest wrapped lags of a torus, plus the nugget at zero."""
+    """Return ``k`` at the shortest wrapped lags of a torus, plus the nugget at zero."""
     column = covariance(torus.lags().to(device))
     if not nugget:
         return column
@@ -195,7 +195,7 @@ class ToeplitzOperator(SymmetricOperator):
 
 
 def extend(x: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tensor:
-    """Vectors on the box, zero-padded to the embedding."""
+    """Zero-pad vectors on the box to the embedding."""
     batch = x.shape[:-1]
     field = x.new_zeros(*batch, *circulant.grid_shape)
     box = (..., *(slice(0, n) for n in grid_shape))
@@ -204,7 +204,7 @@ def extend(x: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tens
 
 
 def restrict(y: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tensor:
-    """Vectors on the embedding, cut to the box."""
+    """Restrict vectors on the embedding to the box."""
     batch = y.shape[:-1]
     box = (..., *(slice(0, n) for n in grid_shape))
     field = y.reshape(*batch, *circulant.grid_shape)
@@ -214,7 +214,7 @@ def restrict(y: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Te
 def toeplitz_gradient(
     a: Float[Tensor, "*batch m"], b: Float[Tensor, "*batch m"], shape: tuple[int, ...]
 ) -> Float[Tensor, "*n"]:
-    r"""``∂(aᵀ K b)/∂c`` for a hierarchical Toeplitz K even along every axis.
+    r"""Return ``∂(aᵀ K b)/∂c`` for a hierarchical Toeplitz K even along every axis.
 
     ``c`` holds k at the non-negative lags of the box. The full cross-correlation
     ``G[l] = Σ_i a_{i+l} b_i`` is folded per axis, ``g[l] = G[l] + G[−l]`` for l > 0
@@ -259,11 +259,11 @@ class _ToeplitzSolve(torch.autograd.Function):
 def toeplitz_solve(
     column: Float[Tensor, "*n"], rhs: Float[Tensor, "b m"], solve: Solve
 ) -> tuple[Float[Tensor, "b m"], Solution]:
-    """``K⁻¹ v`` of rows, differentiable in ``column`` and ``rhs``, and its status.
+    """Return ``K⁻¹ v`` of rows, differentiable in ``column`` and ``rhs``, and status.
 
-    ``column`` holds k at the box's non-negative lags and has its shape. ``solve`` is
-    for the very K that it describes, once forward and once backward; derivatives are as
-    exact as its tolerance.
+    ``column`` is k at the box's non-negative lags, of the box's shape. ``solve`` must
+    solve for the same K; it is called once forward and once backward, and derivatives
+    have its accuracy.
     """
     solution = solve(rhs.detach())
     value = _ToeplitzSolve.apply(column, rhs, solution.value, solve)

@@ -21,9 +21,8 @@ from dustmap.linalg.operator import LinearOperator
 class Linearisation:
     r"""``L_n ρ(ε + δ) ≈ prediction_n + (Φ δ)_n`` around one ε.
 
-    ``prediction`` is ``apply(ε)``, ``operator`` Φ, of shape (N, P), and ``variance``
-    ``v_n(ε)``, the conditional variance of ``L_n ρ`` given ε, which the grid cannot
-    resolve.
+    ``prediction`` is ``apply(ε)``, ``operator`` is Φ, of shape (N, P), and ``variance``
+    is ``v_n(ε)``, the conditional variance of ``L_n ρ`` given ε.
     """
 
     prediction: Float[Tensor, " n"]
@@ -32,20 +31,20 @@ class Linearisation:
 
 
 class ForwardModel(ABC):
-    """From whitened parameters ε ~ N(0, I) to predictions of N observations."""
+    """Map from whitened parameters ε ~ N(0, I) to predictions of N observations."""
 
     latent_size: int
     dtype: torch.dtype
     device: torch.device
-    # Whether every prediction is positive: quantiles are then log-normal.
+    # True if every prediction is positive: quantiles are then log-normal.
     positive: bool = False
-    # Whether ``apply`` is linear in ε (and the tangent the same everywhere).
+    # True if ``apply`` is linear in ε (and the tangent the same everywhere).
     linear: bool = False
     # Independent share α of the unresolved variance of line integrals.
     subgrid_share: float = 1.0
 
-    # Places in ε that observations constrain most, where they are known: a
-    # preconditioner needs no others.
+    # Indices in ε that observations constrain most, if known: a preconditioner needs no
+    # others.
     leading: Int[Tensor, " k"] | None = None
 
     @property
@@ -63,7 +62,7 @@ class ForwardModel(ABC):
 
     def with_subgrid_share(self, share: float) -> ForwardModel:
         """Return the same field with another share of the unresolved variance."""
-        raise ValueError(f"{type(self).__name__} takes the unresolved variance whole")
+        raise ValueError(f"{type(self).__name__} has no share of unresolved variance")
 
     def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
         """Draw ε from its prior."""
@@ -80,11 +79,11 @@ class ForwardModel(ABC):
     def residual_from(
         self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
     ) -> Float[Tensor, "s n"]:
-        """Make these draws from standard normals, independent between functionals."""
+        """Make residuals from standard normals, independent between functionals."""
         raise ValueError(
             f"the residuals of {type(self).__name__} are correlated between functionals"
         )
 
     @abstractmethod
     def at(self, functionals: Functionals) -> ForwardModel:
-        """Return the same field, seen through other functionals."""
+        """Return the same field with other functionals."""

@@ -1,4 +1,4 @@
-r"""Fields on tori that predict all observations without a solve, and a Gaussian one.
+r"""Fields on tori, whose predictions need no solve, and a Gaussian one.
 
 ``Φ = W diag(d) A``: colour ε onto the (refined) torus, then apply the projection. The
 residual of a Gaussian field that the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn
@@ -30,7 +30,7 @@ class TorusTangent(LinearOperator):
     """``Φ = W diag(d) A``: one sparse product and two FFTs.
 
     ``whitening`` is A, ``weights`` W and ``derivative`` ``d = ∂ρ/∂f`` on the (refined)
-    torus, one row or as many as the operands have; 1 if ``None``.
+    torus, with one row or as many rows as the operands; 1 if ``None``.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class TorusTangent(LinearOperator):
         return TorusTangent(self.whitening, self._weights, self._derivative[index])
 
     def _density(self, eps: Tensor) -> Tensor:
-        """``d ⊙ A ε``."""
+        """Return ``d ⊙ A ε``."""
         field = self.whitening.colour(eps)
         return field if self._derivative is None else self._derivative * field
 
     def _density_transpose(self, cotangent: Tensor) -> Tensor:
-        """``Aᵀ (d ⊙ g)``."""
+        """Return ``Aᵀ (d ⊙ g)``."""
         if self._derivative is not None:
             cotangent = self._derivative * cotangent
         return self.whitening.colour_transpose(cotangent)
 
 
 class TorusModel(ForwardModel, Generic[AnyWhitening]):
-    """A field on grids that all functionals observe through one sparse W."""
+    """A field on grids, observed through one sparse W."""
 
     memory_budget: float | None = None
 
@@ -145,7 +145,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
         Draws that estimate ``v_n``, with the relative error
         ``sqrt(2 / residual_count)``.
     generator
-        For those draws.
+        Draws the residuals that estimate ``v_n``.
     group
         Processes that share the rows of W; all of them construct and call the model
         together, and draw the same white noise.
@@ -175,7 +175,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
                 f"the refinement {fine}"
             )
         self.residual_count = residual_count
-        # One seed for all draws of v_n, which are thus reproducible.
+        # A fixed seed makes the draws for v_n reproducible.
         self._seed = _seed(generator)
         super().__init__(
             whitening,
@@ -226,7 +226,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
     def _residuals(
         self, count: int, generator: torch.Generator
     ) -> Iterator[Float[Tensor, " n"]]:
-        """Draws of the residual."""
+        """Draw residuals."""
         fine = self.whitening.refined(self.residual_refinement)
         weights = self.weights
         if self.residual_refinement != self.whitening.refinement:

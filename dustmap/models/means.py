@@ -1,6 +1,6 @@
 """Mean functions of the field, functionals of them, and gradients by their parameters.
 
-A new mean function is a subclass of :class:`Mean`; what ``learnable`` names is learnt.
+A new mean function is a subclass of :class:`Mean`, with its parameters ``learnable``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _ROWS = 4096
 class Mean(ABC):
     """The prior mean ``μ(x)`` of the field."""
 
-    # Attributes that hold positive hyperparameters, by the names of these.
+    # Attributes of positive hyperparameters, by the hyperparameters' names.
     learnable: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """``μ`` at positions (differentiable by autograd in ``x``)."""
+        """Return ``μ`` at positions (differentiable by autograd in ``x``)."""
 
     def observed(self, functionals: Functionals) -> Float[Tensor, " n"]:
-        """``L_n μ = Σ_j w_nj ∂^{α_j} μ(x_nj)`` for every functional."""
+        """Return ``L_n μ = Σ_j w_nj ∂^{α_j} μ(x_nj)`` for every functional."""
         parts = [torch.zeros(0, dtype=torch.float64)]
         for _, part in functionals.chunks(_ROWS):
             nodes = part.nodes()
@@ -50,14 +50,14 @@ class Mean(ABC):
         return torch.cat(parts)
 
     def parameters(self) -> dict[str, Tensor]:
-        """The learnable parameters by name: none if one is not positive."""
+        """Return the learnable parameters by name; none if any is not positive."""
         values = {name: getattr(self, field) for name, field in self.learnable.items()}
         if not all(value > 0 for value in values.values()):
             return {}
         return {n: torch.tensor(v, dtype=torch.float64) for n, v in values.items()}
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Mean:
-        """The mean with other values of the parameters named among these.
+        """Return the mean with other values of those parameters that it has.
 
         Raises
         ------

@@ -1,17 +1,17 @@
-r"""A Gaussian field through exact features, one solve per observation (HIP-GP).
+r"""A Gaussian field with exact features, one solve per observation (HIP-GP).
 
 ``Φ`` has rows ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) with the plain kernel and any whitening of
 its inducing values: HIP-GP's Toeplitz embedding (PCG), Cholesky's factor, or contour
 quadrature. What the points cannot resolve has variance ``v_n = k_nn − |k_n|²``, with
 the same nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves ``a_n`` short
-of ``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of what
-``a_nᵀ u`` leaves over, which can only be larger. (In exact arithmetic it would equal
-``k_nn − |k_n|²``; with rounding that is up to 7% off either way at a relative residual
-of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
+of ``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of the
+remainder ``L_n f − a_nᵀ u``, which can only be larger. (In exact arithmetic it would
+equal ``k_nn − |k_n|²``; with rounding that is up to 7% off either way at a relative
+residual of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
 
-A box is smaller than its embedding, so what is kept of a row is ``a_n = K⁻¹ k_un``
-(M numbers), of which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT. Of free points,
-whose whitening makes ``k_n`` by itself, ``k_n`` is kept and ``v_n = k_nn − |k_n|²``.
+A box is smaller than its embedding, so kept rows are ``a_n = K⁻¹ k_un`` (M numbers), of
+which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT. For free points, whose whitening
+makes ``k_n`` directly, kept rows are ``k_n`` and ``v_n = k_nn − |k_n|²``.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
 
 # Values of one chunk of embedded rows (float64: 8 bytes each, times a few temporaries).
 _BLOCK = 2**22
-# Bytes of rows ``k_un`` that the operator keeps.
+# Limit on the bytes of rows ``k_un`` that the operator keeps.
 _CROSS = 2**30
-# Most observations whose residuals are drawn jointly, in O(N³).
+# Limit on the observations whose residuals are drawn jointly, in O(N³).
 _DENSE = 4096
 
 
 class FeatureRows(NamedTuple):
     """Features ``k_n`` and conditional variances ``v_n`` of a batch.
 
-    Rows that an embedding keeps hold ``a_n = K⁻¹ k_un`` in place of ``k_n``.
+    Kept rows of an embedding hold ``a_n = K⁻¹ k_un`` in place of ``k_n``.
     """
 
     features: Float[Tensor, "b p"]
@@ -62,11 +62,10 @@ class RowReport:
     """The status of all solves so far.
 
     ``rows`` counts right-hand sides, of rows and of products with Φ. ``residual`` is
-    the worst true relative residual of a solve and ``iterations`` the most it took;
-    ``unconverged`` counts those that stopped short of the tolerance (on purpose with
-    early stopping). ``below_zero`` counts rows whose ``v_n`` came out
-    negative by rounding and was set to zero; ``lowest`` is the worst of them relative
-    to ``k_nn``.
+    the worst true relative residual of a solve and ``iterations`` the largest number;
+    ``unconverged`` counts solves that stopped short of the tolerance (on purpose with
+    early stopping). ``below_zero`` counts rows whose ``v_n`` was negative by rounding
+    and was set to zero; ``lowest`` is the lowest of these relative to ``k_nn``.
     ``modes_below_zero`` counts eigenvalues of a joint residual covariance likewise.
     """
 
@@ -79,7 +78,7 @@ class RowReport:
     modes_below_zero: int = 0
 
     def with_solution(self, solution: Solution) -> RowReport:
-        """Add one more batch of solves."""
+        """Add a batch of solves."""
         if not len(solution.residual):
             return self
         return self.joined(
@@ -92,13 +91,13 @@ class RowReport:
         )
 
     def joined(self, *others: RowReport) -> RowReport:
-        """Join this report and those on other rows."""
+        """Join this report with reports on other rows."""
         columns = list(zip(astuple(self), *map(astuple, others), strict=True))
         join = (sum, sum, max, max, sum, min, sum)
         return RowReport(*(f(column) for f, column in zip(join, columns, strict=True)))
 
     def of_all(self, group: Group) -> RowReport:
-        """Join the reports of all ranks: the same on each."""
+        """Join the reports of all ranks; the result is the same on each."""
         own = torch.tensor([astuple(self)], dtype=torch.float64)
         kinds = [type(value) for value in astuple(self)]
         reports = [
@@ -120,7 +119,7 @@ class RowReport:
 def cross_covariance(
     kernel: Kernel, functionals: Functionals, points: Float[Tensor, "m d"]
 ) -> Float[Tensor, "n m"]:
-    """``Cov(L_n f, f(z_m))``, the rows ``k_un``; point values without their nodes."""
+    """Return ``Cov(L_n f, f(z_m))``, the rows ``k_un``; nodes only where needed."""
     if isinstance(functionals, PointValues):
         return point_covariance(kernel, functionals.points.to(points), points)
     return inducing_covariance(kernel, functionals, points)
@@ -180,8 +179,8 @@ class RowwiseFeatures(LinearOperator):
 class RowwiseGaussian(ForwardModel):
     r"""``ρ = μ + f``, f Gaussian, with the published features (float64).
 
-    All is on the device of the whitening, but for the functionals and the numbers of
-    their rows, which stay on the CPU.
+    All tensors are on the device of the whitening, except for the functionals and their
+    row numbers, which stay on the CPU.
 
     Parameters
     ----------
@@ -194,8 +193,8 @@ class RowwiseGaussian(ForwardModel):
     tolerance
         ``v_n ≥ −tolerance · k_nn`` counts as rounding; anything lower is an error.
     group
-        Processes that solve the rows of a batch a share each and gather them; every one
-        makes this model, and calls it, together with the others.
+        Processes that share the solves for a batch's rows and gather them; all of them
+        construct and call the model together.
     """
 
     linear = True
@@ -251,13 +250,13 @@ class RowwiseGaussian(ForwardModel):
         return 8 * len(self._functionals) * self.inducing_size
 
     def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
-        """The rows ``k_un`` (eq. 7)."""
+        """Return the rows ``k_un`` (eq. 7)."""
         return cross_covariance(
             self.whitening.kernel, functionals, self.whitening.points
         )
 
     def rows(self, index: Int[Tensor, " b"]) -> FeatureRows:
-        """``k_n`` (eq. 20) and ``v_n`` of some observations. Cost: one solve each.
+        """Return ``k_n`` (eq. 20) and ``v_n`` of some rows. Cost: one solve each.
 
         Raises
         ------
@@ -293,7 +292,7 @@ class RowwiseGaussian(ForwardModel):
     ) -> tuple[Tensor, Tensor]:
         """Solve for ``a_n`` or ``k_n`` of some observations, and ``v_n``."""
         if not len(index):
-            # A rank's share of a batch smaller than the group.
+            # A rank may have no rows of a batch smaller than the group.
             none = whitening.points.new_zeros(0, self.inducing_size)
             return none, none[:, 0]
         part = self._functionals.select(index)
@@ -314,10 +313,10 @@ class RowwiseGaussian(ForwardModel):
         solve: Callable[[Int[Tensor, " b"]], tuple[Tensor, ...]],
         index: Int[Tensor, " b"],
     ) -> tuple[Tensor, ...]:
-        """Share out these rows among the ranks, and gather what ``solve`` returns.
+        """Share these rows among the ranks, and gather the results of ``solve``.
 
         ``solve`` returns tensors whose first dim is that of the rows; reports are
-        joined. No gradients pass.
+        joined. Results carry no gradients.
         """
         if self.group.size == 1:
             return solve(index)
@@ -330,7 +329,7 @@ class RowwiseGaussian(ForwardModel):
     def checked_variance(
         self, total: Float[Tensor, " b"], explained: Float[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
-        """Return ``v_n = k_nn − |k_n|²``; count rounding below zero, and make it 0."""
+        """Return ``v_n = k_nn − |k_n|²``; count rounding below zero, set to 0."""
         variance = total - explained
         exact = variance.detach()
         scale = total.detach()
@@ -348,7 +347,7 @@ class RowwiseGaussian(ForwardModel):
         if len(below):
             found = RowReport(below_zero=len(below), lowest=float(below.min()))
             self.report = self.report.joined(found)
-        # The zero replaces rounding only: the derivative stays that of the formula.
+        # Zero replaces rounding only: the derivative remains that of the formula.
         return variance + (exact.clamp(min=0) - exact)
 
     def keep_rows(self, *, on_rows: Callable[[int], None] | None = None) -> None:
@@ -367,7 +366,7 @@ class RowwiseGaussian(ForwardModel):
         self.kept = FeatureRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def batches(self) -> Iterator[Int[Tensor, " b"]]:
-        """Yield the numbers of all observations, in runs that bound the memory."""
+        """Yield the numbers of all observations, in runs of bounded memory."""
         count = len(self._functionals)
         yield from torch.arange(count).split(self.chunk) if count else ()
 
@@ -388,9 +387,9 @@ class RowwiseGaussian(ForwardModel):
         )
 
     def residual_covariance(self) -> Float[Tensor, "n n"]:
-        """``Cov(L f − Φ ε) = K_nn − A K_un − (A K_un)ᵀ + A K Aᵀ``, dense.
+        """Return ``Cov(L f − Φ ε) = K_nn − A K_un − (A K_un)ᵀ + A K Aᵀ``, dense.
 
-        Equal to ``K_nn − Φ Φᵀ`` for exact solves, and positive for early stopped ones.
+        It equals ``K_nn − Φ Φᵀ`` for exact solves, and is positive with early stopping.
         """
         seen, whitening = self._functionals, self.whitening
         if len(seen) > _DENSE:
@@ -409,8 +408,8 @@ class RowwiseGaussian(ForwardModel):
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
         covariance = self.residual_covariance()
-        # Singular wherever the grid resolves an observation: Cholesky would need a
-        # jitter, eigenvalues need none.
+        # The covariance is singular if the grid resolves an observation: Cholesky would
+        # need a jitter, eigenvalues do not.
         values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
         prior = functional_variance(self.whitening.kernel, self._functionals).sum()
         if bool((values < -self.tolerance * float(prior)).any()):
@@ -431,7 +430,7 @@ class RowwiseGaussian(ForwardModel):
         return self._copy(functionals=functionals)
 
     def on(self, whitening: Whitening) -> RowwiseGaussian:
-        """Return the same data on another whitening; the report continues to count."""
+        """Return the same data on another whitening, with the report so far."""
         other = self._copy(whitening=whitening)
         other.report = self.report
         return other

@@ -3,8 +3,8 @@ r"""Local statistics of the part of a stationary field that a grid cannot resolv
 The residual ``δ = f − E[f | grid]``, interpolation error included, is correlated over
 about one cell. In line integrals much longer than that it acts like white noise,
 ``Var ∫ ρ δ ds ≈ κ ∫ ρ² ds``, and a point value at phase p of its cell has the variance
-``c(p)``. Both are measured on a small torus with white noise from a fixed seed, which
-makes them smooth functions of the hyperparameters.
+``c(p)``. κ and c are measured on a small torus with white noise from a fixed seed,
+which makes them smooth functions of the hyperparameters.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import band_covariance, shortest_time
 
 # Cells per axis of the small torus in one, two and three dimensions: about ten thousand
-# in total give c to 2% and κ to 5%. The number does not depend on the lengthscale, or
-# the same white noise would give other fields and κ would jump. The periodic boundary
-# does not affect the residual.
+# in total give c to 2% and κ to 5%. The number is independent of the lengthscale, or κ
+# would jump where the white noise changes. The periodic boundary does not affect the
+# residual.
 _CELLS = {1: 4096, 2: 108, 3: 20}
 _DRAWS = 4
 _SEED = 0
 # Smaller images of the kernel are omitted: they are smooth, and thus resolved. κ and c
 # change by 0.3% at most for lengthscales of 6.5 cells.
 _IMAGES = 1e-6
-# Longer lengthscales, in cells, are taken as this long: their images would be many. Of
+# Longer lengthscales, in cells, are reduced to this: they would need many images. For
 # 16 cells κ is 0.3% too low for Matérn-1/2, and 23% for the smoother Matérn-3/2.
 _MOST_CELLS = 8.0
 # Points per cell and axis at which the residual is measured.
@@ -56,11 +56,11 @@ class LocalResidual:
     phases: Float[Tensor, "*q"]
 
     def at(self, points: Float[Tensor, "n d"], grid: Grid) -> Float[Tensor, " n"]:
-        """``c`` at positions: periodic multilinear interpolation in the phase."""
+        """Return ``c`` at positions by periodic multilinear interpolation in phase."""
         steps = torch.tensor(grid.spacing, dtype=torch.float64)
         cells = (points - torch.tensor(grid.origin, dtype=torch.float64)) / steps
         phases = (cells - cells.floor()) * self.phases.shape[0]
-        # ``grid-wrap``: the phase after the last is the first of the next cell.
+        # ``grid-wrap``: the last phase is followed by the first one of the next cell.
         values = scipy.ndimage.map_coordinates(
             self.phases.numpy(), phases.numpy().T, order=1, mode="grid-wrap"
         )
@@ -90,8 +90,8 @@ def local_residual(
     interpolation
         Weights of W.
     cut
-        The shortest scale of the field on the grid, in its steps: what is below is
-        independent of it, a part of the residual whose κ is that of its exponential,
+        The shortest scale of the field on the grid, in its steps. Shorter scales are an
+        independent part of the residual, whose κ is that of its exponential,
         :math:`\int (e^{k_{[0, t]}(x)} - 1) dx`.
     """
     dimension, prior = len(spacing), kernel
@@ -127,14 +127,14 @@ def local_residual(
         resolved = known.colour(eps)[0].reshape(known.fine_shape)
         for axis, matrix in enumerate(weights):
             values = resolved.movedim(axis, -1)
-            # The last cell is the one before, shifted.
+            # The last cell is the previous one, shifted.
             last = matrix.matvec(values.roll(-refinement, dims=-1))[..., -count:]
             along = torch.cat([matrix.matvec(values), last], dim=-1)
             resolved = along.movedim(-1, axis)
         residual = field[0].reshape(fine.fine_shape) - resolved
         variance += residual**2 / _DRAWS
         power += torch.fft.fftn(residual).abs() ** 2 / _DRAWS / residual.numel()
-    # The mean over cells.
+    # Average over cells.
     for axis in range(dimension):
         variance = variance.unflatten(axis, (-1, count)).mean(dim=axis)
     line = _line_variance(power, [h / count for h in spacing]) * _kinks(variance)
@@ -147,7 +147,7 @@ def local_residual(
 
 
 def _line_below(kernel: Radial, spacing: tuple[float, ...], cut: float) -> float:
-    """Return κ of what is below the cut, by Gauss–Legendre panels towards its cusp."""
+    """Return κ of scales below the cut, by Gauss–Legendre panels towards the cusp."""
     time = shortest_time(kernel, spacing, cut)
     nodes, weights = np.polynomial.legendre.leggauss(8)
     edges = np.concatenate([[0.0], np.geomspace(1e-4, 10.0, 40)])
@@ -160,7 +160,7 @@ def _line_below(kernel: Radial, spacing: tuple[float, ...], cut: float) -> float
 
 
 def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
-    """Return a kernel of at most ``_MOST_CELLS`` cells with the same roughness.
+    """Return a kernel of the same roughness with ℓ of at most ``_MOST_CELLS`` cells.
 
     A grid much finer than the lengthscale leaves the tail of the spectrum unresolved,
     which depends on ``σ² ℓ^{-2ν}`` alone.
@@ -181,8 +181,8 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
 def _kinks(phases: Tensor) -> float:
     """Return the mean of c over a cell by Simpson's rule, over that of its phases.
 
-    c has kinks at the points of the grid. Its plain mean over few phases, and thus that
-    of the residual's power, is too low by some per cent.
+    c has kinks at the points of the grid. Its plain mean over few phases, and thus the
+    mean power of the residual, is too low by some per cent.
     """
     mean = phases
     for _ in range(phases.ndim):
@@ -197,7 +197,7 @@ def _line_variance(power: Tensor, step: list[float]) -> float:
         for n, h in zip(power.shape, step, strict=True)
     ]
     if len(waves) == 1:
-        # The lowest modes only, since P falls towards the scale of a cell.
+        # Use the lowest modes only, since P falls towards the scale of a cell.
         lowest = max(8, power.shape[0] // 256)
         return float(power[1 : lowest + 1].mean()) * step[0]
     squares = torch.meshgrid(*[k**2 for k in waves], indexing="ij")

@@ -24,7 +24,7 @@ class Lattice(NamedTuple):
     grids: NestedGrids
     scales: np.ndarray  # (levels, 2, 3): origin, step
     sizes: np.ndarray  # (levels, 3, 3): points, corners of a cell, offset of the first
-    boxes: np.ndarray  # (levels, 2, d): where a level counts if no finer one does
+    boxes: np.ndarray  # (levels, 2, d): where a level applies unless a finer one does
     firsts: np.ndarray  # (levels,): first column
     cubic: bool
 
@@ -92,7 +92,7 @@ def node_entries(
 ):
     """Write the entries of rows of nodes ``starts[r] … starts[r + 1]``.
 
-    ``axes`` holds an axis of differentiation or −1 for each node, or nothing at all.
+    ``axes`` holds an axis of differentiation or −1 for each node, or is empty.
     """
     corner, sums = np.ones((3, 4)), np.zeros(64)
     cell, here = np.zeros(3, np.int64), np.zeros(3, np.int64)
@@ -136,7 +136,7 @@ def node_entries(
 
 @compiled
 def _level(point, boxes):
-    """The finest level whose box holds a point; 0 beyond all."""
+    """Return the finest level whose box contains a point, or 0."""
     for level in range(len(boxes) - 1, 0, -1):
         inside = True
         for d in range(len(point)):
@@ -149,9 +149,9 @@ def _level(point, boxes):
 
 @compiled
 def _axis_weights(t, step, cubic, slope, out):
-    """Weights of an axis at fraction t of a cell, or their derivatives.
+    """Set ``out`` to weights of an axis at fraction t of a cell, or their derivatives.
 
-    Cubic convolution is that with a = −1/2 (Keys 1981).
+    Cubic convolution has a = −1/2 (Keys 1981).
     """
     if cubic and slope:
         out[0] = ((-1.5 * t + 2.0) * t - 0.5) / step
@@ -173,7 +173,7 @@ def _axis_weights(t, step, cubic, slope, out):
 
 @compiled
 def _write_cell(first, sizes, cell, sums, columns, values, at):
-    """Write the sums at the corners of a cell, and forget them.
+    """Write the sums at the corners of a cell, and reset them to zero.
 
     ``first`` is the number of the grid's first column.
     """
@@ -194,7 +194,7 @@ def _write_cell(first, sizes, cell, sums, columns, values, at):
 
 @compiled
 def _wrapped(index, size):
-    """The index on the torus; a division would cost more than all else here."""
+    """Return the index on the torus, without a costly division."""
     if index < 0:
         return index + size
     if index >= size:

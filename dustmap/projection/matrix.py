@@ -22,7 +22,7 @@ from dustmap.projection.weight_rows import RecomputedProjection, stored
 from dustmap.tori import Tori
 
 Interpolation = Literal["linear", "cubic"]
-# W kept, or computed anew in every product; then shared out over processes.
+# One process's rows of W: stored, or recomputed in every product.
 OwnProjection = SparseMatrix | RecomputedProjection | NodeProjection
 Projection = OwnProjection | ShardedRows
 
@@ -38,9 +38,9 @@ def projection(
     memory_budget: float | None = None,
     group: Group | None = None,
 ) -> Projection:
-    """The matrix W on tori refined ``refinement`` times (C order).
+    """Return the matrix W on tori refined ``refinement`` times (C order).
 
-    A node has weights on the torus of the finest grid whose box holds it.
+    A node has weights on the torus of the finest grid whose box contains it.
     Derivative nodes use the derivative of the interpolant. Cost: ``2^D`` (linear) or
     ``4^D`` (cubic, Keys 1981) weights per node before equal columns are added up.
 
@@ -48,12 +48,11 @@ def projection(
     ----------
     memory_budget
         Memory of the result [bytes]. If W is estimated to exceed it, its weights are
-        computed anew in every product (``stored`` is false then): the same numbers to
-        rounding, several times slower. On the CPU from the functionals, elsewhere from
-        their nodes.
+        recomputed in every product (``stored`` is then false), several times slower:
+        on the CPU from the functionals, elsewhere from their nodes.
     group
-        Processes that share out the rows, in runs of about as many nodes; the budget is
-        that of each, and all of them make W together.
+        Processes that share the rows, in runs of about equal numbers of nodes; each has
+        the budget, and all of them make W together.
 
     Returns
     -------
@@ -69,7 +68,7 @@ def projection(
         tori = Tori(tori=(tori,))
     if functionals.dimension != tori.grids.dimension:
         raise ValueError(
-            f"the functionals live in {functionals.dimension} dimensions, the grid in "
+            f"the functionals have {functionals.dimension} dimensions, the grid in "
             f"{tori.grids.dimension}"
         )
     lattice = Lattice.make(tori, refinement, interpolation == "cubic")
@@ -81,7 +80,7 @@ def projection(
     device = torch.device(device)
     on_cpu = device.type == "cpu"
     needed = W.nonzeros * (4 + dtype.itemsize) + 8 * (len(rows) + 1)
-    # Elsewhere the transpose is kept, too.
+    # On other devices the transpose is stored, too.
     if memory_budget is None or (needed if on_cpu else 2 * needed) <= memory_budget:
         W = stored(W, device)
     elif not on_cpu:

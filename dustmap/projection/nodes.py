@@ -1,7 +1,7 @@
-r"""W by its nodes, on any device: interpolation weights are made in every product.
+r"""W by its nodes, on any device: interpolation weights are computed in every product.
 
-A matrix holds some ``2^D`` entries for each node, twice where its transpose is kept.
-This holds the node: its place on the grid and its weight, ``D + 1`` numbers.
+A matrix has some ``2^D`` entries for each node, twice if its transpose is stored. This
+form has the node: its place on the grid and its weight, ``D + 1`` numbers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 from dustmap.linalg.operator import SizedOperator
 from dustmap.projection.weight_rows import RecomputedProjection
 
-# Nodes that are worked on together: some hundred bytes of temporaries each.
+# Nodes that are processed at once: some hundred bytes of temporaries each.
 _TOGETHER = 2**21
-# Vectors of a batch that are worked on together.
+# Vectors of a batch that are processed at once.
 _COLUMNS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
-    """Rows of about as many nodes, filled up with nodes of no weight."""
+    """Rows of similar numbers of nodes, padded with nodes of zero weight."""
 
     rows: Int[Tensor, " k"]
     levels: Int[Tensor, "k j"]
@@ -35,18 +35,18 @@ class _Block:
 
 
 class NodeProjection(SizedOperator):
-    """W on a device where its rows cannot be walked over, without its entries.
+    """W without its entries, on a device without compiled loops over rows.
 
-    Sums over nodes of one row are sums along a dim. Sums over rows are made by atomic
-    additions; float32 ones are made in fixed point, in units of ``2^{-62}`` of the
+    Sums over nodes of one row are sums along a dim. Sums over rows are atomic
+    additions; those in float32 are in fixed point, in units of ``2^{-62}`` of the
     largest possible sum, so that every run gives the same bits.
 
     Parameters
     ----------
     source
-        W as compiled loops would recompute it on the CPU, which places the nodes.
+        W as recomputed by compiled loops on the CPU, which places the nodes.
     together
-        Nodes that are worked on at once.
+        Nodes that are processed at once.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class NodeProjection(SizedOperator):
             places = (torch.from_numpy(run.points) - origin[levels]) / step[levels]
             weights = torch.from_numpy(run.weights)
             starts, counts = torch.from_numpy(run.starts), np.diff(run.starts)
-            # Rows in the order of their lengths, so that little is filled up.
+            # Rows are sorted by length to minimise padding.
             order = np.argsort(counts, kind="stable")
             order = order[counts[order] > 0]
             while len(order):
@@ -100,7 +100,7 @@ class NodeProjection(SizedOperator):
                 )
                 self._blocks.append(block)
         heaviest = [float(b.weights.abs().max()) for b in self._blocks]
-        # No sum of one product exceeds this times the largest number it is made of.
+        # Bound on the sums of one product, in units of the largest summand.
         self._bound = 2.0 * sum(b.weights.numel() for b in self._blocks)
         self._bound *= max(heaviest, default=0.0) or 1.0
 
@@ -146,7 +146,7 @@ class NodeProjection(SizedOperator):
         return x.reshape(math.prod(x.shape[:-1]), length)
 
     def _corners(self, block: _Block) -> list[tuple[Tensor, Tensor]]:
-        """Columns and interpolation weights of every node, corner by corner."""
+        """Return columns and interpolation weights of every node, corner by corner."""
         floor = block.places.floor()
         cell, share = floor.to(torch.int64), block.places - floor
         level = block.levels.to(torch.int64)
@@ -166,7 +166,7 @@ class NodeProjection(SizedOperator):
 
 
 def _axis_weights(t: Tensor, *, cubic: bool) -> list[Tensor]:
-    """Weights of an axis at fraction t of a cell (cubic: Keys 1981, a = −1/2)."""
+    """Return weights of an axis at fraction t of a cell (cubic: Keys, a = −1/2)."""
     if not cubic:
         return [1 - t, t]
     return [
@@ -178,19 +178,19 @@ def _axis_weights(t: Tensor, *, cubic: bool) -> list[Tensor]:
 
 
 def _joined(parts: list[Float[Tensor, "n k"]], like: Tensor) -> Float[Tensor, "b n"]:
-    """The columns of all groups as rows."""
+    """Return the columns of all groups as rows."""
     return torch.cat(parts, dim=1).mT.contiguous() if parts else like.new_zeros(0)
 
 
 class _Sums:
-    """Sums along columns; of float32 numbers in fixed point, in any order the same."""
+    """Sums along columns, in fixed point for float32: the order has no effect."""
 
     def __init__(self, y: Float[Tensor, "b n"], length: int, bound: float) -> None:
         self._unit: Float[Tensor, " b"] | None = None
         self._dtype = y.dtype
         if y.dtype == torch.float32 and y.shape[1]:
             largest = y.abs().amax(dim=-1).to(torch.float64)
-            # A number that is not finite makes the unit, and so every sum, not finite.
+            # Any number that is not finite makes the unit, and every sum, not finite.
             self._unit = 2.0**62 / (bound * torch.where(largest == 0, 1.0, largest))
         kind = y.dtype if self._unit is None else torch.int64
         self._total = torch.zeros(length, len(y), dtype=kind, device=y.device)
@@ -201,7 +201,7 @@ class _Sums:
         corners: list[tuple[Tensor, Tensor]],
         y: Float[Tensor, "k b"],
     ) -> None:
-        """Add the rows of a block, each times its numbers."""
+        """Add the rows of a block, multiplied by their numbers."""
         pull = block.weights[..., None] * y[:, None, :]
         if self._unit is not None:
             pull = pull.to(torch.float64) * self._unit
@@ -212,7 +212,7 @@ class _Sums:
             self._total.index_add_(0, column.reshape(-1), part)
 
     def value(self) -> Float[Tensor, "columns b"]:
-        """The sums, in the precision of what was added."""
+        """Return the sums, in the precision of the summands."""
         if self._unit is None:
             return self._total
         return (self._total / self._unit).to(self._dtype)

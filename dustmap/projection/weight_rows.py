@@ -19,8 +19,8 @@ from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 from dustmap.linalg.sparse import Blocks, RowOperator, Rows, SparseMatrix, precision
 from dustmap.projection.corner_weights import Lattice, node_entries, ray_nodes
 
-# Corner weights of a block (12 bytes each): of rays it should stay in the processor's
-# cache; other functionals may take long each time they make nodes.
+# Corner weights of a block (12 bytes each), small enough for the processor's cache and
+# large enough for functionals that are slow to make nodes.
 _WEIGHTS_PER_BLOCK = 2**18
 _WEIGHTS_PER_QUESTION = 2**23
 
@@ -31,17 +31,17 @@ class NodeRun(NamedTuple):
     points: np.ndarray  # (nodes, d)
     weights: np.ndarray
     axes: np.ndarray  # of differentiation, −1 for none; empty if no node differentiates
-    starts: np.ndarray  # (rows + 1,) where each row's nodes begin
+    starts: np.ndarray  # (rows + 1,) first node of each row
 
 
 class _Rays(NamedTuple):
-    """Straight rays in parts with equidistant nodes: all that is needed of them."""
+    """Straight rays in parts with equidistant nodes."""
 
     start: np.ndarray
     end: np.ndarray
     lengths: np.ndarray
     counts: np.ndarray
-    parts: np.ndarray  # (rows + 1,) where each row's parts begin
+    parts: np.ndarray  # (rows + 1,) first part of each row
 
     @classmethod
     def of(cls, rays: LineIntegrals, rule: FixedStep) -> _Rays:
@@ -72,11 +72,11 @@ class _Rays(NamedTuple):
         return NodeRun(points, weights, np.empty(0, np.int64), starts)
 
     def row_counts(self) -> np.ndarray:
-        """Nodes of every row."""
+        """Return the number of nodes of every row."""
         return np.diff(np.concatenate([[0], np.cumsum(self.counts)])[self.parts])
 
     def inside(self, grid: Grid) -> np.ndarray:
-        """True where all nodes of a ray are in the box: the first and the last are."""
+        """Return whether a ray's first and last node, and thus all, are in the box."""
         inside = np.ones(len(self.counts), dtype=bool)
         for last in (0.5, self.counts - 0.5):
             fraction = (last / self.counts)[:, None]
@@ -86,11 +86,11 @@ class _Rays(NamedTuple):
 
 
 class RecomputedProjection(RowOperator):
-    """W whose weights are computed anew in every product.
+    """W whose weights are recomputed in every product.
 
-    It holds start, end and length of each ray where all functionals are
-    :class:`LineIntegrals` with :class:`FixedStep`; for others it asks them for their
-    nodes, block by block, in every product.
+    It holds start, end and length of each ray if all functionals are
+    :class:`LineIntegrals` with :class:`FixedStep`; others make their nodes, block by
+    block, in every product.
 
     Parameters
     ----------
@@ -99,14 +99,14 @@ class RecomputedProjection(RowOperator):
     functionals
         The rows.
     nonzeros
-        About how many entries W has, each column of a row counted once; estimated from
-        a sample of the rows unless given.
+        Approximate number of entries of W, each column of a row counted once; estimated
+        from a sample of the rows unless given.
 
     Raises
     ------
     ValueError
-        If a node lies outside the box: for rays with a fixed step here, for others in
-        the product that meets it.
+        If a node lies outside the box: here for rays with a fixed step, else in the
+        first product.
     """
 
     stored = False
@@ -136,7 +136,7 @@ class RecomputedProjection(RowOperator):
         self.lattice, self._functionals = lattice, functionals
         box = lattice.grids.box
         self._rays: _Rays | None = None
-        # A subclass may place its nodes elsewhere.
+        # Subclasses may place their nodes differently.
         if type(functionals) is LineIntegrals and type(functionals.rule) is FixedStep:
             self._rays = _Rays.of(functionals, functionals.rule)
             outside = torch.from_numpy(np.flatnonzero(~self._rays.inside(box)))
@@ -144,7 +144,7 @@ class RecomputedProjection(RowOperator):
                 _require_inside(box, functionals.select(outside).nodes())
         weights = _WEIGHTS_PER_QUESTION if self._rays is None else _WEIGHTS_PER_BLOCK
         self._cuts = self._block_cuts(weights // lattice.corner_count)
-        # torch works on all processors for one thread; for several they get in the way.
+        # torch uses all processors for one thread; several threads would compete.
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -171,7 +171,7 @@ class RecomputedProjection(RowOperator):
         Raises
         ------
         ValueError
-            If a node differentiates: its weights are not those of values.
+            If a node differentiates.
         """
         for begin, end in itertools.pairwise(self._block_cuts(together).tolist()):
             nodes = self._nodes(begin, end)
@@ -183,7 +183,7 @@ class RecomputedProjection(RowOperator):
             yield begin, nodes
 
     def _block_cuts(self, nodes: int) -> np.ndarray:
-        """Return row numbers between which there are about this many nodes."""
+        """Return cuts of the rows into blocks of about this many nodes."""
         total = len(self._functionals)
         if self._rays is not None:
             block = np.cumsum(self._rays.row_counts()) // max(1, nodes)
@@ -226,7 +226,7 @@ class RecomputedProjection(RowOperator):
 
 
 def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatrix:
-    """Write out the rows of W, equal columns of a row added up in float64.
+    """Store the rows of W, with equal columns of a row added up in float64.
 
     Memory: that of the result and of one block per thread.
     """
@@ -249,7 +249,7 @@ def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatr
 def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
     """Return the same rows with each column once, in ascending order."""
     count = int(rows.pointers[rows.count])
-    # Index types of one width: SciPy copies both otherwise.
+    # Index types of one width; otherwise SciPy copies both.
     index = (rows.columns[:count].view(np.int32), rows.pointers.astype(np.int32))
     matrix = scipy.sparse.csr_matrix(
         (rows.values[:count], *index), shape=(rows.count, columns)
@@ -265,7 +265,7 @@ def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
 
 
 def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
-    """Join pieces; each is let go as soon as it is copied."""
+    """Join pieces, freeing each as soon as it is copied."""
     pointers = np.zeros(count + 1, np.uint64)
     for piece in pieces:
         at = slice(piece.first + 1, piece.first + piece.count + 1)

@@ -1,6 +1,6 @@
-r"""What neighbours tell of a place, added to every sample's value there.
+r"""Corrections from neighbours, added to every sample's value.
 
-A sample's value :math:`v_s` and the change :math:`c_s` that neighbours tell become
+A sample's value :math:`v_s` and the change :math:`c_s` predicted by neighbours become
 
 .. math:: \bar v + \sqrt{f} (v_s - \bar v) \oplus a_s (\bar c + \sqrt{f} (c_s - \bar c))
 
@@ -11,8 +11,8 @@ sum that stays positive,
    v \oplus c = v + c \ \text{ where } c \ge -v/2, \qquad
    v \oplus c = \frac{(v/2)^2}{|c|} \ \text{ else},
 
-continuous with its derivative. Maps of the sky correct hundreds of millions of values:
-the loop is compiled, and keeps nothing but its result.
+continuous with its derivative. Sky maps correct hundreds of millions of values, so the
+loop is compiled and allocates no large temporary arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dustmap.linalg.compiled_tasks import (
     thread_count,
 )
 
-# Values of one sample at a time, so that those of all samples stay in the cache.
+# Values of one sample in a block; the blocks of all samples fit into the cache.
 _TOGETHER = 256
 
 
@@ -42,24 +42,25 @@ def corrected(
     drawn: bool = False,
     shares: Float[Tensor, "s m"] | None = None,
 ) -> Float[Tensor, "s m"]:
-    """Every sample's positive values with the changes, spreads times ``√scale``.
+    """Add changes to every sample's positive values, with spreads times ``√scale``.
 
     Parameters
     ----------
     values
-        Positive; they stay so.
+        Positive values; the results are positive, too.
     changes
-        In units of the values, or, with ``relative``, of their amplitude.
+        Changes in the unit of the values, or, with ``relative``, of their amplitude.
     scale
-        The factor f on variances over the samples.
+        Factor f on variances over the samples.
     relative
-        Amplitude of the changes over the values; changes have their unit unless given.
+        Amplitude of the changes relative to the values; 1 in the values' unit if
+        ``None``.
     drawn
-        Whether changes are drawn with their final spread, so that f is not theirs.
+        True if changes already have their final spread: f does not apply to them.
     shares
-        Filled in with the part of a variance that is left beside the changes: one, or
-        with :math:`c < -v/2` the derivative of the sum, so that the std stays in
-        proportion to the sum.
+        Filled in with factors on the changes' remaining variance: one, or with
+        :math:`c < -v/2` the derivative of the sum, so that the std stays in proportion
+        to the sum.
     """
     found, count = np.empty(values.shape), values.shape[1]
     roots = scale.sqrt().expand(count).contiguous()
@@ -80,17 +81,14 @@ def corrected(
 def calibrated(
     values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
 ) -> Float[Tensor, "s m"]:
-    """Every sample's positive values with the spread about their mean times ``√scale``.
-
-    They stay positive.
-    """
+    """Scale the spread of samples' values by ``√scale``; they stay positive."""
     return corrected(values, torch.zeros_like(values, dtype=torch.float64), scale)
 
 
 def spread(
     values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
 ) -> Float[Tensor, "s m"]:
-    """Every sample's values with the spread about their mean times ``√scale``."""
+    """Scale the spread of samples' values about their mean by ``√scale``."""
     mean = values.mean(dim=0)
     return mean + scale.sqrt() * (values - mean)
 

@@ -13,7 +13,7 @@ from dustmap.grid import Grid
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
 from dustmap.residual.covariance import Rays
 
-# Least thickness of a shell relative to its distance.
+# Least thickness of a shell, relative to its distance.
 _SHELL = 0.1
 
 
@@ -24,9 +24,9 @@ class DensityCube:
     Parameters
     ----------
     values
-        At the points of all grids, one after another [mag/pc], positive.
+        Positive densities at the points of all grids in turn [mag/pc].
     grids
-        Nested, the coarsest first, around the observer [pc].
+        Nested grids around the observer [pc], the coarsest first.
     """
 
     values: Float[Tensor, " m"]
@@ -35,8 +35,8 @@ class DensityCube:
     def edges(self) -> Float[Tensor, " b+1"]:
         """Return the bounds of shells [pc] out to the furthest point of the grids.
 
-        A shell is as thick as the mean grid step there, or a tenth of its distance
-        where this is more.
+        A shell is as thick as the mean grid step there or a tenth of its distance,
+        whichever is larger.
         """
         box = self.grids[0]
         corner = np.maximum(np.abs(box.lower), np.abs(box.upper))
@@ -48,19 +48,19 @@ class DensityCube:
         return torch.tensor(edges, dtype=torch.float64)
 
     def levels(self) -> Int[Tensor, " b"]:
-        """Return the number of the finest grid that holds the start of every shell."""
+        """Return the number of the finest grid that holds the start of each shell."""
         return self.level_at(self.edges()[:-1])
 
     def level_at(self, distance: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
-        """Return the number of the finest grid that reaches so far all around [pc]."""
+        """Return the number of the finest grid that holds a sphere of radius [pc]."""
         reaches = [grid.reach for grid in self.grids[1:]]
         far = distance[:, None] < distance.new_tensor(reaches)
         return far.sum(dim=1)
 
     def along(self, rays: Rays) -> Rays:
-        """Return the rays with the mean density of every shell for profile.
+        """Return the rays with the mean density of every shell as profile.
 
-        Points at most a grid step apart tell it.
+        A shell is sampled at points at most a grid step apart.
         """
         edges = self.edges()
         spacing = [float(np.mean(grid.spacing)) for grid in self.grids]
@@ -82,7 +82,7 @@ class DensityCube:
     ) -> Float[Tensor, "n b"]:
         """Add up weighted densities at some distances along rays, by shell.
 
-        Beyond the grids the densities of their nearest points count.
+        Points beyond the grids take the density of the nearest grid point.
         """
         found = np.zeros((len(directions), int(shells[-1]) + 1))
         shapes = np.array([grid.shape for grid in self.grids])
@@ -102,7 +102,7 @@ class DensityCube:
 
 @inlined
 def _cell(at, count):
-    """Return the lower index, the upper one and the fraction between along an axis."""
+    """Return the lower index, the upper index and the fraction between them."""
     inside = min(max(at, 0.0), count - 1.0)
     low = min(int(inside), max(count - 2, 0))
     return low, min(low + 1, count - 1), inside - low

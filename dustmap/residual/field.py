@@ -1,4 +1,4 @@
-r"""What neighbouring stars share beyond the map, at any place.
+r"""Residuals of the map that neighbouring stars share, predicted at any place.
 
 A grid predicts :math:`W\rho`; the residuals :math:`r = y - W\rho` of stars are
 correlated where sight lines pass the same structure below the grid. At a new place the
@@ -10,13 +10,13 @@ sample s has
 
 over the nearest stars, so that map and residual vary together.
 
-Joint draws go from one place to the next: in a random order every place is kriged from
-its nearest stars, with their residuals from one posterior sample, and from the nearest
-places before it, with their drawn values :math:`f` (Vecchia 1988, JRSS B 50, 297):
+Joint draws are sequential: in a random order every place is kriged from its nearest
+stars, with their residuals from one posterior sample, and from the nearest earlier
+places, with their drawn values :math:`f` (Vecchia 1988, JRSS B 50, 297):
 
 .. math:: f_m = B_m (r, f_{\text{before}}) + \sqrt{v_m}\, z_m .
 
-So neighbouring places share what no star tells of either.
+So draws at neighbouring places are correlated also where no star constrains them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays, walk
 from dustmap.residual.neighbours import RowIndex, nearest, nearest_earlier, without_self
 
-# Neighbours of a place.
+# Neighbours of a place among the stars.
 COUNT = 64
 # Neighbours of every star when outliers are weighed.
 _FEW = 20
-# How much wider outliers scatter than other stars.
+# Standard deviation of outliers over that of other stars.
 OUTLYING = 10.0
 # Densities of rays are raised to at least this fraction of the mean.
 _DARKEST = 0.02
 # Neighbours of a drawn place among the places before it, beside those among the stars.
 _PLACES = 24
-# Noise of a drawn place [mag²]: at the observer its extinction does not vary.
+# Noise variance of a drawn place [mag²]; positive, as extinctions at the observer do
+# not vary.
 _EXACT = 1e-12
-# Seed of the order, which draws hardly depend on.
+# Seed of the order of places; draws hardly depend on it.
 _ORDER = 0
 
 
@@ -58,30 +59,28 @@ class ResidualField:
     Parameters
     ----------
     rays
-        Of the stars, with the mean map's density.
+        Rays of the stars, with the mean map's density.
     residuals
-        From every sample's prediction [mag].
+        Differences from every sample's prediction [mag].
     stated, noise
-        Variance of each star's extinction, and the same with that of outliers raised
-        [mag²].
+        Variance of each star's extinction, and the same raised for outliers [mag²].
     weights, nugget, outliers
-        Variances of the relative density on every scale, the variance of what no
-        neighbour shares [mag²], and the fraction of stars that are outliers.
+        Variances of the relative density at every lengthscale, variance of independent
+        residuals [mag²], and fraction of stars that are outliers.
     scales
-        The factors on predicted variances, those of samples included, with which 68% of
-        the stars that the map had not seen lie within one standard deviation: one for
-        the places of each grid, the coarsest first.
+        Factors on predicted variances, including those of samples, with which 68% of
+        the held-out stars lie within one standard deviation: one for the places of
+        each grid, the coarsest first.
     tails
-        Degrees of freedom of the Student-T that errors of these stars' extinctions
-        follow.
+        Degrees of freedom of the Student-T distribution of held-out stars' errors.
     stretch
-        Of angles against logarithms of distance, where neighbours are sought.
+        Factor on angles relative to logarithms of distance in the neighbour search.
     cube, remainder
-        The mean map's density, which the rays have profiles of, and the prior's part
-        that its grids do not carry; the covariance is that along rays. ``None`` without
-        a map: the covariance is that of a free spectrum.
+        The mean map's density, of which the rays have profiles, and the part of the
+        prior that its grids do not carry. ``None`` without a map: the covariance is
+        that of a free spectrum.
     score
-        Log score of the rows that teach [nats].
+        Log score of the held-out rows [nats].
     """
 
     rays: Rays
@@ -100,7 +99,7 @@ class ResidualField:
 
     @cached_property
     def covariance(self) -> RayCovariance:
-        """The covariance of rays: along them, or without a cube by a free spectrum."""
+        """Covariance of rays: along them, or without a cube by a free spectrum."""
         if self.cube is None:
             return RayCovariance(weights=self.weights)
         return RayCovariance(
@@ -112,16 +111,17 @@ class ResidualField:
 
     @property
     def darkest(self) -> float:
-        """The least density of a ray [mag/pc], whatever places are predicted."""
+        """Least density of any ray [mag/pc]."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
 
     def with_outliers_weighed(self, outliers: float) -> ResidualField:
-        r"""Raise the noise of outliers, by what their neighbours predict.
+        r"""Raise the noise of outliers relative to predictions from their neighbours.
 
-        A star's deviation z from the prediction without itself is a standard normal or,
-        in this part of the stars, ten times as wide. Its precision is the mean over
-        these two. Neighbours count with their present noise: outliers among them that
-        are not weighed yet make outliers of others, which a second call mends.
+        A star's deviation z from its leave-one-out prediction is standard normal or,
+        for the fraction ``outliers``, ten times as wide; its precision is the posterior
+        mean over the two. Neighbours have their present noise, so an outlier that is
+        not yet down-weighted makes its neighbours look like outliers; a second call
+        corrects this.
         """
         points, residuals = self.rays.coordinates(self.stretch), self.residuals.mean(0)
         near = without_self(nearest(points, points, _FEW + 1))
@@ -144,8 +144,8 @@ class ResidualField:
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
         """Correct every sample's extinctions to places [pc]; also return ``v`` [mag²].
 
-        From the ``count`` stars nearest to the star nearest to each place. Where they
-        take more than half of an extinction away, v shrinks with it.
+        Predictions use the ``count`` stars nearest to the star nearest to each place.
+        Where the correction removes more than half of an extinction, v shrinks with it.
         """
         places = self.places(ends, extinctions.mean(dim=0))
         mean, variance = self._predict(places, count)
@@ -155,7 +155,7 @@ class ResidualField:
         return found, scale * variance * shares
 
     def scale_at(self, distance: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-        """Return the factor of the finest grid that reaches so far [pc]."""
+        """Return the factor of the finest grid that reaches these distances [pc]."""
         if self.cube is None or len(self.scales) == 1:
             return self.scales[0].expand(len(distance))
         return self.scales[self.cube.level_at(distance)]
@@ -163,7 +163,7 @@ class ResidualField:
     def places(
         self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
     ) -> Rays:
-        """Return rays to places [pc] as the covariance needs them."""
+        """Return rays to places [pc], with profiles if there is a cube."""
         rays = rays_to(ends, extinction, self.darkest)
         return rays if self.cube is None else self.cube.along(rays)
 
@@ -180,22 +180,22 @@ class ResidualField:
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
         mean, variance = self._predict(places, COUNT, points=True)
-        # No star tells a factor on variances of densities.
+        # Stars do not constrain the calibration of densities' variances.
         one = torch.ones(len(points), dtype=torch.float64)
         found = corrected(densities, mean, one, relative=one)
-        # What is left is in proportion to the corrected density.
+        # The remaining std is proportional to the corrected density.
         return found, found**2 * variance
 
     def over_cells(self, width: float) -> ResidualField:
-        """Return the residual of mean densities in cells of this width [pc]."""
+        """Return the field for mean densities in cells of this width [pc]."""
         assert self.remainder is not None
         return replace(self, remainder=replace(self.remainder, cell=width))
 
     def correlation_length(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
-        r"""Return the length [pc] over which the relative density adds up along a line.
+        r"""Return the correlation length [pc] of the relative density along a line.
 
         :math:`\int \mathrm{corr}(x)\,dx = \kappa(0) / (e^{k_{[0, t]}(0)} - 1)` with the
-        t of the finest grid that reaches so far all around.
+        t of the finest grid that reaches the point's distance in every direction.
         """
         assert self.cube is not None
         assert self.remainder is not None
@@ -207,7 +207,7 @@ class ResidualField:
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
         """Predict places from the neighbours of the star nearest to each.
 
-        Cubes and maps of the sky have many places of one star.
+        In cubes and sky maps many places share one nearest star.
         """
         index = self._index
         own = index.nearest(places.coordinates(self.stretch), 1)[:, 0]
@@ -226,7 +226,7 @@ class ResidualField:
 
     @cached_property
     def _index(self) -> RowIndex:
-        """The stars' places, which every query needs."""
+        """Index of the stars, shared by all queries."""
         stars = self.rays.coordinates(self.stretch)
         return RowIndex.of(stars, stars.new_ones(1))
 
@@ -241,7 +241,7 @@ class ResidualField:
         extinctions: Float[Tensor, "s m"],
         white: Float[Tensor, "s m"],
     ) -> Float[Tensor, "s m"]:
-        """Draw every sample's extinctions to places [pc] with a residual of their own.
+        """Draw every sample's extinctions to places [pc], with a drawn residual.
 
         ``white`` are independent standard normals.
         """
@@ -257,7 +257,7 @@ class ResidualField:
         """Draw the residuals of places in this order."""
         stars, points = (x.coordinates(self.stretch) for x in (self.rays, places))
         near, first = nearest(stars, points, COUNT), len(stars)
-        # The first have all before them for neighbours.
+        # The first places have all earlier places as neighbours.
         blocks = [
             torch.cat([near[m : m + 1], first + torch.arange(m)[None]], dim=1)
             for m in range(min(_PLACES, len(places)))
@@ -285,5 +285,5 @@ class ResidualField:
 def least_density(
     extinction: Float[Tensor, " n"], lengths: Float[Tensor, " n"]
 ) -> float:
-    """Return the density [mag/pc] below which rays count as no darker."""
+    """Return the density [mag/pc] to which lower densities of rays are raised."""
     return _DARKEST * float(extinction.clamp_min(0.0).sum() / lengths.sum())

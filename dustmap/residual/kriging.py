@@ -7,9 +7,9 @@ neighbours :math:`N` of a place,
    m = c^\top (C_{NN} + D_N)^{-1} r_N, \qquad
    v = C_{**} - c^\top (C_{NN} + D_N)^{-1} c .
 
-With all rows for neighbours this is the exact Gaussian process (nearest-neighbour
-Gaussian processes: Datta et al. 2016, JASA 111, 800). Loops over neighbourhoods are
-compiled, some of them on each thread, by one factorisation :math:`U^\top U`.
+With all rows as neighbours this is the exact Gaussian process (nearest-neighbour
+Gaussian processes: Datta et al. 2016, JASA 111, 800). Compiled loops share the
+neighbourhoods among threads and factorise each as :math:`U^\top U`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from dustmap.residual.covariance import (
     point_covariance,
 )
 
-# Rows' own variances are raised by this part: covariances are from a table that is good
-# to as much, and of rays close to one another would not be positive definite.
+# Variances of rows are raised by this fraction, the accuracy of the tabulated
+# covariances: those of nearby rays would not be positive definite otherwise.
 JITTER = 5e-3
-# Places of a block that are solved for at once.
+# Places of a block that are solved at once.
 _TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kriging:
-    """Weights of the neighbours' residuals, and the variance that is left.
+    """Weights of the neighbours' residuals, and variances of noise-free values.
 
-    ``variance`` is that of the noise-free value, ``prior`` without neighbours.
+    ``variance`` is conditional on the neighbours, ``prior`` is not.
     """
 
     neighbours: Int[Tensor, "m k"]
@@ -55,7 +55,7 @@ class Kriging:
     def mean(self, residuals: Float[Tensor, "*s n"]) -> Float[Tensor, "*s m"]:
         """Predict from residuals of all rows."""
         rows = residuals.reshape(-1, residuals.shape[-1])
-        # One set of residuals at a time: all neighbours' are k times as many numbers.
+        # One set of residuals at a time: gathering neighbours takes k times its memory.
         found = [(row[self.neighbours] * self.weights).sum(-1) for row in rows]
         return torch.stack(found).reshape(*residuals.shape[:-1], -1)
 
@@ -69,8 +69,7 @@ def krige_rays(
 ) -> Kriging:
     """Find the weights of the neighbours' residuals for every place.
 
-    The variance that is left is never below `JITTER` times the prior variance: the
-    tables are no more accurate.
+    The variance is at least `JITTER` times the prior variance, the tables' accuracy.
 
     Raises
     ------
@@ -101,11 +100,11 @@ def predict_rays(
 ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
     r"""Predict every place from every set of residuals, with its variance.
 
-    It is that of the extinction to the places; with ``points``, that of the relative
-    density there. Places of one of the ``blocks`` have the same neighbours, whose
-    covariance :math:`U^\top U` is factorised once: with :math:`z = U^{-\top} c` the
-    mean is :math:`z^\top U^{-\top} r` and the variance :math:`C_{**} - z^\top z`, at
-    least as in `krige_rays`.
+    Predictions are of the extinctions to the places or, with ``points``, of the
+    relative densities there. Places of one of the ``blocks`` share their neighbours,
+    whose covariance :math:`U^\top U` is factorised once: with :math:`z = U^{-\top} c`
+    the mean is :math:`z^\top U^{-\top} r` and the variance :math:`C_{**} - z^\top z`,
+    with the lower bound of `krige_rays`.
 
     Raises
     ------
@@ -115,7 +114,7 @@ def predict_rays(
     given, used = _prepared(covariance, rays, noise, places, neighbours, points=points)
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
-    # Those of one row beside each other.
+    # The residuals of one row are contiguous.
     known = residuals.T[used].contiguous().numpy()
     mean = np.zeros((len(places), known.shape[1]))
     variance = np.full(len(places), np.nan)
@@ -134,10 +133,10 @@ def _prepared(
     *,
     points: bool = False,
 ) -> tuple[tuple[Any, ...], Int[Tensor, " u"]]:
-    """Return the first arguments of the loops, and the numbers of the rays in them."""
+    """Return the first arguments of the loops, and the numbers of the rays used."""
     used = torch.arange(len(rays))
     if neighbours.numel() < len(rays):
-        # Few places do not pay for the columns of all rays.
+        # For few places, compute the columns of their neighbours only.
         used, neighbours = neighbours.unique(return_inverse=True)
         rays, noise = rays[used], noise[used]
     columns = covariance.columns(rays), covariance.columns(places)
@@ -146,7 +145,7 @@ def _prepared(
 
 
 def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> None:
-    """Run a loop over neighbourhoods, a part of them on each thread."""
+    """Run a loop over neighbourhoods, shared among threads."""
     count, size = neighbours.shape
     threads = thread_count(count * size**3)
     edges = np.linspace(0, count, threads + 1).astype(int)
@@ -154,7 +153,7 @@ def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> No
 
 
 def _require_solved(values: Float[np.ndarray, " m"], whose: str) -> None:
-    """Refuse solutions that the loops left out."""
+    """Raise a FloatingPointError if any solution is missing."""
     failed = int(np.isnan(values).sum())
     if failed:
         raise FloatingPointError(
@@ -173,7 +172,7 @@ def solve_neighbourhoods(
     Raises
     ------
     FloatingPointError
-        If one is not positive definite.
+        If a neighbourhood's covariance is not positive definite.
     """
     found = np.full(tuple(right.shape), np.nan)
     given = (each.detach().numpy() for each in (covariance, noise, right))
@@ -186,9 +185,9 @@ def solve_neighbourhoods(
 class Neighbourhoods:
     """Places with their neighbours, and the components of all their covariances.
 
-    Components do not depend on their weights, which may be varied without making them
-    again. Memory: ``8 m k² j`` bytes. Compiled, a prediction of 1,200 places with 30
-    neighbours and three components takes 10 ms, by batches of torch 160 ms.
+    Components are computed once for all weights. Memory: ``8 m k² j`` bytes. Compiled,
+    a prediction of 1,200 places with 30 neighbours and three components takes 10 ms,
+    by batches of torch 160 ms.
     """
 
     neighbours: Int[Tensor, "m k"]
@@ -204,7 +203,7 @@ class Neighbourhoods:
         places: Rays,
         neighbours: Int[Tensor, "m k"],
     ) -> Neighbourhoods:
-        """Tabulate the components, whatever their weights in the covariance."""
+        """Tabulate the components; the covariance's weights are ignored."""
         used, near = neighbours.unique(return_inverse=True)
         (count, size), scales = neighbours.shape, covariance.components
         among = np.empty((count, scales, size, size))
@@ -231,8 +230,8 @@ class Neighbourhoods:
 
         With :math:`a = K^{-1} c` and :math:`b = K^{-1} r` held fixed,
         :math:`c^\top b + a^\top r - a^\top K b` and
-        :math:`C_{**} - 2 c^\top a + a^\top K a` have the values and the gradients of
-        the prediction, and are linear in the weights: factors are not differentiated.
+        :math:`C_{**} - 2 c^\top a + a^\top K a` have the values and gradients of the
+        prediction and are linear in the weights: no factorisation is differentiated.
 
         Raises
         ------
@@ -252,16 +251,16 @@ class Neighbourhoods:
         mean = (across * b).sum(1) + (a * near).sum(1)
         mean = mean - inner[:, 0] - (a * b * own).sum(1)
         known = 2 * (across * a).sum(1) - inner[:, 1] - (a * a * own).sum(1)
-        # At least the tables' accuracy.
+        # The tables cannot resolve a smaller variance.
         prior = self.prior @ weights
         return mean, torch.maximum(prior - known, JITTER * prior)
 
 
 @compiled
 def _factorise(matrix):
-    """Set the upper triangle to U of ``UᵀU``; return whether there is one.
+    """Replace the upper triangle by U of ``UᵀU``; return whether U exists.
 
-    Loops run along rows, so that they are vectors.
+    Loops run along rows, so that they vectorise.
     """
     n = len(matrix)
     for k in range(n):
@@ -322,9 +321,9 @@ def _solve_each(first, last, covariance, noise, right, found):
 
 @compiled
 def _factor(rows, columns, noise, tables, matrix, found):
-    """Factorise the covariance and noise of neighbours; return whether it was done."""
+    """Factorise the covariance plus noise of neighbours; return whether U exists."""
     for i in range(len(rows)):
-        # What follows the diagonal is the upper triangle's transpose.
+        # The entries up to the diagonal fill the upper triangle by symmetry.
         covariances(rows[i], rows, columns, i + 1, tables, found)
         for j in range(i + 1):
             matrix[j, i] = found[j]

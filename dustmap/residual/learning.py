@@ -1,13 +1,12 @@
-r"""The residual's covariance, as rows that the map has not seen teach it.
+r"""The residual's covariance, learnt from held-out rows.
 
-Form, neighbours, outliers and weights are those with the best log score; the errors of
-all held-out rows then calibrate its variances and tails.
+Form, neighbours, outliers and weights maximise the log score; the errors of all
+held-out rows then calibrate variances and tails.
 
 Without a grid (`GridFree`) the map is the local mean density of a place's nearest
-stars, :math:`g = \sum_n y_n / \sum_n d_n`, times the distance; what neighbours share
-beyond it is a `ResidualField`. The number of stars of the mean, and the stretch of
-angles in which neighbours are sought, are those with the best log score of some
-held-out rows.
+stars, :math:`g = \sum_n y_n / \sum_n d_n`, times the distance; a `ResidualField` models
+the residuals. The number of stars of the mean, and the stretch of angles in the
+neighbour search, maximise the log score of some held-out rows.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from dustmap.residual.scoring import TAILS, learn_weights, tail_degrees, varianc
 
 # Neighbours of a row while the covariance is learnt, and in trials.
 _LEARNING_COUNT, _FEW = 30, 20
-# Stretches of angles that are tried.
+# Trial stretches of angles.
 _STRETCHES = (5.0, 10.0, 20.0)
-# Held-out rows that teach the covariance, and that find the first outliers; all of them
-# calibrate its errors.
+# Held-out rows used to learn the covariance, and to find the first outliers; all
+# held-out rows calibrate the errors.
 _LEARNING, _FIRST = 1200, 400
-# Held-out rows within a grid that calibrate it by themselves.
+# Least number of held-out rows within a grid for a factor of its own.
 _OF_A_GRID = 200
-# The part of outlying rows that calls for weighing them.
+# Least fraction of outliers at which they are down-weighted.
 _FEW_OUTLIERS = 2e-3
-# Without a grid: stars of a local mean that are tried, the stretch in which they are
-# found, and neighbours of a place.
+# Without a grid: trial numbers of stars of a local mean, the stretch in the search for
+# them, and neighbours of a place.
 _MEANS, _STRETCH, _NEIGHBOURS = (100, 300), 10.0, 100
-# Further stretches that are tried for kriging, and the held-out rows of a trial.
+# Further trial stretches for kriging, and the held-out rows of a trial.
 _MORE_STRETCHES, _TRIED = (5.0, 20.0, 40.0), 300
 # Places whose means are computed at once.
 _ROWS = 32_768
@@ -58,16 +57,16 @@ def learn_residual(
 ) -> ResidualField:
     r"""Learn the residual whose covariance predicts held-out rows best.
 
-    ``held`` are the rows that the map has not seen, in random order: the first of them
-    teach. The others are their neighbours while the covariance is learnt. Errors of
-    distances make noise of the density at the star: ``placing`` [mag²] is their
+    ``held`` are the numbers of the held-out rows, in random order; the first of them
+    score the covariance, with all other rows as possible neighbours. Distance errors
+    add noise in proportion to the density at the star: ``placing`` [mag²] is its
     variance for the map's density :math:`\bar\rho`, and
     :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \mathrm{var}\,\delta)`. With the mean
     map's ``cube`` the covariance is that of the prior's ``remainder`` along rays, times
     α; without held-out rows α is one.
-    Where more than two rows in a thousand are outliers, these count less if held-out
-    rows are then predicted better: fewer cannot be told from rays through compact
-    clouds. Outliers and errors of distances call for the covariance to be learnt anew.
+    If more than two rows in a thousand are outliers, they are down-weighted where this
+    improves the score; fewer cannot be distinguished from rays through compact clouds.
+    With outliers or distance errors the covariance is learnt a second time.
 
     Raises
     ------
@@ -82,12 +81,12 @@ def learn_residual(
     if not len(held):
         return calibrated_on(_weighed(start, noise, placing, outliers=False), held)
     known = held[:_LEARNING]
-    # First without trials, which outliers would decide.
+    # Find outliers before the trials, whose result they would dominate.
     field = _best([start], held[:_FIRST])
     weighed = _weighed(field, noise, placing)
     tells = bool((weighed.noise > weighed.stated).any())
     if tells:
-        # Where the density has spikes, rays through them look like outliers.
+        # Rays through spikes of the density look like outliers.
         plain = replace(weighed, noise=weighed.stated)
         field = _best([plain, weighed], known, _FEW)
         tells = bool((field.noise > field.stated).any())
@@ -107,7 +106,7 @@ def _unlearnt(
     noise: Float[Tensor, " n"],
     stretch: float,
 ) -> ResidualField:
-    """Return the residual without a covariance."""
+    """Return a field without a covariance."""
     return ResidualField(
         rays=rays,
         residuals=residuals,
@@ -124,7 +123,7 @@ def _unlearnt(
 def _weighed(
     field: ResidualField, noise: Tensor, placing: Tensor, *, outliers: bool = True
 ) -> ResidualField:
-    """Set the noise to this variance, and weigh outliers if more than a few."""
+    """Set the noise variance, and down-weight outliers if there are enough."""
     relative = field.weights.sum()
     if field.cube is not None and field.remainder is not None:
         variances = field.weights.sum() * torch.from_numpy(field.remainder.variances)
@@ -143,14 +142,14 @@ def _weighed(
 def _best(
     fields: list[ResidualField], held: Tensor, count: int = _LEARNING_COUNT
 ) -> ResidualField:
-    """Learn the covariance of each from held-out rows; return that of the best score.
+    """Learn the covariance of each field from held-out rows; return the best field.
 
-    A covariance that is not positive definite has no score.
+    Fields whose covariance is not positive definite are skipped.
 
     Raises
     ------
     FloatingPointError
-        If none has a covariance that is positive definite.
+        If no covariance is positive definite.
     """
     learnt, failed = [], None
     for field in fields:
@@ -164,7 +163,7 @@ def _best(
 
 
 def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
-    """Learn the covariance from held-out rows; ``score`` is its whole log score."""
+    """Learn the covariance from held-out rows; ``score`` is their total log score."""
     near = _near_unseen(field.rays, held, field.stretch, count)
     hoods = Neighbourhoods.of(field.covariance, field.rays, field.rays[held], near)
     mean = field.residuals.mean(dim=0)
@@ -187,7 +186,7 @@ def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
 
 
 def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor:
-    """Return the nearest rows to held-out ones among the others."""
+    """Return the rows nearest to each held-out row that are not held out."""
     seen = torch.ones(len(rays), dtype=torch.bool)
     seen[held] = False
     known, points = torch.nonzero(seen)[:, 0], rays.coordinates(stretch)
@@ -195,17 +194,14 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
 
 
 def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
-    """Set scales and tails to those of the errors of rows that the map has not seen.
-
-    Without such rows they are those of their priors.
-    """
+    """Set scales and tails from the errors of held-out rows, else from their priors."""
     levels = 1 if field.cube is None else len(field.cube.grids)
     if not len(held):
         return replace(field, scales=field.scales.new_ones(levels), tails=1 / TAILS)
     near = _near_unseen(field.rays, held, field.stretch, COUNT)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
-    # A single prediction has no spread.
+    # The spread of a single prediction is zero.
     spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
     mean, variance = errors.mean(dim=0), found.variance + spread
     stated, outliers = field.stated[held] + field.nugget, field.outliers
@@ -231,13 +227,13 @@ class GridFree:
     Parameters
     ----------
     observed
-        Rays of the stars with extinction over distance for density [mag/pc].
+        Rays of the stars, whose density is extinction over distance [mag/pc].
     field
-        The residual about the local mean.
+        Residual about the local mean.
     count
-        Stars of a local mean.
+        Number of stars of a local mean.
     floored
-        Stars whose local mean was raised to `least_density`.
+        Number of stars whose local mean was raised to `least_density`.
     """
 
     observed: Rays
@@ -248,7 +244,7 @@ class GridFree:
     def predict(self, places: Rays) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
         """Return noise-free extinctions of places [mag] and their variances [mag²].
 
-        The places' densities count for nothing.
+        The densities of ``places`` are ignored.
         """
         mean = local_means(self.observed, places, (self.count,))[:, 0]
         extinction = mean.clamp_min(self.field.darkest) * places.lengths
@@ -268,12 +264,12 @@ def learn_grid_free(
     Parameters
     ----------
     observed
-        Rays with extinction over distance for density [mag/pc].
+        Rays whose density is extinction over distance [mag/pc].
     noise
         Variances of the extinctions [mag²].
     placing
-        Standard deviations of the distances [pc]; local mean densities make noise of
-        them.
+        Standard deviations of the distances [pc], which add noise in proportion to the
+        local mean density.
     """
     extinction = observed.density * observed.lengths
     least = least_density(extinction, observed.lengths)
@@ -286,7 +282,7 @@ def learn_grid_free(
         trials.append(_unlearnt(rays, residuals[None], variance, _STRETCH))
     tried = held[:_TRIED]
     first = _learnt(trials[0], tried, _FEW)
-    # Other searches begin at the first one's weights.
+    # The other searches start from the weights of the first.
     trials = [replace(trial, weights=first.weights) for trial in trials]
     learnt = [first, *(_learnt(trial, tried, _FEW) for trial in trials[1:])]
     best = max(range(len(learnt)), key=lambda number: learnt[number].score)
@@ -308,9 +304,9 @@ def learn_grid_free(
 def local_means(
     observed: Rays, places: Rays | None, counts: tuple[int, ...]
 ) -> Float[Tensor, "m c"]:
-    """Return mean densities [mag/pc] of the nearest stars, of all if there are fewer.
+    """Return mean densities [mag/pc] of the nearest stars (all if there are fewer).
 
-    They are those about each of ``places``, or about every star without its own.
+    They are around each of ``places``, or around every star without the star itself.
     """
     points = observed.coordinates(_STRETCH)
     extinction = observed.density * observed.lengths

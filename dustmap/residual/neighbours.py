@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIndex:
-    """Rows in a tree, their coordinates in units of a length along each axis."""
+    """Search tree of rows, with coordinates in units of a length along each axis."""
 
     tree: KDTree
     unit: Float[Tensor, " d"]
@@ -55,7 +55,7 @@ def without_self(
     """
     own = torch.arange(len(near), device=near.device) if own is None else own
     itself = near == own[:, None]
-    # Among rows at one place a row need not be the first that is found.
+    # With coincident rows, the query may not return the row itself.
     itself[~itself.any(dim=1), -1] = True
     return near[~itself].reshape(len(near), near.shape[1] - 1)
 
@@ -63,10 +63,9 @@ def without_self(
 def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m k"]:
     """Return the ``count`` nearest earlier rows of each row from number ``count`` on.
 
-    They are the neighbours of Vecchia (1988, JRSS B 50, 297).
-
-    A tree of the rows up to the block's end serves each block of rows, and blocks
-    double in size: in random order half of a row's neighbours there are earlier.
+    They are the neighbours of Vecchia (1988, JRSS B 50, 297). Rows are searched in
+    blocks that double in size, each with a tree of all rows up to its end: in random
+    order, half or more of a row's neighbours in the tree are earlier.
 
     Raises
     ------
@@ -89,7 +88,7 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
             near = np.asarray(tree.query(rows[missing], k=reach)[1])
             is_earlier = near < missing[:, None]
             enough = is_earlier.sum(axis=1) >= count
-            # A stable sort keeps the order by distance among those that are earlier.
+            # A stable sort keeps the order by distance among earlier rows.
             first = np.argsort(~is_earlier, axis=1, kind="stable")[:, :count]
             nearest_of = np.take_along_axis(near, first, axis=1)
             block[missing[enough] - start] = nearest_of[enough]

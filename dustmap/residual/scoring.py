@@ -1,4 +1,4 @@
-"""Weights of a covariance and scales of its errors, by rows that were held out."""
+"""Weights of a covariance and calibration of its errors from held-out rows."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from dustmap.residual.kriging import Neighbourhoods
 # logarithm: with five the maximum lies above the variance of normal errors, by a fifth.
 _DEGREES, _DEGREES_STD = 20.0, 1.0
 _STEPS = 60
-# Of the logarithms that are searched, about their start: the score is flat in weights
-# that do not matter. Steps of a line search that go too far end at the range's bounds.
+# Prior std of the searched logarithms about their start (the score is flat in weights
+# that do not matter), bound of their steps, and bound of the first step from known
+# weights. The bound limits line searches that go too far.
 _PRIOR_STD, _RANGE, _FARTHEST = 5.0, 12.0, 6.0
 _EXPECTED_STD = 0.5
 _OUTLIER_LOGIT = -4.0
-# How far apart weights start [their logarithm], and a change of the mean score that is
-# none [nats].
+# Difference between the logarithms of a start's weights, and the change of the mean
+# score [nats] at which a search ends.
 _APART, _FLAT = 6.0, 1e-7
-# Parts of a normal within one standard deviation and within 1.96 of them, and how well
-# noise tells the first: noise of a slightly other shape has another core. The prior of
-# the factor's logarithm has this standard deviation.
+# Fractions of a normal within 1 and within 1.96 standard deviations, the uncertainty of
+# the first (noise may not be exactly normal), and the prior std of the factor's
+# logarithm.
 _WITHIN, _MOST, _SHAPE = 0.6827, 0.95, 0.01
 _SCALE_STD = 0.3
-# One over the degrees of freedom of errors, its doubt, and the range that is tried.
+# Prior mean and std of one over the errors' degrees of freedom, and its trial range.
 TAILS, _TAILS_STD, _TAILS_TRIED = 0.1, 0.1, (1e-3, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """Weights of the components, and the variance of what no neighbour shares.
+    """Weights of the components, and the variance of independent residuals.
 
     ``outliers`` is the fraction of rows that are outliers, ``score`` the mean log
     density of the held-out rows.
@@ -61,16 +62,17 @@ def learn_weights(
 ) -> Learnt:
     r"""Maximise the log score of held-out residuals by L-BFGS.
 
-    The search starts from weights that are ``known``; else from several, as the score
-    may have a maximum for each of two lengthscales that explain the same. The logarithm
-    of a weight that is ``expected`` has the prior std 0.5; with no rows it stays there.
+    The search starts from the ``known`` weights, if any, else from several places, as
+    each of two lengthscales that explain the data may have its own maximum. With an
+    ``expected`` weight, logarithms of weights have the prior std 0.5 about it; without
+    rows they stay there.
 
     The score is a mixture of two Student-T densities, one with the predicted variance
-    and one of outliers, ten times as wide. Weights, the nugget :math:`\tau^2`, which is
-    added to every row's noise, and the degrees of freedom beyond two are positive:
-    their logarithms are searched, and the logit of the part of outliers.
+    and one of outliers, ten times as wide. The search is over logarithms of the
+    weights, of the nugget :math:`\tau^2` that is added to every row's noise and of the
+    degrees of freedom beyond two, and over the logit of the fraction of outliers.
     """
-    # In units of the residuals' own variance, by their median.
+    # Unit: the variance of the residuals beyond their noise, estimated by medians.
     spread = 1.5 * observed.abs().median() ** 2
     unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
     largest = unit / hoods.prior.mean(dim=0)
@@ -108,7 +110,7 @@ def learn_weights(
         steps = (known / largest).log() - origin[:j]
         starts[0][:j] = steps.clamp(-_FARTHEST, _FARTHEST)
     elif j > 1:
-        # Each component above the others.
+        # Each start raises one component above the others.
         above = _APART * (torch.eye(j) - 0.5)
         starts += torch.nn.functional.pad(above, (0, 3)).to(origin)
     with torch.no_grad():
@@ -126,7 +128,7 @@ def learn_weights(
 
 @torch.enable_grad()
 def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Return the end of a search by L-BFGS."""
+    """Return the place where L-BFGS ends."""
     steps = start.clone().requires_grad_(True)
     search = torch.optim.LBFGS(
         [steps], max_iter=_STEPS, line_search_fn="strong_wolfe", tolerance_change=_FLAT
@@ -163,11 +165,10 @@ def variance_scale(
 ) -> float:
     """Return the factor on ``variance`` that leaves 68.27% of errors within one std.
 
-    Those of ``outliers``, a part of the rows, are `OUTLYING` times as wide.
-
-    Residuals have heavier tails than a normal of their variance, whose central
-    interval would be too wide. Tried between 1/4 and 4; where noise hides the variance
-    the factor is about one.
+    The fraction ``outliers`` of the errors is `OUTLYING` times as wide. Residuals have
+    heavier tails than a normal of their variance, whose central interval would be too
+    wide. Trial factors lie between 1/4 and 4; where noise dominates the variance the
+    factor is about one.
     """
     factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
     std = (factors[:, None] * variance + noise).sqrt()
@@ -184,7 +185,7 @@ def tail_degrees(
     """Return the degrees of freedom of a Student-T whose 95% interval holds 95%.
 
     ``variance`` is that of the normal with the same central 68% interval. Where noise
-    hides the variance there are about ten.
+    dominates the variance, the result is about ten.
     """
     inverse = torch.linspace(*_TAILS_TRIED, 81, dtype=torch.float64)
     degrees = 1 / inverse.numpy()
@@ -203,11 +204,11 @@ def _misfit(
     outliers: float,
     doubt: Float[Tensor, " t"],
 ) -> Float[Tensor, " t"]:
-    """Return χ² of the part of errors within these half widths, and of the doubt."""
+    """Return χ² of the fraction of errors within these half widths, plus ``doubt²``."""
     held = (error.abs() < widths).to(torch.float64).mean(dim=1)
     normal = float(ndtri((1 + part) / 2))
     within = part + outliers * (math.erf(normal * 0.5**0.5 / OUTLYING) - part)
-    # Noise of another shape has another tail, too.
+    # The uncertain shape of the noise also affects its tails.
     shape = _SHAPE * (1 - part) / (1 - _WITHIN)
     chance = (within * (1 - within) / len(error) + shape**2) ** 0.5
     return ((held - within) / chance) ** 2 + doubt**2

@@ -1,4 +1,4 @@
-r"""The precision of all stars' residuals, each given its nearest before it.
+r"""The precision of all stars' residuals, each conditioned on its nearest earlier ones.
 
 In a random order row n is predicted from its nearest earlier rows with weights
 :math:`B_n` and remaining variance :math:`F_n` (Vecchia 1988, JRSS B 50, 297), noise
@@ -7,7 +7,7 @@ included:
 .. math::
    (C + D)^{-1} \approx L^\top L, \qquad L = F^{-1/2} (I - B) .
 
-With all earlier rows for neighbours this is exact. L has k + 1 entries in a row.
+With all earlier rows as neighbours this is exact. L has k + 1 entries in a row.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import JITTER, Kriging, krige_rays, walk
 from dustmap.residual.neighbours import nearest_earlier
 
-# Earlier neighbours of a row: with 20 to 40 extinctions do not change by more than 1%.
+# Earlier neighbours of a row. Between 20 and 40, extinctions change by less than 1%.
 _COUNT = 30
 
 
 class Vecchia(NoiseModel):
-    """``Σ⁻¹ = LᵀL`` of rows; products are in the precision of the vectors.
+    """``Σ⁻¹ = LᵀL`` of rows; products have the dtype of the vectors.
 
     Parameters
     ----------
     order
-        Numbers of the rows, one after another.
+        Numbers of the rows in the order of conditioning.
     neighbours
-        Positions in this order; of the first k rows those that come later have no
-        weight.
+        Positions in this order; the first k rows give later rows no weight.
     weights, std
         B and ``√F`` in this order.
     variance
@@ -66,7 +65,7 @@ class Vecchia(NoiseModel):
         generator: torch.Generator,
         count: int = _COUNT,
     ) -> Vecchia:
-        """Make that of some rows of a field, in a random order.
+        """Make the precision of some rows of a field, in a random order.
 
         Raises
         ------
@@ -82,7 +81,7 @@ class Vecchia(NoiseModel):
             places = rays[slice(first, first + len(near))]
             return krige_rays(field.covariance, rays, noise, places, near)
 
-        # The first have all before them for neighbours.
+        # The first rows have all earlier rows as neighbours.
         neighbours = torch.zeros(len(rows), count, dtype=torch.int64)
         weights = torch.zeros(len(rows), count, dtype=torch.float64)
         left, prior = torch.zeros(2, len(rows), dtype=torch.float64)
@@ -114,7 +113,7 @@ class Vecchia(NoiseModel):
         )
 
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-        """Return ``L x``, in the precision's order."""
+        """Return ``L x``, in the order of conditioning."""
         return self._root_for(x).matvec(x)
 
     def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
@@ -130,7 +129,7 @@ class Vecchia(NoiseModel):
         return values
 
     def _root_for(self, x: Tensor) -> SparseMatrix:
-        """Return L in the precision and on the device of these vectors, kept there."""
+        """Return L, cached, with the dtype and on the device of these vectors."""
         place = x.dtype, x.device
         if place not in self._roots:
             root = SparseMatrix(self._root(), dtype=x.dtype, device=x.device)
@@ -151,6 +150,6 @@ class Vecchia(NoiseModel):
         root = scipy.sparse.csr_matrix(
             (values.ravel(), columns.ravel(), pointers), shape=(n, n)
         )
-        # The first rows name the first of all in place of neighbours they do not have.
+        # The first rows name row 0 in place of missing neighbours.
         root.sum_duplicates()
         return root

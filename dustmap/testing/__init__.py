@@ -1,12 +1,12 @@
 """Public checkers for operators, kernels and forward models.
 
-Each raises ``AssertionError`` saying what is wrong and by how much, so that a test of
-something new takes one line::
+Each raises an ``AssertionError`` that states the fault and its size, so that a test of
+a new object takes one line::
 
     check_linear_operator(MyOperator(...), generator=torch.Generator())
 
-Errors are relative to the size of what was computed, never absolute: a wrong adjoint
-of small scale does not pass, and a change of units changes no verdict.
+Errors are relative to the size of the computed values, never absolute: a wrong adjoint
+of small scale does not pass, and results do not depend on units.
 """
 
 from dustmap.testing.kernels import check_kernel

@@ -11,7 +11,7 @@ from torch import Tensor
 from dustmap.kernels import Kernel, Periodised, Radial
 from dustmap.testing.operators import norm, require, require_close
 
-# Images per axis of the brute sum that checks a periodised kernel.
+# Images per axis of the explicit sum that checks a periodised kernel.
 _IMAGES = 7
 _RTOL = 1e-9
 
@@ -19,8 +19,8 @@ _RTOL = 1e-9
 def check_kernel(kernel: Radial, dimension: int, generator: torch.Generator) -> None:
     """Check symmetry, positivity, derivatives, covariances, gradients and periods.
 
-    The image sum is checked by brute force. Derivatives that ``kernel.derivatives``
-    denies must raise a ``ValueError``.
+    The image sum is checked by an explicit sum. Derivatives beyond
+    ``kernel.derivatives`` must raise a ``ValueError``.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def check_kernel(kernel: Radial, dimension: int, generator: torch.Generator) -> 
         _check_covariances(kernel, lags, scale)
     else:
         _check_refusals(kernel, lags)
-    # Unlike ones, short enough that images matter.
+    # Unequal periods, short enough that images matter.
     periods = tuple(scale * (6.3 + 0.9 * d) for d in range(dimension))
     periodic = kernel.periodised(periods)
     _check_images(kernel, periodic, lags[:3], periods)
@@ -62,7 +62,7 @@ def _check_symmetry(kernel: Kernel, lags: Tensor) -> None:
 
 
 def _check_positive(kernel: Kernel, points: Tensor) -> None:
-    """No negative eigenvalue of values, and of values and slopes together."""
+    """Check eigenvalues for values, and for values and slopes together."""
     lag = points[:, None] - points[None]
     _require_positive(kernel(lag), "the covariance of values")
     if kernel.derivatives < 1:
@@ -87,7 +87,7 @@ def _require_positive(matrix: Tensor, what: str) -> None:
 
 
 def _check_parameters(kernel: Kernel, lags: Tensor) -> None:
-    """Gradients by each parameter, at zero lag too, against central differences."""
+    """Compare gradients by parameters, also at zero lag, with central differences."""
     lags = torch.cat([lags, torch.zeros_like(lags[:1])])
     leaves = {
         name: value.detach().clone().requires_grad_(True)
@@ -108,7 +108,7 @@ def _check_parameters(kernel: Kernel, lags: Tensor) -> None:
 
 
 def _check_derivatives(kernel: Kernel, lags: Tensor, scale: float) -> None:
-    """Against autograd of k away from zero, central differences at zero."""
+    """Compare with autograd of k away from zero, with central differences at zero."""
     x = lags.clone().requires_grad_(True)
     slopes = _gradient(kernel(x), x)
     zero, step = torch.zeros_like(lags[:1]), 1e-4 * scale
@@ -131,7 +131,7 @@ def _check_derivatives(kernel: Kernel, lags: Tensor, scale: float) -> None:
 
 
 def _check_covariances(kernel: Kernel, lags: Tensor, scale: float) -> None:
-    """``Cov(∂ρ(x), ∂ρ(x'))`` is ``k(x − x')`` differentiated by x and by x'."""
+    """Compare ``Cov(∂ρ(x), ∂ρ(x'))`` with ``k(x − x')`` differentiated by x and x'."""
     orders = [None, *range(lags.shape[1])]
     top = float(kernel(torch.zeros_like(lags[:1])).detach().abs().max())
     for a, b in itertools.product(orders, orders):
@@ -142,7 +142,7 @@ def _check_covariances(kernel: Kernel, lags: Tensor, scale: float) -> None:
 
 
 def _gradient(values: Tensor, x: Tensor) -> Tensor:
-    """``∂Σ values/∂x``; zero where the values do not depend on x at all."""
+    """Return ``∂Σ values/∂x``, zero if the values do not depend on x."""
     if not values.requires_grad:
         return torch.zeros_like(x)
     (gradient,) = torch.autograd.grad(

@@ -25,9 +25,9 @@ def check_forward_model(
 ) -> None:
     """Check the tangent, its adjoint, ``v_n`` and the draws of the residual.
 
-    ``draws`` of the residual are compared with ``v_n``, which the model has exactly, or
-    by ``variance_draws``. The tangent may differ from central differences by
-    1e-6 in float64 and by 1e-2 in float32.
+    ``draws`` of the residual are compared with ``v_n``, which the model computes
+    exactly or from ``variance_draws``. The tangent may differ from central differences
+    by 1e-6 in float64 and by 1e-2 in float32.
 
     Raises
     ------
@@ -61,14 +61,14 @@ def check_forward_model(
         difference = (ahead - behind) / (2 * step)
         require_close(along, difference, norm(difference), rtol, "Φ δ against apply")
     check_linear_operator(tangent.operator, generator=generator)
-    # The same field seen by every second functional predicts the same.
+    # The same field with every second functional makes the same predictions.
     index = torch.arange(0, len(model.functionals), 2)
     part = model.at(model.functionals.select(index)).apply(eps)
     chosen = prediction[index.to(prediction.device)]
     require_close(part, chosen, size, tight, "at(selected functionals)")
     residual = model.residual_draws(eps.expand(draws, -1), generator)
     seen = tangent.operator.matvec(normal(16)).to(torch.float64)
-    # Below this a variance is rounding of what the grid does resolve.
+    # Smaller variances are rounding of the part that the grid resolves.
     floor = (seen**2).mean(dim=0).max() * 1e3 * torch.finfo(model.dtype).eps
     _check_residual(tangent, residual.to(torch.float64), float(floor), variance_draws)
 
@@ -99,6 +99,5 @@ def _check_residual(
         worst = max(errors.tolist(), default=0.0)
         require(
             worst <= 6,
-            f"the {what} of the residual draws is {worst:.1f} standard errors from "
-            "what v_n says",
+            f"the {what} of the residual draws is {worst:.1f} standard errors from v_n",
         )

@@ -1,4 +1,4 @@
-"""A checker for linear operators, and how all checkers compare."""
+"""A checker for linear operators, and comparisons for all checkers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dustmap.linalg.operator import LinearOperator
 
-# Entries of a matrix that `check_linear_operator` is willing to write out.
+# Largest number of entries for which `check_linear_operator` makes a dense matrix.
 _DENSE_LIMIT = 2**22
-# Random vectors to try.
+# Number of random vectors.
 _PROBES = 3
 
 
@@ -100,7 +100,7 @@ def _check_adjoint(
 
 
 def _product(operator: LinearOperator, name: str, x: Tensor) -> Tensor:
-    """A product, with its shape, dtype and device checked and its argument kept."""
+    """Return a product, checking shape, dtype, device and an unchanged argument."""
     before = x.clone()
     y = getattr(operator, name)(x)
     rows, columns = operator.shape

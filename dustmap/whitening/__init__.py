@@ -3,7 +3,7 @@ r"""Whitening: white ε ↔ correlated inducing values, ``u = R ε`` with ``R R�
 Roots of one covariance differ by a rotation, under which posteriors stay the same:
 
 - :class:`TorusWhitening`: the points fill a torus; ε are Fourier modes.
-- :class:`LevelWhitening`: the same on nested tori, finer and finer inwards.
+- :class:`LevelWhitening`: the same on nested tori, each finer than the last.
 - :class:`ToeplitzWhitening`: the box of a circulant embedding (HIP-GP).
 - :class:`CholeskyWhitening`: free points; exact, ``O(M³)`` once.
 - :class:`CiqWhitening`: free points or a grid; products with K alone.

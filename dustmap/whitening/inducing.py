@@ -1,4 +1,4 @@
-r"""Whitenings of inducing values, whose features take a solve; at free points, two.
+r"""Whitenings of inducing values, whose features need a solve; two for free points.
 
 By the Cholesky factor (Hensman, Matthews & Ghahramani 2015, AISTATS; R = L of HIP-GP's
 eq. 20): ``K = L Lᵀ``, ``u = L ε``, ``k_n = L⁻¹ k_un``, exact, ``O(M³)`` once.
@@ -31,10 +31,10 @@ from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
 from dustmap.linalg.toeplitz import ToeplitzOperator, first_column
 
-# Entries of K that are evaluated together where K is not kept, and bytes of K that are.
+# Entries of K that are evaluated at once if K is not kept; limit on bytes of a kept K.
 _BLOCK = 2**22
 _MEMORY = 2**31
-# The first jitter that is tried, relative to the mean of K's diagonal.
+# First trial jitter, relative to the mean of K's diagonal.
 _FIRST = 1e-12
 Built = TypeVar("Built")
 
@@ -51,7 +51,7 @@ class Whitening(ABC):
     kernel
         The prior covariance of the inducing values.
     at
-        The inducing points: free ones, or a grid.
+        The inducing points: free points, or a grid.
     nugget
         Added to the diagonal of K, in the unit of ``k(0)``.
 
@@ -86,26 +86,26 @@ class Whitening(ABC):
 
     @abstractmethod
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
-        """``u = R ε``."""
+        """Return ``u = R ε``."""
 
     @abstractmethod
     def colour_transpose(
         self, values: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch p"]:
-        """``Rᵀ v``."""
+        """Return ``Rᵀ v``."""
 
     @abstractmethod
     def solve(self, rhs: Float[Tensor, "b m"]) -> Solution:
-        """``K⁻¹ v`` of every row, without derivatives."""
+        """Return ``K⁻¹ v`` of every row, without derivatives."""
 
     @abstractmethod
     def features(
         self, cross: Float[Tensor, "b m"]
     ) -> tuple[Float[Tensor, "b p"], Float[Tensor, " b"], Solution]:
-        """Return ``k_n = Rᵀ K⁻¹ k_un`` of every row, and what it explains.
+        """Return ``k_n = Rᵀ K⁻¹ k_un`` of every row, and the explained variance.
 
-        ``k_n · k_n' = k_unᵀ K⁻¹ k_un'``; the prior variance that the inducing values
-        explain is ``|k_n|²``. The solution holds the status of the solves.
+        ``k_n · k_n' = k_unᵀ K⁻¹ k_un'``; the inducing values explain the prior variance
+        ``|k_n|²``. The solution holds the status of the solves.
         """
 
     def with_kernel(self, kernel: Kernel) -> Self:
@@ -116,15 +116,15 @@ class Whitening(ABC):
 def point_covariance(
     kernel: Kernel, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]
 ) -> Float[Tensor, "n m"]:
-    """``k(x_n − z_m)``, once differentiable in everything.
+    """Return ``k(x_n − z_m)``, once differentiable in kernel and points.
 
-    A radial kernel takes the scaled distance alone, without displacements along every
+    A radial kernel needs only the scaled distance, without displacements along every
     axis: 14 times as fast in eight dimensions with the gradient.
     """
     if not isinstance(kernel, Radial):
         return kernel(x[:, None, :] - z[None, :, :])
     scale = kernel.lengthscale.to(x)
-    # Not by the product of the matrices, which loses small distances.
+    # Matrix products would lose small distances to cancellation.
     r = torch.cdist(x / scale, z / scale, compute_mode="donot_use_mm_for_euclid_dist")
     return kernel.variance.to(x) * kernel.radial(r)
 
@@ -133,9 +133,9 @@ class KernelMatrix(SymmetricOperator):
     """``K + nugget · I`` in float64, at free points or on a grid.
 
     At free points K is kept if it fits into 2 GiB; otherwise its rows are evaluated
-    anew, block by block, for each product. On a grid it is hierarchical Toeplitz, with
-    two FFTs per product: these need a circulant that holds K, but no positive one, of
-    about twice the grid's points per axis whatever the lengthscale.
+    anew, block by block, for each product. On a grid K is hierarchical Toeplitz, with
+    two FFTs per product: they need a circulant that contains K but may be indefinite,
+    of about twice the grid's points per axis for any lengthscale.
 
     Where the kernel's hyperparameters or the points carry gradients, products made
     while gradients are enabled are differentiable in them, each with a graph of its
@@ -144,7 +144,7 @@ class KernelMatrix(SymmetricOperator):
     Raises
     ------
     ValueError
-        If there are no points, or they or the nugget are not finite, or that is
+        If there are no points, a point is not finite, or the nugget is not finite or is
         negative.
     """
 
@@ -167,14 +167,14 @@ class KernelMatrix(SymmetricOperator):
             )
         faulty = int((~torch.isfinite(at)).any(dim=1).sum())
         if faulty:
-            raise ValueError(f"{faulty} inducing points are not finite: leave them out")
+            raise ValueError(f"{faulty} inducing points are not finite: remove them")
         self.shape, self.device = (len(at), len(at)), at.device
         self.at = at.to(torch.float64)
         self.inputs = (*self.inputs, self.at)
 
     @property
     def differentiable(self) -> bool:
-        """True where K's inputs carry gradients, and those are enabled."""
+        """True if K's inputs carry gradients and gradients are enabled."""
         return torch.is_grad_enabled() and any(p.requires_grad for p in self.inputs)
 
     def _built(self, build: Callable[[], Built]) -> Built:
@@ -187,7 +187,7 @@ class KernelMatrix(SymmetricOperator):
         return self._kept
 
     def to_dense(self) -> Float[Tensor, "m m"]:
-        """K itself, with a new graph if ``differentiable``."""
+        """Return K, with a new graph if ``differentiable``."""
         if isinstance(self.at, Grid):
             return super().to_dense()
         return self._built(lambda: self._rows(slice(None)))
@@ -202,7 +202,7 @@ class KernelMatrix(SymmetricOperator):
         parts = []
         for start in range(0, size, rows):
             block = slice(start, min(start + rows, size))
-            # Its graph would hold all of K: evaluated again when gradients come.
+            # The graph would hold all of K: evaluate again in the backward pass.
             parts.append(
                 checkpoint(self._product, x, block, use_reentrant=False)
                 if self.differentiable
@@ -236,9 +236,9 @@ class CholeskyWhitening(Whitening):
     Parameters
     ----------
     max_jitter
-        If given, a factor that does not exist is sought with a jitter from 1e-12 of
-        the mean diagonal in steps of ten up to this; the one taken enters K and is
-        ``jitter``. By default none is added.
+        If given and K has no factor, add the first sufficient jitter, from 1e-12 of the
+        mean diagonal in steps of ten up to this. It enters K and is ``jitter``. By
+        default none is added.
 
     Notes
     -----
@@ -259,7 +259,7 @@ class CholeskyWhitening(Whitening):
             if not self.max_jitter >= _FIRST:
                 raise ValueError(
                     f"max_jitter must be at least {_FIRST:g}, got {self.max_jitter}: "
-                    "leave it out for none"
+                    "omit it for no jitter"
                 )
             decades = math.floor(math.log10(self.max_jitter / _FIRST) + 1e-9)
             jitters += [_FIRST * 10.0**decade for decade in range(decades + 1)]
@@ -291,17 +291,17 @@ class CholeskyWhitening(Whitening):
         return self._factor if torch.is_grad_enabled() else self._detached
 
     def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
-        """``L ε``."""
+        """Return ``L ε``."""
         return eps @ self.factor.mT
 
     def colour_transpose(
         self, values: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch m"]:
-        """``Lᵀ v``."""
+        """Return ``Lᵀ v``."""
         return values @ self.factor
 
     def solve(self, rhs: Float[Tensor, "b m"]) -> Solution:
-        """``K⁻¹ v`` by two triangular solves."""
+        """Return ``K⁻¹ v`` by two triangular solves."""
         factor = self._detached
         value = torch.cholesky_solve(rhs.detach().mT, factor).mT
         return _status(value, (value @ factor) @ factor.mT, rhs)
@@ -309,7 +309,7 @@ class CholeskyWhitening(Whitening):
     def features(
         self, cross: Float[Tensor, "b m"]
     ) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"], Solution]:
-        """``k_n = L⁻¹ k_un``; the residual is ``‖k_un − L k_n‖ / ‖k_un‖``."""
+        """Return ``k_n = L⁻¹ k_un``; the residual is ``‖k_un − L k_n‖ / ‖k_un‖``."""
         rows = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False).mT
         status = _status(rows, rows.detach() @ self._detached.mT, cross)
         return rows, (rows**2).sum(dim=-1), status
@@ -331,9 +331,9 @@ def _status(value: Tensor, image: Tensor, rhs: Tensor) -> Solution:
 class CiqWhitening(Whitening):
     """``u = K^{1/2} ε`` at points of any dimension, or on a grid.
 
-    A root that misses the tolerance of ``ciq`` warns
-    (:class:`~dustmap.linalg.ciq.RootWarning`) and says so in its status. The derivative
-    of :meth:`features` takes one more solve.
+    If a root misses the tolerance of ``ciq``, a
+    :class:`~dustmap.linalg.ciq.RootWarning` is issued and the status is not converged.
+    The derivative of :meth:`features` takes one more solve.
     """
 
     ciq: CIQ = field(default_factory=CIQ)
@@ -343,7 +343,7 @@ class CiqWhitening(Whitening):
         self.covariance = KernelMatrix(self.kernel, at, nugget=self.nugget)
 
     def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
-        """``K^{1/2} ε``. Cost: a root."""
+        """Return ``K^{1/2} ε``. Cost: a root."""
         rows = eps.reshape(-1, self.size)
         found = self.ciq.root(self.covariance.matvec, rows, floor=self.nugget)
         return found.value.reshape(eps.shape)
@@ -351,17 +351,17 @@ class CiqWhitening(Whitening):
     def colour_transpose(
         self, values: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch m"]:
-        """``K^{1/2} v``, as the root is symmetric."""
+        """Return ``K^{1/2} v``, as the root is symmetric."""
         return self.colour(values)
 
     def solve(self, rhs: Float[Tensor, "b m"]) -> Solution:
-        """``K⁻¹ v`` by MINRES, to the residual ``ciq.rtol``."""
+        """Return ``K⁻¹ v`` by MINRES, to the residual ``ciq.rtol``."""
         return self.ciq.solve(self.covariance.matvec, rhs)
 
     def features(
         self, cross: Float[Tensor, "b m"]
     ) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"], Solution]:
-        """``k_n = K^{-1/2} k_un``, and a :class:`~dustmap.linalg.ciq.RootSolution`."""
+        """Return ``k_n = K^{-1/2} k_un``, with a `~dustmap.linalg.ciq.RootSolution`."""
         solution = self.ciq.inverse_root(
             self.covariance.matvec, cross, floor=self.nugget
         )

@@ -1,13 +1,12 @@
-r"""White noise as Fourier modes on one torus after another: the definition of ε.
+r"""White noise as Fourier modes on one or several tori: the definition of ε.
 
 With F the orthonormal Fourier transform of a torus and :math:`A = F^{-1} a F` a
 colouring of white noise ξ costs two transforms. In the basis :math:`\epsilon = T \xi`
 of real and imaginary parts of :math:`F \xi` it costs one,
-:math:`A T^\top \epsilon = F^{-1} a \epsilon`. Of modes that are each other's conjugates
-one is kept, times :math:`\sqrt{2}`, except where both lie in the half spectrum
-(``rfftn``): T is an isometry, :math:`T^\top T = 1`, into slightly more numbers. If they
-are independent standard normals, so are the :math:`T^\top \epsilon`; fields depend on
-nothing else.
+:math:`A T^\top \epsilon = F^{-1} a \epsilon`. One mode of each conjugate pair is kept,
+times :math:`\sqrt{2}`, except where both lie in the half spectrum (``rfftn``): T is an
+isometry, :math:`T^\top T = 1`, into slightly more numbers. If these are independent
+standard normals, so are the :math:`T^\top \epsilon`, on which alone fields depend.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ LEADING = 0.5
 class TorusModes:
     """Fourier modes on one torus, as complex half spectra.
 
-    ``pairs`` is how many modes of the full spectrum each one of the half spectrum
-    stands for: two, or one in the first plane and in that of the Nyquist mode.
+    ``pairs`` is the number of modes of the full spectrum that each mode of the half
+    spectrum represents: two, or one in the first plane and in that of the Nyquist mode.
     """
 
     def __init__(self, torus: Torus, dtype: torch.dtype, device: torch.device) -> None:
@@ -53,35 +52,35 @@ class TorusModes:
 
     @property
     def size(self) -> int:
-        """Real numbers that hold them."""
+        """Number of real numbers that hold the modes."""
         return 2 * math.prod(self.half)
 
     def of(self, white: Float[Tensor, "*batch m"]) -> Tensor:
-        """``T ξ``."""
+        """Return ``T ξ``."""
         return self.forward(self.unflat(white)).mul_(self._factor)
 
     def white(self, spectrum: Tensor) -> Float[Tensor, "*batch m"]:
-        """``Tᵀ ε``, the inverse of :meth:`of`."""
+        """Return ``Tᵀ ε``, the inverse of :meth:`of`."""
         return self.flat(self.inverse(spectrum / self._factor))
 
     def unflat(self, field: Float[Tensor, "*batch m"]) -> Tensor:
-        """Vectors as arrays on the torus."""
+        """Return vectors as arrays on the torus."""
         return field.unflatten(-1, self.torus.shape)
 
     def flat(self, field: Tensor) -> Float[Tensor, "*batch m"]:
-        """The inverse of :meth:`unflat`."""
+        """Return arrays on the torus as vectors."""
         return field.flatten(-len(self.axes))
 
     def forward(self, field: Tensor) -> Tensor:
-        """The half spectrum of arrays on the torus, without the factors √2."""
+        """Return the half spectrum of arrays on the torus, without the factors √2."""
         return torch.fft.rfftn(field, dim=self.axes, norm="ortho")
 
     def inverse(self, spectrum: Tensor) -> Tensor:
-        """Arrays on the torus of these half spectra, without the factors √2."""
+        """Return arrays on the torus of half spectra without the factors √2."""
         return inverse_transform(spectrum, self.torus.shape, norm="ortho")
 
     def longest(self, fraction: float) -> Int[Tensor, " k"]:
-        """Places of the modes below this fraction of the Nyquist mode on every axis."""
+        """Return indices of modes below this fraction of Nyquist's on every axis."""
         kept = torch.ones(1, dtype=torch.bool)
         for axis, (n, stored) in enumerate(
             zip(self.torus.shape, self.half, strict=True)
@@ -94,10 +93,10 @@ class TorusModes:
 
 
 class Modes:
-    """Fourier modes on some tori, one torus after another in one flat vector ε.
+    """Fourier modes on several tori in turn, in one flat vector ε.
 
-    ``parts`` are those of every torus. Vectors that are no ``T ξ`` for any ξ have parts
-    on which no field depends.
+    ``parts`` are those of every torus. Fields do not depend on components of ε outside
+    the image of T.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Modes:
         ]
 
     def joined(self, spectra: Sequence[Tensor]) -> Float[Tensor, "*batch p"]:
-        """The inverse of :meth:`spectra`."""
+        """Return ε from spectra, the inverse of :meth:`spectra`."""
         flat = [
             torch.view_as_real(x).flatten(-len(part.axes) - 1)
             for part, x in zip(self.parts, spectra, strict=True)
@@ -129,7 +128,7 @@ class Modes:
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
 
     def of(self, white: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
-        """``T ξ`` of white noise at the points of all tori."""
+        """Return ``T ξ`` of white noise at the points of all tori."""
         split = white.split([part.torus.size for part in self.parts], dim=-1)
         return self.joined([m.of(x) for m, x in zip(self.parts, split, strict=True)])
 
@@ -140,7 +139,7 @@ class Modes:
         return self.of(white.to(dtype=self._dtype, device=self._device))
 
     def longest(self, fraction: float) -> Int[Tensor, " k"]:
-        """Places in ε of the modes below this fraction of the Nyquist modes."""
+        """Return indices in ε of the modes below this fraction of the Nyquist modes."""
         found, before = [], 0
         for part in self.parts:
             found.append(before + part.longest(fraction))
@@ -151,22 +150,22 @@ class Modes:
 class GridWhitening(ABC):
     """Fourier modes ε of white noise to a field on the points of tori, without a solve.
 
-    ``field = A ε``; :attr:`modes` says how ε lies.
+    ``field = A ε``; :attr:`modes` describes the layout of ε.
 
     Parameters
     ----------
     kernel
         The covariance of the field.
     tori
-        Where the field lives.
+        Tori of the field.
     noise
-        Where the white noise lives.
+        Tori of the white noise.
     refinement
-        Factor by which the field is finer than these tori.
+        Factor by which the field is finer than ``tori``.
     cut
-        If positive, the field has only the part of a Matérn covariance that is longer
-        than this many grid steps: its band of times from :math:`t = (c h)^2` on, with
-        the largest step h along an axis, in lengthscales (`dustmap.whitening.bands`).
+        If positive, c of the band of a Matérn covariance that the field has: its times
+        from :math:`t = (c h)^2` on, with the largest step h along an axis, in
+        lengthscales (`dustmap.whitening.bands`).
     dtype, device
         Precision and place of products; spectra are computed in float64.
     """
@@ -212,10 +211,10 @@ class GridWhitening(ABC):
 
     @abstractmethod
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
-        """``A ε``."""
+        """Return ``A ε``."""
 
     @abstractmethod
     def colour_transpose(
         self, field: Float[Tensor, "*batch f"]
     ) -> Float[Tensor, "*batch p"]:
-        """``Aᵀ g``."""
+        """Return ``Aᵀ g``."""

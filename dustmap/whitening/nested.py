@@ -1,22 +1,22 @@
 r"""Whitening on nested grids: one prior for fine and coarse cells, without a solve.
 
 White noise lives on one torus per level, the coarsest first. A covariance is the sum of
-bands of scales (:mod:`dustmap.whitening.bands`), and of the noise :math:`\epsilon_l` of
-a level two fields are made:
+bands of scales (:mod:`dustmap.whitening.bands`), and the noise :math:`\epsilon_l` of a
+level makes two fields:
 
 - :math:`c_l = F^{-1} a_l F \epsilon_l`, the level's own band as coefficients of a
   quintic spline, with :math:`a_l = \sqrt{D_{[t_l, t_{l-1}]}} / B`, where B is the
-  spline's symbol. Added to those of the coarser levels they are handed inwards by the
-  two-scale relation, which is exact.
+  spline's symbol. The sum with the coarser levels' coefficients is passed to the next
+  level by the two-scale relation, which is exact.
 - :math:`F^{-1} b_l F \epsilon_l` with :math:`b_l = \sqrt{D_{[0, t_{l-1}]}}`, the same
-  band and all finer ones, folded on this level's points. With the values of the coarser
-  levels' spline it is the field where no finer grid is.
+  band and all finer ones, aliased onto this level's points. Added to the values of the
+  coarser levels' spline it is the field outside finer grids.
 
 The cuts are :math:`t_l = (c h_l)^2`, so that a level's own band is smooth over a cell.
 Covariances within a level are those of the kernel to some 1e-3 of its variance; across
-the face of a finer box neighbouring points miss what the coarse grid folds. Coarser
-grids over the whole box, whose field nobody sees, carry correlations that are longer
-than the torus of the coarsest level.
+the face of a finer box neighbouring points do not share the aliased scales. Hidden
+coarser grids over the whole box carry correlations longer than the torus of the
+coarsest level.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from dustmap.whitening.bands import band_spectrum, shortest_time
 from dustmap.whitening.modes import GridWhitening, TorusModes
 from dustmap.whitening.torus import padded_torus
 
-# The shortest smooth scale of a level's own band, in its cells. For Matérn-1/2 with
-# four cells to a lengthscale covariances within a grid are off by 1.4e-3 with 0.8 and
-# 1.0e-3 with 0.9, variances of line integrals by 3.4e-3 and 5.0e-3.
+# The shortest scale of a level's own band, in its cells. For Matérn-1/2 with four cells
+# per lengthscale, errors of covariances within a grid are 1.4e-3 with 0.8 and 1.0e-3
+# with 0.9, those of variances of line integrals 3.4e-3 and 5.0e-3.
 _CUT = 0.9
 # Cells between opposite faces of a box, through its torus: a level's band has fallen to
-# 1e-3 there. With 12 variances of line integrals are off by 5.8e-3.
+# 1e-3 there. With 12, the error of variances of line integrals is 5.8e-3.
 _GAP = 14
 # Correlation of the kernel through the coarsest torus.
 _WRAP = 1e-3
@@ -51,13 +51,13 @@ _WRAP = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """One level: its roots, and where the next one's box lies.
+    """One level: its roots, and the place of the next level's box.
 
     Arrays of coefficients begin ``MARGIN`` points before the box.
     """
 
     modes: TorusModes
-    # Both roots are those of modes with the factors √2.
+    # Both roots are for modes with the factors √2.
     folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
     own: Float[Tensor, "*n"] | None  # a, where there is a finer level
     box: tuple[Any, ...]  # of an array on the torus
@@ -65,12 +65,12 @@ class _Level:
     finer: tuple[int, ...]  # points of the next box
 
     def gather(self, field: Tensor) -> Tensor:
-        """Coefficients around the next box, from an array on the torus."""
+        """Return coefficients around the next box, from an array on the torus."""
         axes = self.modes.axes
         return field.roll((splines.MARGIN,) * len(axes), dims=axes)[self.window]
 
     def scatter(self, handed: Tensor) -> Tensor:
-        """The transpose of :meth:`gather`."""
+        """Apply the transpose of :meth:`gather`."""
         axes = self.modes.axes
         batch = handed.shape[: handed.ndim - len(axes)]
         spread = handed.new_zeros(*batch, *self.modes.torus.shape)
@@ -79,11 +79,11 @@ class _Level:
 
 
 def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) -> Tori:
-    """Tori for nested grids, the coarsest first, that keep opposite faces apart.
+    """Return tori for nested grids, the coarsest first, with gaps between faces.
 
-    Of one grid alone correlations through the torus are at most ``wrap_tolerance``
-    (:func:`~dustmap.whitening.torus.padded_torus`). Several need no more than the gap
-    of a band: :class:`LevelWhitening` takes longer correlations from coarser grids.
+    For a single grid, correlations through the torus are at most ``wrap_tolerance``
+    (:func:`~dustmap.whitening.torus.padded_torus`). Several grids need only the gap of
+    a band: :class:`LevelWhitening` takes longer correlations from coarser grids.
     """
     if len(grids) == 1:
         return Tori(tori=(padded_torus(grids[0], kernel, wrap_tolerance),))
@@ -119,9 +119,9 @@ def hidden_tori(finest: Torus, kernel: Radial) -> list[Torus]:
 
 
 def transformed_points(tori: Tori, kernel: Radial) -> int:
-    """Points of all transforms of a colouring in Fourier modes, hidden grids included.
+    """Return the points of all transforms of a colouring, hidden grids included.
 
-    A level has one for its field, and one for what it hands inwards.
+    A level has one transform for its field, and one for coefficients passed inwards.
     """
     sizes = [torus.size for torus in tori]
     if len(sizes) == 1:
@@ -138,7 +138,7 @@ class LevelWhitening(GridWhitening):
     kernel
         A Matérn covariance.
     tori
-        Where the field lives.
+        Tori of the field.
     cut
         The shortest scale of the field on each grid, in its steps.
     dtype, device
@@ -177,8 +177,8 @@ class LevelWhitening(GridWhitening):
             n < m + room for n, m in zip(torus.shape, torus.grid.shape, strict=True)
         ):
             raise ValueError(
-                f"a torus of {torus.shape} leaves no room for splines beside the box "
-                f"of {torus.grid.shape}: it takes {room} points along every axis"
+                f"a torus of {torus.shape} is too small for splines around the box of "
+                f"{torus.grid.shape}: it needs room of {room} points along every axis"
             )
         longest = self._cuts[number - 1] if number else math.inf
         own = folded = None
@@ -212,11 +212,11 @@ class LevelWhitening(GridWhitening):
         )
 
     def _root(self, root: Tensor, modes: TorusModes) -> Tensor:
-        """A root of a spectrum for modes with the factors √2."""
+        """Return a root of a spectrum for modes with the factors √2."""
         return (root.to(self.device) / modes.pairs.sqrt()).to(self.dtype)
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
-        """``A ε``: the field on the tori; of no meaning in their paddings.
+        """Return ``A ε``: the field on the tori, without meaning in their paddings.
 
         Cost: two FFTs of each level, one of the finest and of hidden ones.
         """
@@ -238,7 +238,7 @@ class LevelWhitening(GridWhitening):
     def colour_transpose(
         self, field: Float[Tensor, "*batch f"]
     ) -> Float[Tensor, "*batch p"]:
-        """``Aᵀ g``, from the finest level outwards."""
+        """Return ``Aᵀ g``, from the finest level outwards."""
         spectra: list[Tensor] = []
         low: Tensor | None = None
         given = list(self.tori.split(field))
@@ -256,7 +256,7 @@ class LevelWhitening(GridWhitening):
                 band = part.modes.forward(part.scatter(handed)) * part.own
                 spectrum = band if spectrum is None else spectrum + band
                 if below is None:
-                    # Of the level's own box, around which coefficients reach.
+                    # Coefficients extend beyond the level's own box.
                     room = [n + 2 * splines.MARGIN for n in part.modes.torus.grid.shape]
                     below = handed.new_zeros(*handed.shape[: -len(room)], *room)
                 below[part.window] += handed

@@ -1,4 +1,4 @@
-"""Quintic splines on nested grids: from coefficients to values and to half the spacing.
+"""Quintic splines on nested grids: values, and coefficients at half the spacing.
 
 Arrays of coefficients reach ``MARGIN`` points beyond the box on every side.
 """
@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Values need two coefficients on each side, and refining keeps a margin of three.
+# Values need two coefficients on each side; refinement preserves a margin of three.
 MARGIN = 3
-# A quintic B-spline at the points of its grid (the middle one and to one side).
+# A quintic B-spline at the points of its grid (the middle, and outwards on one side).
 _AT_POINTS = (66 / 120, 26 / 120, 1 / 120)
 # Two-scale relation: binomials of 6 over 2⁵, at points of the coarse grid and between.
 _KEPT = (6 / 32, 20 / 32, 6 / 32)
@@ -29,7 +29,7 @@ def symbol(count: int) -> Float[Tensor, " n"]:
 
 
 def values(coefficients: Float[Tensor, "*n"], dimension: int) -> Float[Tensor, "*m"]:
-    """The spline at the points of the box; the last ``dimension`` dims are axes."""
+    """Return the spline at the box's points; the last ``dimension`` dims are axes."""
     middle, one, two = _AT_POINTS
     inside = slice(MARGIN - 2, -(MARGIN - 2))
     for axis in range(-dimension, 0):
@@ -43,7 +43,7 @@ def values(coefficients: Float[Tensor, "*n"], dimension: int) -> Float[Tensor, "
 
 
 def values_transpose(field: Float[Tensor, "*m"], dimension: int) -> Float[Tensor, "*n"]:
-    """The transpose of :func:`values`."""
+    """Apply the transpose of :func:`values`."""
     for axis in range(-dimension, 0):
         n = field.shape[axis]
         shape = list(field.shape)
@@ -58,9 +58,9 @@ def values_transpose(field: Float[Tensor, "*m"], dimension: int) -> Float[Tensor
 
 
 def refine(coarse: Float[Tensor, "*n"], points: tuple[int, ...]) -> Float[Tensor, "*m"]:
-    """Coefficients of the same spline on half the spacing, for a box of ``points``.
+    """Return the spline's coefficients at half the spacing, for a box of ``points``.
 
-    Along an axis of ``m`` of them the coarse box has ``m // 2 + 1``.
+    Along an axis with ``m`` points the coarse box has ``m // 2 + 1``.
     """
     for axis, count in enumerate(points, start=-len(points)):
         shape = list(coarse.shape)
@@ -76,7 +76,7 @@ def refine(coarse: Float[Tensor, "*n"], points: tuple[int, ...]) -> Float[Tensor
 
 
 def refine_transpose(fine: Float[Tensor, "*m"], dimension: int) -> Float[Tensor, "*n"]:
-    """The transpose of :func:`refine`."""
+    """Apply the transpose of :func:`refine`."""
     for axis in range(-dimension, 0):
         shape = list(fine.shape)
         shape[axis] = (shape[axis] - 2 * MARGIN) // 2 + 1 + 2 * MARGIN
@@ -91,10 +91,10 @@ def refine_transpose(fine: Float[Tensor, "*m"], dimension: int) -> Float[Tensor,
 
 
 def _two_scale(fine: Tensor, axis: int) -> list[tuple[Tensor, tuple[float, ...], int]]:
-    """Coefficients at coarse points and between them, as views.
+    """Return views of coefficients at coarse points and of those between them.
 
-    With the weights of the coarse ones, and the first of these. The margin of three
-    begins between two coarse points.
+    Each comes with the weights of coarse coefficients and the first of these. The
+    margin of three begins between two coarse points.
     """
     kept = fine[_along(axis, slice(1, None, 2))]
     between = fine[_along(axis, slice(0, None, 2))]
@@ -102,5 +102,5 @@ def _two_scale(fine: Tensor, axis: int) -> list[tuple[Tensor, tuple[float, ...],
 
 
 def _along(axis: int, part: slice) -> tuple[Any, ...]:
-    """An index that takes a part along one of the last axes."""
+    """Return an index that selects a part along one of the last axes."""
     return (..., part, *(slice(None),) * (-axis - 1))

@@ -1,7 +1,7 @@
 r"""HIP-GP's whitening on a box, through a positive circulant embedding.
 
-``R`` are the box's rows of ``C^{1/2}`` and ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) takes a PCG
-solve. Features are differentiated as a whole: autograd for the kernel and the square
+``R`` consists of the box's rows of ``C^{1/2}``; ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) takes a
+PCG solve. Features are differentiated as a whole: autograd for kernel and the square
 root of the spectrum, the analytic derivative of :mod:`dustmap.linalg.toeplitz`
 for the solve. (HIP-GP's S13–S16 cover the solve alone; without the derivative of R the
 gradient is wrong.)
@@ -42,13 +42,13 @@ class ToeplitzWhitening(Whitening):
     Parameters
     ----------
     lengthscales
-        Correlation length per axis: decides which axis of the embedding grows.
+        Correlation length per axis; it determines which axis of the embedding grows.
     limits
         Limits of the embedding.
     solver
-        For ``K⁻¹``; ``max_steps`` is the paper's early stopping.
+        Solver for ``K⁻¹``; ``max_steps`` is the paper's early stopping.
     shape
-        Points of the embedding per axis, if it is not to grow by itself.
+        Points of the embedding per axis; by default it grows as needed.
     device
         Device of the products (float64); the embedding is made on the CPU.
     """
@@ -102,24 +102,24 @@ class ToeplitzWhitening(Whitening):
     def with_gradients(self, kernel: Kernel) -> ToeplitzWhitening:
         """Return this whitening with features differentiable in an equal kernel.
 
-        The shape of the embedding, and so the meaning of ε, is held fixed.
+        The shape of the embedding, and thus the meaning of ε, stays fixed.
         """
         other = copy.copy(self)
         other.kernel = kernel
         return other
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
-        """``u = R ε``."""
+        """Return ``u = R ε``."""
         return restrict(self.root.matvec(eps), self.grid.shape, self.root)
 
     def colour_transpose(
         self, values: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch p"]:
-        """``Rᵀ v``."""
+        """Return ``Rᵀ v``."""
         return self.root.matvec(extend(values, self.grid.shape, self.root))
 
     def solve(self, rhs: Float[Tensor, "b m"]) -> Solution:
-        """``K⁻¹ v`` by PCG with the circulant preconditioner."""
+        """Return ``K⁻¹ v`` by PCG with the circulant preconditioner."""
         return self.solver.solve(
             self.covariance.matvec, rhs, preconditioner=self.preconditioner
         )
@@ -127,9 +127,10 @@ class ToeplitzWhitening(Whitening):
     def features(
         self, cross: Float[Tensor, "b m"]
     ) -> tuple[Float[Tensor, "b p"], Float[Tensor, " b"], Solution]:
-        """``k_n = Rᵀ a_n`` (eq. 20) with ``a_n = K⁻¹ k_un``, and the solve's status.
+        """Return ``k_n = Rᵀ a_n`` (eq. 20), ``a_n = K⁻¹ k_un``, and the solve's status.
 
-        Explained is ``2 a_nᵀ k_un − |k_n|²``: less if a solve stops early, never more.
+        The explained variance is ``2 a_nᵀ k_un − |k_n|²``, which early stopping can
+        only reduce.
         Cost: one solve for each row, and another one for derivatives.
         """
         parameters = self.kernel.parameters().values()
@@ -144,7 +145,7 @@ class ToeplitzWhitening(Whitening):
         return features, explained, solution
 
     def _differentiable_spectra(self) -> tuple[Float[Tensor, "*n"], Circulant]:
-        """The column of K at the box's lags, and ``C^{1/2}``, as functions of θ.
+        """Return the column of K at the box's lags, and ``C^{1/2}``, as functions of θ.
 
         Modes that the embedding drops are dropped here: they have no square root.
         """

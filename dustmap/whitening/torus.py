@@ -20,12 +20,12 @@ from dustmap.tori import Tori
 from dustmap.whitening.bands import band_covariance, band_spectrum, shortest_time
 from dustmap.whitening.modes import GridWhitening
 
-# Lags at which a kernel is evaluated together, with some dozen numbers for each.
+# Lags at which a kernel is evaluated at once, with some dozen numbers for each.
 _LAGS = 2**18
 
 
 def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
-    """The smallest torus whose gap between opposite faces of the box is long enough.
+    """Return the smallest torus with wide enough gaps between the box's faces.
 
     The gap per axis is the displacement at which the kernel has fallen to
     ``wrap_tolerance · k(0)``; sizes are rounded up to 2-3-5-7 numbers.
@@ -41,7 +41,7 @@ def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorusReport:
-    """Changes by the torus: counts of dropped modes, wrap error over ``k(0)``."""
+    """Effects of the torus: counts of dropped modes, wrap error over ``k(0)``."""
 
     shape: tuple[int, ...]
     dropped_modes: int
@@ -62,15 +62,15 @@ class TorusWhitening(GridWhitening):
     kernel
         A kernel without periods; it is periodised here.
     torus
-        Where ξ lives.
+        Torus of ξ.
     refinement
-        r, how many times finer the field is than the inducing points.
+        r, the factor by which the field is finer than the inducing points.
     cut
         The shortest scale of the field, in steps of the torus.
     dtype, device
         Precision and place of products; spectra are computed in float64.
     image_tolerance
-        Images of the kernel below this share of ``k(0)`` are left out; by default the
+        Images of the kernel below this fraction of ``k(0)`` are omitted; by default the
         precision of the products.
     """
 
@@ -98,7 +98,7 @@ class TorusWhitening(GridWhitening):
         )
         self.torus = torus
         # The number of images grows as the cube of their distance: for a torus of four
-        # lengthscales single precision needs a fifth of those of double precision.
+        # lengthscales, single precision needs a fifth of those of double precision.
         precise = IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
         self.image_tolerance = image_tolerance or precise
         self._refined: dict[int, TorusWhitening] = {}
@@ -128,7 +128,7 @@ class TorusWhitening(GridWhitening):
             self._fine_spectrum = fine.spectrum.to(dtype)
 
     def _circulant(self, refinement: int) -> Circulant:
-        """The periodised covariance on the torus with this refinement."""
+        """Return the periodised covariance on the torus with this refinement."""
         shape = tuple(n * refinement for n in self.torus.shape)
         if self.cut:
             time = shortest_time(self.kernel, self.torus.grid.spacing, self.cut)
@@ -140,7 +140,7 @@ class TorusWhitening(GridWhitening):
         return Circulant.from_first_column(_even_column(periodic, axes, shape))
 
     def _wrap_gap(self) -> float:
-        """``max |k_periodic − k|`` over lags within the box."""
+        """Return ``max |k_periodic − k|`` over lags within the box."""
         grid, shape = self.torus.grid, self.torus.shape
         axes = [
             h * torch.arange(n, dtype=torch.float64, device=self.device)
@@ -151,7 +151,7 @@ class TorusWhitening(GridWhitening):
         return float((block - _even_column(self._plain, axes, grid.shape)).abs().max())
 
     def _plain(self, lags: Float[Tensor, "*n d"]) -> Float[Tensor, "*n"]:
-        """The covariance that the torus periodises."""
+        """Return the covariance that the torus periodises."""
         if not self.cut:
             return self.kernel(lags)
         time = shortest_time(self.kernel, self.torus.grid.spacing, self.cut)
@@ -160,7 +160,7 @@ class TorusWhitening(GridWhitening):
         return band_covariance(self.kernel, time, math.inf, distance)
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
-        """``A ε``: the conditional mean of the field on the fine torus."""
+        """Return ``A ε``: the conditional mean of the field on the fine torus."""
         (modes,), (spectrum,) = self.modes.parts, self.modes.spectra(eps)
         if self.refinement == 1:
             return modes.flat(modes.inverse(spectrum * self._root))
@@ -177,7 +177,7 @@ class TorusWhitening(GridWhitening):
     def colour_transpose(
         self, field: Float[Tensor, "*batch f"]
     ) -> Float[Tensor, "*batch p"]:
-        """``Aᵀ g``: the fine spectrum's aliases are summed onto the coarse modes."""
+        """Return ``Aᵀ g``, summing the fine spectrum's aliases onto coarse modes."""
         (modes,) = self.modes.parts
         if self.refinement == 1:
             spectrum = modes.forward(modes.unflat(field)).mul_(self._root_transpose)
@@ -192,7 +192,7 @@ class TorusWhitening(GridWhitening):
     def prior_draw(
         self, generator: torch.Generator, count: int = 1
     ) -> tuple[Float[Tensor, "s f"], Float[Tensor, "s p"]]:
-        """Draws of the field on the fine torus, and the ε of its coarse points."""
+        """Draw fields on the fine torus; also return the ε of their coarse points."""
         shape = (count, self.fine_size)
         white = torch.randn(shape, generator=generator, dtype=self.dtype)
         field = self._fine_root.matvec(white.to(self.device))
@@ -205,7 +205,7 @@ class TorusWhitening(GridWhitening):
         """Return the same ε on another refinement."""
         if refinement == self.refinement:
             return self
-        # Kept: spectra take seconds on large grids, and every prediction needs them.
+        # Cached: spectra take seconds on large grids, and every prediction needs them.
         if refinement not in self._refined:
             self._refined[refinement] = TorusWhitening(
                 self.kernel,
@@ -219,7 +219,7 @@ class TorusWhitening(GridWhitening):
         return self._refined[refinement]
 
     def _folded(self, modes: Tensor) -> Tensor:
-        """Σ over aliases of a half spectrum, as a full complex coarse spectrum."""
+        """Sum the aliases of a half spectrum; return a full complex coarse spectrum."""
         r, coarse = self.refinement, self.torus.shape
         for axis, n in enumerate(coarse[:-1], start=-len(coarse)):
             modes = modes.unflatten(axis, (r, n)).sum(dim=axis - 1)
@@ -232,9 +232,9 @@ def _even_column(
     axes: list[Float[Tensor, " _"]],
     shape: tuple[int, ...],
 ) -> Float[Tensor, "*n"]:
-    """``k`` on the mesh of these lags; axes with the non-negative ones are mirrored.
+    """Return ``k`` on the mesh of these lags, mirroring axes of non-negative lags.
 
-    Kernels here are even along every axis: ``2^{-D}`` of the evaluations are enough.
+    Kernels here are even along every axis: ``2^{-D}`` of the evaluations suffice.
     """
     column = torch.empty(shape, dtype=torch.float64, device=axes[0].device)
     planes = max(1, _LAGS // math.prod(len(axis) for axis in axes[1:]))

@@ -1,8 +1,8 @@
 r"""Gauss–Newton steps on ``½|ε − ξ|² + ½ rᵀ Σ⁻¹ r``, ``r = y − apply(ε)``.
 
-Several minima for one model are approached in lockstep: their vectors are the rows of a
-batch, and one pass over W, Σ⁻¹ and the preconditioner serves all of them. A batch dim
-``*b`` is empty for a single one.
+Searches for several minima of one model advance in lockstep: their vectors are the rows
+of a batch, and one pass over W, Σ⁻¹ and the preconditioner serves all of them. A single
+search has no batch dim ``*b``.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Precision(SymmetricOperator):
 class Step:
     """The end of a step, its tangent, and the decrease of J.
 
-    ``moved`` says whether some length decreased J, ``gain`` by how much.
+    ``moved`` is true if some length decreased J, ``gain`` is the decrease.
     ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``;
-    ``solution`` is the end of the full step.
+    ``solution`` is the full step.
     """
 
     eps: Float[Tensor, "*b p"]
@@ -114,7 +114,7 @@ class GaussNewton:
     stage: str = "mean"
 
     def select(self, members: Tensor) -> GaussNewton:
-        """Return those of some members of the batch, by numbers or a mask."""
+        """Return the searches of some members of the batch, by numbers or a mask."""
         centre = None if self.centre is None else self.centre[members]
         return replace(self, y=self.y[members], centre=centre)
 
@@ -148,12 +148,12 @@ class GaussNewton:
     def step(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
     ) -> Step:
-        """Solve ``Λ δ = −∂J/∂ε`` at ε, and take the longest halving of δ that suffices.
+        """Solve ``Λ δ = −∂J/∂ε`` at ε, and halve δ until J decreases enough.
 
-        It decreases J by a quarter of what the gradient predicts (Armijo 1966), up to
-        rounding: a linear model, with half of it, takes the full step. Members without
-        such a halving stay at ε. Only at the shortest step must the objective be
-        finite, since a density may overflow. Errors name ``where``.
+        J must decrease by a quarter of the gradient's prediction (Armijo 1966), up to
+        rounding: a linear model, for which it is half, takes the full step. Members
+        without a sufficient decrease stay at ε. The objective must be finite only at
+        the shortest step, since a density may overflow. Errors name ``where``.
 
         Raises
         ------

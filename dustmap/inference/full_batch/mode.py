@@ -14,12 +14,12 @@ from dustmap.inference.full_batch.state import Fit, Iterate, Mode
 from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
 
-# Tolerances of a solve relative to the gradient: of the first search, and of another
-# if the Newton decrement exceeds its limit, in units of the tolerance (rough solves
-# underestimate it by a factor of 2–3).
+# Tolerances of a solve relative to the gradient: in the first search, and in a second
+# one if the Newton decrement exceeds its limit, in units of the tolerance (rough solves
+# underestimate the decrement by a factor of 2–3).
 _FORCING, _FINER = 0.1, 0.03
 DECREMENT_LIMIT = 5.0
-# Of the time at its beginning that a search leaves to the samples.
+# Fraction of the time at its beginning that a search reserves for the samples.
 _FOR_SAMPLES = 0.5
 
 
@@ -33,8 +33,8 @@ def find_mode(
 ) -> Mode:
     """Make Gauss–Newton steps to the mode, from ``start`` or a restored iterate.
 
-    They end when the gradient or the gain is small, at their limit, or where another
-    one would leave too little time to the samples. Σ is updated between steps unless
+    They end when the gradient or the gain is small, at their limit, or if another step
+    would leave too little time for the samples. Σ is updated between steps unless
     ``fixed``. ``name`` appears in errors.
 
     Raises
@@ -110,9 +110,9 @@ def _merits_preconditioner(fit: Fit) -> bool:
     rank = fit.settings.preconditioner_rank
     if fit.model.linear:
         return rank > 0 and fit.preconditioner is None
-    # Tangents change with every step. A new one pays after a third of an iteration for
-    # each vector, whose products are made in blocks: first maps of 116,000 stars took
-    # 27 s with a third and 29 s with one.
+    # Tangents change with every step. A new preconditioner pays off after a third of an
+    # iteration per vector, as its products are made in blocks: first maps of 116,000
+    # stars took 27 s with a third and 29 s with one.
     return fit.iterations > rank / 3 > 0
 
 

@@ -34,9 +34,9 @@ from dustmap.inference.full_batch.settings import Pace
 from dustmap.inference.full_batch.state import Fit, Round, Samples
 from dustmap.models.base import ForwardModel
 
-# Tolerances of solves relative to the gradient in the final rounds: the total cost of a
-# sample is least between 0.1 and 0.5, and the expected decrease is 12% too small with
-# the first and 2% with the second (of 24 samples, against a tolerance of 0.01).
+# Tolerances of solves relative to the gradient in the two final rounds: the total cost
+# of a sample is least between 0.1 and 0.5; the expected decrease is 12% too small at
+# 0.3 and 2% at 0.1 (for 24 samples, compared with a tolerance of 0.01).
 _FORCINGS = (0.3, 0.1)
 # Samples of a rough round, and the factor on the tolerance of rough solves.
 _FEW, _ROUGH = 4, 2.0
@@ -96,13 +96,13 @@ def _rough(fit: Fit, at: Round) -> Round:
 def _final(fit: Fit, at: Round) -> Round:
     """Fit all samples by rough solves, then refine them by a step or more.
 
-    The last step's expected decrease decides whether a sample has converged. It left
-    236 nats to 24 samples of 54,000 stars on average, 299 at most.
+    The last step's expected decrease decides whether a sample has converged. The gain
+    that 24 samples of 54,000 stars left was 236 nats on average, 299 at most.
     """
     refined = at.number + 1 == len(_FORCINGS)
     factor = DECREMENT_LIMIT if refined else _ROUGH
     name = "refined samples" if refined else "samples"
-    # Fewer than settings allow if time ran out.
+    # There are fewer samples than in the settings if time ran out.
     count = len(fit.samples) if refined else fit.settings.samples
     _fit_all(fit, at, count, factor * fit.enough, name)
     if refined or not fit.settings.refine:
@@ -113,8 +113,8 @@ def _final(fit: Fit, at: Round) -> Round:
 def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    Where time runs out the rest is left out, or left unrefined and unconverged; the
-    first pair of batches is fitted in any case.
+    If time runs out, later samples are omitted, or kept as they are and marked as
+    unconverged; the first pair of batches is always fitted.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size
@@ -129,7 +129,7 @@ def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> No
         if refining:
             timely = pace.allows()
         else:
-            # A pair of batches, with all their refinement.
+            # Require time to fit a pair of batches and to refine all pairs.
             before = place // 2
             timely = bool(place % 2) or (
                 pace.allows(1 + _REFINING * (before + 1)) or not before
@@ -202,7 +202,7 @@ def fit_samples(
     save: Callable[[Samples], None] | None = None,
     teams: Group | None = None,
 ) -> Samples:
-    """Make ``steps`` at most, until they expect decreases below ``tolerance`` [nats].
+    """Step until expected decreases are below ``tolerance`` [nats], ``steps`` at most.
 
     A tolerance in nats does not depend on the size of the signal, as a relative
     residual would. The solver only limits the number of iterations. Each of the
@@ -238,7 +238,7 @@ def fit_samples(
         at = Samples(**columns, steps=at.steps + 1)
         if bool(at.converged.all()) or at.steps >= steps:
             return replace(at, converged=at.expected_decrease < tolerance, steps=0)
-        # Made anew where samples have left the batch, as it is after a restart.
+        # Recompute the tangent when samples have left the batch, as after a restart.
         tangent = None if bool(ended.any()) else tangent
         if save is not None:
             save(at)
@@ -249,8 +249,8 @@ def white_noise(
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " p"]]:
     """Draw η (float64) and ξ, noise of data and of ε, of one pair of samples.
 
-    They are reproducible by the pair's number. ``rows`` is the length of η, by default
-    that of the model's observations.
+    They depend on the seed and the pair's number only. ``rows`` is the length of η, by
+    default the number of the model's observations.
     """
     generator = torch.Generator().manual_seed(seed + number)
     count = len(model.functionals) if rows is None else rows

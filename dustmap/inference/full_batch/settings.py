@@ -32,17 +32,17 @@ class FullBatch:
         the mode of 0.045 posterior standard deviations in each direction that an
         observation constrains.
     block
-        Samples that are solved together: bounds the memory.
+        Samples that are solved together; it bounds the memory.
     sample_rtol
         Relative residual of a converged sample; that of ``solver`` if ``None``.
         Samples need less accuracy than the mean, since they scatter. For a non-linear
         model, ``newton_tolerance`` applies instead.
     refine
-        Refine samples of a non-linear model, or its mode where there are none, by
-        accurate solves. A map that residuals are only learnt from does not merit them.
+        Refine samples of a non-linear model, or its mode if there are none, by accurate
+        solves. A map that only serves to learn residuals does not need them.
     probes
-        Solves at the mode of a non-linear model that estimate how well observations
-        determine each latent number; 0 for none.
+        Number of random vectors at the mode of a non-linear model that estimate how
+        well observations constrain each latent number; 0 for none.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
@@ -70,24 +70,24 @@ class FullBatch:
         return replace(self.solver, rtol=self.sample_rtol)
 
 
-# The seconds left to an inference, the same on all ranks; infinite without a limit.
+# Returns the seconds left to an inference, the same on all ranks; may be infinite.
 SecondsLeft = Callable[[], float]
 
 
 def unlimited() -> float:
-    """Return the time left where there is no limit."""
+    """Return infinity, the time left without a limit."""
     return math.inf
 
 
 class Pace:
-    """The parts of a stage: each takes about as long as the one before it.
+    """Clock of a stage whose parts each take about as long as the previous one.
 
     Parameters
     ----------
     left
-        The seconds left.
+        Returns the seconds left.
     reserve
-        The fraction of the time now left that later stages need.
+        Fraction of the time now left that is reserved for later stages.
     """
 
     def __init__(self, left: SecondsLeft, *, reserve: float = 0.0) -> None:
@@ -96,7 +96,7 @@ class Pace:
         self._reserve = 0.0 if math.isinf(self._last) else reserve * self._last
 
     def allows(self, parts: float = 1.0) -> bool:
-        """Return whether parts as long as that since the last call end in time."""
+        """Return whether parts as long as the time since the last call end in time."""
         now = self._left()
         if math.isinf(now):
             return True

@@ -47,7 +47,7 @@ class Iterate:
 class Mode:
     """The end of the Gauss–Newton steps: their number, status and last solve.
 
-    ``refined`` says whether its solves were the finer ones.
+    ``refined`` is true if its solves were the finer ones.
     """
 
     eps: Float[Tensor, " p"]
@@ -62,8 +62,8 @@ class Samples:
     """Samples of a non-linear model, and the status of their fits.
 
     ``expected_decrease`` is that of the objective in the last step [nats];
-    ``iterations`` are those of conjugate gradients in all steps of the last round.
-    ``converged`` says, of a batch between two of its ``steps``, which have ended.
+    ``iterations`` counts those of conjugate gradients in all steps of the last round.
+    Between two ``steps`` of a batch, ``converged`` marks the samples that have ended.
     """
 
     eps: Float[Tensor, "b p"]
@@ -74,7 +74,7 @@ class Samples:
 
     @classmethod
     def at(cls, eps: Float[Tensor, "b p"]) -> Samples:
-        """Begin before the first step."""
+        """Return samples before the first step."""
         zeros = torch.zeros(len(eps), dtype=torch.float64, device=eps.device)
         return cls(
             eps=eps,
@@ -121,8 +121,8 @@ class Round:
     """One round of sample fits, with Σ ``total``.
 
     The first rounds, of a few samples, are ``rough``. ``number`` counts from 0,
-    separately for rough and final rounds, and ``batches`` those fitted in it. No round
-    follows one that is ``finished``.
+    separately for rough and final rounds; ``batches`` counts the batches fitted in this
+    round. The last round is ``finished``.
     """
 
     total: Float[Tensor, " n"]
@@ -145,12 +145,12 @@ class Fit:
     """Model, noise, preconditioner, generator and progress of one inference.
 
     Its stages in order: ``search`` is the current iterate of the mode; ``seed`` that of
-    the samples' white noise, negative before they begin; ``blocks`` finished samples of
-    a linear model; ``round`` is that of a non-linear one, ``batch`` what it works on,
-    and ``samples`` are those fitted in it or in the round before, by number.
-    ``out_of_time`` says whether a stage ended before it was done, ``iterations`` counts
-    conjugate gradients with the present preconditioner. Checkpoints hold the
-    ``origin`` of that instead of its vectors.
+    the samples' white noise, negative before they begin; ``blocks`` are the finished
+    samples of a linear model; ``round`` and ``batch`` the current ones of a non-linear
+    model, whose ``samples`` were fitted in this round or the one before, by number.
+    ``out_of_time`` is true if a stage ended early. ``iterations`` counts those of
+    conjugate gradients with the current preconditioner, of which checkpoints hold the
+    ``origin`` instead of the vectors.
     """
 
     search: Iterate | None = None
@@ -259,7 +259,7 @@ class Fit:
         first = model.apply(eps[0])
         for one in eps:
             tangent = model.linearise(one)
-            # Relative to the first sample, against cancellation.
+            # Differences from the first sample avoid cancellation.
             beside = tangent.prediction - first
             total += torch.stack([beside, tangent.variance, beside**2])
         beside, variance, second = total / len(eps)
@@ -291,7 +291,7 @@ class Fit:
         eps: Float[Tensor, " p"],
         total: Float[Tensor, " n"],
     ) -> None:
-        """Make and keep a preconditioner of the precision at ε, if it is to have one.
+        """Make and keep a preconditioner of the precision at ε, if its rank is not 0.
 
         Its vectors are in the model's ``leading`` subspace.
         """
@@ -302,7 +302,7 @@ class Fit:
         if rank == 0:
             return
         origin = Origin(eps=eps, total=total, generator=self.generator.get_state())
-        # Free the memory of the old one first.
+        # Free the memory of the old preconditioner first.
         self.preconditioner = self.origin = None
         self.on_step("preconditioner", rank, math.nan)
         self.preconditioner = NystromPreconditioner.build(

@@ -12,10 +12,10 @@ r"""Learn the prior's scales from stars, without a grid.
       = \nabla \ln q(y_\mathrm{obs}; \hat\theta) ,
 
    the efficient method of moments (Gallant & Tauchen 1996, Econometric Theory 12, 657).
-   It is consistent whatever q is; q decides how much the estimate scatters.
+   It is consistent for any q; q affects the scatter of the estimate.
 
-Every simulation has the same white noise at all θ. Differences and then Broyden's
-method find the root.
+Every simulation has the same white noise at all θ. Broyden's method, starting from
+finite differences, finds the root.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 
 OnStep = Callable[[str, int, float], None]
 
-# Differences of logarithms, and the longest step in one of them. The differences are
-# one-sided: what they shift, simulations correct. Those of the simulations' mean score
-# are wider, over what white noise makes of it.
+# Finite differences of logarithms, and the longest step in one of them. Differences are
+# one-sided: simulations correct their bias. Those of the simulations' mean score are
+# wider, to exceed its fluctuations with the white noise.
 _DIFFERENCE, _SIMULATED_DIFFERENCE, _LONGEST = 0.02, 0.1, 0.7
 _CLIMB_STEPS, _MATCH_STEPS, _HALVINGS = 15, 12, 6
-# Steps in a row that come no closer to the root, after which the search ends.
+# Consecutive steps that come no closer to the root, after which the search ends.
 _FAILURES = 7
-# The part of the stars from whose maximum that of all is sought, and how many these are
-# at least: most steps then cost a part of the time.
+# The search starts from the maximum for one in _FIRST stars, if these are at least
+# _FEWEST_FIRST: most steps then take a fraction of the time.
 _FIRST, _FEWEST_FIRST = 4, 1000
 # Expected gain [nats] at which climbing ends: simulations correct for more.
 _STILL = 0.5
-# Standard deviations of a normal prior of the logarithms around the start, that of the
-# common noise the wider one. Thousands of stars outweigh it by far; few alone might
-# leave a coordinate anywhere.
+# Standard deviations of a normal prior of the logarithms around the start; that of the
+# common noise is wider. The prior constrains coordinates that few stars do not;
+# thousands of stars outweigh it by far.
 _SPREAD, _NOISE_SPREAD = 1.5, 4.0
-# The most by which the logarithm of a lengthscale falls. The shorter it is, the more
-# memory simulations need: at a hundredth of the start 16,000 stars of a simulated sky
-# took 14.6 GiB and six minutes. A search that ends there has not converged.
+# Limit on the decrease of the logarithm of a lengthscale. Simulations of shorter ones
+# need more memory: at a hundredth of the start 16,000 stars of a simulated sky took
+# 14.6 GiB and six minutes. A search that ends at the limit has not converged.
 _SHORTEST = math.log(10)
-# Distance from the root, in standard deviations, that moves no map.
+# Distance from the root, in standard deviations, that does not affect maps.
 _SETTLED = 0.2
 
 
@@ -65,8 +65,8 @@ _SETTLED = 0.2
 class LearntScales:
     """The scales, standard errors of their logarithms, and how the search ended.
 
-    ``approximate`` is the maximum of the likelihood, before simulations; ``at_edge``
-    says whether a lengthscale is the shortest that is tried.
+    ``approximate`` is the maximum of the likelihood, before simulations; ``at_edge`` is
+    true if a lengthscale ended at its lower limit.
     """
 
     scales: PriorScales
@@ -85,7 +85,7 @@ def learn_scales(
     generator: torch.Generator,
     on_step: OnStep = lambda *_: None,
 ) -> LearntScales:
-    """The scales whose simulations look like the data.
+    """Return the scales at which simulations have the score of the data.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def learn_scales(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Summit:
-    """The likelihood's maximum, densities around it, and the information there."""
+    """Maximum of the likelihood, with densities around it and the information there."""
 
     place: Float[Tensor, " p"]
     around: list[Conditionals]
@@ -106,7 +106,7 @@ class _Summit:
 
 
 class _Search:
-    """The steps of both parts."""
+    """Climb and match, with a common count of steps."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class _Search:
         self.white = torch.randn(shape, generator=generator, dtype=torch.float64)
 
     def climb(self, extinction: Float[Tensor, " n"]) -> _Summit:
-        """The maximum of the likelihood: that of some stars, and from there of all."""
+        """Find the maximum of the likelihood, first with some of many stars."""
         place = torch.zeros(len(self.coordinates.labels), dtype=torch.float64)
         some = len(extinction) // _FIRST
         if some >= _FEWEST_FIRST:
@@ -145,7 +145,7 @@ class _Search:
     def _climbed(
         self, likelihood: NeighbourLikelihood, extinction: Tensor, place: Tensor
     ) -> _Summit:
-        """The maximum of a likelihood, from a place."""
+        """Find the maximum of a likelihood, starting at a place."""
         value = self._value(likelihood, place, extinction)
         for _ in range(_CLIMB_STEPS):
             around = self._around(likelihood, place)
@@ -166,7 +166,7 @@ class _Search:
         return summit
 
     def match(self, extinction: Float[Tensor, " n"], summit: _Summit) -> LearntScales:
-        """Move until simulations have the observed score at the maximum."""
+        """Move until the mean score of simulations is the observed one."""
         around, information = summit.around, summit.information
         place, maximum = summit.place, self.coordinates.at(summit.place)
         observed = _scores(around, extinction).sum(dim=0)
@@ -187,7 +187,7 @@ class _Search:
             step, singular = torch.linalg.solve_ex(jacobian, gap)
             if converged or int(singular) or failures == _FAILURES:
                 break
-            # No coordinate moves further than trusted, at once or in all.
+            # Limit the step of every coordinate, and its total decrease.
             step = self._within(place + step.clamp(-longest, longest)) - place
             if not bool(step.any()):
                 break
@@ -217,7 +217,7 @@ class _Search:
         value: float,
         extinction: Tensor,
     ) -> tuple[Tensor, float]:
-        """A step so far halved that it gains; none if it never does."""
+        """Halve a step until it gains; stay if no step does."""
         for halving in range(_HALVINGS):
             tried = self._within(place + step / 2**halving)
             reached = self._value(likelihood, tried, extinction)
@@ -226,13 +226,13 @@ class _Search:
         return place, value
 
     def _within(self, place: Tensor) -> Float[Tensor, " p"]:
-        """Return the nearest place with lengthscales long enough."""
+        """Return the nearest place where no lengthscale is below its limit."""
         return place.clamp(min=self.lowest)
 
     def _value(
         self, likelihood: NeighbourLikelihood, place: Tensor, extinction: Tensor
     ) -> float:
-        """The logarithm of the likelihood, and of the prior."""
+        """Return the log likelihood plus the log prior."""
         density = self._at(likelihood, place).log_density(extinction).sum()
         return float(density - (self.precision * place) @ place / 2)
 
@@ -242,7 +242,7 @@ class _Search:
     def _around(
         self, likelihood: NeighbourLikelihood, place: Tensor
     ) -> list[Conditionals]:
-        """The densities at a place, and a difference above along every coordinate."""
+        """Return the densities at a place and one difference along each coordinate."""
         steps = _DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
         around = (self._at(likelihood, place + step) for step in steps)
         return [self._at(likelihood, place), *around]
@@ -250,7 +250,7 @@ class _Search:
     def _simulated_scores(
         self, around: list[Conditionals], place: Tensor
     ) -> Float[Tensor, "s p"]:
-        """The whole score of every simulation."""
+        """Return the total score of every simulation."""
         scales = self.coordinates.at(place)
         clean = self.fields.extinctions(
             self.likelihood.ends,
@@ -264,7 +264,7 @@ class _Search:
         return torch.stack([_scores(around, row).sum(dim=0) for row in rows])
 
     def _errors(self, jacobian: Tensor, simulated: Tensor) -> dict[str, float]:
-        """Standard errors: the simulations' scatter, and that of their mean."""
+        """Return standard errors, including that of the simulations' mean."""
         inverse = torch.linalg.inv_ex(jacobian).inverse
         covariance = inverse @ torch.cov(simulated.T).reshape(inverse.shape) @ inverse.T
         covariance = covariance * (1 + 1 / len(simulated))
@@ -280,18 +280,18 @@ class _Search:
 
 
 def _scores(around: list[Conditionals], extinction: Tensor) -> Float[Tensor, "m p"]:
-    """Derivatives of every star's log density by the coordinates."""
+    """Return derivatives of every star's log density by the coordinates."""
     here, *above = (density.log_density(extinction) for density in around)
     return (torch.stack(above, dim=1) - here[:, None]) / _DIFFERENCE
 
 
 def _squared(gap: Tensor, information: Tensor) -> float:
-    """The squared distance from a root in standard deviations."""
+    """Return the squared distance from a root in standard deviations."""
     return float(gap @ torch.linalg.solve(information, gap))
 
 
 def _trusted(information: Tensor, slope: Tensor) -> Float[Tensor, " p"]:
-    """Newton's step, damped until no coordinate moves further than trusted."""
+    """Return Newton's step, damped until no coordinate exceeds the longest step."""
     damping, unit = 0.0, torch.eye(len(slope), dtype=torch.float64)
     while True:
         step = torch.linalg.solve(information + damping * unit, slope)

@@ -1,4 +1,4 @@
-r"""A density of all extinctions: each star given its nearest earlier stars.
+r"""Likelihood of all extinctions, each star conditioned on its nearest earlier stars.
 
 With the line integrals' mean and covariance
 
@@ -7,14 +7,13 @@ With the line integrals' mean and covariance
    C_{nm} = g_n g_m V \iint e^{-r(s, t)/\ell}\, \mathrm ds\, \mathrm dt ,
 
 the conditional mean and variance of a star follow from its neighbours (Vecchia 1988,
-JRSS B 50, 297); the conditional density is a Student-T. Of a lognormal density
+JRSS B 50, 297); the conditional density is a Student-T. For a lognormal density
 :math:`g_n` is the root mean square of :math:`\mu` along the ray and V the relative
-variance of the density; of a Gaussian one :math:`g = 1`.
+variance of the density; for a Gaussian density :math:`g = 1`.
 
 This is an approximation: line integrals of a lognormal density are skewed, :math:`\mu`
-varies along rays, and the kernel is exponential whatever that of the field. It makes
-statistics of the data whose bias simulations take away
-(:mod:`dustmap.inference.scales.learning`).
+varies along rays, and the kernel is exponential for any kernel of the field.
+Simulations remove the bias (:mod:`dustmap.inference.scales.learning`).
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from dustmap.residual.neighbours import nearest_earlier
 
 # Neighbours of a star, and the stretch of angles against ln distance among them.
 _NEIGHBOURS, _STRETCH = 20, 5.0
-# Least number of stars to learn scales from. Of 40, 60 and 100 mock stars logarithms of
-# the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
+# Least number of stars to learn scales from. With 40, 60 and 100 mock stars, logarithms
+# of the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
 FEWEST = 40
-# Degrees of freedom of the density: stars far off count less than in a normal's.
+# Degrees of freedom of the density, which gives outliers less weight than a normal.
 _DEGREES = 5.0
-# Nodes of the mean's integral along a ray.
+# Quadrature nodes for the integral of the mean along a ray.
 _NODES = 24
 
 
@@ -54,13 +53,13 @@ class Conditionals:
     variance: Float[Tensor, " m"]
 
     def errors(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
-        """Extinction minus its prediction."""
+        """Return extinctions minus their predictions."""
         residual = extinction - self.mean
         predicted = (residual[self.neighbours] * self.weights).sum(dim=1)
         return residual[len(residual) - len(predicted) :] - predicted
 
     def log_density(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
-        """Of every star but the first few, which are neighbours only."""
+        """Return the log density of every star but the first few, mere neighbours."""
         spread = (_DEGREES - 2) * self.variance
         constant = math.lgamma((_DEGREES + 1) / 2) - math.lgamma(_DEGREES / 2)
         return (
@@ -76,15 +75,16 @@ class NeighbourLikelihood:
     Parameters
     ----------
     ends
-        Of the stars' rays from the observer [pc], in random order.
+        Ends of the stars' rays from the observer [pc], in random order.
     noise
         Variance of the extinctions [mag²].
     kernel
         Family of the field's covariance.
     positive
-        Whether the density is lognormal.
+        True if the density is lognormal.
     neighbours
-        Number of each star's neighbours: 20, or a third of few stars, if ``None``.
+        Number of each star's neighbours: 20, or a third of the stars if less, if
+        ``None``.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class NeighbourLikelihood:
         self.neighbours = nearest_earlier(rays.coordinates(_STRETCH), self._count)
 
     def __len__(self) -> int:
-        """Stars with a density: all but the first, which are neighbours only."""
+        """Return the number of stars with a density: all but the first few."""
         return len(self.neighbours)
 
     def of_first(self, count: int) -> NeighbourLikelihood:
-        """That of so many of the stars alone."""
+        """Return the likelihood of the first ``count`` stars."""
         return NeighbourLikelihood(
             self.ends[:count],
             self.noise[:count],
@@ -120,7 +120,7 @@ class NeighbourLikelihood:
         )
 
     def conditionals(self, scales: PriorScales) -> Conditionals:
-        """The densities at some scales. Cost: ``n k³/3`` and ``n k²/2`` covariances.
+        """Return the densities. Cost: ``n k³/3``, and ``n k²/2`` covariances.
 
         Raises
         ------
@@ -141,15 +141,15 @@ class NeighbourLikelihood:
             mean=mean,
             neighbours=self.neighbours,
             weights=found.weights,
-            # Rows' own variances are raised as those of their neighbours.
+            # Raise variances like those of the neighbours.
             variance=found.variance + JITTER * found.prior + noise[first:],
         )
 
     def _moments(self, variance: float) -> tuple[float, float]:
-        """Variance of the density, and its exponential's lengthscale over the field's.
+        """Return the density's variance, and the ratio of exponential's and field's ℓ.
 
-        The exponential has the density's correlation where that is a half: of a
-        lognormal density ``(e^{σ² φ} − 1)/(e^{σ²} − 1)``.
+        The exponential matches the density's correlation at one half; the correlation
+        of a lognormal density is ``(e^{σ² φ} − 1)/(e^{σ²} − 1)``.
         """
         half, moment = 0.5, variance
         if self.positive:
@@ -158,7 +158,7 @@ class NeighbourLikelihood:
         return moment, self._unit.decay(half) / math.log(2)
 
     def _rays(self, lengthscale: Tensor, square: Tensor) -> Rays:
-        """Rays in units of the lengthscales, along each axis its own."""
+        """Return rays in units of the lengthscale of each axis."""
         scaled = self.ends / lengthscale
         lengths = torch.linalg.vector_norm(scaled, dim=1)
         path = (self.distances * square).sqrt() if self.positive else self.distances

@@ -3,7 +3,7 @@ r"""Simulated extinctions of a catalogue's stars, for any scales of the prior.
 Fields of unit variance and lengthscale fill a periodic cube. Scaled to
 :math:`\rho = \bar\rho\, e^{\sigma f(x/\ell) - \sigma^2/2}` (or
 :math:`\bar\rho + \sigma f(x/\ell)`) the same white noise serves all scales, so that
-what is simulated varies smoothly with them.
+simulations vary smoothly with them.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from dustmap.linalg.sparse import Rows, SparseMatrix
 from dustmap.models.means import Mean
 from dustmap.whitening import TorusWhitening
 
-# Cells per axis, and to a lengthscale: the cube is 16 lengthscales wide.
+# Cells per axis, and per lengthscale: the cube is 16 lengthscales wide.
 _CELLS, _TO_A_LENGTHSCALE = 128, 8
-# Images of the kernel are left out below this part of its variance.
+# Images of the kernel below this fraction of its variance are omitted.
 _IMAGES = 1e-4
-# Of nodes along a ray, in lengthscales: neighbouring rays cross the same cells.
+# Step along a ray, in lengthscales; neighbouring rays cross the same cells.
 _STEP = 1 / 32
 # Fields whose densities are held at once.
 _TOGETHER = 8
 
 
 class PeriodicFields:
-    """Some fields of unit variance around an observer.
+    """Fields of unit variance around an observer.
 
-    A place takes the value of its cell: the covariance is the kernel interpolated
-    linearly between multiples of the cell, and its value at zero is exact, where
-    interpolated fields would be too smooth.
+    A place takes the value of its cell. The covariance is then the kernel interpolated
+    linearly between multiples of the cell, exact at zero; interpolated fields would be
+    too smooth.
 
     Parameters
     ----------
     kernel
-        Its family; lengthscale and variance are one here.
+        Family of the covariance; its lengthscale and variance are one here.
     count
-        Number of fields S. Memory: ``4 S 128³`` bytes, and as much for the densities of
-        eight fields at a time, twice.
+        Number of fields S. Memory: ``4 S 128³`` bytes, plus twice the densities of
+        eight fields.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PeriodicFields:
         white = (torch.randn(size, generator=generator) for _ in range(count))
         modes = whitening.modes
         self.fields = torch.stack([whitening.colour(modes.of(xi)) for xi in white])
-        # The observer's place in its cell.
+        # Place of the observer in its cell.
         self._phase = torch.rand(3, generator=generator, dtype=torch.float64)
         self._crossed: _Crossed | None = None
 
@@ -76,9 +76,10 @@ class PeriodicFields:
         *,
         positive: bool,
     ) -> Float[Tensor, "s n"]:
-        """Noise-free line integrals [mag] from the observer to places [pc].
+        """Return noise-free line integrals [mag] from the observer to places [pc].
 
-        ``mean`` is that of the density, ``std`` that of its logarithm if ``positive``.
+        ``mean`` is the density's mean; ``std`` is that of the density or, if
+        ``positive``, of its logarithm.
         """
         scaled = ends / lengthscale
         nodes, cells = self._along(scaled)
@@ -89,7 +90,7 @@ class PeriodicFields:
         sums = _sums(nodes, cells, factor)
         found = []
         for fields in self.fields.split(_TOGETHER):
-            # There are fewer cells than nodes of many rays.
+            # Exponentiate the cells, of which there are fewer than nodes of many rays.
             if positive:
                 found.append(sums.matvec((std * fields - std**2 / 2).exp()))
             else:
@@ -97,10 +98,7 @@ class PeriodicFields:
         return stretch * torch.cat(found)
 
     def _along(self, scaled: Float[Tensor, "n 3"]) -> tuple[Nodes, np.ndarray]:
-        """Nodes of the rays, and the cells that they lie in; the last ones are kept.
-
-        Other scales of the prior than lengths do not change them.
-        """
+        """Return the rays' nodes and their cells, cached while lengthscales stay."""
         known = self._crossed
         if known is None or not torch.equal(known.scaled, scaled):
             nodes = LineIntegrals(scaled, StepsOutwards(step=_STEP)).nodes()
@@ -109,7 +107,7 @@ class PeriodicFields:
         return known.nodes, known.cells
 
     def _cells(self, places: Float[Tensor, "m 3"]) -> Tensor:
-        """Indices of the cells at places in lengthscales."""
+        """Return indices of the cells at places in lengthscales."""
         x, y, z = torch.floor(_TO_A_LENGTHSCALE * places + self._phase).long().T
         x, y, z = (axis.remainder(_CELLS) for axis in (x, y, z))
         return (x * _CELLS + y) * _CELLS + z
@@ -124,7 +122,7 @@ class _Crossed(NamedTuple):
 
 
 def _sums(nodes: Nodes, cells: np.ndarray, factor: Float[Tensor, " p"]) -> SparseMatrix:
-    """Sums over the nodes of every ray of the cells that they lie in."""
+    """Return the matrix that sums the cells of each ray's nodes, with their weights."""
     ends = torch.searchsorted(nodes.rows, torch.arange(nodes.count + 1))
     rows = Rows(
         pointers=ends.numpy().astype(np.uint64),

@@ -21,16 +21,17 @@ LEARNABLE = ("lengthscale", "variance", AMPLITUDE, SCALE_HEIGHT, "common_noise")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorScales:
-    """The prior of a density.
+    """Prior of a density.
 
     Parameters
     ----------
     lengthscale
-        Of the field per axis [pc].
+        Lengthscale of the field per axis [pc].
     std
-        Of the field: the logarithm of a lognormal density, or the density [mag/pc].
+        Standard deviation of the logarithm of a lognormal density, else of the density
+        [mag/pc].
     mean
-        The mean density [mag/pc], of a lognormal one, too.
+        Mean density [mag/pc], for a lognormal density, too.
     common_noise
         Variance that is added to every star's [mag²].
     """
@@ -41,7 +42,7 @@ class PriorScales:
     common_noise: float = 0.0
 
     def values(self) -> dict[str, Tensor]:
-        """The positive parameters by name."""
+        """Return the positive parameters by name."""
         return {
             "lengthscale": self.lengthscale,
             "variance": torch.tensor(self.std**2, dtype=torch.float64),
@@ -57,11 +58,11 @@ class Coordinates:
     Parameters
     ----------
     start
-        Where all coordinates are zero.
+        Scales at which all coordinates are zero.
     names
-        Learnt parameters, of `LEARNABLE`.
+        Learnt parameters, from `LEARNABLE`.
     anisotropic
-        One coordinate for the lengthscale of each axis, or one for all.
+        Learn a lengthscale for each axis instead of a common factor.
 
     Raises
     ------
@@ -84,13 +85,13 @@ class Coordinates:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The parameter of every coordinate."""
+        """Name of the parameter of every coordinate."""
         axes = len(self.start.lengthscale) if self.anisotropic else 1
         counts = [axes if name == "lengthscale" else 1 for name in self.names]
         return tuple(n for n, count in zip(self.names, counts) for _ in range(count))
 
     def at(self, place: Float[Tensor, " p"]) -> PriorScales:
-        """The scales at some coordinates."""
+        """Return the scales at some coordinates."""
         labels = self.labels
         values = self.start.values()
         for name in self.names:

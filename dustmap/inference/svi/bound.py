@@ -1,4 +1,4 @@
-r"""Observations, the variational bound of them, and the model that predicts.
+r"""Observations, their variational bound, and the model that predicts.
 
 ``q(f_n) = N(L_n μ + k_nᵀ m, k_nᵀ S k_n + v_n)``,
 ``bound = Σ_n E_q[ln p(y_n | f_n)] − KL(q(ε) ‖ N(0, I))`` (HIP-GP, eq. 13–14, for any
@@ -31,8 +31,8 @@ from dustmap.whitening import Whitening
 class LatentMoments(NamedTuple):
     """Mean and variance of latent functionals, without an observation's noise.
 
-    In the functional's unit and its square. Where a functional is known almost exactly
-    rounding may leave its variance slightly below zero.
+    They are in the functional's unit and its square. If a functional is known almost
+    exactly, rounding may leave its variance slightly below zero.
     """
 
     mean: Float[Tensor, " n"]
@@ -104,7 +104,7 @@ class Observations:
         likelihood = self.likelihood
         if not isinstance(likelihood, NormalNoise):
             raise ValueError(
-                f"a closed form needs normal noise, got {type(likelihood).__name__}: "
+                f"expected normal noise, got {type(likelihood).__name__}: "
                 "take solve_mean=False"
             )
         if self.subgrid_noise:
@@ -112,7 +112,7 @@ class Observations:
         return likelihood.noise.expand(len(self))
 
     def select(self, index: Int[Tensor, " b"]) -> Observations:
-        """Some of the observations."""
+        """Return some of the observations."""
         return replace(
             self,
             values=self.values[index],
@@ -130,7 +130,7 @@ class Observations:
         return self.likelihood.widened(conditional), torch.zeros_like(conditional)
 
     def expected(self, rows: FeatureRows, q: NaturalGaussian) -> Float[Tensor, " n"]:
-        """``E_q[ln p(y_n | f_n)]``, differentiable in the rows."""
+        """Return ``E_q[ln p(y_n | f_n)]``, differentiable in the rows."""
         likelihood, variance = self.split(rows.variance)
         mean = self.offset + rows.features @ q.mean
         variance = variance + q.quadratic(rows.features)
@@ -176,7 +176,7 @@ class Observations:
 def expected_terms(
     model: RowwiseGaussian, data: Observations, q: NaturalGaussian
 ) -> Float[Tensor, " n"]:
-    """``E_q[ln p(y_n | f_n)]`` of all observations. Cost: every row once."""
+    """Return ``E_q[ln p(y_n | f_n)]`` of all observations. Cost: every row once."""
     parts = [
         data.select(index).expected(model.rows(index), q) for index in model.batches()
     ]
@@ -184,15 +184,15 @@ def expected_terms(
 
 
 def elbo(model: RowwiseGaussian, data: Observations, q: NaturalGaussian) -> float:
-    """The bound on all data [nats]."""
+    """Return the bound on all data [nats]."""
     return float(expected_terms(model, data, q).sum()) - q.divergence()
 
 
 @torch.no_grad()
 def predict(model: RowwiseGaussian, q: NaturalGaussian) -> LatentMoments:
-    """``L_n μ + k_nᵀ m`` and ``k_nᵀ S k_n + v_n`` of a model's functionals.
+    """Return ``L_n μ + k_nᵀ m`` and ``k_nᵀ S k_n + v_n`` of a model's functionals.
 
-    The variance is that of the noise-free ``L_n ρ``, with what the grid cannot resolve.
+    The variance is that of the noise-free ``L_n ρ``, unresolved part included.
     Cost: one solve and one ``kᵀ S k`` each. Variances below zero by rounding are
     counted in ``model.report``.
     """

@@ -80,12 +80,12 @@ class SvgpResult:
         Minibatch estimates of the bound, every ``record_every`` steps, and final values
         of the hyperparameters that were learnt, by name.
     rows
-        How the solves behind features ended.
+        Status of the solves for features.
     steps, bounded_steps
-        What the safeguards of the natural steps did, and how many steps of a
-        lengthscale its range cut short.
+        Actions of the safeguards of natural steps, and number of steps of a lengthscale
+        that its range cut short.
     solves
-        How iterative solves with the precision of q ended; none without a solver.
+        Status of iterative solves with the precision of q; none without a solver.
     mean_solution
         Status of the final solve for m, if one was made.
     rise
@@ -111,7 +111,7 @@ class SvgpResult:
 
     @property
     def message(self) -> str:
-        """A few lines for people."""
+        """Summary in a few lines."""
         lines = [f"bound {self.bound:.6g} after {self.count} steps"]
         if self.rise is not None:
             lines.append(str(self.rise))
@@ -155,16 +155,15 @@ def fit_svgp(
     Raises
     ------
     ValueError
-        If shapes disagree, q would not fit into memory, or what is to be learnt does
-        not exist.
+        If shapes disagree, q would not fit into memory, or a name to learn is unknown.
     FloatingPointError
         If a row, the bound, q or a hyperparameter ceases to be finite.
     """
     settings = SvgpSettings() if settings is None else settings
     if values.shape != (len(functionals),) or not len(functionals):
         raise ValueError(
-            f"{len(functionals)} functionals need as many values, at least one, got "
-            f"{tuple(values.shape)}"
+            f"expected one value for each of {len(functionals)} functionals, at least "
+            f"one, got shape {tuple(values.shape)}"
         )
     forward = RowwiseGaussian(
         whitening,
@@ -204,12 +203,12 @@ def fit_svi(
     settings, generator, on_step
         As in :func:`fit_svgp`; with ``solves = "cholesky"``.
     on_progress
-        Called with ``rows`` and the number of rows solved while they are kept, and with
+        Called with ``rows`` and the number of kept rows solved so far, and with
         ``mean`` and the iteration of its solve.
     checkpointer
-        Takes the state after every step, and gives one to go on from, with the same
-        numbers, bit by bit (on the CPU, one process, as many threads). Rows that are
-        kept are solved anew.
+        Saves the state after every step, and restores one to resume from with
+        bit-identical results (on the CPU, one process, the same number of threads).
+        Kept rows are solved anew.
 
     Raises
     ------
@@ -328,7 +327,7 @@ def solve_mean(
     start: Float[Tensor, " p"] | None = None,
     on_step: Callable[[int, float], None] | None = None,
 ) -> Solution:
-    """``(I + Φᵀ Σ⁻¹ Φ) m = Φᵀ Σ⁻¹ r`` by CG: S5, the optimal m of every family.
+    """Solve ``(I + Φᵀ Σ⁻¹ Φ) m = Φᵀ Σ⁻¹ r`` by CG: S5, the optimal m of every family.
 
     Cost: two products with kept rows for each iteration, else two solves with K (only
     the variances that sub-grid noise adds need every row).

@@ -9,9 +9,9 @@ Salimbeni, Eleftheriadis & Hensman 2018; HIP-GP, S7–S12) is
 ``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂``, ``Λ̂ = I + Σ_n w_n k_n k_nᵀ``, ``w_n = −2 β_n``,
 ``m ← m + l S (b̂ − Λ̂ m)`` with the new S, ``b̂ = Σ_n (α_n + w_n k_nᵀm) k_n``,
 
-where a family keeps of Λ̂ what it can hold. With normal noise ``w_n = N/(|B| σ_n²)`` and
-``b̂ = Σ_n w_n r_n k_n`` whatever q is, and one step of l = 1 with all data is the
-optimum of the full-rank family.
+where a family keeps its own blocks of Λ̂. With normal noise ``w_n = N/(|B| σ_n²)`` and
+``b̂ = Σ_n w_n r_n k_n`` for any q, and one step of l = 1 with all data is the optimum of
+the full-rank family.
 
 Three safeguards, all counted. A likelihood that is not log-concave may have β > 0,
 which would take precision away: such rows add none (w ← 0). Where S is not full, the
@@ -46,7 +46,7 @@ from dustmap.models.rowwise import RowReport, RowwiseGaussian
 _HALVINGS = 10
 # Limit on the iterations of solves with the precision.
 _SOLVER_STEPS = 500
-# Rounding alone must not count as a cut.
+# Relative rounding error that does not count as a cut.
 _ROUNDING = 1e-9
 
 
@@ -62,10 +62,9 @@ class Batch:
         ``w_n``, not negative, and ``t_n = α_n + w_n k_nᵀm``, both times ``N/|B|``; with
         normal noise ``1/σ_n²`` and ``w_n r_n``.
     clipped
-        Number of rows that were left without curvature.
+        Number of rows whose curvature was set to zero.
     objective
-        ``m ↦ (N/|B|) Σ_n E_n`` at the variances before the step, where it is not
-        quadratic.
+        ``m ↦ (N/|B|) Σ_n E_n`` at the variances before the step, unless quadratic.
     """
 
     features: Float[Tensor, "b p"]
@@ -77,10 +76,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What the safeguards of natural steps did, summed over steps.
+    """Counts of the safeguards' actions, summed over natural steps.
 
     ``clipped`` counts rows with β > 0, ``limited`` steps of m cut to the stable length,
-    ``halved`` those that were halved, ``refused`` those of them that left m as it was.
+    ``halved`` halved steps, ``refused`` halved steps that left m unchanged.
     """
 
     steps: int = 0
@@ -196,7 +195,7 @@ class NaturalGaussian:
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """Draw ε ``count`` times."""
-        # Drawn on the CPU: the same on every device.
+        # Drawn on the CPU, to be the same on every device.
         shape, kind = (count, len(self.mean)), self.mean.dtype
         white = torch.randn(shape, generator=generator, dtype=kind)
         parts = self.gather(white.to(self.mean.device)).mT
@@ -210,7 +209,7 @@ class NaturalGaussian:
         return moved
 
     def frozen(self) -> Self:
-        """Return the distribution to predict with, which further steps leave alone."""
+        """Return a copy to predict with, which further steps do not change."""
         if self.solver is None:
             return self
         return replace(self, precision=self.precision.clone(), solver=None)
@@ -221,7 +220,7 @@ class NaturalGaussian:
         return _identity(parts) + (parts * batch.weight[:, None]).mT @ parts
 
     def covariance_step(self, batch: Batch, rate: float) -> Self:
-        """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12); positive definite for l ≤ 1."""
+        """Set ``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12), positive definite for l ≤ 1."""
         if self.solver is None:
             fresh = self.data_precision(batch)
             return replace(self, precision=(1 - rate) * self.precision + rate * fresh)
@@ -233,7 +232,7 @@ class NaturalGaussian:
         return replace(self)
 
     def direction(self, batch: Batch) -> Float[Tensor, " p"]:
-        """Return ``S (b̂ − Λ̂ m)`` with the S at hand."""
+        """Return ``S (b̂ − Λ̂ m)`` with the current S."""
         misfit = batch.target - batch.weight * (batch.features @ self.mean)
         gradient = misfit @ batch.features - self.mean
         return self.covariance_times(gradient[None])[0]
@@ -250,7 +249,7 @@ class NaturalGaussian:
         return float(torch.linalg.eigvalsh((gram + gram.mT) / 2)[-1])
 
     def safe_step(self, batch: Batch, rate: float) -> tuple[Self, StepReport]:
-        """Make one step of both moments, and return what the safeguards did.
+        """Make one step of both moments; also return counts of the safeguards' actions.
 
         The family before the step may share memory with the one after it.
 
@@ -356,5 +355,5 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
 
 
 def _identity(like: Float[Tensor, "*k n"]) -> Float[Tensor, "n n"]:
-    """As wide as these, and on their device."""
+    """Return the identity as wide as these rows, on their device."""
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)

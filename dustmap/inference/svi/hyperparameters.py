@@ -18,15 +18,15 @@ MEAN, KERNEL, LIKELIHOOD = "mean", "kernel.", "likelihood."
 
 
 class Hyperparameters:
-    """A vector that an optimiser moves, and the prior and likelihood it stands for.
+    """A vector for an optimiser, and the prior and likelihood that it describes.
 
     Positive parameters move in the logarithm, the mean in units of the prior's std.
-    q(ε) is held fixed in whitened coordinates meanwhile, and so is an embedding, chosen
-    once for the longest lengthscale allowed. The vector is on the device of the
-    whitening: its gradient is summed there.
+    Meanwhile q(ε) is fixed in whitened coordinates, and so is an embedding, chosen once
+    for the longest lengthscale allowed. The vector is on the device of the whitening,
+    where its gradient is summed.
 
     ``whitening``, ``likelihood`` and ``mean`` (``None`` if it cannot be learnt) are the
-    start; the settings name what is learnt.
+    start; the settings name the parameters to learn.
 
     Raises
     ------
@@ -131,12 +131,12 @@ def _own(
 
 
 def widened(start: ToeplitzWhitening, lengthscale_range: float) -> ToeplitzWhitening:
-    """Embed for lengthscales longer by this factor; the kernel stays.
+    """Embed for lengthscales longer by this factor, with the same kernel.
 
     Raises
     ------
     ValueError
-        If no embedding within the whitening's limits does.
+        If the whitening's limits allow no such embedding.
     """
     kernel = start.kernel
     longest = {

@@ -25,20 +25,21 @@ class SvgpSettings:
     Parameters
     ----------
     family
-        Of q(ε). ``full`` holds P × P numbers.
+        Family of q(ε). ``full`` holds P × P numbers.
     solves
-        With the precision of a full q: ``cholesky`` is ``O(P³)`` a step, ``iterative``
-        ``O(J P²)`` for J iterations to a relative residual of ``solver_rtol``.
+        Solver for the precision of a full q: ``cholesky`` takes ``O(P³)`` a step,
+        ``iterative`` ``O(J P²)`` for J iterations to a relative residual of
+        ``solver_rtol``.
     block
         Points per axis of one block of ``family = "block"`` (HIP-GP: 2).
     batch_size
         Observations per step.
     epochs, steps
-        Passes through the data; ``steps``, if given, counts.
+        Passes through the data, or number of steps, which has precedence.
     natural_rate
         l of the natural gradient, in (0, 1]; ``None`` averages: see :meth:`length`.
     rate
-        Adam's, of logarithms, and of the mean in units of the prior's std.
+        Adam's rate, for logarithms and for the mean in units of the prior's std.
     decay_at
         At these fractions of all steps the rates fall to a tenth. (Published: 0.05,
         0.25, 0.5 and 0.75 with rates of 0.01; Pleiss et al. 2020, section 5.1.)
@@ -63,7 +64,7 @@ class SvgpSettings:
         ``v_n ≥ −tolerance · k_nn`` counts as rounding (of the solves, too); it is
         counted and zero. Anything lower is an error.
     row_memory, covariance_memory
-        Most bytes of rows that are kept where they do not change, and of q.
+        Limits on the memory of kept rows, if they do not change, and of q [bytes].
 
     Raises
     ------
@@ -100,7 +101,7 @@ class SvgpSettings:
         for name, choice in (("family", Family), ("solves", Solves)):
             if getattr(self, name) not in get_args(choice):
                 raise ValueError(
-                    f"{name} is one of {', '.join(get_args(choice))}, got "
+                    f"{name} must be one of {', '.join(get_args(choice))}, got "
                     f"{getattr(self, name)!r}"
                 )
         if self.natural_rate is not None and not 0 < self.natural_rate <= 1:
@@ -113,7 +114,7 @@ class SvgpSettings:
         for fraction in (*self.decay_at, self.rest or 0.0):
             if not 0 <= fraction < 1:
                 raise ValueError(
-                    f"fractions of the steps lie between 0 and 1, got {fraction}"
+                    f"fractions of the steps must lie between 0 and 1, got {fraction}"
                 )
 
     def learns(self, what: str) -> bool:
@@ -142,13 +143,13 @@ class SvgpSettings:
         """Return the natural gradient's l for ``batch`` rows of ``count`` at a step.
 
         Without a stated rate it is ``|B| / Σ|B|``: ``S⁻¹`` becomes the plain average of
-        all minibatches' Λ̂, which after every whole epoch is Λ itself. While
-        hyperparameters move it forgets what is older than an epoch.
+        all minibatches' Λ̂, which after every whole epoch is Λ itself. If there are
+        parameters to learn, ``Σ|B|`` is at most N: the average decays over an epoch.
         """
         if self.natural_rate is not None:
             return self.natural_rate * self.decayed(step / self.total_steps(count))
         epoch, within = divmod(step, self.batches(count))
-        # As torch.tensor_split cuts an epoch: the first batches have one row more.
+        # torch.tensor_split gives the first batches of an epoch one row more.
         size, longer = divmod(count, self.batches(count))
         seen = epoch * count + within * size + min(within, longer) + batch
         return batch / (min(seen, count) if self.learn else seen)

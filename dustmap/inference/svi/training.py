@@ -64,15 +64,15 @@ class Trainer:
         self.bounds: list[float] = []
         self.report = StepReport()
         self._generator = generator
-        # Before the order of the current epoch was drawn.
+        # State of the generator before it drew the order of the current epoch.
         self._before = generator.get_state()
-        # Of rows; those that are kept are solved, and counted, on restoring.
+        # Report on rows; kept rows are solved and counted again on restoring.
         self._rows = forward.report
         ones = ConstantMean(value=1.0).observed(forward.functionals)
         self._ones = ones.to(forward.device)
         self._vector = self.hyperparameters.vector
         self._optimiser = torch.optim.Adam([self._vector])
-        # Its moments are there from the start, as a state has them.
+        # Adam's moments exist from the start, so that every state holds them.
         self._moments = {
             "step": torch.tensor(0.0, dtype=torch.float32),
             "exp_avg": torch.zeros_like(self._vector, requires_grad=False),
@@ -100,7 +100,7 @@ class Trainer:
                     return
 
     def step(self, index: Int[Tensor, " b"]) -> None:
-        """Estimate the bound of a minibatch, move q, then the rest by the q before."""
+        """Estimate a minibatch's bound; move q, and hyperparameters by the old q."""
         settings, count = self.settings, len(self.data)
         where = f"svi, step {self.steps}"
         learning = len(self._vector) > 0 and (
@@ -148,7 +148,7 @@ class Trainer:
             rows = self.forward.rows(index)
             return self._terms(index, rows, len(index), learning=learning)
 
-        # Rows of which autograd holds what it needs at once.
+        # Rows whose intermediate values autograd may hold at once.
         pairs = self.forward.nodes_per_row * self.forward.inducing_size
         few = max(1, min(self.forward.chunk, int(_PAIRS / pairs)))
 
@@ -176,7 +176,7 @@ class Trainer:
         with torch.set_grad_enabled(learning):
             data = self.observations(learning=learning).select(index)
             likelihood, variance = data.split(rows.variance)
-            # The expensive part of a step, which normal noise alone does not need.
+            # The expensive part of a step, which normal noise by itself does not need.
             if learning or self._recording or not likelihood.conjugate:
                 variance = variance + self.q.quadratic(rows.features)
             mean = data.offset + rows.features @ self.q.mean
@@ -203,7 +203,7 @@ class Trainer:
         return Svgp(forward=forward, q=self.q.frozen(), likelihood=likelihood)
 
     def state(self) -> State:
-        """Return all that a restored run needs, of a q by blocks."""
+        """Return the state of a run; q must consist of blocks."""
         return {
             "generator": self._before,
             "step": self.steps,
@@ -212,7 +212,7 @@ class Trainer:
             **flatten("rows", self._rows),
             **flatten("steps", self.report),
             **scoped("q", {"mean": self.q.mean, "precision": self.q.precision}),
-            # The optimiser changes all of these in place.
+            # The optimiser changes these tensors in place.
             "vector": self._vector.detach().clone(),
             **{f"adam.{key}": value.clone() for key, value in self._moments.items()},
         }

@@ -245,10 +245,10 @@ X = positions(6, 10)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"noise": 0.0}, "noise is a variance"),
-        ({"noise": float("nan")}, "noise is a variance"),
+        ({"noise": 0.0}, "noise variance must"),
+        ({"noise": float("nan")}, "noise variance must"),
         ({"mean": float("inf")}, "mean must be finite"),
-        ({"known_noise": -torch.ones(6)}, "known_noise holds variances"),
+        ({"known_noise": -torch.ones(6)}, "known_noise must be"),
         ({"known_noise": torch.ones(5)}, r"known_noise must have shape \(6,\)"),
         ({"observations": torch.ones(5)}, r"observations must have shape \(6,\)"),
         ({"observations": torch.full((6,), torch.nan)}, "6 of 6 are not"),

@@ -99,7 +99,7 @@ def test_hyperparameters_rest_at_the_start(generator):
 SETTINGS = [
     ({"batch_size": 0}, "batch_size must be at least 1"),
     ({"steps": 0}, "steps must be at least 1"),
-    ({"family": "diagonal"}, "family is one of"),
+    ({"family": "diagonal"}, "family must be one of"),
     ({"natural_rate": 1.5}, "natural_rate"),
     ({"rate": -1.0}, "rate must be positive"),
     ({"decay_at": (1.5,)}, "fractions"),
@@ -128,7 +128,7 @@ def refused(message: str, **keys) -> None:
 
 
 def test_data_that_do_not_fit_are_refused():
-    refused("8 functionals need as many values", values=torch.ones(3))
+    refused("one value for each of 8 functionals", values=torch.ones(3))
     refused("1-D do not fit inducing points in 2-D", points=torch.eye(2))
     refused(
         "1 of 8 observations are not finite",
