@@ -42,11 +42,11 @@ def learn_remainder(
     validation: int,
     generator: torch.Generator,
 ) -> ResidualField:
-    """Learn the covariance of what the grids of a map leave of a prior, about its mean.
+    """Learn the covariance of the prior's part below a map's grids, about its mean.
 
-    The map has not seen the last stars, ``validation`` in number: α and the noise are
-    learnt on them, and then they are neighbours like the fitted ones. The generator
-    puts them in a random order: catalogues are ordered on the sky.
+    The last ``validation`` stars were not fitted: α and the noise are learnt on them,
+    and then they become neighbours like the fitted ones. The generator shuffles them,
+    because catalogues are ordered on the sky.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def residual_about(
     validation: int,
     generator: torch.Generator,
 ) -> ResidualField:
-    """Return the residual of the same stars about samples, and calibrate it."""
+    """Return the residual of the same stars about samples, calibrated."""
     ends, found = torch.as_tensor(stars.positions()), []
     for part in ends.split(_ROWS):
         model = posterior.model.at(outward_rays(plan, part))
@@ -94,7 +94,7 @@ def _validation(stars: Stars, count: int, generator: torch.Generator) -> Tensor:
 
 
 def _mean(posterior: Posterior, model: ForwardModel) -> Tensor:
-    """Return the mean over samples, without any the values of the mode."""
+    """Return the mean over samples, or the mode without samples."""
     some = posterior.samples if len(posterior.samples) else posterior.mean[None]
     return torch.stack([model.apply(eps).double().cpu() for eps in some]).mean(dim=0)
 
@@ -108,7 +108,7 @@ def _cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
 
 
 def residual_in_words(field: ResidualField) -> str:
-    """The covariance that was chosen, in one line."""
+    """Describe the covariance in one line."""
     assert field.cube is not None
     assert field.remainder is not None
     cuts = ", ".join(f"{cut:.3g}" for cut in field.remainder.cuts)
@@ -125,14 +125,14 @@ def residual_in_words(field: ResidualField) -> str:
 
 
 def read_residual(folder: Path) -> ResidualField | None:
-    """The residual of a run folder; ``None`` if it has none."""
+    """Read the residual of a run folder; return ``None`` if it has none."""
     if not (folder / FILE).is_file():
         return None
     return residual_from((folder / FILE).read_bytes())
 
 
 def residual_bytes(field: ResidualField) -> bytes:
-    """A residual in the safetensors format, in single and in half precision."""
+    """Return a residual as safetensors, in single and in half precision."""
     rays, tensors = field.rays, {"residuals": field.residuals.to(torch.float16)}
     kept = {name: getattr(rays, name) for name in _OF_RAYS}
     kept |= {name: getattr(field, name) for name in _TENSORS}
@@ -153,12 +153,12 @@ def residual_bytes(field: ResidualField) -> bytes:
 
 
 def residual_from(data: bytes) -> ResidualField:
-    """The residual that these bytes hold.
+    """Return the residual from its bytes.
 
     Raises
     ------
     InputError
-        If they are of an earlier version.
+        If an earlier version wrote them.
     """
     tensors = {name: value.to(torch.float64) for name, value in load(data).items()}
     missing = {*_OF_RAYS, *_TENSORS, "cube", "grids", "remainder", "amplitudes"}
@@ -166,7 +166,7 @@ def residual_from(data: bytes) -> ResidualField:
     if missing:
         raise InputError(
             f"the residual of neighbouring stars lacks {', '.join(sorted(missing))}: "
-            "it is of an earlier version, fit again"
+            "an earlier version wrote it, fit again"
         )
     constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
     grids = tuple(
