@@ -1,4 +1,4 @@
-"""From a plan and data to a posterior: the two engines behind one function."""
+"""The two engines behind one function, from a plan and data to a posterior."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pipelines.model.observations import noise_of, sight_lines
 from pipelines.model.problem import Inference, Problem
 from pipelines.model.svi import run_svi
 
-# Of Gauss-Newton steps: densities that vary by factors took 16 to 23 to their mode.
+# Most Gauss-Newton steps: densities that vary by factors took 16 to 23 to their mode.
 _NEWTON_STEPS = 50
-# Expected decrease at which a lognormal fit is done [nats per star]: an error
-# of 0.14 posterior standard deviations in each direction that a star fixes.
+# Expected decrease at which a lognormal fit ends [nats per star]: an error of 0.14
+# posterior standard deviations in each direction constrained by a star.
 _NEWTON_TOLERANCE = 1e-2
-# Solves that estimate the spectrum of a map with independent noise.
+# Solves for the spectrum of a map with independent noise.
 _PROBES = 2
 
 
 def run_engine(problem: Problem) -> Inference:
-    """Return the posterior by the engine the plan names; all ranks have it."""
+    """Return the posterior from the plan's engine, on all ranks."""
     generator = problem.place["generator"]
     for group in (problem.group, problem.teams):
         group.require_alike("the random generator", generator.get_state())
@@ -86,7 +86,7 @@ def run_engine(problem: Problem) -> Inference:
 def _messages(
     model: ForwardModel, result: FullBatchResult, problem: Problem
 ) -> tuple[str, ...]:
-    """Say how the solves, the steps and the share ended."""
+    """Describe unconverged solves, steps and share."""
     config, messages = problem.config, [f"mean: {result.mean_solution.message}"]
     if not model.linear and not result.converged:
         messages.append(
@@ -103,22 +103,22 @@ def _messages(
     if result.out_of_time:
         messages.append(
             f"the time ran out, budget.minutes = {config.budget.minutes:g} (samples: "
-            f"{len(result.samples)} of {config.inference.samples}): raise it, or take "
+            f"{len(result.samples)} of {config.inference.samples}): raise it, or use "
             "a coarser grid or fewer samples"
         )
     if not result.share_settled:
         messages.append(
             f"the share {result.subgrid_share:.3g} of the unresolved variance did not "
-            "settle: intervals may be off"
+            "converge: intervals may be off"
         )
     return tuple(messages)
 
 
 def _facts(model: ForwardModel, result: FullBatchResult) -> dict[str, Any]:
-    """Describe the torus and what it leaves out, W, steps, weights, and the spectrum.
+    """Return facts about the torus, W, steps, weights, and the spectrum.
 
-    The spectrum is the power of ln density over the prior's, by octaves of wavelength
-    [pc].
+    The spectrum is the ratio of the power of ln density to the prior's, by octaves of
+    wavelength [pc].
     """
     assert isinstance(model, TorusGaussian | LogNormal)
     facts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The plan of a fit: every choice that defines its model."""
+"""The plan of a fit, which defines its model."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from pipelines.config.fitting import (
 
 # Distance to the Galactic centre (GRAVITY Collaboration 2019, A&A 625, L10) [pc].
 CENTRE_DISTANCE = 8178.0
-# Scale length of the dust disc where none is given (Li et al. 2018, ApJ 858, 75) [pc].
+# Default scale length of the dust disc (Li et al. 2018, ApJ 858, 75) [pc].
 SCALE_LENGTH = 3200.0
-# Least lengthscale over spacing with which the grid resolves the field; above the other
-# its covariance, which the published engine solves with, is nearly singular.
+# Smallest ratio of lengthscale to spacing at which the grid resolves the field, and the
+# largest before the published engine's covariance is nearly singular.
 RESOLVED, SOLVABLE = 1.5, 5.0
 # Draws of the variance below the grid.
 RESIDUAL_DRAWS = 16
@@ -38,9 +38,9 @@ RESIDUAL_DRAWS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingPlan:
-    """The published engine's own: circulant embedding, solves and ray nodes.
+    """Settings of the published engine: circulant embedding, solves and ray nodes.
 
-    The embedding's ``shape`` is known when it is made: it may grow.
+    The embedding's ``shape`` is set at its construction, as it may grow.
     """
 
     shape: tuple[int, ...] = ()
@@ -60,13 +60,12 @@ class Plan:
     ``tori`` hold the nested grids, the coarsest first; ``lengthscale`` [pc] per axis
     and ``std`` of the kernel ([mag/pc], or pure for the logarithm of a lognormal
     ``density``), ``common_noise`` [mag], ``ray_step`` in cells, ``weights_budget``
-    [bytes] beyond which W is recomputed in every product instead of kept, ``degrees``
-    of freedom of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the
-    shortest scale that a grid carries in its spacings (0 if it carries the whole
-    prior), ``amplitudes`` of octaves of scale (`OctaveMatern`; without any the prior is
-    a Matérn covariance), ``mean`` of the density (of a lognormal one the median)
-    [mag/pc], ``subgrid_share`` of the unresolved variance that is left to each star;
-    ``notes`` say in words what was chosen and why.
+    [bytes] beyond which W is recomputed in every product, ``degrees`` of freedom of the
+    Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the shortest scale on
+    a grid in its spacings (0 for the whole prior), ``amplitudes`` of octaves of scale
+    (`OctaveMatern`; without any the prior is a Matérn covariance), ``mean`` of the
+    density (median of a lognormal one) [mag/pc], ``subgrid_share`` of the unresolved
+    variance that is independent for each star; ``notes`` explain the choices.
     """
 
     tori: Tori
@@ -92,12 +91,12 @@ class Plan:
 
     @property
     def is_full_batch(self) -> bool:
-        """Whether the engine is full-batch, not svi."""
+        """True for the engine full-batch, not svi."""
         return self.engine == "full-batch"
 
     @property
     def is_lognormal(self) -> bool:
-        """Whether the density is the exponential of the field, and so positive."""
+        """True if the density is the exponential of the field, and so positive."""
         return self.density == "lognormal"
 
     @property
@@ -116,17 +115,17 @@ class Plan:
         return self.tori.grids
 
     def step_at(self, distance: float) -> float:
-        """Spacing [pc] of the finest grid that reaches so far in all directions."""
+        """Return the spacing [pc] of the finest grid that covers a distance."""
         within = [grid for grid in self.grids[1:] if grid.reach >= distance]
         return min((within or [self.grid])[-1].spacing)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, of which JSON makes lists and numbers."""
+        """Return plain values for JSON."""
         return {**asdict(self), "tori": [asdict(torus) for torus in self.tori]}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
-        """Read what `as_dict` gave, also from JSON; earlier versions' too."""
+        """Return a plan from the values of `as_dict`, also of earlier versions."""
         plain = dict(plain)
         if "tori" not in plain:
             first = {"grid": plain["grid"], "shape": plain["torus_shape"]}
@@ -152,7 +151,7 @@ class Plan:
         )
 
     def build_kernel(self) -> Radial:
-        """The prior covariance."""
+        """Build the prior covariance."""
         kernel = KERNELS[self.kernel](
             lengthscale=list(self.lengthscale), variance=self.std**2
         )
