@@ -194,7 +194,7 @@ def test_unfit_mappings_are_refused(mappings, match: str, catalogue, run) -> Non
     [
         ({"keep": ["colour"]}, "no column 'colour'"),
         ({"keep": ["distance"]}, "cannot keep a column as 'distance'"),
-        ({"preset": "gaia"}, "there are ananke, gaia-dr3-gspphot"),
+        ({"preset": "gaia"}, "choose one of ananke, gaia-dr3-gspphot"),
         *(({"max_bad": value}, "from 0 to 1") for value in (-0.1, 1.5, float("nan"))),
     ],
 )
