@@ -1,4 +1,4 @@
-"""Verbs that make and read catalogues, and fetch maps."""
+"""Verbs for catalogues and for fetching maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipelines.cli.reporting import (
 )
 
 _REGISTRY = "DUSTMAP_REGISTRY"
-_WORKERS = click.option("--workers", default=1, help="Threads that sort.")
+_WORKERS = click.option("--workers", default=1, help="Threads for sorting.")
 
 
 @click.command()
@@ -38,7 +38,7 @@ def simulate(
     overwrite: bool,
     **flags: int | None,
 ) -> None:
-    """Make a mock galaxy: dust, stars, realistic errors; the truth is kept.
+    """Make a mock galaxy: dust, stars with realistic errors, and the truth.
 
     `dustmap config --simulate` prints every key with its default.
     """
@@ -57,7 +57,7 @@ def simulate(
 
 
 class _NamingPresets(click.Command):
-    """A command whose help ends with the surveys that have a preset."""
+    """A command whose help ends with the list of presets."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from pipelines.catalog.presets import list_presets, load_preset
@@ -76,32 +76,32 @@ class _NamingPresets(click.Command):
     multiple=True,
     metavar="CANONICAL=COLUMN[:UNIT]",
     help="Source of a canonical column, e.g. distance=dist_pc:pc or "
-    "extinction=3.1*ebv:mag; a number stands for a constant. Repeatable.",
+    "extinction=3.1*ebv:mag; a number is a constant. Repeatable.",
 )
-@click.option("--save-preset", type=OUT, help="Save what was mapped, for --preset.")
-@click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
-@click.option("--keep", multiple=True, metavar="COLUMN", help="Carry a column along.")
+@click.option("--save-preset", type=OUT, help="Save the mapping, for --preset.")
+@click.option("--where", metavar="EXPR", help="Select rows, e.g. 'snr > 20'.")
+@click.option("--keep", multiple=True, metavar="COLUMN", help="Keep a further column.")
 @click.option("--max-bad", default=0.5, help="Largest share of faulty rows.")
 @click.option("--band", help="A_V, A_G, E(B-V), ...  [default: that of the first SRC]")
-@click.option("--declare-band", help="State the band where no preset nor SRC does.")
+@click.option("--declare-band", help="Band if neither a preset nor SRC states it.")
 @click.option(
     "--repeats",
     type=click.Choice(["keep", "first", "error"]),
     default="keep",
-    help="Of objects of one source_id in several SRC keep all, keep that of the first "
-    "SRC, or refuse them. Repeats within one SRC are faulty.",
+    help="For objects in several SRC by source_id: keep all, keep the first, or refuse "
+    "them. Repeats within one SRC are faulty.",
 )
 @click.option("--any-range", is_flag=True, help="Accept medians of unusual size.")
 @_WORKERS
 @click.option(
     "--merge",
     metavar="NSIDE,WIDTH",
-    help="As `dustmap merge` does; needs a folder.",
+    help="As `dustmap merge`; needs a folder.",
 )
 @OVERWRITE
 @reporting
 def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
-    """Read catalogues into the table that fit and predict take.
+    """Read catalogues into a table of stars for fit and predict.
 
     SRC: a CSV, ECSV, FITS, VOTable, parquet or HDF5 file, or a folder of such files.
 
@@ -122,7 +122,7 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     "merge",
     required=True,
     metavar="NSIDE,WIDTH",
-    help="HEALPix pixels and the width of bins of distance, e.g. 256,25pc.",
+    help="HEALPix pixels and the width of distance bins, e.g. 256,25pc.",
 )
 @_WORKERS
 @OVERWRITE
@@ -131,8 +131,8 @@ def merge(stars: Path, output: Path, **options: Any) -> None:
     """Merge the STARS of each pixel and distance bin into one pseudo-observation.
 
     For catalogues with many stars in each voxel of the map: choose cells smaller than
-    that. Column `members` has the number of stars; outliers stay by themselves. The
-    same as `dustmap ingest STARS --merge NSIDE,WIDTH`.
+    voxels. Column `members` has the number of stars; outliers remain separate. The same
+    as `dustmap ingest STARS --merge NSIDE,WIDTH`.
     """
     # Distances and extinctions were checked when STARS was made.
     _ingested([stars], output, "merge", options | {"any_range": True})
@@ -157,28 +157,28 @@ def _ingested(
 @click.option(
     "--registry",
     envvar=_REGISTRY,
-    help=f"File or URL that lists maps.  [default: ${_REGISTRY}]",
+    help=f"File or URL with a list of maps.  [default: ${_REGISTRY}]",
 )
-@click.option("-o", "--output", type=OUT, help="Where to.  [default: the map's name]")
+@click.option("-o", "--output", type=OUT, help="Path.  [default: the map's name]")
 @OVERWRITE
 @reporting
 def fetch(
     name: str | None, registry: str | None, output: Path | None, overwrite: bool
 ) -> None:
-    """Download the published map NAME and verify it; without NAME list those there are.
+    """Download the published map NAME and verify it; without NAME list all maps.
 
     \b
     dustmap fetch --registry maps.toml
     dustmap fetch near --registry https://example.org/maps.toml -o near.zarr
 
-    An interrupted download goes on with the same command.
+    The same command continues an interrupted download.
     """
     from pipelines.storage.fetching import fetch as run
     from pipelines.storage.fetching import read_registry
 
     if not registry:
         raise InputError(
-            f"no registry of maps is given: --registry FILE, or ${_REGISTRY}"
+            f"no registry of maps is given: use --registry FILE, or ${_REGISTRY}"
         )
     maps = read_registry(registry)
     if name is None:
@@ -186,7 +186,9 @@ def fetch(
             click.echo(f"{known.name}: {known.description or known.file}")
         return
     if name not in maps:
-        raise InputError(f"{registry} has no map {name!r}; it has {', '.join(maps)}")
+        raise InputError(
+            f"{registry} has no map {name!r}: choose one of {', '.join(maps)}"
+        )
     chosen = maps[name]
     made = run(chosen, output or Path(chosen.product), overwrite=overwrite)
     click.echo(str(made))
