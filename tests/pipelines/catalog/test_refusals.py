@@ -78,7 +78,7 @@ def test_an_unparsable_unit_in_the_file_is_refused_unless_it_is_stated(
 def test_a_contradictory_unit_is_refused(tmp_path: Path, catalogue, run) -> None:
     unit_table(catalogue, "pc").write(tmp_path / "a.fits")
     contradiction = ["distance=distance:kpc"]
-    refuse(run, tmp_path / "a.fits", "says 'pc' but 'kpc'", mappings=contradiction)
+    refuse(run, tmp_path / "a.fits", "has 'pc' but 'kpc'", mappings=contradiction)
     _, report = run(tmp_path / "a.fits", mappings=["distance=distance:parsec"])
     assert report.rows_kept == 20
 
