@@ -118,7 +118,8 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
     if not np.allclose([ours.lower, ours.upper], [theirs.lower, theirs.upper]):
         raise InputError(
             f"{path} spans {ours.lower} to {ours.upper} pc, the samples "
-            f"{theirs.lower} to {theirs.upper} pc: give the run of this map"
+            f"{theirs.lower} to {theirs.upper} pc, so they belong to another map: give "
+            "its own run"
         )
     return replace(answers, draws=draws)
 
@@ -181,7 +182,7 @@ def open_other(
         cube = _READERS[form](path)
         return of_cube(path, cube, blank=True).converted(None, scale)
     elif not hasattr(source, "query"):
-        raise InputError(f"{name} is not a map: it has no .query")
+        raise InputError(f"{name} is no map: expected an object with .query")
     if integrated is None:
         raise InputError(
             f"choose the quantity that {name}.query returns: extinction "

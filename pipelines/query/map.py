@@ -366,8 +366,8 @@ class DustMap:
             return places, places
         if not integrated:
             raise InputError(
-                "the density needs finite distances; use integrated=True, total=True "
-                "for the extinction through the whole map"
+                "the density is undefined at infinite distance; use integrated=True, "
+                "total=True for the extinction through the whole map"
             )
         reach = self.answers.reach(places)
         return places, places.at(np.where(far, reach, places.distance))
