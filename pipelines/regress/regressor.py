@@ -152,7 +152,7 @@ class Regressor:
                 f"the target has shape {values.shape}, expected ({len(x)},)"
             )
         if len(x) < _FEWEST:
-            raise InputError(f"expected at least {_FEWEST} rows to fit, got {len(x)}")
+            raise InputError(f"{len(x)} rows to fit, at least {_FEWEST} are needed")
         if np.ptp(values) == 0:
             raise InputError(f"the target is {values[0]:g} in every row to fit")
         if self.method == "exact" and len(x) > MOST_EXACT:
