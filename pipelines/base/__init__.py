@@ -1,1 +1,1 @@
-"""The ground of every room: errors, progress, time, calibration, geometry."""
+"""Common tools: errors, progress, time, calibration, geometry."""

@@ -1,4 +1,4 @@
-"""Memory that the C library keeps between two arrays of the same size."""
+"""The reuse of freed memory by the C library."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import platform
 
 # Parameters of glibc's ``mallopt``, from its <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-# Larger arrays [bytes] are few, and go back to the system.
+# Larger arrays [bytes] are few, and are returned to the system.
 _KEPT = 2**30
 
 
 def keep_freed_memory() -> None:
-    """Have freed arrays of up to 1 GiB reused instead of given back to the system.
+    """Let the C library reuse freed arrays of up to 1 GiB.
 
-    glibc gives arrays of more than 32 MiB back, and every new one costs the clearing of
-    its pages: transforms of eight fields of 128³ points took two to six times as long.
-    Other C libraries are left as they are.
+    glibc returns arrays of more than 32 MiB to the system, and must clear the pages of
+    every new one: transforms of eight fields of 128³ points took two to six times as
+    long. Other C libraries remain unchanged.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -27,6 +27,6 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Give what is free back to the system, between two stages of a job."""
+    """Return free memory to the system, between two stages of a job."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,8 +1,8 @@
 """Calibration of stated uncertainties: z-scores, coverage, and both by bins.
 
-A star is observed with a Gaussian error [mag]; the map predicts its noise-free
-extinction [mag] by mean and standard deviation, or by quantiles. Callers leave out
-stars without a prediction (NaN).
+Observations have Gaussian errors [mag]; the map predicts noise-free extinctions [mag]
+by mean and standard deviation, or by quantiles. Callers must drop stars without a
+prediction (NaN).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEVELS = (0.50, 0.68, 0.90, 0.95)
 # Nodes and reach, in standard deviations, of the quadrature over a log-normal.
 _NODES, _REACH = 401, 8.0
 _ROWS = 4096
-# From the median absolute deviation of a normal distribution to its standard deviation.
+# Ratio of standard deviation to median absolute deviation of a normal distribution.
 _TO_STD = 1.4826
 
 Column = Float[np.ndarray, " n"]
@@ -30,10 +30,10 @@ Column = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """The fraction of stars that central intervals of one level hold.
+    """The fraction of stars inside central intervals of one level.
 
     ``error``, ``sqrt(level (1 - level) / n)``, is the binomial standard deviation of
-    ``held`` at the stated level: a lower limit, since stars behind one cloud are not
+    ``held`` at the stated level: a lower limit, as stars behind one cloud are not
     independent.
     """
 
@@ -63,7 +63,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Stars with ``low <= value < high``; the last of several bins holds its end."""
+    """Stars with ``low <= value < high``; the last of several bins includes its end."""
 
     low: float
     high: float
@@ -71,7 +71,7 @@ class Bin:
 
 
 def z_scores(observed: Column, error: Column, mean: Column, std: Column) -> Column:
-    """Return ``(observed - mean) / sqrt(std² + error²)``: of a normal prediction.
+    """Return ``(observed - mean) / sqrt(std² + error²)`` for a normal prediction.
 
     Raises
     ------
@@ -90,14 +90,14 @@ def z_scores(observed: Column, error: Column, mean: Column, std: Column) -> Colu
 def z_scores_lognormal(
     observed: Column, error: Column, quantiles: Mapping[str, Column]
 ) -> Column:
-    """Return ``Φ⁻¹(u)``, u the predicted probability of less than the observation.
+    """Return ``Φ⁻¹(u)``, with u the predicted probability below the observation.
 
-    With x(t) the prediction's quantile at probability Φ(t), which joins those given by
-    straight lines in ln x and t, and an observation ``x(t) + error e``,
+    With x(t) the prediction's quantile at probability Φ(t), interpolated linearly in
+    ln x and t, and an observation ``x(t) + error e``,
     ``u = ∫ Φ((observed - x(t)) / error) φ(t) dt`` by the trapezoidal rule in
-    logarithms, so that outliers keep their z. Where the error is far less than the
-    width of the prediction z is exact to 0.02. A star without dust before it has
-    quantiles of zero and is normal.
+    logarithms, accurate for outliers. For errors far below the width of the prediction
+    z is exact to 0.02. Stars without foreground dust have quantiles of zero and a
+    normal distribution.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def z_scores_lognormal(
             cast(Column, logsumexp(log_ndtr(side) + weights, axis=1)).clip(max=0)
             for side in (away, -away)
         )
-        # The smaller tail is the one that has digits left.
+        # Only the smaller tail retains significant digits.
         found[part] = np.where(below < above, ndtri_exp(below), -ndtri_exp(above))
     return found
 
@@ -133,14 +133,14 @@ def z_scores_lognormal(
 def predictive_z(
     observed: Column, error: Column, said: Mapping[str, Column], *, positive: bool
 ) -> Column:
-    """Return z-scores: by quantiles where the density is ``positive``, else normal."""
+    """Return z-scores by quantiles for a ``positive`` density, else normal ones."""
     if positive:
         return z_scores_lognormal(observed, error, said)
     return z_scores(observed, error, said["mean"], said["std"])
 
 
 def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...]:
-    """Return fractions of stars within the central intervals, one per level."""
+    """Return fractions of stars inside the central intervals, one per level."""
     distance = np.abs(z)
     return tuple(
         Coverage(
@@ -155,12 +155,12 @@ def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...
 def calibrate(
     residual: Column, z: Column, levels: Sequence[float] = LEVELS
 ) -> Calibration:
-    """Compute all figures of a set of stars; ``residual``: observed − predicted [mag].
+    """Compute the calibration of stars; ``residual`` is observed − predicted [mag].
 
     Raises
     ------
     ValueError
-        If there is no star, or a number is not finite.
+        If there are no stars, or a number is not finite.
     """
     if not len(z) or len(z) != len(residual):
         raise ValueError(
@@ -185,10 +185,7 @@ def calibrate(
 def by_bins(
     value: Column, edges: Sequence[float] | Column, residual: Column, z: Column
 ) -> list[Bin]:
-    """Compute figures by bins of any value, such as a distance or a latitude.
-
-    Empty bins are left out; so are stars beyond the edges.
-    """
+    """Compute calibrations by bins of any value, without empty bins."""
     found = []
     for low, high in pairwise(edges):
         last = high == edges[-1]
@@ -200,6 +197,6 @@ def by_bins(
 
 
 def even_edges(value: Column, count: int) -> Column:
-    """Return edges of at most ``count`` bins of like many stars; fewer for ties."""
+    """Return edges of at most ``count`` equally full bins; fewer for ties."""
     edges = np.unique(np.quantile(value, np.linspace(0, 1, count + 1)))
     return edges if len(edges) > 1 else np.array([edges[0], edges[0]])

@@ -1,4 +1,4 @@
-"""Directions, rays and boxes, heliocentric Galactic: the observer is at the origin."""
+"""Heliocentric Galactic directions, rays and boxes: the observer is at the origin."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Box:
     upper: tuple[float, ...]
 
     def contains(self, positions: np.ndarray) -> np.ndarray:
-        """Return whether ``x, y, z`` [pc], shape ``(..., 3)``, lie in the box."""
+        """Return a mask of ``x, y, z`` [pc], shape ``(..., 3)``, inside the box."""
         within = (positions >= self.lower) & (positions <= self.upper)
         return np.asarray(within.all(axis=-1))
 
@@ -46,5 +46,5 @@ class Box:
         face = np.where(directions > 0, self.upper, self.lower)
         flat = np.abs(directions) < 1e-12
         reach = np.where(flat, np.inf, face / np.where(flat, 1.0, directions))
-        # On a face itself a position may come out a rounding error beyond it.
+        # Rounding may place a position on a face slightly beyond it.
         return reach.min(axis=-1) * (1 - 1e-9)

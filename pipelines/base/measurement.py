@@ -1,4 +1,4 @@
-"""Reporting measurements: the processor, Markdown tables, strict JSON."""
+"""Reports of measurements: the processor, Markdown tables, strict JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def processor() -> str:
-    """Return the name of the processor model, as the system has it."""
+    """Return the system's name of the processor model."""
     facts = Path("/proc/cpuinfo")
     if facts.is_file():
         for line in facts.read_text(encoding="utf-8").splitlines():
@@ -44,7 +44,7 @@ def _text(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the same for strict JSON: numbers that are not finite become null."""
+    """Return values for strict JSON: numbers that are not finite become null."""
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Progress (a line that changes on a terminal, or a log), and time by stage."""
+"""Progress (a changing line on a terminal, or a log), and time by stage."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Self, TextIO
 
-# Least time between two reports in a log and on a terminal [s].
+# Shortest time between two reports in a log and on a terminal [s].
 _IN_LOG, _LIVE = 10.0, 0.1
-# What takes a line away from a terminal.
+# Escape sequence that erases a line of a terminal.
 _CLEAR = "\r\033[K"
 
 
@@ -21,16 +21,13 @@ def rank() -> tuple[int, int]:
 
 
 def rank_mark() -> str:
-    """Return the mark of this process on its lines; empty where it is alone."""
+    """Return the mark of this process on its lines; empty for a single process."""
     own, size = rank()
     return f"[rank {own}/{size}] " if size > 1 else ""
 
 
 def say(message: str, *, stream: TextIO | None = None) -> None:
-    """Write a line to ``stream`` (standard error), above any progress there.
-
-    Of several processes only the first one talks.
-    """
+    """Write a line to ``stream`` (standard error) on rank 0, above any progress."""
     if rank()[0] == 0:
         out = stream or sys.stderr
         clear = _CLEAR if out.isatty() else ""
@@ -38,17 +35,17 @@ def say(message: str, *, stream: TextIO | None = None) -> None:
 
 
 class Progress:
-    """The progress of one stage, as a context; only the first process shows it.
+    """The progress of one stage, as a context; only rank 0 shows it.
 
-    On a terminal it is a line that changes, elsewhere lines: the first step, the last
-    one, and one every ten seconds.
+    A terminal shows a changing line, a log one line for the first step, the last one,
+    and every ten seconds.
 
     Parameters
     ----------
     description, total, unit
         The work, its number of steps (``None`` if unknown), and their name.
     stream
-        Where to write; standard error unless given.
+        Output stream, by default standard error.
 
     Examples
     --------
@@ -83,7 +80,7 @@ class Progress:
             print(file=self._stream, flush=True)
 
     def update(self, steps: int = 1, **postfix: object) -> None:
-        """Count ``steps`` more, and show ``postfix`` (name to value) beside them."""
+        """Count ``steps`` more, and show ``postfix`` (values by name)."""
         self._count += steps
         self.show(**postfix)
         interval = _LIVE if self._is_live else _IN_LOG
@@ -92,10 +89,7 @@ class Progress:
             self._report()
 
     def show(self, **postfix: object) -> None:
-        """Change the notes beside the count; they appear with the next report.
-
-        A number that is not known, NaN, leaves the last one.
-        """
+        """Change the notes of the next report; NaN keeps the last number."""
         known = {name: value for name, value in postfix.items() if value == value}
         self._postfix.update(known)
 
@@ -126,19 +120,19 @@ class StageClock:
     _last: float = field(default_factory=time.perf_counter)
 
     def lap(self, stage: str) -> None:
-        """Count the time since the last lap to this stage."""
+        """Add the time since the last lap to this stage."""
         now = time.perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
     @property
     def total(self) -> float:
-        """Seconds until now, of all stages."""
+        """Return the seconds of all stages until now."""
         return sum(self.seconds.values()) + time.perf_counter() - self._last
 
 
 def in_words(seconds: float) -> str:
-    """Round a time as roughly as it is known: ``40 s``, ``3 min``, ``1.5 h``."""
+    """Format a rough time: ``40 s``, ``3 min``, ``1.5 h``."""
     if seconds < 90:
         return f"{5 * math.ceil(seconds / 5)} s"
     if seconds < 5400:

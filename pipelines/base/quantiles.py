@@ -1,4 +1,4 @@
-"""The quantiles that maps hold, and any other from these."""
+"""The quantiles of maps, and interpolation between them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ QUANTILES = {
 }
 NAMES = tuple(QUANTILES)
 KINDS = ("mean", "std", *NAMES)
-# What earlier versions wrote.
+# Quantiles of earlier versions.
 OLDER_KINDS = ("mean", "std", "p16", "p50", "p84")
 # Half the width of the central 95% interval, in standard deviations.
 WIDTH_95 = float(ndtri(0.975))
 
 
 def summaries(moments: Moments, *, quantiles: bool | None = None) -> dict:
-    """Return mean, std and, of a positive density, `QUANTILES` of each quantity.
+    """Return mean, std and, for a positive density, `QUANTILES` of each quantity.
 
-    ``quantiles`` true gives those of any density.
+    With ``quantiles`` any density has them.
     """
     found = {"mean": moments.mean.numpy(), "std": moments.std.numpy()}
     if moments.log_mean is not None if quantiles is None else quantiles:
@@ -43,7 +43,7 @@ def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:
     r"""Interpolate a quantile of a positive posterior between the stored ones.
 
     Their logarithms are interpolated, and extrapolated, linearly in the standard normal
-    quantile :math:`z_p`. What is zero everywhere stays so.
+    quantile :math:`z_p`. Values that are all zero remain zero.
     """
     names = [name for name in NAMES if name in arrays]
     left, share = places_between(ndtri(probability), names)
@@ -56,9 +56,9 @@ def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:
 def places_between(
     normals: np.ndarray | float, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the left neighbour among `QUANTILES`, and the share beyond it.
+    """Return the left neighbour among `QUANTILES`, and the fractional offset.
 
-    Shares beyond the first and the last name are less than 0 and more than 1.
+    Offsets outside the first and the last name are below 0 and above 1.
     """
     z = ndtri([QUANTILES[name] for name in names])
     left = np.clip(np.searchsorted(z, normals) - 1, 0, len(z) - 2)

@@ -1,6 +1,6 @@
-"""Lengths and angles as people write them: with a unit, or in sexagesimal form.
+"""Parsing of lengths and angles with a unit, or in sexagesimal form.
 
-Astropy is imported within the functions: plain numbers, and ``--help``, do without.
+Astropy is imported in the functions, as plain numbers and ``--help`` do not need it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def parsecs(text: str) -> float:
     Raises
     ------
     ValueError
-        If it is no length.
+        If the text is not a length.
     """
     try:
         return float(text)
@@ -39,7 +39,7 @@ def degrees(text: str, *, hours: bool = False) -> float:
     Raises
     ------
     ValueError
-        If it is no angle.
+        If the text is not an angle.
     """
     try:
         return float(text)

@@ -1,4 +1,4 @@
-"""Row filters: one expression on columns, in Python's syntax but never run as code."""
+"""Row filters: expressions on columns in Python's syntax, never run as code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from pipelines.base.errors import InputError
 
 Column = Callable[[str, str], np.ndarray]
-"""Function from a column's name and the kind it is compared as to its values."""
+"""Function from the name and kind of a column to its values."""
 
 _EQUALITIES = {ast.Eq: np.equal, ast.NotEq: np.not_equal}
 _ORDER = {
@@ -46,17 +46,16 @@ class RowFilter:
 
     Columns by name (``name[3]`` for one of a two-dimensional column), numbers,
     strings, ``True`` and ``False``; ``+ - * / **``, comparisons, ``and or not``
-    (or ``&& || !``) and ``abs()``. Numbers are float64 and compare as in IEEE 754. A
-    row in which a column of the filter is missing does not pass.
+    (or ``&& || !``) and ``abs()``. Numbers are float64 and compare as in IEEE 754.
+    Rows with a missing value in a column of the filter fail.
 
-    ``kinds`` states the kind as which each column is compared: ``value``, ``string``
-    or ``boolean``.
+    ``kinds`` maps each column to ``value``, ``string`` or ``boolean``.
 
     Raises
     ------
     InputError
-        If the expression has another form, compares no column, or compares one column
-        with both text and numbers.
+        If the expression has another form, names no column, or compares a column with
+        both text and numbers.
     """
 
     text: str
@@ -74,11 +73,13 @@ class RowFilter:
                 )
             return np.empty(0, object if kind == "string" else float)
 
-        # On no rows the evaluation checks the form and finds the columns.
+        # Evaluation on zero rows checks the form and finds the columns.
         with np.errstate(all="ignore"):
             self._logical(self._tree, note)
         if not self.kinds:
-            raise InputError(f"the filter {self.text!r} names no column")
+            raise InputError(
+                f"the filter {self.text!r} names no column: compare at least one"
+            )
 
     def passes(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the rows that pass, shape ``(n,)``, from columns of shape ``(n,)``."""
@@ -120,7 +121,7 @@ class RowFilter:
                 return text
             case ast.Constant(int() | float() as number) if kind != "string":
                 if abs(number) <= 1e308:
-                    # Python's own numbers raise errors where float64 has infinity.
+                    # Python's own numbers raise errors in place of infinity.
                     return np.float64(number)
             case ast.BinOp(left, op, right) if numeric and type(op) in _ARITHMETIC:
                 sides = [self._term(each, kind, column) for each in (left, right)]
@@ -140,9 +141,11 @@ class RowFilter:
 
 
 def _parse(text: str) -> ast.expr:
-    """Return the tree of an expression that is neither too long nor too deep."""
+    """Return the tree of an expression; refuse one that is too long or too deep."""
     if len(text) > _MAX_LENGTH:
-        raise InputError(f"the filter is longer than {_MAX_LENGTH} characters")
+        raise InputError(
+            f"the filter is longer than {_MAX_LENGTH} characters: shorten it"
+        )
     in_words = _SIGNS.sub(lambda found: _WORDS.get(found[0][0], found[0]), text)
     try:
         with warnings.catch_warnings():

@@ -1,12 +1,12 @@
-"""From survey files of any size to the canonical table of stars.
+"""The ingestion of survey files of any size into the canonical table of stars.
 
-The sources are read and validated batch by batch, and wait in a DuckDB database
+Batches of the sources are validated and staged in a DuckDB database
 (`pipelines.catalog.staging`), which finds repeated identifiers and sorts: into one file
 in the order of the sources, or into a folder in the order of the sky, by HEALPix pixel
-(NESTED, Galactic ``l, b``) and equal ones as they were read. Memory does not grow with
-the catalogue: what exceeds it waits on disk, beside the output, until that is written.
+(NESTED, Galactic ``l, b``) and then by source order. Memory is bounded: the database
+spills to disk, beside the output.
 
-A folder holds ``part-NNNNN.parquet``, which sort in the order of the sky,
+A folder holds ``part-NNNNN.parquet``, named in the order of the sky,
 ``provenance.json`` and a manifest of all. The output appears whole or not at all.
 """
 
@@ -59,8 +59,8 @@ def ingest(
     sources
         Files or folders of files, joined in the order given.
     output
-        A name that ends in ``.parquet`` stands for one file in the order of the
-        sources, another for a folder of partitions in the order of the sky.
+        A name with the suffix ``.parquet`` for one file in the order of the sources,
+        another for a folder of partitions in the order of the sky.
     workers
         Number of threads that sort and find repeated identifiers; the result is the
         same for any number.
@@ -68,34 +68,34 @@ def ingest(
         ``NSIDE,WIDTH``: merge the stars of a cell (`pipelines.catalog.merging`); needs
         a folder.
     progress
-        Function that gets the number of rows after each batch.
+        Callback of the number of rows after each batch.
     save_preset
         A TOML file to write after the table: the mapping, for other files of this form.
     options
-        Those of `IngestOptions`.
+        Options of `IngestOptions`.
 
     Returns
     -------
-    The counts, which are saved in the table's provenance too.
+    The counts, also saved in the table's provenance.
 
     Raises
     ------
     InputError
-        If the input is structurally unsound or mostly faulty, a choice is missing or
-        contradictory, or the output is named like another format. Then nothing is
-        written.
+        If the input is structurally unsound or mostly faulty, an option is missing or
+        contradictory, or the output has the suffix of another format. Nothing is
+        written then.
     """
     chosen, output = IngestOptions(**options), Path(output)
     cells = parse_cells(merge) if merge is not None else None
     if workers < 1:
-        raise InputError(f"--workers is at least 1, not {workers}")
+        raise InputError(f"--workers must be at least 1, got {workers}")
     form = format_of_name(output)
     if form not in ("parquet", None) or output.suffix.lower() == ".gz":
         raise InputError(
-            f"{output}: name a .parquet file or, without such an ending, a folder"
+            f"{output}: expected a .parquet file or, without a suffix, a folder"
         )
     if form and cells:
-        raise InputError(f"{output} is one file: with --merge name a folder")
+        raise InputError(f"{output} is one file: --merge needs a folder as output")
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
@@ -104,7 +104,9 @@ def ingest(
         check_output_folder(output, PROVENANCE, overwrite=overwrite)
     for source in (reader.source for reader in plan.readers):
         if cells and set(MERGED_COLUMNS) & set(source.columns):
-            raise InputError(f"{source.path} is merged already: merge its source")
+            raise InputError(
+                f"{source.path} is merged already: merge its original source"
+            )
     prefix = f".{output.name}."
     with (
         TemporaryDirectory(prefix=prefix, suffix=".part", dir=output.parent) as work,
@@ -152,7 +154,7 @@ def ingest(
 def _write_partitions(
     plan: IngestPlan, stars: Staging, folder: Path, cells: Cells | None
 ) -> list[str]:
-    """Write the partitions, merged in ``cells`` if any, and describe them."""
+    """Write the partitions, merged in ``cells`` if given, and return notes on them."""
     order = DEEPEST if cells is None else cells.coarsest
     parts = rows = outlying = 0
     for table in stars.partitions(STARS_PER_PARTITION, order):

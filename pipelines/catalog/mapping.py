@@ -16,7 +16,7 @@ from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
 CANONICAL = ("source_id", *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-# A unit that a column's name ends in.
+# A unit at the end of a column's name.
 _SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
 _MAPPING = re.compile(
     rf"\s*(\w+)\s*=\s*(?:({_NUMBER})\s*\*\s*)?(.*?[^:\s])"
@@ -24,19 +24,19 @@ _MAPPING = re.compile(
 )
 
 Mapped = dict[str, Origin | None]
-"""Origin of each quantity that the user mapped; None where it is not to be used."""
+"""Origin of each quantity mapped by the user; None for unused quantities."""
 
 
 def parse_mappings(texts: Iterable[str]) -> Mapped:
-    """Parse ``CANONICAL=COLUMN[:UNIT]``, where a number stands for a constant.
+    """Parse ``CANONICAL=COLUMN[:UNIT]``, or a number instead of a column.
 
-    A column may be multiplied by one: ``extinction=0.42*av:mag``. ``CANONICAL=none``
-    says that the quantity shall not be used.
+    A column may have a numeric factor: ``extinction=0.42*av:mag``. ``CANONICAL=none``
+    excludes the quantity.
 
     Raises
     ------
     InputError
-        If the form is another, or a canonical name is unknown or mapped twice.
+        If the form differs, or a canonical name is unknown or mapped twice.
     """
     mapped: Mapped = {}
     for text in texts:
@@ -46,14 +46,14 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
         canonical, before, column, after, unit = found.groups()
         if canonical not in CANONICAL:
             raise InputError(
-                f"--map {text}: {canonical!r} is not a canonical column; these are "
-                f"{', '.join(CANONICAL)}"
+                f"--map {text}: {canonical!r} is not a canonical column; expected one "
+                f"of {', '.join(CANONICAL)}"
             )
         if canonical in mapped:
-            raise InputError(f"--map {canonical}=... is given twice")
+            raise InputError(f"--map {canonical}=... is given twice: keep one")
         times = float(before or after or 1)
         if not times or (times != 1 and canonical == "source_id"):
-            fault = "a factor of a column of numbers is not zero"
+            fault = "a factor needs a column of numbers, and is not zero"
             raise InputError(f"--map {text}: {fault}")
         is_constant = re.fullmatch(_NUMBER, column) is not None
         if is_constant and (not unit or canonical == "source_id"):
@@ -61,7 +61,7 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
                 f"--map {text}: a constant needs a unit, e.g. "
                 f"{canonical}={column}:{INPUT_UNITS.get(canonical, 'mag')}"
             )
-        # Without validation: an unknown unit is refused with the file that it is for.
+        # Without validation: errors about unknown units name the file later.
         mapped[canonical] = (
             None
             if column == "none"
@@ -76,15 +76,15 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
 
 
 def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Origin]:
-    """Decide where each quantity comes from.
+    """Choose the origin of each quantity.
 
-    The user's mappings go before the preset. Without a preset a column that bears a
-    canonical name is used too, if its unit is known.
+    The user's mappings take precedence over the preset. Without a preset, columns with
+    canonical names are used too, if their units are known.
 
     Raises
     ------
     InputError
-        If something is missing, given twice in different ways, or mapped but of no use.
+        If a quantity is missing, given twice in different ways, or mapped but unused.
     """
     if preset is None:
         there = [name for name in CANONICAL if name in source.columns]
@@ -120,10 +120,10 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
         raise InputError(fault)
 
     def error_of(name: str) -> tuple[str, ...]:
-        """Choose the error of a chosen quantity, or the bounds that give it."""
+        """Choose the error of a chosen quantity, or the bounds for it."""
         error, bounds = f"{name}_error", (f"{name}_lower", f"{name}_upper")
         if preset is not None and name in user:
-            # A preset's error belongs to its own value, not to another.
+            # A preset's error belongs to the preset's own value only.
             for item in {error, *bounds} - set(user):
                 found.pop(item, None)
         what = f"{error} (or lower and upper bounds, or one for all stars: {error}=0.05"
@@ -134,7 +134,7 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
         origins = [found[name] for name in names if name in found]
         return not all(o.unit or _unit_in_file(source, o) for o in origins)
 
-    # Of columns that only bear the names, those whose units are known go first.
+    # Columns with canonical names and known units take precedence.
     systems = sorted(POSITIONS, key=lack_units)
     names = [*one_of("position (l and b, ra and dec, or x, y and z)", *systems)]
     if "x" in names:
@@ -157,7 +157,7 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
 
 
 def _fitting_presets(source: Source) -> list[str]:
-    """Return the surveys whose columns are all in the source."""
+    """Return the surveys whose columns are all present in the source."""
     fitting = []
     for name in list_presets():
         origins = load_preset(name).columns.values()
@@ -171,15 +171,15 @@ def _fitting_presets(source: Source) -> list[str]:
 def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, float]:
     """Return the origin with its unit, and the factor to the canonical unit.
 
-    The unit is the one that the user or a preset states, that of the file, or that
-    which the column's name ends in, as in ``d_kpc``. Angles as text, in ``hms`` or
-    ``dms``, are read as degrees. The factor includes `Origin.times`.
+    The unit is stated by the user or a preset, by the file, or at the end of the
+    column's name, as in ``d_kpc``. Angles as text, in ``hms`` or ``dms``, are converted
+    to degrees. The factor includes `Origin.times`.
 
     Raises
     ------
     InputError
-        If no unit is known, the only one is not understood, they contradict each
-        other, or the unit measures something else.
+        If no unit is known, the only one is not understood, units contradict each
+        other, or the unit has other dimensions.
     """
     if canonical == "source_id":
         return origin, 1.0
@@ -202,13 +202,13 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     elif in_file is not None and not (
         in_file.is_equivalent(unit) and abs(in_file.to(unit) - 1) < 1e-12
     ):
-        fault = f"the file says {found!r} but {stated!r} was stated"
+        fault = f"the file has {found!r} but {stated!r} was stated"
     else:
         return known, origin.times * float(np.real(unit.to(target)))
     example = f"{canonical}={column}:{'kpc' if target == u.pc else target}"
     raise InputError(
-        f"{source.path}, column {column!r} for {canonical}: {fault}. Say it, e.g. "
-        f"--map {example}, or leave the column out: --map {canonical}=none"
+        f"{source.path}, column {column!r} for {canonical}: {fault}. State it, e.g. "
+        f"--map {example}, or exclude the column: --map {canonical}=none"
     )
 
 

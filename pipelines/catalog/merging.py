@@ -1,29 +1,29 @@
 r"""Stars of one cell of the sky and of distance, merged into one pseudo-observation.
 
-A cell is a HEALPix pixel (NESTED, Galactic coordinates) and a bin of observed
-distance. In one smaller than a voxel the extinction is linear in the place to grid
-accuracy, ``y_i = A(d̄) + ρ (d_i − d̄ − δ_i) + u_i + η_i``, with the error ``η_i ~ N(0,
-σ_i²)``, that of the distance ``δ_i ~ N(0, s_i²)`` and structure that the grid cannot
-resolve, ``u_i ~ N(0, τ²)``, all independent. With one set of weights for the
-extinctions, the distances and the directions the linear terms cancel:
+A cell is a HEALPix pixel (NESTED, Galactic coordinates) and a bin of observed distance.
+In a cell smaller than a voxel the extinction is linear in the place to grid accuracy,
+``y_i = A(d̄) + ρ (d_i − d̄ − δ_i) + u_i + η_i``, with independent errors of extinction
+``η_i ~ N(0, σ_i²)`` and distance ``δ_i ~ N(0, s_i²)``, and unresolved structure
+``u_i ~ N(0, τ²)``. With equal weights for extinctions, distances and directions the
+linear terms cancel:
 
 - ``w_i ∝ 1 / (σ_i² + g² s_i² + τ²)``, inverse variances; ``g`` is the median extinction
   of the cell over its median distance, the mean density along the sight line,
 - ``ȳ = Σ w_i y_i``, ``d̄ = Σ w_i d_i``, the direction that of ``Σ w_i ŝ_i``,
 - ``extinction_error² = Σ w_i² (σ_i² + τ²)``,
-- ``distance_error² = Σ w_i (s_i² + (d_i − d̄)²)``: over so wide a range ``ȳ`` is a mean,
-- ``mean_distance_error² = Σ w_i² s_i²``: so far may ``d̄`` itself be off.
+- ``distance_error² = Σ w_i (s_i² + (d_i − d̄)²)``: the range averaged in ``ȳ``,
+- ``mean_distance_error² = Σ w_i² s_i²``: the error of ``d̄`` itself.
 
-``τ²`` is the scatter in excess of ``σ_i² + g² s_i²``: that of unresolved structure and
-of the gradient over the cell, by moments (DerSimonian & Laird 1986, Controlled Clinical
-Trials 7, 177), ``τ² = (Q − n + 1) / C``, ``Q = Σ v_i⁻¹ (y_i − ȳ)²``, ``C = Σ v_i⁻¹ − Σ
-v_i⁻² / Σ v_i⁻¹``. Few members constrain it little: it is drawn to that of the cells of
-the same distance in the pixel two orders up, which counts as `_PRIOR_FREEDOM` degrees
-of freedom, and is never negative.
+``τ²`` is the scatter in excess of ``σ_i² + g² s_i²``, from unresolved structure and the
+gradient over the cell, by moments (DerSimonian & Laird 1986, Controlled Clinical Trials
+7, 177): ``τ² = (Q − n + 1) / C``, ``Q = Σ v_i⁻¹ (y_i − ȳ)²``, ``C = Σ v_i⁻¹ − Σ v_i⁻² /
+Σ v_i⁻¹``. For few members it shrinks towards that of the cells of the same distance in
+the pixel two orders up, which counts as `_PRIOR_FREEDOM` degrees of freedom. It is
+never negative.
 
 A member further from the cell's median than five times ``(σ_i² + g² s_i² + (1.48
-MAD)²)^½`` stays an observation of its own, for the fit to judge; so do two that
-disagree where there are only two. A star that is alone stays as it is.
+MAD)²)^½`` remains a separate observation, for the fit to judge; so does each of two
+discrepant members of a pair. Single stars remain unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Cells:
     Raises
     ------
     ValueError
-        If ``nside`` is no power of two or too large, or ``width`` not positive.
+        If ``nside`` is not a power of two or too large, or ``width`` not positive.
     """
 
     nside: int
@@ -62,10 +62,10 @@ class Cells:
     def __post_init__(self) -> None:
         if not 0 < self.nside <= 2**_DEEPEST or self.nside & (self.nside - 1):
             raise ValueError(
-                f"nside {self.nside} is no power of two up to 2^{_DEEPEST}"
+                f"nside must be a power of two up to 2^{_DEEPEST}, got {self.nside}"
             )
         if not 0 < self.width < np.inf:
-            raise ValueError(f"the width of bins is positive, got {self.width}")
+            raise ValueError(f"the width of bins must be positive, got {self.width}")
 
     @property
     def order(self) -> int:
@@ -74,11 +74,11 @@ class Cells:
 
     @property
     def coarsest(self) -> int:
-        """HEALPix order of the pixels whose stars must be merged together."""
+        """HEALPix order of the pixels that must not be divided for merging."""
         return max(self.order - _PARENT_ORDERS, 0)
 
     def __str__(self) -> str:
-        """Write the cells as the option ``--merge`` takes them."""
+        """Return the cells in the form of the option ``--merge``."""
         return f"{self.nside},{self.width:.6g}pc"
 
 
@@ -88,7 +88,7 @@ def parse_cells(text: str) -> Cells:
     Raises
     ------
     InputError
-        If the form is another, or NSIDE is no power of two.
+        If the form differs, or NSIDE is not a power of two.
     """
     nside, _, width = text.partition(",")
     try:
@@ -110,13 +110,13 @@ def merge_rows(
     ----------
     columns
         Canonical columns of shape ``(n,)``, of whole pixels at order
-        `Cells.coarsest`. Others, identifiers too, are left out.
+        `Cells.coarsest`. Others, including identifiers, are dropped.
 
     Returns
     -------
     The columns of the ``m`` pseudo-observations in the order of the cells, with
     ``members``, the number of stars in each, and, if distances have errors,
-    ``mean_distance_error`` [pc]; and the number of members that were outlying.
+    ``mean_distance_error`` [pc]; and the number of outlying members.
     """
     layer = np.floor(columns["distance"] / cells.width).astype(np.int64)
     place = (columns["l"], columns["b"])
@@ -125,7 +125,7 @@ def merge_rows(
     groups = _Groups.of(stars["pixel"], stars["layer"])
     stars["variance"] = _variance(stars, groups)
     outlying = _outlying(stars["extinction"], stars["variance"], groups)
-    # Each outlying star is a group of its own.
+    # Each outlying star is a separate group.
     stars["alone"] = np.where(outlying, 1 + np.arange(len(outlying)), 0)
     stars = _sorted(stars, (stars["alone"], groups.label))
     groups = _Groups.of(stars["pixel"], stars["layer"], stars["alone"])
@@ -143,7 +143,7 @@ def _sorted(
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Runs of rows that belong together: group of each row, first rows, sizes."""
+    """Runs of rows of one group: group of each row, first rows, sizes."""
 
     label: np.ndarray
     starts: np.ndarray
@@ -151,7 +151,7 @@ class _Groups:
 
     @classmethod
     def of(cls, *keys: np.ndarray) -> _Groups:
-        """Find runs of rows in which all keys, shape ``(n,)``, are alike."""
+        """Find runs of rows with equal keys, shape ``(n,)``."""
         new = np.ones(len(keys[0]), dtype=bool)
         new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
         starts = np.flatnonzero(new)
@@ -178,11 +178,11 @@ def _variance(stars: Mapping[str, np.ndarray], groups: _Groups) -> np.ndarray:
 
 
 def _outlying(y: np.ndarray, variance: np.ndarray, groups: _Groups) -> np.ndarray:
-    """Return the members too far from their cell's median, shape ``(n,)``."""
+    """Return a mask of members too far from their cell's median, shape ``(n,)``."""
     label = groups.label
     away = np.abs(y - groups.median(y)[label])
     scale = _MAD * groups.median(away)
-    # Of two, each is half of their difference from the median, whatever that is.
+    # Two members are always at half their difference from the median.
     pair = groups.sizes[label] == 2
     both = groups.sum(variance)[label]
     limit = np.where(pair, both / 4, variance + scale[label] ** 2)
@@ -190,9 +190,9 @@ def _outlying(y: np.ndarray, variance: np.ndarray, groups: _Groups) -> np.ndarra
 
 
 def _excess(stars: Mapping[str, np.ndarray], groups: _Groups) -> np.ndarray:
-    """Return ``τ²`` [mag²] of each row's cell, 0 where a star is alone, shape ``(n,)``.
+    """Return ``τ²`` [mag²] of each row's cell, 0 for single stars, shape ``(n,)``.
 
-    Stars of one ``wide`` pixel and one layer count as the neighbourhood.
+    The neighbourhood is all stars of one ``wide`` pixel and layer.
     """
     y, weight = stars["extinction"], 1.0 / stars["variance"]
     total = groups.sum(weight)

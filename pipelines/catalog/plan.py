@@ -35,33 +35,33 @@ _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """Choices of the user.
+    """Options of an ingestion.
 
     Parameters
     ----------
     preset
-        Name of a survey's description, or the path of one.
+        Name or path of a survey's description.
     mappings
-        ``CANONICAL=COLUMN[:UNIT]``; they go before the preset.
+        ``CANONICAL=COLUMN[:UNIT]``; they take precedence over the preset.
     where, keep
         A further quality cut (`pipelines.catalog.filters.RowFilter`), and further
-        columns to carry along.
+        columns to keep.
     max_bad
-        The greatest fraction of faulty rows among those that pass the filters.
+        Largest fraction of faulty rows among those that pass the filters.
     band, declare_band
-        The band that extinctions are converted to (`pipelines.bands`), default that of
-        the first catalogue; their band, where neither a preset nor an earlier ingestion
+        The band of the output (`pipelines.bands`), by default that of the first
+        catalogue; the band of the input, if neither a preset nor an earlier ingestion
         states it.
     any_range
-        True to accept medians that look as if the unit were another.
+        True to accept medians that suggest a wrong unit.
     repeats
-        The fate of objects that are in more than one catalogue, by ``source_id``:
-        ``keep`` all, keep the ``first``, or refuse them as an ``error``.
+        Treatment of objects in more than one catalogue, by ``source_id``: ``keep`` all,
+        keep the ``first``, or raise an ``error``.
 
     Raises
     ------
     InputError
-        If a choice is none of the possible ones.
+        If an option is invalid.
     """
 
     preset: str | None = None
@@ -77,21 +77,25 @@ class IngestOptions:
     def __post_init__(self) -> None:
         for name in ("band", "declare_band"):
             if (given := getattr(self, name)) is not None:
-                # By its own name: A0 is A_0.
+                # Normalize the name: A0 is A_0.
                 object.__setattr__(self, name, parse_band(given).name)
         if self.repeats not in REPEATS:
-            raise InputError(f"--repeats is keep, first or error, not {self.repeats!r}")
+            raise InputError(
+                f"--repeats must be keep, first or error, got {self.repeats!r}"
+            )
         if not 0 <= self.max_bad <= 1:
-            raise InputError(f"--max-bad is a fraction from 0 to 1, not {self.max_bad}")
+            raise InputError(
+                f"--max-bad must be a fraction from 0 to 1, got {self.max_bad}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPlan:
     """A reader for each file, in order, and the units of the table.
 
-    ``catalogues`` are the names of what was given, each a file or a folder. ``band`` is
-    that of all extinctions, as far as it is known, and ``first_band`` that of the first
-    source; ``changes`` are the conversions that were needed, by catalogue.
+    ``catalogues`` are the names of the inputs, files or folders. ``band`` is that of
+    all extinctions if known, and ``first_band`` that of the first source; ``changes``
+    are the conversions by catalogue.
     """
 
     options: IngestOptions
@@ -120,13 +124,13 @@ class IngestPlan:
 
 
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
-    """Open every source and decide which column supplies which quantity.
+    """Open every source and choose the column of each quantity.
 
     Raises
     ------
     InputError
-        If a source is no table, or a choice is missing or contradictory, or extinctions
-        are of bands that cannot be converted to one.
+        If a source is not a table, or an option is missing or contradictory, or
+        extinctions cannot be converted to one band.
     """
     survey = load_preset(options.preset) if options.preset else None
     described = survey or _EMPTY
@@ -137,7 +141,10 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     filters = {name: RowFilter(text) for name, text in cuts.items()}
     keep = described.keep | {name: KeptColumn(column=name) for name in options.keep}
     for name in sorted(set(keep) & {item.name for item in fields(Stars)}):
-        raise InputError(f"cannot keep a column as {name!r}: the table has its own")
+        raise InputError(
+            f"cannot keep a column as {name!r}: the table has its own, choose another "
+            "name"
+        )
     readers: list[RowReader] = []
     stated: list[str] = []
     given = [Path(path) for path in sources]
@@ -206,9 +213,9 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
 def _bands(
     readers: Sequence[RowReader], stated: Sequence[str], options: IngestOptions
 ) -> list[str]:
-    """Return the band of each source; if all state the same, as they state it.
+    """Return the band of each source, in original form if all agree.
 
-    A column that bears the name of a colour excess must not pass for an extinction.
+    A column with the name of a colour excess is refused as an extinction.
     """
     declared = options.declare_band
     for text, reader in zip(stated, readers):
@@ -222,7 +229,7 @@ def _bands(
     plain = {band or text for band, text in zip(known, stated)}
     if len(plain) == 1 and options.band is None and declared is None:
         return ["" if text == UNKNOWN else text for text in stated]
-    # A known band among others is not declared anew.
+    # A declared band does not replace a known one.
     return [
         source_band(
             text,

@@ -25,7 +25,7 @@ class _Strict(pydantic.BaseModel):
 
 def _known_unit(text: str | None) -> str | None:
     if text is not None and not sexagesimal(text) and parse_unit(text) is None:
-        raise ValueError(f"{text!r} is no unit")
+        raise ValueError(f"{text!r} is not a unit")
     return text
 
 
@@ -35,7 +35,7 @@ Unit = Annotated[str | None, pydantic.AfterValidator(_known_unit)]
 class Origin(_Strict):
     """Origin of a canonical quantity: a column, or one value for all rows.
 
-    A column is multiplied by ``times``.
+    ``times`` is the factor on a column.
     """
 
     column: str | None = None
@@ -59,7 +59,7 @@ class Origin(_Strict):
 
 
 class KeptColumn(_Strict):
-    """A further column that is carried along unchanged."""
+    """A further column to keep unchanged."""
 
     column: str
     unit: Unit = None
@@ -77,14 +77,13 @@ class Preset(_Strict):
     band
         The extinction's band or wavelength.
     tested_on
-        ``"real"`` where a sample of the survey was at hand, ``"generated"`` where
-        the description follows its published data model alone.
+        ``"real"`` if tested on a sample of the survey, ``"generated"`` if based on its
+        published data model alone.
     notes
         Caveats, published names, other columns.
     columns, widths, cuts, keep
-        Canonical name to its origin; values per row of each two-dimensional column;
-        name of a quality cut to its filter, each of which must pass; name in the
-        output to a further column.
+        Origins by canonical name; values per row of each two-dimensional column;
+        filters of quality cuts by name; further columns by name in the output.
     min_parallax_snr
         Parallaxes below this signal-to-noise are cut.
     """
@@ -110,7 +109,7 @@ class Preset(_Strict):
 
 
 def list_presets() -> list[str]:
-    """Return the names of the surveys that are described here, sorted."""
+    """Return the sorted names of the included surveys."""
     names = sorted(item.name for item in _FOLDER.iterdir())
     return [name.removesuffix(".toml") for name in names if name.endswith(".toml")]
 
@@ -121,13 +120,13 @@ def load_preset(name: str) -> Preset:
     Raises
     ------
     InputError
-        If there is no such preset or file, or it is not a valid description.
+        If the preset or file does not exist, or is not a valid description.
     """
     known = name in list_presets()
     if not known and not name.endswith(".toml"):
         raise InputError(
-            f"there is no preset {name!r}; there are {', '.join(list_presets())}, or "
-            "give the path of a .toml file"
+            f"there is no preset {name!r}: choose one of {', '.join(list_presets())}, "
+            "or give the path of a .toml file"
         )
     try:
         text = (_FOLDER / f"{name}.toml" if known else Path(name)).read_text("utf-8")
@@ -137,21 +136,21 @@ def load_preset(name: str) -> Preset:
         faults = "; ".join(f"{place}: {fault}" for place, fault in places)
         raise InputError(f"the preset {name} is not valid: {faults}") from error
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"the preset {name} is no TOML: {error}") from error
+        raise InputError(f"the preset {name} is not valid TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the preset {name}: {error}") from error
 
 
 def write_preset(path: Path, preset: Preset, *, overwrite: bool = False) -> None:
-    """Write a preset as TOML, which `load_preset` reads.
+    """Write a preset as TOML for `load_preset`.
 
     Raises
     ------
     InputError
-        If ``path`` has another ending, or exists and ``overwrite`` is false.
+        If ``path`` has another suffix, or exists and ``overwrite`` is false.
     """
     if path.suffix != ".toml":
-        raise InputError(f"{path}: a preset's name ends in .toml")
+        raise InputError(f"{path}: expected a file name that ends in .toml")
     content = preset.model_dump(exclude_none=True, exclude_defaults=True)
     with atomic_file(path, overwrite=overwrite) as temporary:
         temporary.write_text("\n".join([*_lines(content), ""]), encoding="utf-8")

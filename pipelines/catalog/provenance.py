@@ -1,4 +1,4 @@
-"""The surveys and the band of tables that were ingested before."""
+"""The surveys and bands of previously ingested tables."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pipelines.bands import joined_bands
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
 from pipelines.storage.digests import digest_of
 
-# Folders between a partition and the provenance of its table, at most.
+# Most folders between a partition and the provenance of its table.
 _DEPTH = 4
 
 
 def identify(path: Path) -> dict[str, Any]:
     """Return name, size [bytes] and SHA-256 of one input file.
 
-    Of a table that was ingested before, `surveys` too: it is what they are cited by.
+    For a previously ingested table it includes `surveys`, for citations.
     """
     digest = digest_of(path)
     found = {"name": path.name, "bytes": digest.size, "sha256": digest.sha256}
@@ -29,7 +29,7 @@ def identify(path: Path) -> dict[str, Any]:
 
 
 def stated_band(path: Path) -> str:
-    """Return the bands that a table states which was ingested before, in one line."""
+    """Return the bands stated in a previously ingested table, in one line."""
     record = _own_record(path)
     named = [] if record is None else surveys(record)
     return joined_bands([one["band"] for one in named])
@@ -38,15 +38,14 @@ def stated_band(path: Path) -> str:
 def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return name, title, band and references of the surveys in a provenance.
 
-    ``record`` is that of a table, or of a folder of such tables. A table whose survey
-    is not known has an entry of empty values, and a band is empty where the extinction
-    was taken from another column than the survey's own and nobody said of which band
-    that is.
+    ``record`` is that of a table, or of a folder of such tables. A table of an unknown
+    survey has an entry of empty values, and the band is empty if the extinction came
+    from another column than the survey's own, without a declared band.
     """
     if "partitions" in record:
         named = [one for part in record["partitions"].values() for one in surveys(part)]
     else:
-        # An input that is no table of ours is of an unknown survey.
+        # Inputs other than our own tables have no known survey.
         inputs = [item.get("surveys", [{}]) for item in record.get("inputs", [])]
         found = [[record["preset"]]] if record.get("preset") else inputs
         empty = {"name": "", "title": "", "band": "", "references": []}
@@ -63,13 +62,13 @@ def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _own_record(path: Path) -> dict[str, Any] | None:
-    """Return the provenance that a table of this program carries or lies beside."""
+    """Return the provenance in or beside a table of this program."""
     try:
         record = json.loads(pq.read_metadata(path).metadata[METADATA_KEY])["meta"]
     except (OSError, pa.ArrowException, TypeError, KeyError):
-        return None  # no parquet, or of another program
+        return None  # not parquet, or from another program
     if "command" not in record:
-        # A partition: its folder has the provenance.
+        # The provenance of a partition is in its folder.
         for folder in path.parents[:_DEPTH]:
             if (folder / PROVENANCE).is_file():
                 return json.loads((folder / PROVENANCE).read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""The outcome of an ingestion in numbers and words, and signs of unsound input."""
+"""The report of an ingestion, and checks for unsound input."""
 
 from __future__ import annotations
 
@@ -35,15 +35,13 @@ class IngestReport:
     catalogues
         Number of rows kept of each catalogue, a file or a folder, if there are several.
     repeats
-        Objects that are in two catalogues, in words, by pair.
+        Descriptions of objects shared by two catalogues, by pair.
     faults, cuts
-        Number of rows by the reason or the quality cut that dropped them, each row
-        counted once.
+        Number of dropped rows by reason or quality cut, each row counted once.
     negative_extinctions
-        Number of kept rows with a negative extinction, which is noise.
+        Number of kept rows with a negative extinction, due to noise.
     origins, ranges
-        Column that a quantity came from, and its 1%, 50% and 99% quantiles in the rows
-        kept.
+        Source column of each quantity, and its 1%, 50% and 99% quantiles in kept rows.
     notes
         Assumptions and warnings.
     """
@@ -104,13 +102,13 @@ def make_report(
     Raises
     ------
     InputError
-        If there are no rows, they are mostly faulty or in one place, or a unit seems to
-        be another; with ``any_range`` that is only a note.
+        If there are no rows, they are mostly faulty or in one place, or a unit seems
+        wrong; the latter is only a note with ``any_range``.
     """
     options, faulty = plan.options, tally.faults.total()
     if not tally.rows_read:
-        raise InputError("the input has no rows")
-    # Rows that a quality cut by name removed are not examined.
+        raise InputError("the input has no rows: check the files")
+    # Rows removed by named quality cuts are not examined.
     named = sum(tally.cuts[name] for name in plan.readers[0].filters)
     examined = tally.rows_read - named
     if faulty > options.max_bad * examined:
@@ -131,8 +129,8 @@ def make_report(
     small = 0 <= l <= 2 * np.pi and 0 <= b <= np.pi / 2
     if small:
         raise InputError(
-            f"all angles look like radians, the largest {l:.3g} and {b:.3g} deg: say "
-            "so, e.g. --map l=l:rad, or map ra and dec if the field is so small"
+            f"all angles look like radians, the largest {l:.3g} and {b:.3g} deg: state "
+            "this, e.g. --map l=l:rad, or map ra and dec for a field this small"
         )
     kept = stars.count()
     ranges = {n: stars.quantiles(n, _PERCENTS) for n in (*_PLAUSIBLE, _ERROR)}
@@ -164,7 +162,7 @@ def make_report(
 def _doubts(
     stars: Staging, ranges: Mapping[str, tuple[float, ...]], count: int
 ) -> Iterator[str]:
-    """Name the quantities that are as large as if they were in another unit."""
+    """Yield doubts about quantities whose values suggest another unit."""
     for name, (least, most) in _PLAUSIBLE.items():
         low, median, high = ranges[name]
         if not least <= median <= most:
@@ -173,11 +171,11 @@ def _doubts(
             yield (
                 f"{name} looks as if its unit were another: the median is "
                 f"{median:.2g} {unit} (1% to 99%: {low:.2g} to {high:.2g}), "
-                f"{bound} {unit}. Check the column and the unit that --map "
-                f"{name}=COLUMN:UNIT says"
+                f"{bound} {unit}. Check the column and the unit in --map "
+                f"{name}=COLUMN:UNIT"
             )
     if count >= _FEWEST_SPREAD:
-        # The outermost 1% on either side may be anything.
+        # The outermost 1% on either side may be outliers.
         low, _, high = ranges["extinction"]
         within = f"stddev_pop({{0}}) FILTER (WHERE {{0}} BETWEEN {low!r} AND {high!r})"
         spread = stars.aggregate(within, "extinction")
@@ -189,12 +187,12 @@ def _doubts(
                 f"{_ERROR} looks as if its unit were another than that of the "
                 f"extinction, such as mmag beside mag: the median is {median:.2g} "
                 f"mag, {bound} the standard deviation of the extinctions, "
-                f"{spread:.2g} mag. Check the units that --map says"
+                f"{spread:.2g} mag. Check the units in --map"
             )
 
 
 def _assumptions(plan: IngestPlan) -> Iterator[str]:
-    """State what was assumed, and warn of what a map needs and was not stated."""
+    """Yield the assumptions, and warnings about missing statements."""
     recipe, survey = plan.readers[0].recipe, plan.survey
     if "parallax" in recipe:
         least = plan.readers[0].min_parallax_snr

@@ -1,4 +1,4 @@
-"""Rows of one source: validated, and turned into canonical columns."""
+"""Validation of the rows of one source, and conversion to canonical columns."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from pipelines.catalog.units import sexagesimal
 
 _SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
 FEWEST_PLACES = 5
-"""Least number of distinct positions from which a map is made."""
+"""Fewest distinct positions for a map."""
 _LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
 _TINY_EXTINCTION_ERROR = 1e-5
-"""Least extinction error, per typical extinction or error of the batch."""
+"""Smallest extinction error, relative to the typical extinction or error of a batch."""
 _TINY_DISTANCE_ERROR = 1e-6
-"""Least distance error, per distance."""
+"""Smallest relative distance error."""
 
 Columns = dict[str, np.ndarray]
-"""Canonical name to a column of shape ``(n,)``."""
+"""Columns of shape ``(n,)`` by canonical name."""
 Progress = Callable[[int], None] | None
 
 
 @dataclass(slots=True)
 class Tally:
-    """Rows read and dropped, each counted under the first reason that drops it.
+    """Counts of rows read and dropped, each under its first reason.
 
-    ``cuts`` are quality cuts, ``faults`` all other reasons. ``kept`` is true at the
-    rows of the present batch that were not dropped, shape ``(n,)``.
-    ``largest_angles`` are longitude and latitude [deg] as the sources have them, −1 if
-    they have none; ``places`` are distinct positions, all or at least `FEWEST_PLACES`.
+    ``cuts`` are quality cuts, ``faults`` all other reasons. ``kept`` is the mask of
+    remaining rows of the current batch, shape ``(n,)``. ``largest_angles`` are the
+    sources' longitude and latitude [deg], −1 if absent; ``places`` are distinct
+    positions, all or at least `FEWEST_PLACES`.
     """
 
     rows_read: int = 0
@@ -49,7 +49,7 @@ class Tally:
     places: set[tuple[float, ...]] = field(default_factory=set)
 
     def drop(self, bad: np.ndarray, reason: str, *, cut: bool = False) -> None:
-        """Drop faulty rows, shape ``(n,)``, or sound ones that fail a quality cut."""
+        """Drop rows, shape ``(n,)``, that are faulty or fail a quality cut."""
         count = int((self.kept & bad).sum())
         if count:
             (self.cuts if cut else self.faults)[reason] += count
@@ -58,12 +58,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """A reader of one source, and of the rows that are kept.
+    """A reader of one source.
 
-    ``recipe`` holds the origin of each quantity, and ``factors`` lead to the units (and
-    the band) of the table. ``filters`` are quality cuts by name, ``carried`` further
-    columns of the source by their names in the output, and ``catalogue`` is the number
-    of the one it belongs to.
+    ``recipe`` holds the origin of each quantity, and ``factors`` convert to the units
+    (and the band) of the table. ``filters`` are quality cuts by name, ``carried``
+    further columns of the source by name in the output, and ``catalogue`` is the number
+    of its catalogue.
     """
 
     source: Source
@@ -79,14 +79,14 @@ class RowReader:
     ) -> Iterator[tuple[np.ndarray, Columns]]:
         """Yield numbers and canonical columns, shape ``(n,)``, of sound rows.
 
-        All other rows are counted. Repeated identifiers stay: they can be found among
-        the rows of all sources only. ``progress`` receives the number of rows after
-        each batch.
+        All other rows are counted. Repeated identifiers remain, as finding them needs
+        the rows of all sources. ``progress`` receives the number of rows after each
+        batch.
 
         Raises
         ------
         InputError
-            If the source breaks off or a column holds what it must not.
+            If the source is truncated or a column has values of a wrong type.
         """
         requests: dict[str, tuple[str, str]] = {}
         for name, origin in self.recipe.items():
@@ -143,7 +143,7 @@ def _check_values(tally: Tally, values: Columns) -> None:
         if name not in ("x", "y", "z"):
             tally.drop(np.isin(column, _SENTINELS), f"{name} is a sentinel like -999")
     if "x" in values:
-        # One coordinate may well be -99 pc; all three alike are a mark.
+        # One coordinate may well be -99 pc; three equal ones are a sentinel.
         alike = (values["x"] == values["y"]) & (values["x"] == values["z"])
         marked = alike & np.isin(values["x"], _SENTINELS)
         tally.drop(marked, "position is a sentinel like -999")
@@ -185,9 +185,9 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
 
 
 def _canonical(values: Columns, tally: Tally) -> Columns:
-    """Return ``l, b`` [deg], ``distance`` [pc] and what else there is, float64.
+    """Return ``l, b`` [deg], ``distance`` [pc] and all other columns, float64.
 
-    Equatorial coordinates are taken as ICRS. Angles and places go into ``tally``.
+    Equatorial coordinates are taken as ICRS. ``tally`` receives angles and places.
     """
     if "x" in values:
         x, y, z = (values[axis] for axis in "xyz")

@@ -1,4 +1,4 @@
-"""The canonical table of stars: the only thing that fits and predictions see."""
+"""The canonical table of stars, the input of fits and predictions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CANONICAL_UNITS = {
     "mean_distance_error": "pc",
 }
 _COLUMNS = ("source_id", *CANONICAL_UNITS)
-# Stars on which a residual is learnt: no fewer, enough for a good one, and no more.
+# Stars for learning a residual: fewest, sufficient for a good one, and most.
 FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Rows of a catalogue: to fit, to learn the residual on, and to test the map."""
+    """Rows of a catalogue to fit, to learn the residual on, and to test the map."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -42,11 +42,11 @@ class Split:
 
     @property
     def known(self) -> np.ndarray:
-        """All rows that are not held out: first ``train``, then ``validation``."""
+        """All rows except held-out ones: first ``train``, then ``validation``."""
         return np.concatenate([self.train, self.validation])
 
     def within(self, inside: np.ndarray) -> Split:
-        """Return the rows at which a mask of all stars is true, in the same order."""
+        """Return the rows inside a mask of all stars, in the same order."""
         parts = {name: getattr(self, name) for name in ("train", "validation", "test")}
         return Split(**{name: rows[inside[rows]] for name, rows in parts.items()})
 
@@ -64,8 +64,8 @@ class Stars:
     distance, distance_error
         Heliocentric distance and its standard deviation [pc].
     extinction, extinction_error
-        Integrated extinction and its standard deviation [mag]; both None in a table of
-        positions only.
+        Integrated extinction and its standard deviation [mag]; both None for positions
+        only.
     source_id
         Identifiers, integers or strings.
     mean_distance_error
@@ -81,11 +81,11 @@ class Stars:
     Raises
     ------
     ValueError
-        If shapes or types differ from the above, or one of extinction and its error
-        comes without the other.
+        If shapes or types differ from the above, or one of extinction and its error is
+        missing.
     """
 
-    l: np.ndarray  # noqa: E741  the field's name for Galactic longitude
+    l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude
     b: np.ndarray
     distance: np.ndarray
     extinction: np.ndarray | None = None
@@ -99,7 +99,9 @@ class Stars:
 
     def __post_init__(self) -> None:
         if (self.extinction is None) != (self.extinction_error is None):
-            raise ValueError("extinction and extinction_error belong together")
+            raise ValueError(
+                "extinction and extinction_error belong together: give both or none"
+            )
         shadowed = set(self.extra) & {item.name for item in fields(self)}
         if shadowed:
             raise ValueError(f"extra columns shadow {sorted(shadowed)}")
@@ -119,7 +121,7 @@ class Stars:
     def of(
         cls, columns: dict[str, np.ndarray], units: dict[str, str], meta: dict[str, Any]
     ) -> Stars:
-        """Make stars of columns by name; those that are not canonical are ``extra``."""
+        """Return stars from columns by name; non-canonical ones are ``extra``."""
         known = {name: columns[name] for name in _COLUMNS if name in columns}
         extra = {name: column for name, column in columns.items() if name not in known}
         return cls(**known, extra=extra, units=dict(units), meta=dict(meta))
@@ -128,7 +130,7 @@ class Stars:
         return len(self.l)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return every column present, by name, canonical ones first."""
+        """Return all present columns by name, canonical ones first."""
         named = {name: getattr(self, name) for name in _COLUMNS}
         present = {name: column for name, column in named.items() if column is not None}
         return {**present, **self.extra}
@@ -141,9 +143,9 @@ class Stars:
     def split(self, config: FitConfig, generator: torch.Generator) -> Split:
         """Hold out ``data.holdout`` of the stars at random, and some for the residual.
 
-        Small catalogues give a larger part to the residual, or none if too few remain.
+        Small catalogues reserve a larger part for the residual, or none if too small.
         """
-        import torch  # which the processes of an ingestion need not load
+        import torch  # not needed by the processes of an ingestion
 
         count, part = len(self), config.data.validation
         if part is None:
@@ -165,9 +167,10 @@ class Stars:
 
     @property
     def placing_error(self) -> np.ndarray:
-        """Standard deviation of the stars' places along their rays [pc], ``(N,)``.
+        """Return the standard deviation of places along rays [pc], ``(N,)``.
 
-        That of the mean distance of merged stars; zero without distance errors.
+        For merged stars it is that of their mean distance; zero without distance
+        errors.
         """
         merged = self.mean_distance_error
         error = self.distance_error if merged is None else merged
@@ -196,7 +199,7 @@ class Stars:
 
 
 def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
-    """Write a canonical table; see `write_table` for what it raises."""
+    """Write a canonical table; see `write_table` for the errors raised."""
     units = CANONICAL_UNITS | stars.units
     write_table(
         path,
@@ -209,9 +212,9 @@ def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) 
 
 
 def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) -> Stars:
-    """Read a table that ``dustmap ingest`` or ``dustmap simulate`` wrote.
+    """Read a table written by ``dustmap ingest`` or ``dustmap simulate``.
 
-    ``canonical_only`` leaves out identifiers and further columns.
+    ``canonical_only`` skips identifiers and further columns.
 
     Raises
     ------
@@ -223,7 +226,7 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
     missing = {"l", "b", "distance"} - set(columns)
     if missing:
         raise InputError(
-            f"{path} lacks the columns {sorted(missing)}: it is no table of stars; "
+            f"{path} lacks the columns {sorted(missing)}: it is not a table of stars; "
             "make one with `dustmap ingest`"
         )
     try:
@@ -235,14 +238,13 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
 def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
     """Read the stars on all ranks of a group.
 
-    Rank 0 alone keeps identifiers and further columns, which a fit passes on without
-    looking at them. The others keep 8 bytes per star for each of the canonical columns,
-    at most 56.
+    Only rank 0 keeps identifiers and further columns. The others keep 8 bytes per star
+    and canonical column, at most 56.
 
     Raises
     ------
     InputError
-        As `read_stars`, on all ranks if one of them could not read.
+        As `read_stars`, on all ranks if one of them fails.
     """
     stars, fault = None, None
     try:

@@ -1,8 +1,8 @@
 """Source tables of every format, read in batches of rows.
 
 The first bytes determine the format, not the name. CSV, ECSV, FITS, parquet and HDF5
-are read piece by piece. A VOTable is parsed whole, and so is a FITS file inside gzip:
-for many millions of rows ask the archive for plain FITS or parquet.
+are read in pieces. VOTables and gzipped FITS files are parsed whole: for many millions
+of rows request plain FITS or parquet from the archive.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _NUMBER = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
 _INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")
 # Marks of a missing value in text.
 _NULLS = ["", "null", "NULL", "nan", "NaN", "NAN"]
-# Types as which columns of text files are read; those of others, such as identifiers,
-# are found in the first rows.
+# Types of columns of text files by kind; others, such as identifiers, are inferred from
+# the first rows.
 _ARROW_TYPES = {
     "number": pa.float64(),
     "value": pa.float64(),
@@ -57,10 +57,10 @@ Batches = Iterator[dict[str, np.ndarray]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnInfo:
-    """A column as the file describes it.
+    """A column as described in the file.
 
-    ``unit`` and ``description`` are as written there or None; ``width`` is the number
-    of values per row of a two-dimensional column, None for one.
+    ``unit`` and ``description`` are those of the file or None; ``width`` is the number
+    of values per row of a two-dimensional column, else None.
     """
 
     unit: str | None = None
@@ -70,9 +70,9 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file with a table in it: its ``path`` and its ``columns`` by name, in order.
+    """A file with one table: its ``path`` and its ``columns`` by name, in order.
 
-    ``read`` is that of the file's format; see `batches`.
+    ``read`` is the reader of the file's format; see `batches`.
     """
 
     path: Path
@@ -80,11 +80,10 @@ class Source:
     read: Callable[[Kinds], Batches]
 
     def batches(self, kinds: Kinds) -> Batches:
-        """Yield some rows of the named columns, shapes ``(n,)`` or ``(n, width)``.
+        """Yield batches of the named columns, shapes ``(n,)`` or ``(n, width)``.
 
-        ``kinds`` states the kind as which each column is needed; only text, which has
-        no types of its own, depends on it. Missing values are masked, None in text, or
-        NaN.
+        ``kinds`` maps each column to its required kind; it matters only for text files,
+        which have no types. Missing values are masked, None in text, or NaN.
         """
         with reading(self.path, list(self.columns)):
             yield from self.read(kinds)
@@ -92,14 +91,14 @@ class Source:
 
 Described = list[tuple[str, ColumnInfo]]
 Opened = tuple[Described, Callable[[Kinds], Batches]]
-"""Columns of a file in order, and a reader of some as `Source.batches` has them."""
+"""Columns of a file in order, and a reader as for `Source.batches`."""
 
 
 def _open_parquet(path: Path) -> Opened:
     """Open a parquet file.
 
-    Units are in the fields' metadata (``unit`` or ``units``) or in the description
-    that astropy or this program writes.
+    Units are in the fields' metadata (``unit`` or ``units``) or in the header by
+    astropy or this program.
     """
     schema = pq.read_schema(path)
     metadata = schema.metadata or {}
@@ -126,9 +125,9 @@ def _open_parquet(path: Path) -> Opened:
 def _open_hdf5(path: Path) -> Opened:
     """Open the one- and two-dimensional data sets of an HDF5 file.
 
-    A column is named by its path in the file; the fields of a compound data set are
-    columns by themselves. Units are the attribute ``unit`` or ``units``, or those that
-    astropy wrote beside its tables.
+    The name of a column is its path in the file; fields of a compound data set are
+    separate columns. Units are the attribute ``unit`` or ``units``, or those in
+    astropy's header.
     """
     places: dict[str, tuple[str, str]] = {}
     described: Described = []
@@ -152,7 +151,7 @@ def _open_hdf5(path: Path) -> Opened:
     with h5py.File(path, "r") as file:
         file.visititems(visit)
     if not described:
-        raise InputError(f"{path} holds no data set of one or two dimensions")
+        raise InputError(f"{path} holds no data set, expected one or two dimensions")
 
     def read(kinds: Kinds) -> Batches:
         with h5py.File(path, "r") as file:
@@ -176,7 +175,7 @@ def _open_fits(path: Path) -> Opened:
     """Open the one table (binary or ASCII) of a FITS file, mapped into memory."""
     if is_gzipped(path):
         with gzip.open(path, "rb") as stream:
-            # Astropy takes the end of a truncated stream for the end of the table.
+            # Astropy reads the end of a truncated stream as the end of the table.
             stream.seek(0, os.SEEK_END)
     with fits.open(path, memmap=True, character_as_bytes=True) as file:
         kinds = fits.BinTableHDU | fits.TableHDU
@@ -200,7 +199,7 @@ def _open_votable(path: Path) -> Opened:
 
 def _not_one(path: Path, held: str) -> InputError:
     return InputError(
-        f"{path} holds {held}, expected one: save the one that is meant in its own file"
+        f"{path} holds {held}, expected one: save the intended one in its own file"
     )
 
 
@@ -217,7 +216,7 @@ def _from_astropy(table: Table) -> Opened:
         described.append((name, info))
 
     def plain(column: Any) -> np.ndarray:
-        """Return a column as an array of native byte order, masked if values are."""
+        """Return a column as an array of native byte order, masked if necessary."""
         masked = np.ma.isMaskedArray(column)
         array = np.ma.asarray(column) if masked else np.array(column)
         if array.dtype.kind == "S":
@@ -258,7 +257,7 @@ def _open_text(path: Path) -> Opened:
     @contextmanager
     def opened(kinds: Kinds) -> Iterator[Any]:
         types = {n: _ARROW_TYPES[k] for n, k in kinds.items() if k in _ARROW_TYPES}
-        # Arrow would take 007 for a number, and some names for dates.
+        # Arrow would read 007 as a number, and some names as dates.
         for name, value in zip(*csv.reader(beginning, delimiter=delimiter)):
             if kinds.get(name) == "identifier" and not _NUMBER.fullmatch(value):
                 types[name] = pa.string()
@@ -294,7 +293,7 @@ def _open_text(path: Path) -> Opened:
     ], read
 
 
-# By their names: the endings of file names, the first bytes, and a function that opens.
+# Suffixes of file names, first bytes, and opener, by name of the format.
 _FORMATS = {
     "parquet": ((".parquet", ".parq", ".pq"), (b"PAR1",), _open_parquet),
     "HDF5": ((".h5", ".hdf5"), (b"\x89HDF\r\n\x1a\n",), _open_hdf5),
@@ -305,7 +304,7 @@ _FORMATS = {
 
 
 def format_of_name(path: Path) -> str | None:
-    """Return the format that the ending of a name stands for, compressed or not."""
+    """Return the format of a file name's suffix, compressed or not."""
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     fitting = (form for form, (endings, *_) in _FORMATS.items() if suffix in endings)
     return next(fitting, None)
@@ -317,8 +316,8 @@ def open_source(path: Path) -> Source:
     Raises
     ------
     InputError
-        If the file is empty, truncated, no table, of another format than its name
-        says, or two of its columns have one name.
+        If the file is empty, truncated, not a table, or of another format than its
+        suffix, or if two of its columns have one name.
     """
     with reading(path):
         compressed = is_gzipped(path)
@@ -333,13 +332,15 @@ def open_source(path: Path) -> Source:
     if compressed and form in ("parquet", "HDF5"):
         raise InputError(f"{path} is {form} inside gzip: decompress it first")
     if form == "text" and b"\x00" in start:
-        raise InputError(f"{path} is no CSV, ECSV, FITS, VOTable, parquet or HDF5 file")
+        raise InputError(
+            f"{path} is not a CSV, ECSV, FITS, VOTable, parquet or HDF5 file"
+        )
     if format_of_name(path) not in (form, None):
         raise InputError(
             f"{path} is named like {format_of_name(path)} but its content is {form}"
         )
     with reading(path), warnings.catch_warnings():
-        # Odd headers are no reason to stop, a truncated file is.
+        # Ignore odd headers, but refuse truncated files.
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", ".*may have been truncated")
         described, read = _FORMATS[form][2](path)
@@ -348,13 +349,13 @@ def open_source(path: Path) -> Source:
 
 
 def locate(source: Source, reference: str) -> tuple[str, int | None]:
-    """Return the column a reference names, and the index into a two-dimensional one.
+    """Return the column of a reference, and the index into a two-dimensional one.
 
     Raises
     ------
     InputError
-        If there is no such column (the nearest by case is named), or the index is
-        missing, out of place or too large.
+        If there is no such column (a match in other case is suggested), or the index is
+        missing, superfluous or too large.
     """
     base, index = reference, None
     match = _INDEXED.fullmatch(reference)
@@ -400,10 +401,10 @@ def read_columns(
         If a column is not there or not of the kind, or the file breaks off.
     """
     places = {key: locate(source, column) for key, (column, _) in requests.items()}
-    # A column may be needed twice; text is then read as the least convertible kind.
+    # A column may be needed twice: text is then read as the least convertible kind.
     order = sorted(requests, key=lambda key: KINDS.index(requests[key][1]))
     kinds = {places[key][0]: requests[key][1] for key in order}
-    # Astropy writes masked columns to parquet and HDF5 as two, values and mask.
+    # Astropy writes a masked column to parquet and HDF5 as two, values and mask.
     masks = {base: f"{base}.mask" for base in kinds if f"{base}.mask" in source.columns}
     kinds |= dict.fromkeys(masks.values(), "boolean")
     for batch in source.batches(kinds):
@@ -429,12 +430,12 @@ def refuse_duplicates(path: Path, names: Sequence[str]) -> None:
 
 
 def is_gzipped(path: Path) -> bool:
-    """Return whether a file begins like one that gzip wrote."""
+    """Return true if a file has the signature of gzip."""
     with open(path, "rb") as file:
         return file.read(2) == b"\x1f\x8b"
 
 
 def _astropy_units(lines: Sequence[str]) -> dict[str, str]:
-    """Return units by column from the YAML header that astropy writes with tables."""
+    """Return units by column from astropy's YAML header of a table."""
     fields = get_header_from_yaml(lines)["datatype"]
     return {item["name"]: item["unit"] for item in fields if "unit" in item}

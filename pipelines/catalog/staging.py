@@ -1,8 +1,7 @@
-"""Sound rows in a DuckDB database, between the sources and the table.
+"""The staging of sound rows in a DuckDB database.
 
 DuckDB finds repeated identifiers, computes quantiles and sorts. Beyond `MEMORY` it
-writes to a folder on disk, so that memory does not grow with the catalogue. Every
-query of rows ends in a total order, the number of the file and of the row in it:
+spills to a folder on disk. Every query of rows has a total order, by file and row, so
 results do not depend on the number of threads.
 """
 
@@ -22,17 +21,17 @@ from pipelines.catalog.rows import Columns
 from pipelines.catalog.tables import to_arrow
 
 MEMORY = 512
-"""MiB for one thread; every further one has a quarter of that."""
+"""MiB for one thread; every further thread adds a quarter."""
 DEEPEST = 29
 """HEALPix order of the sorting, 0.4 milliarcseconds."""
 _ROWS_PER_BATCH = 1 << 18
 
 
 class Repeats(NamedTuple):
-    """Rows whose identifier came before.
+    """Counts of rows with an earlier identifier.
 
-    ``within`` counts those of one catalogue, ``across`` objects that an earlier
-    catalogue has, ``pairs`` the objects that two catalogues share, by their numbers.
+    ``within`` counts repeats in one catalogue, ``across`` objects of an earlier
+    catalogue, ``pairs`` the objects shared by two catalogues, by their numbers.
     """
 
     within: int
@@ -43,10 +42,9 @@ class Repeats(NamedTuple):
 class Staging:
     """The rows of all sources, with canonical and carried columns.
 
-    ``folder`` holds the rows that exceed `MEMORY`. In the database columns are ``c0,
-    c1, ...``, since SQL ignores capitals. Beside them are the numbers of
-    the catalogue, the file and the row, and the HEALPix pixel (NESTED, order
-    `DEEPEST`, Galactic).
+    ``folder`` holds the rows beyond `MEMORY`. Columns are named ``c0, c1, ...`` because
+    SQL ignores case. Further columns are the numbers of catalogue, file and row, and
+    the HEALPix pixel (NESTED, order `DEEPEST`, Galactic).
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -61,8 +59,8 @@ class Staging:
             },
         )
         self._run("SET enable_external_access = false")
-        # It would draw a bar on standard output. A notebook without ipywidgets has
-        # none, and refuses the setting.
+        # Disable the bar on standard output. A notebook without ipywidgets refuses the
+        # setting.
         if self._run("SELECT current_setting('enable_progress_bar')") == [(True,)]:
             self._run("SET enable_progress_bar = false")
 
@@ -75,7 +73,7 @@ class Staging:
             reason = str(error).partition("\n")[0]
             raise RuntimeError(
                 f"DuckDB could not sort the stars: {reason}. Nothing was written; free "
-                "memory or disk space beside the output, or take fewer --workers"
+                "memory or disk space beside the output, or use fewer --workers"
             ) from error
 
     def add(
@@ -92,14 +90,14 @@ class Staging:
         Raises
         ------
         InputError
-            If the columns are others than those before, or a conversion to their types
-            would lose something.
+            If the columns differ from earlier ones, or a conversion to their types
+            would lose information.
         """
         table = pa.table({name: to_arrow(column) for name, column in columns.items()})
         first = not self.schema.names
         self.schema = table.schema if first else self.schema
         try:
-            # Arrow's errors are ValueErrors, also those of other names than before.
+            # Arrow's errors are ValueErrors, also those of different names.
             table = table.cast(self.schema)
         except (ValueError, pa.ArrowException) as error:
             raise InputError(
@@ -121,7 +119,7 @@ class Staging:
         """Drop later rows of an identifier in a catalogue, or in all if ``across``."""
         if "source_id" not in self.schema.names:
             return Repeats(0, 0, {})
-        # Few identifiers occur twice: only their rows are sorted.
+        # Only rows of repeated identifiers, which are few, are sorted.
         self._run(
             f"""CREATE TEMP TABLE repeats AS
             SELECT rowid AS place, catalogue, {self._column("source_id")} AS id,
@@ -149,19 +147,19 @@ class Staging:
         return Repeats(within, others, {(a, b): count for a, b, count in pairs})
 
     def count(self) -> dict[int, int]:
-        """Return the number of rows of each catalogue that has any."""
+        """Return the number of rows by catalogue, without empty ones."""
         query = "SELECT catalogue, count(*) FROM stars GROUP BY ALL ORDER BY ALL"
         return dict(self._run(query)) if self.schema.names else {}
 
     def aggregate(self, expression: str, name: str) -> float:
-        """Return an SQL aggregate in which ``{0}`` stands for a column."""
+        """Return an SQL aggregate; ``{0}`` in the expression is the column."""
         query = f"SELECT {expression.format(self._column(name))} FROM stars"
         return self._one(query)[0]
 
     def quantiles(self, name: str, percents: tuple[int, ...]) -> tuple[float, ...]:
         """Return the k-th smallest of the n values, ``k = ⌈percent · n / 100⌉``.
 
-        They are exact: the values are sorted, on disk where they exceed `MEMORY`.
+        They are exact: the values are sorted, on disk beyond `MEMORY`.
         """
         column, total = self._column(name), sum(self.count().values())
         places = [max(-(-percent * total // 100), 1) for percent in percents]
@@ -175,8 +173,8 @@ class Staging:
     def partitions(self, stars: int, order: int = DEEPEST) -> Iterator[pa.Table]:
         """Yield all rows in the order of the sky, about ``stars`` at a time.
 
-        Equal pixels are in the order of the sources. A pixel of the HEALPix ``order``
-        is never divided, whatever it holds.
+        Rows of a pixel are in the order of the sources. Pixels of the HEALPix ``order``
+        are never divided.
         """
         rows, pixels = self.schema.empty_table(), np.empty(0, np.int64)
         for table, pixel in self.sorted("pixel, file, row"):
@@ -186,7 +184,7 @@ class Staging:
                 ends = 1 + np.flatnonzero(np.diff(pixels))
                 if not ends.size:
                     break
-                # The last end that is near enough, or else the first one.
+                # The last end within the limit, or else the first one.
                 end = int(ends[max(np.searchsorted(ends, stars, side="right") - 1, 0)])
                 yield rows.slice(0, end)
                 rows, pixels = rows.slice(end), pixels[end:]
@@ -216,5 +214,5 @@ class Staging:
         return self._run(query)[0]
 
     def _run(self, query: str) -> list[tuple[Any, ...]]:
-        # DuckDB refuses other work before the last row of a result was fetched.
+        # Fetch all rows: DuckDB refuses other work before.
         return self._connection.execute(query).fetchall()

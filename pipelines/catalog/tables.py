@@ -1,4 +1,4 @@
-"""Parquet tables with units and provenance, files of folders, and Arrow's columns."""
+"""Parquet tables with units and provenance, and conversion of Arrow columns."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
 
 @contextmanager
 def reading(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
-    """Turn the errors of a parser into an `InputError` that names the file.
+    """Convert a parser's errors to an `InputError` with the file's name.
 
-    ``names`` are those of the file's columns.
+    ``names`` are the file's column names.
     """
     try:
         yield
@@ -43,7 +43,7 @@ def reading(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> InputError:
-    """Return the error for a file that is broken, truncated or no table."""
+    """Return the error for a file that is broken, truncated or not a table."""
     lines = str(error).strip().splitlines()
     reason = lines[0] if lines else type(error).__name__
     if "conversion error" in reason:
@@ -56,7 +56,7 @@ def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> Input
 
 
 class TableWriter:
-    """A writer of batches of rows, whose provenance ``meta`` may come at the end."""
+    """A writer of batches of rows; ``meta``, the provenance, may be set at the end."""
 
     def __init__(self, path: Path, *, units: Mapping[str, str], kind: str) -> None:
         self._path, self._units, self._kind = path, units, kind
@@ -64,7 +64,7 @@ class TableWriter:
         self.meta: Mapping[str, Any] = {}
 
     def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
-        """Append one batch, all columns, of one length."""
+        """Append one batch of all columns, of equal length."""
         table: Any = columns
         if not isinstance(columns, pa.Table):
             table = pa.table({name: to_arrow(c) for name, c in columns.items()})
@@ -78,14 +78,14 @@ class TableWriter:
             self._writer = pq.ParquetWriter(
                 self._path, pa.schema(fields), write_page_checksum=True
             )
-        # Arrow's errors are ValueErrors, also those of other names than before.
+        # Arrow's errors are ValueErrors, also those of different names.
         same = table.cast(self._writer.schema)
         self._writer.write_table(same, row_group_size=ROWS_PER_GROUP)
 
     def close(self) -> None:
         """Write units, provenance and checksum."""
         if self._writer is None:
-            raise ValueError(f"no rows came for {self._path}")
+            raise ValueError(f"{self._path} got no rows, expected at least one")
         names = self._writer.schema.names
         description = {
             "version": TABLE_VERSION,
@@ -111,9 +111,8 @@ def open_table(
 ) -> Iterator[TableWriter]:
     """Yield a writer of a parquet table that appears at ``path`` whole or not at all.
 
-    ``units`` may name columns that do not come. The columns and types are those of
-    the first batch; later ones are converted to them, or refused with `ValueError`
-    where that would lose something.
+    ``units`` may name absent columns. The first batch sets columns and types; later
+    ones are converted, or refused with `ValueError` if that would lose information.
     """
     with atomic_file(path, overwrite=overwrite) as temporary:
         table = TableWriter(temporary, units=units, kind=kind)
@@ -151,18 +150,17 @@ def write_table(
 def read_table(
     path: str | os.PathLike[str], names: Collection[str] | None = None
 ) -> Read:
-    """Read what `write_table` wrote: columns, units and provenance.
+    """Read columns, units and provenance of a table by `write_table`.
 
-    ``path`` may be a folder of such files, which are joined in the order of their
-    names; the provenance is then ``{"partitions": {file name: provenance}}``, or, of a
-    folder that was written as one, the folder's own. Only columns in ``names`` are
-    read, if they are given.
+    ``path`` may be a folder of such files, joined in the order of their names; the
+    provenance is then ``{"partitions": {file name: provenance}}``, or the folder's own
+    if it was written as one. ``names`` selects columns.
 
     Raises
     ------
     InputError
         If a file is missing, unreadable or not one of ours, or partitions differ in
-        their columns or units, or are not those that were written.
+        their columns or units, or from the manifest.
     """
     path = Path(path)
     files = partitions(path) if path.is_dir() else [path]
@@ -205,12 +203,12 @@ def _read_file(
 
 
 def partitions(folder: Path) -> list[Path]:
-    """Return the parquet files of a folder in the order in which they are one table.
+    """Return the parquet files of a folder in the order of the table.
 
     Raises
     ------
     InputError
-        If there is none, or some that were written are missing or have another size.
+        If there are none, or some are missing or have another size than written.
     """
     files = sorted(folder.rglob("*.parquet"))
     if any((folder / name).exists() for name in (PROVENANCE, MANIFEST, MARKER)):
@@ -228,10 +226,10 @@ def partitions(folder: Path) -> list[Path]:
 
 
 def find_files(path: Path) -> list[Path]:
-    """Return the files that a source stands for: a folder is read whole, in order.
+    """Return the files of a source, a file or a folder, in order.
 
-    Names that begin with a dot or an underscore are markers and not read. A folder
-    that ``ingest`` wrote is read only if it is whole.
+    Names that begin with a dot or an underscore are skipped as markers. A folder
+    written by ``ingest`` must be complete.
 
     Raises
     ------
@@ -256,7 +254,7 @@ def find_files(path: Path) -> list[Path]:
 
 
 def is_table(stars: Any) -> bool:
-    """Return whether it has named columns: astropy's table, DataFrame or mapping."""
+    """Return true for an object with named columns: a table, DataFrame or mapping."""
     return isinstance(stars, Mapping) or hasattr(stars, "columns")
 
 
@@ -264,13 +262,13 @@ def is_table(stars: Any) -> bool:
 def as_file(table: Any) -> Iterator[Path]:
     """Yield a parquet file with a table's columns and their units.
 
-    It is an `astropy.table.Table` or ``QTable``, a DataFrame, whose columns have no
-    units, or a mapping of arrays and quantities by name.
+    The table is an `astropy.table.Table` or ``QTable``, a DataFrame, without units, or
+    a mapping of arrays and quantities by name.
 
     Raises
     ------
     InputError
-        If it holds a column that is no array of one value per row.
+        If a column is not an array with one value per row.
     """
     arrays, fields = [], []
     with TemporaryDirectory() as folder:
@@ -306,7 +304,7 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def to_numpy(array: pa.Array) -> np.ndarray:
-    """Return an Arrow array as NumPy: NaN, None or a mask where values are missing."""
+    """Return an Arrow array as NumPy, with NaN, None or a mask for missing values."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return to_numpy(array.dictionary_decode())
@@ -325,6 +323,6 @@ def to_numpy(array: pa.Array) -> np.ndarray:
         return np.ma.array(to_numpy(filled), mask=missing)
     if pa.types.is_decimal(kind):
         array = array.cast(pa.float64())
-    # NumPy has NaN where Arrow has nulls.
+    # Nulls of Arrow become NaN in NumPy.
     values = array.to_numpy(zero_copy_only=False)
     return values.astype(np.float64 if values.dtype.kind == "f" else object)

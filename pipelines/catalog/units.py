@@ -1,4 +1,4 @@
-"""Columns of a source as numbers in canonical units: stated or read, never guessed."""
+"""Conversion of columns to canonical units, which are stated or read, never guessed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAMES = {
     "mag": "extinction extinction_error extinction_lower extinction_upper",
 }
 INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.split()}
-"""Canonical unit of every quantity that a source may give."""
+"""Canonical units by quantity."""
 
-# Units of angles as text, by their kinds in `convert`; quoted ones are of the CDS.
+# Units of angles as text, by kind in `convert`; quoted ones are those of the CDS.
 _SEXAGESIMAL = {
     "hms": ("hms", "h:m:s", '"h:m:s"'),
     "dms": ("dms", "d:m:s", '"d:m:s"'),
@@ -31,7 +31,7 @@ _PARTS = re.compile(
     r"""(?:(\d+(?:\.\d*)?)\s*[s"″]?)?\s*"""
 )
 _WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
-# By kind: NumPy's letters of the types that are taken, and these in words.
+# NumPy's letters of accepted types, and their description, by kind.
 _TAKEN = {
     "any": ("", "anything"),
     "number": ("fiu", "numbers (05:34:32 has the unit hms, 22:00:52 dms)"),
@@ -43,7 +43,7 @@ _TAKEN = {
     "identifier": ("iuOUS", "integers or text, which hold 64-bit identifiers exactly"),
 }
 KINDS = tuple(_TAKEN)
-"""Kinds that a column may be read as, the least convertible last."""
+"""Kinds of columns, the least convertible last."""
 
 
 def sexagesimal(unit: str | None) -> str | None:
@@ -52,7 +52,7 @@ def sexagesimal(unit: str | None) -> str | None:
 
 
 def parse_unit(text: str) -> u.UnitBase | None:
-    """Return the unit that ``text`` names, or None if no standard knows it."""
+    """Return the unit named ``text``, or None if no standard defines it."""
     for standard in (None, "fits", "vounit", "cds"):
         try:
             with warnings.catch_warnings():
@@ -66,15 +66,15 @@ def parse_unit(text: str) -> u.UnitBase | None:
 def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
     """Return a column as one of `KINDS`.
 
-    ``number`` is float64, NaN where missing, ``hms`` and ``dms`` the same in degrees
-    from sexagesimal text, NaN where it is none, ``value`` and ``boolean`` the same with
-    booleans as 0 and 1, ``string`` object, None where missing, ``identifier`` int64
-    or strings, masked, and ``any`` what is there.
+    ``number`` is float64 with NaN for missing values, ``hms`` and ``dms`` the same in
+    degrees from sexagesimal text (NaN for other text), ``value`` and ``boolean`` the
+    same with booleans as 0 and 1, ``string`` object with None for missing values,
+    ``identifier`` masked int64 or strings, and ``any`` unchanged.
 
     Raises
     ------
     InputError
-        If the column holds something else; ``where`` says which column it is.
+        If the column holds other types; ``where`` names the column.
     """
     held = column.dtype.kind
     taken, words = _TAKEN[kind]

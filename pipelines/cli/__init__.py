@@ -1,4 +1,4 @@
-"""The command line: verbs only. Parse, call one stage, print, exit code."""
+"""The command line: its verbs parse options, call one stage, and print."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pipelines.cli.fitting import config_, fit, regress, status, verify
 from pipelines.cli.products import compare, export, plot, report
 from pipelines.cli.questions import predict, query
 
-# Read when torch is first imported, which the verbs do: threads that wait sleep instead
-# of spinning, which is twice as fast where cores are shared with other jobs.
+# torch reads this at its first import, by the verbs: waiting threads sleep instead of
+# spinning, which is twice as fast on cores shared with other jobs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# NumPy's and SciPy's own threads only ever see small matrices here, and spin on them.
+# NumPy's and SciPy's own threads would spin on small matrices only.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 

@@ -25,14 +25,14 @@ from pipelines.cli.reporting import (
 @output("Run folder to make.")
 @CONFIG
 @SETTINGS
-@click.option("--resume", is_flag=True, help="Go on where a fit into RUN stopped.")
+@click.option("--resume", is_flag=True, help="Continue a stopped fit into RUN.")
 @click.option(
     "--resume-anyway",
     "anyway",
     is_flag=True,
     help="Resume even if the configuration, catalogue or version has changed.",
 )
-@click.option("--quick", is_flag=True, help="No map: only what it has to beat.")
+@click.option("--quick", is_flag=True, help="Make no map, only its baseline.")
 @REQUIRE
 @OVERWRITE
 @reporting
@@ -46,12 +46,12 @@ def fit(
     overwrite: bool,
     **resuming: bool,
 ) -> None:
-    """Fit a map to STARS. Without a configuration everything is chosen and printed.
+    """Fit a map to STARS. Without a configuration all settings are automatic.
 
-    `dustmap config` prints every key with its default. A fit saves itself every few
-    minutes and on SIGTERM, SIGUSR1 and Ctrl-C, with which it ends with status 75:
-    the same command with --resume goes on. With --quick no map is made: held-out stars
-    are predicted from their neighbours alone, in seconds, into RUN.quick.json.
+    `dustmap config` prints every key with its default. A fit saves checkpoints every
+    few minutes and on SIGTERM, SIGUSR1 and Ctrl-C, after which it ends with status 75:
+    the same command with --resume continues. With --quick no map is made: held-out
+    stars are predicted from their neighbours alone, in seconds, into RUN.quick.json.
     """
     from pipelines.base.allocation import keep_freed_memory
     from pipelines.config import FitConfig, load_config
@@ -86,7 +86,7 @@ def fit(
 
 
 @click.command(name="config")
-@click.option("--simulate", "simulation", is_flag=True, help="Of simulate instead.")
+@click.option("--simulate", "simulation", is_flag=True, help="That of simulate.")
 @reporting
 def config_(simulation: bool) -> None:
     """Print the configuration of fit: every key, its meaning and default, as TOML."""
@@ -100,7 +100,7 @@ def config_(simulation: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @reporting
 def status(run: Path, as_json: bool) -> None:
-    """How far the fit into RUN is: under way, finished, stopped or dead."""
+    """Show the status of the fit into RUN: under way, finished, stopped or dead."""
     import json
 
     from pipelines.run.status import describe, status_of
@@ -112,9 +112,9 @@ def status(run: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("table", type=OUT)
 @output("Run folder to make.")
-@click.option("--target", required=True, metavar="COLUMN", help="What to predict.")
+@click.option("--target", required=True, metavar="COLUMN", help="Column to predict.")
 @click.option(
-    "--inputs", metavar="A,B,...", help="Columns to predict it from; all other numbers."
+    "--inputs", metavar="A,B,...", help="Input columns.  [default: all other numbers]"
 )
 @click.option(
     "--likelihood",
@@ -135,10 +135,10 @@ def status(run: Path, as_json: bool) -> None:
 def regress(
     table: Path, output: Path, inputs: str | None, require: str | None, **settings: Any
 ) -> None:
-    """Predict one column of TABLE from others by a Gaussian process.
+    """Predict one column of TABLE from others with a Gaussian process.
 
-    TABLE: CSV (also .gz) or parquet. Method, kernel, scales and noise are chosen and
-    printed; RUN gets metrics.json and predictions.parquet of the test rows, plot.png
+    TABLE: CSV (also .gz) or parquet. Method, kernel, scales and noise are automatic and
+    printed; RUN holds metrics.json and predictions.parquet of the test rows, plot.png
     and summary.txt.
     """
     from pipelines.regress import regress_table

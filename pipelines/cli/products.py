@@ -1,4 +1,4 @@
-"""Verbs that make files of a map: export, plot, report, compare."""
+"""Verbs for products of a map: export, plot, report, compare."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pipelines.export.options import EXPORTERS, ExportOptions, parse_box
 
 
 def _products(command: Any) -> Any:
-    """Add an option for every product that can be written."""
+    """Add an option for every product."""
     for name, exporter in reversed(EXPORTERS.items()):
         option = click.option(f"--{name}", type=OUT, multiple=True, help=exporter.help)
         command = option(command)
@@ -39,9 +39,9 @@ def _products(command: Any) -> Any:
 @click.command()
 @click.argument("run", type=OUT)
 @_products
-@click.option("--distances", type=LENGTHS, help="Of HEALPix maps and images.")
+@click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
 @click.option("--shell-edges", type=LENGTHS, help="Edges of the shells.")
-@click.option("--nside", type=int, help="Resolution of all that is on HEALPix pixels.")
+@click.option("--nside", type=int, help="Resolution of all HEALPix products.")
 @click.option("--ordering", type=click.Choice(["nested", "ring"]), help="Of pixels.")
 @click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")
 @click.option("--center", "centre", type=DIRECTION, help="Of images.  [default: 0,0]")
@@ -49,7 +49,7 @@ def _products(command: Any) -> Any:
     "--field", "size", type=ANGLES, help="Of images: the whole sky, or 20,20."
 )
 @click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
-@click.option("--header", type=OUT, help="FITS file or cards that give all four.")
+@click.option("--header", type=OUT, help="FITS file or cards, instead of all four.")
 @fill_options
 @band_options
 @click.option(
@@ -58,16 +58,15 @@ def _products(command: Any) -> Any:
     metavar="x=LO:HI,y=...",
     help="Only the density in this box [pc]; of the zarr extinctions to its corners.",
 )
-@click.option("--sphere", type=LENGTH, help="Only what is within this distance.")
-@click.option("--spacing", type=LENGTH, help="Of the density's cells.")
+@click.option("--sphere", type=LENGTH, help="Only the density within this distance.")
+@click.option("--spacing", type=LENGTH, help="Size of the density's cells.")
 @click.option("--samples", type=int, help="Posterior samples in the zarr store.")
 @OVERWRITE
 @reporting
 def export(run: Path, overwrite: bool, **chosen: Any) -> None:
-    """Write the map of RUN: density and integrated extinction, with whom to cite.
+    """Write the map of RUN: density and integrated extinction, with citations.
 
-    Without a choice of outputs they are written into RUN: map.zarr, map.fits and
-    map.healpix.fits.
+    By default map.zarr, map.fits and map.healpix.fits are written into RUN.
     """
     from pipelines.export.exporters import export_run
     from pipelines.formats.images import Field
@@ -92,7 +91,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
 
 
 class _Kind(click.ParamType):
-    """A figure by its name in the registry, which is heavy to import."""
+    """The name of a figure in the registry, imported late as it is heavy."""
 
     name = "kind"
 
@@ -116,7 +115,7 @@ class _Kind(click.ParamType):
     "kinds",
     multiple=True,
     type=_Kind(),
-    help="What to draw, instead of all that there is data for. Repeatable.",
+    help="Figure to draw; by default all with data. Repeatable.",
 )
 @click.option(
     "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"
@@ -128,17 +127,17 @@ class _Kind(click.ParamType):
     default=180.0,
     help="Of the page [mm]: 88 is a journal's column, 180 two.",
 )
-@click.option("--log/--linear", default=None, help="Colours; chosen by itself.")
+@click.option("--log/--linear", default=None, help="Colours.  [default: automatic]")
 @click.option(
     "--within",
     type=click.FloatRange(min=0, min_open=True),
     metavar="PC",
-    help="edge-on: look through |y| < PC. slice, near: show the Sun's neighbourhood.",
+    help="edge-on: integrate |y| < PC. slice, near: show the Sun's neighbourhood.",
 )
 @click.option("--panel", help="Only mean, median, std or relative-error, as there are.")
-@click.option("--vmin", type=float, help="Where the colours of the map or panel begin.")
-@click.option("--vmax", type=float, help="Where they end.")
-@click.option("--cmap", help="Their colour map, by matplotlib's name, as viridis.")
+@click.option("--vmin", type=float, help="Lower limit of the colours of map or panel.")
+@click.option("--vmax", type=float, help="Upper limit of these colours.")
+@click.option("--cmap", help="Colour map by matplotlib's name, such as viridis.")
 @click.option(
     "--distance", "distances", multiple=True, type=LENGTH, help="sky, repeatable."
 )
@@ -150,9 +149,7 @@ class _Kind(click.ParamType):
     "--direction", "directions", multiple=True, type=DIRECTION, help="los, repeatable."
 )
 @click.option("--other", help="compare: a second map, as of export --fill.")
-@click.option(
-    "--factor", type=float, help="compare: brings it to the first one's band."
-)
+@click.option("--factor", type=float, help="compare: factor to the first map's band.")
 @click.option(
     "--other-integrated/--other-differential", default=None, help=DUSTMAPS_GIVES
 )
@@ -169,8 +166,8 @@ def plot(
 ) -> None:
     """Draw RUN_OR_MAP: a run folder, or an exported map.zarr, map.fits or HEALPix maps.
 
-    Extinctions stand beside their standard deviations; densities are means, which add
-    up to the extinction. Figures in the folder are replaced.
+    Extinctions are drawn with their standard deviations; densities are means, which
+    integrate to the extinction. Figures in the folder are replaced.
     """
     from pipelines.figures.registry import PlotOptions
     from pipelines.figures.registry import plot as draw
@@ -200,16 +197,16 @@ def plot(
     "--3d/--no-3d",
     "three_d",
     default=True,
-    help="The interactive view of the density, which takes about 5 MB.",
+    help="Include the interactive view of the density, of about 5 MB.",
 )
 @click.option("--nside", type=int, help="Resolution of the sky maps.")
 @OVERWRITE
 @reporting
 def report(run: Path, output: Path, **options: Any) -> None:
-    """Write a report of RUN: one HTML file that opens anywhere, without a network.
+    """Write a report of RUN: one HTML file, usable without a network.
 
     A verdict with all warnings, maps, a 3-D view, lines of sight, limits; and folded:
-    how held-out stars are predicted, what was mapped, convergence, provenance.
+    predictions of held-out stars, a summary, convergence, provenance.
     """
     from pipelines.report.page import write_report
 
@@ -219,7 +216,7 @@ def report(run: Path, output: Path, **options: Any) -> None:
 def _keyword(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise ValueError(f"--query takes KEY=VALUE, got {text!r}")
+        raise ValueError(f"--query expects KEY=VALUE, got {text!r}")
     if value.lower() in ("true", "false"):
         return key, value.lower() == "true"
     try:
@@ -233,7 +230,7 @@ def _keyword(text: str) -> tuple[str, Any]:
 @click.argument("reference")
 @output("Folder to make.")
 @click.option(
-    "--factor", type=float, help="Converts the reference to the band of the map."
+    "--factor", type=float, help="Factor from the reference to the band of the map."
 )
 @click.option("--integrated/--differential", default=None, help=DUSTMAPS_GIVES)
 @click.option(
@@ -242,8 +239,8 @@ def _keyword(text: str) -> tuple[str, Any]:
     type=Parsed("key=value", _keyword),
     help="Keyword for a map of the package dustmaps, such as mode=median.",
 )
-@click.option("--points", default=5000, help="Cells drawn to compare maps in.")
-@click.option("--seed", default=0, help="Seed of the cells drawn.")
+@click.option("--points", default=5000, help="Random cells to compare maps in.")
+@click.option("--seed", default=0, help="Seed of the random cells.")
 @OVERWRITE
 @reporting
 def compare(
@@ -255,9 +252,9 @@ def compare(
 ) -> None:
     """Compare the map of RUN with REFERENCE, in tables, figures and words.
 
-    REFERENCE is a table of stars (from `dustmap ingest`; those that were fitted are
-    left out), the word held-out, another map (zarr, FITS, npz or run), or
-    dustmaps:MODULE.CLASS for a map of the package dustmaps.
+    REFERENCE is a table of stars (from `dustmap ingest`; fitted ones are skipped), the
+    word held-out, another map (zarr, FITS, npz or run), or dustmaps:MODULE.CLASS for a
+    map of the package dustmaps.
     """
     from pipelines.compare import compare as run_comparison
 

@@ -1,4 +1,4 @@
-"""Verbs that ask a map: query and predict."""
+"""Verbs for values of a map: query and predict."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 @click.option("--b", type=ANGLE, help="Galactic latitude.")
 @click.option("--ra", type=RIGHT_ASCENSION, help="Right ascension (ICRS).")
 @click.option("--dec", type=ANGLE, help="Declination (ICRS).")
-@click.option("--distance", type=LENGTH, help="From the Sun; or 0.4kpc.")
+@click.option("--distance", type=LENGTH, help="Distance from the Sun, or e.g. 0.4kpc.")
 @click.option(
     "--integrated/--differential",
     default=None,
-    help="Extinction to there, or density there; both if not said.",
+    help="Extinction to the place, or density there.  [default: both]",
 )
 @click.option("--mode", help="mean, std, median, percentile, samples, random_sample.")
 @click.option("--pct", type=PERCENTILES, help="Percentiles of --mode percentile.")
 @click.option("--total", is_flag=True, help="Extinction through the whole map.")
-@click.option("--at-extinction", type=float, help="Distance of this extinction [mag].")
+@click.option("--at-extinction", type=float, help="Return its distance [mag].")
 @click.option("--radius", type=ANGLE, help="Average extinction within this angle.")
 @click.option("--fwhm", type=ANGLE, help="Average over a Gaussian beam.")
-@click.option("--samples", type=OUT, help="Run that draws samples beside a map store.")
-@click.option("--seed", default=0, help="Of --mode random_sample.")
+@click.option("--samples", type=OUT, help="Run for posterior samples of a map store.")
+@click.option("--seed", default=0, help="Seed of --mode random_sample.")
 @target_options
 @fill_options
 @click.option("-o", "--output", type=OUT, help=_TABLE)
@@ -61,7 +61,7 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 @OVERWRITE
 @reporting
 def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) -> None:
-    """Ask MAP (a map store, or a run folder) at one place or at the rows of TABLE.
+    """Query MAP (a map store, or a run folder) at one place or the rows of TABLE.
 
     \b
     dustmap query map.zarr --l 90 --b 5 --distance 400
@@ -70,8 +70,8 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
     dustmap query run --l 90 --b 5 --distance 400 --radius 30arcmin
 
     Without a mode: mean, std, and quantiles from 2.5% to 97.5%. Every row of TABLE is
-    kept, with all of its columns: what is outside the map, and what has no position or
-    distance, is NaN, with flags.
+    kept, with all of its columns; values outside the map, or without a position or
+    distance, are NaN, with flags.
     """
     from pipelines.query import open_map
     from pipelines.query.targets import TargetTable
@@ -86,9 +86,9 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
         _answer_one(dust, options, question)
         return
     if options["output"] is None:
-        raise InputError("a table of answers needs a name: -o answers.parquet")
+        raise InputError("the output needs a name: -o answers.parquet")
     if any(options[name] is not None for name in ("l", "b", "ra", "dec")):
-        raise InputError("give a table or one place, not both")
+        raise InputError("got a table and a place: give one of them, not both")
     targets = TargetTable(
         table,
         options["mappings"],
@@ -107,9 +107,9 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
 @OVERWRITE
 @reporting
 def predict(run: Path, table: Path, **options: Any) -> None:
-    """Extinction and density, with std and quantiles, at the rows of TABLE.
+    """Predict extinction and density, with std and quantiles, at the rows of TABLE.
 
-    Every row is kept, with all of its columns, as by `dustmap query RUN TABLE`.
+    Every row is kept, with all of its columns, as in `dustmap query RUN TABLE`.
     """
     from pipelines.maps.opening import open_run
     from pipelines.query.map import DustMap
@@ -135,7 +135,7 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
         click.echo(
             "note: the error of an average over a beam needs posterior samples, and "
             "its scatter is here that of the mean map, smoother than the dust: query "
-            "the run, or name it with --samples RUN",
+            "the run, or give it with --samples RUN",
             err=True,
         )
     return QueryOptions(
@@ -151,7 +151,7 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
 
 
 def _beam(options: dict[str, Any]) -> Beam | None:
-    """Return the beam that extinctions are averaged over, if there is one."""
+    """Return the beam for averages of extinctions, if any."""
     from pipelines.query.beams import Beam
 
     radius, fwhm = options["radius"], options["fwhm"]
@@ -170,7 +170,7 @@ def _beam(options: dict[str, Any]) -> Beam | None:
 
 
 def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
-    """Convert to the user's band, and print by what."""
+    """Convert to the user's band, and print the conversion."""
     from pipelines.bands import wanted_conversion
 
     change = wanted_conversion(
@@ -188,7 +188,7 @@ def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
 def _answer_table(
     dust: DustMap, targets: TargetTable, options: dict[str, Any], question: QueryOptions
 ) -> None:
-    """Write a table of answers, and print how many rows are inside the map."""
+    """Write a table of results, and print the number of rows inside the map."""
     from pipelines.query.table import write_answers
 
     path, overwrite = options["output"], options["overwrite"]
@@ -200,7 +200,7 @@ def _answer_table(
 
 
 def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) -> None:
-    """Print the answers at the place of the command line, with units and flags."""
+    """Print the results at the place of the command line, with units and flags."""
     from pipelines.query.table import ask, rounded, unit_text
     from pipelines.query.targets import coordinates
 
@@ -213,8 +213,9 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
     if not question.directions:
         if options["distance"] is None:
             raise InputError(
-                "the distance is missing: --distance PC; or --total for the extinction "
-                "through the whole map, --at-extinction MAG for the distance itself"
+                "the distance is missing: use --distance PC; or --total for the "
+                "extinction through the whole map, --at-extinction MAG for the "
+                "distance itself"
             )
         given["distance"] = options["distance"]
     place = {name: np.array([value]) for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""Options that verbs share, and how errors are reported.
+"""Options shared by verbs, and the reporting of errors.
 
 Exit status: 0 done, 1 failed, 2 bad input or usage, 75 stopped by a signal (the same
 command with ``--resume`` continues).
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pipelines.maps.answers import Answers
     from pipelines.run.verdict import Verdict
 
-DUSTMAPS_GIVES = "A map of dustmaps gives extinctions, or densities."
-# EX_TEMPFAIL of sysexits.h: job scripts queue the same command again.
+DUSTMAPS_GIVES = "Values of a map of dustmaps: extinctions, or densities."
+# EX_TEMPFAIL of sysexits.h, after which job scripts requeue the same command.
 _TRY_AGAIN = 75
 
 
 class Parsed(click.ParamType):
-    """An option parsed by ``read``, whose `ValueError` is the user's mistake.
+    """An option parsed by ``read``; its `ValueError` becomes a usage error.
 
     ``name`` is the metavar in the help.
     """
@@ -37,7 +37,7 @@ class Parsed(click.ParamType):
         self.name, self._read = name, read
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Parse a text; a default is taken as it is."""
+        """Parse a text; defaults remain unchanged."""
         try:
             return self._read(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -47,7 +47,7 @@ class Parsed(click.ParamType):
 def _several(
     text: str, read: Callable[[str], float], expected: str, count: int | None = None
 ) -> tuple[float, ...]:
-    """Read numbers separated by commas, ``count`` of them unless any number will do."""
+    """Parse numbers separated by commas, ``count`` of them if given."""
     try:
         values = tuple(read(part) for part in text.split(","))
     except ValueError:
@@ -94,17 +94,17 @@ SETTINGS = click.option(
 REQUIRE = click.option(
     "--require",
     type=click.Choice(("usable", "care")),
-    help="End with status 1, after writing, where the verdict is worse than this.",
+    help="End with status 1, after writing, if the verdict is worse than this.",
 )
 
 
 def output(help: str) -> Callable[[Any], Any]:
-    """Add the option for the output, which must be given."""
+    """Add the required option for the output."""
     return click.option("-o", "--output", required=True, type=OUT, help=help)
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return one decorator that adds these options, in this order."""
+    """Return a decorator that adds these options in order."""
 
     def add(command: Any) -> Any:
         for option in reversed(options):
@@ -116,7 +116,7 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 band_options = _together(
     click.option("--band", help="Convert to this band: A_G, E(B-V), A(550 nm), ..."),
-    click.option("--declare-band", help="State the map's band if it is not known."),
+    click.option("--declare-band", help="The map's band if unknown."),
     click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
     click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]"),
 )
@@ -130,9 +130,9 @@ fill_options = _together(
     click.option(
         "--fill-beyond",
         type=click.Choice(["box", "stars"]),
-        help="From the edge of the box, or where no star looks.  [default: box]",
+        help="From the edge of the box, or from the last star.  [default: box]",
     ),
-    click.option("--fill-factor", type=float, help="Brings it to the map's band."),
+    click.option("--fill-factor", type=float, help="Factor to the map's band."),
     click.option(
         "--fill-integrated/--fill-differential", default=None, help=DUSTMAPS_GIVES
     ),
@@ -143,26 +143,26 @@ target_options = _together(
         "mappings",
         multiple=True,
         metavar="CANONICAL=COLUMN[:UNIT]",
-        help="Which column of TABLE is l, b (or ra, dec), distance.",
+        help="Column of TABLE for l, b (or ra, dec), distance.",
     ),
     click.option(
-        "--preset", help="Or a survey's preset, or one saved by ingest --save-preset."
+        "--preset", help="A survey's preset, or one saved by ingest --save-preset."
     ),
-    click.option("--prefix", help="Put before the names of answers."),
+    click.option("--prefix", help="Prefix of the names of new columns."),
 )
 
 
 def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
-    """Take ``fill_options`` out of ``options``; open the map that continues another.
+    """Remove ``fill_options`` from ``options``, and open the map to continue with.
 
-    Return it, and from where it continues.
+    Returns the map, and the end from which it continues.
     """
     reference, beyond, factor, integrated = (
         options.pop(f"fill{name}") for name in ("", "_beyond", "_factor", "_integrated")
     )
     if reference is None:
         if (beyond, factor, integrated) != (None, None, None):
-            raise InputError("--fill-beyond, --fill-factor and the like go with --fill")
+            raise InputError("--fill-beyond, --fill-factor and the like need --fill")
         return None, None
     from pipelines.maps.opening import open_other
 
@@ -170,7 +170,7 @@ def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn an error into one message and an exit status."""
+    """Convert errors to one message and an exit status."""
 
     @wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:
@@ -189,7 +189,7 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_verdict(verdict: Verdict, required: str | None) -> None:
-    """End with status 1 where a verdict is worse than ``--require`` allows."""
+    """End with status 1 if a verdict is worse than ``--require``."""
     if required is not None and not verdict.meets(required):
         _fail(1, f"the verdict is {verdict.grade!r}, worse than --require {required}")
 

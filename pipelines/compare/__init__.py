@@ -1,4 +1,4 @@
-"""A map compared with stars or with another map."""
+"""Comparison of a map with stars or with another map."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compare(
     seed: int = 0,
     overwrite: bool = False,
 ) -> tuple[Comparison, list[Path]]:
-    """Compare a run with a reference; return the comparison and the files written.
+    """Compare a run with a reference; return the comparison and the written files.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def compare(
         The word ``held-out``, a table of stars, a map or run, or
         ``dustmaps:MODULE.CLASS``.
     factor
-        Converts values of the reference to the band of the map.
+        Factor from values of the reference to the band of the map.
     integrated, query
-        Of objects of the package dustmaps, as in `compare_map`.
+        Options of a map of the package dustmaps, as in `compare_map`.
     points, seed
-        Number of cells that are drawn at random, and the seed.
+        Number of random cells, and the seed.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def compare(
     if factor is not None and not factor > 0:
         raise InputError(f"the factor must be positive, got {factor}")
     if points < 1:
-        raise InputError(f"the points must be at least 1, got {points}")
+        raise InputError(f"points must be at least 1, got {points}")
     check_output_folder(output, SUMMARY, overwrite=overwrite)
     path, package = Path(reference), reference.startswith(PACKAGE)
     if not (package or reference == HELD_OUT or path.exists()):

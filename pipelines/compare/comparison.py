@@ -1,4 +1,4 @@
-"""The numbers, tables, figures and words of a comparison, and its folder."""
+"""The content of a comparison, and its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipelines.storage.atomic import (
     write_manifest,
 )
 
-# Rows that are printed of a table.
+# Most printed rows of a table.
 _MOST_ROWS = 20
 SUMMARY = "comparison.json"
 
@@ -28,9 +28,9 @@ SUMMARY = "comparison.json"
 class Comparison:
     """A map against one reference, ``stars`` or a ``map`` (its ``kind``).
 
-    All ``numbers`` go into ``comparison.json``, each of the ``tables`` and ``figures``
-    into a file of its name; the tables ``shown`` are printed. The ``words`` say what
-    the numbers can and cannot support.
+    All ``numbers`` are written to ``comparison.json``, each of the ``tables`` and
+    ``figures`` to a file of its name; the tables ``shown`` are printed. The ``words``
+    explain the numbers and their limits.
     """
 
     kind: str
@@ -54,12 +54,12 @@ class Comparison:
 def write_comparison(
     path: Path, comparison: Comparison, *, overwrite: bool = False
 ) -> list[Path]:
-    """Write ``comparison.json``, ``*.csv`` and ``*.png`` into a folder; their paths.
+    """Write ``comparison.json``, ``*.csv`` and ``*.png``, and return their paths.
 
     Raises
     ------
     InputError
-        If ``path`` exists and ``overwrite`` is false, or is no comparison's folder.
+        If ``path`` exists and ``overwrite`` is false, or is another kind of folder.
     """
     check_output_folder(path, SUMMARY, overwrite=overwrite)
     names = [SUMMARY]
@@ -84,13 +84,13 @@ def write_comparison(
 
 
 def _cell(value: object) -> object:
-    """Format a number with six digits; one that is not finite is empty."""
+    """Format a number with six digits, or as empty if not finite."""
     if isinstance(value, float):
         return f"{value:.6g}" if np.isfinite(value) else ""
     return value
 
 
 def rows_of(columns: dict[str, np.ndarray]) -> list[Row]:
-    """Return columns of one length as rows."""
+    """Return columns of equal length as rows."""
     lists = [np.asarray(column).tolist() for column in columns.values()]
     return [dict(zip(columns, row)) for row in zip(*lists, strict=True)]

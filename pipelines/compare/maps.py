@@ -1,4 +1,4 @@
-"""A map against another map, at the same places."""
+"""Comparison of two maps at the same places."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from pipelines.run.folder import Run
 
 # Bins of distance in the table and in the figure.
 _BINS, _DRAWN_BINS = 6, 12
-# Fewer places than this have no correlation worth telling.
+# Fewest places for a correlation.
 _FEW = 10
-# Within a cell, along each axis, in cells: their average is that over the cell.
+# Offsets along each axis, in cells, of the places averaged over a cell.
 _OFFSETS = (-1 / 3, 0.0, 1 / 3)
 _UNITS = {"extinction": "mag", "density": "mag/pc"}
 _COLUMNS = {"median": "p50", "mean": "mean"}
@@ -66,28 +66,27 @@ def compare_map(
     generator: np.random.Generator,
     scale: str = "",
 ) -> Comparison:
-    """Compare the map with another map in the cells that stars see.
+    """Compare the map with another map in cells with sight lines.
 
-    Densities of the other map are averaged over 27 places in each cell. Where it knows
-    nothing, cells are counted and left out.
+    Densities of the other map are averaged over 27 places in each cell. Cells outside
+    the other map are counted and skipped.
 
     Parameters
     ----------
     other
-        A map, whatever `open_other` opens, or any object with ``.query(coordinates)``
-        like those of the package dustmaps; of the latter ``integrated`` says whether
-        its values are extinctions from the observer or densities, ``factor`` turns them
-        into mag or mag/pc in the band of the map, and ``options`` are keywords of
-        ``query``.
+        A map, or a reference or object with ``.query(coordinates)`` as for
+        `open_other`; for an object ``integrated`` is true if its values are extinctions
+        from the observer and false for densities, ``factor`` converts them to mag or
+        mag/pc in the band of the map, and ``options`` are keywords of ``query``.
     points
-        How many cells are drawn, at random, where there are more.
+        Most cells, drawn at random.
     scale
-        The factor in words.
+        Description of the factor.
 
     Raises
     ------
     InputError
-        If the two have too few cells in common.
+        If the maps have too few cells in common.
     """
     spacing = run.plan.grid.spacing
     second = open_other(
@@ -95,7 +94,10 @@ def compare_map(
     )
     cells, seen = seen_cells(run, points, generator)
     if not seen:
-        raise InputError(f"{run.path}: no cell of the map is crossed by a sight line")
+        raise InputError(
+            f"{run.path}: no cell of the map is crossed by a sight line, expected one "
+            "or more"
+        )
     mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
     around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
     density = second.central(Places.of_points(around.reshape(-1, 3)), integrated=False)
@@ -112,8 +114,8 @@ def compare_map(
     }
     if known.sum() < _FEW:
         raise InputError(
-            f"the other map knows {counts['known to both']} of the {len(cells)} cells "
-            f"that were chosen: at least {_FEW} are needed"
+            f"the other map knows {counts['known to both']} of the {len(cells)} chosen "
+            f"cells, expected at least {_FEW}: choose a map of the same volume"
         )
     at, own = Places.of_points(cells[known]), RunMap.of(run)
     distance = np.linalg.norm(cells[known], axis=1)
@@ -138,7 +140,7 @@ def compare_map(
             part = _figures(*(column[chosen] for column in each))
             row |= {f"{what}: {name}": part[name] for name in _BY_DISTANCE}
         by_distance.append(row)
-    # The mean density alone adds up to the extinction.
+    # Only the mean density integrates to the extinction.
     drawn = _drawn(medians["extinction"], pairs["density", "mean"], distance, scale)
     return Comparison(
         kind="map",
@@ -177,10 +179,10 @@ def compare_map(
 def seen_cells(
     run: Run, count: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, int]:
-    """Centres [pc] of at most ``count`` cells that sight lines cross, and their number.
+    """Return centres [pc] of up to ``count`` cells with sight lines, and the total.
 
-    The outermost layer is left out, whose cells reach beyond the box, and so are the
-    cells around the observer.
+    The outermost layer, whose cells extend beyond the box, and the cells around the
+    observer are skipped.
     """
     grid = run.plan.grid
     inner = (slice(1, -1),) * 3
@@ -222,7 +224,7 @@ def _drawn(
 ) -> Figure:
     """Draw both maps against each other, and their differences by distance.
 
-    The std is that of extinctions: densities have that of points, not of cells.
+    The std is that of extinctions only: that of densities is of points, not of cells.
     """
     figure = Figure(figsize=(7.8, 6.8), layout="constrained")
     for (upper, lower), pairs, factor, what, unit in zip(

@@ -1,4 +1,4 @@
-"""A map against stars it was not fitted to: residuals, z-scores, coverage."""
+"""Comparison of a map with unfitted stars: residuals, z-scores, coverage."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from pipelines.run.predict import predict_columns
 
 _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
-# Fewer stars than this say nothing of a tail.
+# Fewest stars to describe a tail.
 _FEW = 20
-# Standard deviations that a star is named beyond.
+# Standard deviations beyond which a star is listed.
 _FAR = 5.0
 
 
 def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
-    """Compare the map with measured extinctions of stars it was not fitted to.
+    """Compare the map with measured extinctions of stars that were not fitted.
 
-    Stars that were fitted (the same direction and distance) and those outside the box
-    are counted and not judged. The error of a star is its own, the noise that the fit
-    found common to all, and what an uncertain distance adds where there is dust; z is
-    that of the posterior predictive, log-normal for a positive density.
+    Fitted stars (of the same direction and distance) and stars outside the box are
+    counted and skipped. The error of a star includes the common noise of the fit and
+    the effect of its distance error; z is that of the posterior predictive, log-normal
+    for a positive density.
 
     Raises
     ------
     InputError
-        If the table has no extinctions or no star is left.
+        If the table has no extinctions or no star remains.
     """
     if stars.extinction is None:
-        raise InputError(f"{name} has positions only: extinctions are needed")
+        raise InputError(f"{name} has positions only, expected extinctions")
     unseen, counts = _not_fitted(run, stars)
     predicted = predict_columns(run.plan, run.posterior, unseen)
     inside = predicted.pop("inside")
@@ -73,31 +73,31 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
 
 
 def compare_held_out(run: Run) -> Comparison:
-    """`compare_stars` for the stars held out of the fit, as the run has them.
+    """Compare the map with the held-out stars of its run, as `compare_stars`.
 
     Raises
     ------
     InputError
-        If it kept none, or an earlier version kept their predictions only.
+        If the run has none, or an earlier version wrote their predictions only.
     """
     held = read_held_out(run.path)
     if held is None:
         raise InputError(
-            f"{run.path} does not hold what was observed of held-out stars: name "
-            "the table that was fitted, in which they are found again, or other stars"
+            f"{run.path} does not hold what was observed of held-out stars: give the "
+            "fitted table, to find them again, or other stars"
         )
     return _comparison(run, held, Counter({"held out": len(held)}), "held-out stars")
 
 
 def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
-    """Return the stars that the fit has not seen, and counts."""
+    """Return the stars that were not fitted, and counts."""
     named = _places_in(run.path / "stars.parquet")
     fitted = set(named)
     places = list(zip(stars.l.tolist(), stars.b.tolist(), stars.distance.tolist()))
     seen = np.array([place in fitted for place in places], dtype=bool)
     why = "fitted"
     if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
-        # The run names only some of the stars it fitted, but all it held out.
+        # The run lists only some of the fitted stars, but all held-out ones.
         held_out = set(_places_in(run.path / FILE))
         seen = np.array([place not in held_out for place in places], dtype=bool)
         why = "fitted, or not known to be held out"
@@ -112,11 +112,14 @@ def _places_in(path: Path) -> list[tuple[float, float, float]]:
 def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Comparison:
     if not len(held):
         found = ", ".join(f"{what}: {n}" for what, n in counts.items())
-        raise InputError(f"{name}: no star is left to judge the map by ({found})")
+        raise InputError(
+            f"{name}: no star is left to judge the map by ({found}): give stars that "
+            "were not fitted, in the box"
+        )
     if not held.has_uncertainty:
         raise InputError(
-            f"{run.path} has no posterior samples, so that its predictions have no "
-            "error to judge: fit it with inference.samples of 2 or more"
+            f"{run.path} has no posterior samples, so its predictions have no error to "
+            "judge: fit again with inference.samples of 2 or more"
         )
     z, residual = held.z_scores(positive=run.plan.is_lognormal), held.residual
     beyond = held.distance > last_star(run, unit_vectors(held.l, held.b))
@@ -137,7 +140,7 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
     regions = []
     for quarter, (south, north) in product(range(4), pairwise(_LATITUDES)):
         chosen = (quadrant == quarter) & (held.b >= south)
-        # The last band holds the pole.
+        # The last band includes the pole.
         chosen &= (held.b < north) | (north == _LATITUDES[-1])
         if chosen.any():
             place = (

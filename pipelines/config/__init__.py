@@ -1,4 +1,4 @@
-"""Typed, frozen configuration: validated whole before any work is done."""
+"""Typed, frozen configuration, fully validated before any work."""
 
 from pipelines.config.fitting import FitConfig
 from pipelines.config.loading import load_config

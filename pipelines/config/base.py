@@ -1,4 +1,4 @@
-"""What every section of a configuration shares."""
+"""The base class and the types of configuration sections."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pydantic import (
 from pipelines.base.quantities import parsecs
 
 AUTO = "auto"
-"""Written for a value that the program is to choose; the same as leaving it out."""
+"""Value of a key that the program sets; equivalent to omitting the key."""
 
 
 class Settings(BaseModel):
     """A section: strict types, no unknown keys, no NaN or infinity, frozen.
 
-    The text under a key says what it means.
+    The docstring of a key is its help text.
     """
 
     model_config = ConfigDict(
@@ -37,7 +37,7 @@ class Settings(BaseModel):
     )
 
     def conflicts(self) -> Iterator[str]:
-        """Yield what is wrong with the values together; nothing in most sections."""
+        """Yield conflicts between values; most sections have none."""
         yield from ()
 
     @model_validator(mode="after")
@@ -54,7 +54,7 @@ def _in_pc(value: Any) -> Any:
     try:
         return parsecs(value) if isinstance(value, str) else value
     except ValueError:
-        # It is refused, with its place, for not being a number.
+        # pydantic then refuses it as not a number, with its place.
         return value
 
 
@@ -74,7 +74,7 @@ Length = Annotated[float, Field(gt=0), BeforeValidator(_in_pc)]
 """A positive length [pc], or a text with a unit."""
 Auto = Annotated[T | None, BeforeValidator(lambda x: None if x == AUTO else x)]
 """``T``, or ``None`` when absent or ``"auto"``."""
-# TOML has lists only, which pydantic's strict mode does not take for tuples.
+# TOML has lists only, which pydantic's strict mode does not accept as tuples.
 _List = Strict(False)
 PerAxis = Annotated[
     tuple[Positive, Positive, Positive],

@@ -30,10 +30,10 @@ Quadrature = Literal["monte-carlo", "gauss-legendre"]
 
 
 class BoxConfig(Settings):
-    """Where the map is made, and how finely.
+    """The box of the map, and its resolution.
 
     Heliocentric Galactic coordinates: +x to l=0, +y to l=90, +z to the north Galactic
-    pole. The observer sits at the origin, which the box must contain.
+    pole. The observer is at the origin, which the box must contain.
     """
 
     x: Auto[Interval] = None
@@ -43,23 +43,24 @@ class BoxConfig(Settings):
     z: Auto[Interval] = None
     """[min, max] along z [pc]"""
     cover: Auto[Cover] = None
-    """what the box holds on axes that are not given: the stars, the sphere around the
-    observer to data.max_distance or the furthest star, or its cylinder, with z as the
-    stars have it; auto takes, with data.max_distance, the sphere or else the cylinder
-    if its volume is at most twice that of the stars' box, taller by what is left"""
+    """extent of the box along axes without given ends: the stars, the sphere around the
+    observer to data.max_distance or the furthest star, or its cylinder, with the stars'
+    extent in z; auto uses, with data.max_distance, the sphere or else the cylinder if
+    its volume is at most twice that of the stars' box, and any remaining volume for its
+    height"""
     spacing: Auto[PerAxis] = None
-    """distance of grid points, one number or [x, y, z] [pc]"""
+    """spacing of grid points, one number or [x, y, z] [pc]"""
     shape: Auto[Counts] = None
     """number of grid points [x, y, z], instead of spacing"""
     levels: Auto[Count] = None
     """number of nested grids, each with half the spacing of the one around it; when
-    auto as many as the stars near the observer are dense enough for, and one where
-    spacing or shape is given"""
+    auto, set by the density of stars near the observer, or one if spacing or shape is
+    given"""
     finest: Auto[Length] = None
-    """least spacing of nested grids [pc]"""
+    """smallest spacing of nested grids [pc]"""
 
     def conflicts(self) -> Iterator[str]:
-        """Intervals without the observer, and two ways to give the spacing."""
+        """Yield intervals without the observer, and contradictory spacings."""
         for name in ("x", "y", "z"):
             interval = getattr(self, name)
             if interval is not None and not interval[0] <= 0 <= interval[1]:
@@ -74,7 +75,7 @@ class BoxConfig(Settings):
 
 
 class PriorConfig(Settings):
-    """The Gaussian process before it has seen a star."""
+    """The prior of the Gaussian process."""
 
     kernel: Auto[KernelName] = None
     """covariance function; auto takes matern12 for the logarithm of a lognormal
@@ -88,16 +89,16 @@ class PriorConfig(Settings):
     mean: Literal["auto", "constant", "exponential-disc", "zero"] = "auto"
     """mean density"""
     mean_density: Auto[NonNegative] = None
-    """mean density at the Sun's place in the plane [mag/pc]; of a lognormal density,
-    too, the mean and not the median, which is exp(-std^2/2) times the mean and goes
-    with the std when that is learnt"""
+    """mean density at the Sun's place in the plane [mag/pc]; for a lognormal density
+    also the mean, not the median, which is exp(-std^2/2) times the mean and changes
+    with a learnt std"""
     scale_height: Auto[Length] = None
     """scale height of the exponential disc [pc]"""
     scale_length: Auto[Length] = None
     """scale length of the exponential disc [pc]"""
 
     def conflicts(self) -> Iterator[str]:
-        """Parameters that the chosen mean does not have."""
+        """Yield parameters that the chosen mean does not have."""
         scales = ("scale_height", "scale_length")
         unused = {"zero": ("mean_density", *scales), "constant": scales}
         for name in unused.get(self.mean, ()):
@@ -109,84 +110,84 @@ class PriorConfig(Settings):
 
 
 class ModelConfig(Settings):
-    """From the field to what the stars see."""
+    """The model from the field to the stars' extinctions."""
 
     density: Auto[DensityKind] = None
-    """how the density follows from the field: positive as the exponential of it, or the
-    field itself; lognormal when auto, with the engine svi gaussian"""
+    """density as the exponential of the field, which is positive, or as the field
+    itself; lognormal when auto, with the engine svi gaussian"""
     refinement: Annotated[int, Field(ge=1, le=4)] = 1
     """points of the quadrature grid per grid point and axis"""
     interpolation: Interpolation = "linear"
     """interpolation between grid points"""
     subgrid_noise: bool = True
-    """add what the grid cannot resolve to the stars' noise"""
+    """add the variance below the grid to the stars' noise"""
     ray_step: Annotated[float, Field(gt=0, le=1)] = 0.5
     """step of the integral along a ray, in cells"""
     wrap_tolerance: Share = 5e-2
-    """correlation allowed between opposite faces of the box through the torus, relative
+    """largest correlation between opposite faces of the box through the torus, relative
     to the variance"""
     distance_errors: bool = True
-    """average sight lines over the stars' distance errors, and add what these do to the
-    extinction to the noise: density around the star times distance error"""
+    """average sight lines over the stars' distance errors, and add the resulting error
+    of the extinction to the noise: density around the star times distance error"""
     outliers: bool = True
-    """stars far from the fit count less: Student-T instead of normal noise"""
+    """reduce the weight of outliers: Student-T instead of normal noise"""
     subgrid_share: Auto[Positive] = None
-    """what a sight line does not share with its neighbours of the variance that the
-    grid leaves unresolved; learnt when auto with a lognormal density, one with a
-    gaussian one"""
+    """share of the unresolved variance that a sight line does not have in common with
+    its neighbours; learnt when auto with a lognormal density, one with a gaussian
+    one"""
     degrees: Auto[Annotated[float, Field(gt=1)]] = None
     """degrees of freedom of the Student-T noise; learnt when auto"""
     residual: bool = True
-    """predict extinctions by the map and by what neighbouring stars share beyond it; of
-    a lognormal density"""
+    """predict extinctions from the map and from the residual shared by neighbouring
+    stars; for a lognormal density"""
     common_noise: Auto[NonNegative] = None
     """noise added in quadrature to every star's error [mag]; learnt when auto"""
 
 
 class InferenceConfig(Settings):
-    """How the posterior is computed."""
+    """The computation of the posterior."""
 
     engine: EngineName = "full-batch"
     """full-batch solves, or HIP-GP as published"""
     samples: Annotated[int, Field(ge=0)] = 32
     """posterior samples, which give the standard deviations"""
     tolerance: Share = 1e-4
-    """relative residual at which the mean's solve stops"""
+    """relative residual at which the solve for the mean stops"""
     sample_tolerance: Share = 1e-2
-    """the same for a posterior sample of a gaussian density; one of a lognormal density
-    is done when the expected decrease of steps is small"""
+    """the same for a posterior sample of a gaussian density; for a lognormal density,
+    solves stop at a small expected decrease of steps"""
     max_iterations: Count = 500
     """most iterations of a solve"""
     preconditioner: Literal["nystrom", "none"] = "nystrom"
     """preconditioner of the posterior's solves"""
     preconditioner_rank: Auto[Count] = None
-    """rank of the Nystrom preconditioner; 100, or less (16 at least) for a lognormal
-    density where stars are few per grid point"""
+    """rank of the Nystrom preconditioner; when auto 100, or less (at least 16) for a
+    lognormal density with few stars per grid point"""
     dtype: Literal["float64", "float32"] = "float32"
     """precision of the products; spectra and reductions are float64"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where to compute; auto takes CUDA where there is one"""
+    """device of the computation; auto uses CUDA if present"""
     teams: Count = 1
-    """groups of processes (torchrun) that share out the samples; the processes of a
-    group share out the stars"""
+    """groups of processes (torchrun) that divide the samples; the processes of a group
+    divide the stars"""
     seed: Seed = 0
     """seed of every random draw"""
     learn: bool = True
-    """learn hyperparameters that are auto from up to 4,000 stars (and no fewer than 40)
-    by a likelihood given neighbouring stars, corrected by simulations; moments of the
-    extinctions stand for them otherwise"""
+    """learn hyperparameters that are auto from 40 to 4,000 stars, by a likelihood given
+    neighbouring stars, corrected by simulations; otherwise use moments of the
+    extinctions"""
     anisotropic: bool = False
     """learn one lengthscale per axis"""
 
     def conflicts(self) -> Iterator[str]:
-        """A single sample, and teams without samples to share out."""
+        """Yield a single sample, and teams without samples to divide."""
         if self.samples == 1:
             yield (
-                "samples = 1 gives no standard deviation: take at least 2, or 0 for "
-                "the mean alone"
+                "samples = 1 gives no standard deviation: use at least 2, or 0 for the "
+                "mean alone"
             )
         if self.teams > 1 and self.engine == "svi":
-            yield f"teams = {self.teams}: the engine svi has none, leave it out"
+            yield f"teams = {self.teams}: the engine svi has no teams, leave it out"
 
 
 class SviConfig(Settings):
@@ -203,9 +204,9 @@ class SviConfig(Settings):
     block: Count = 2
     """cells per axis of one block of the family block"""
     pcg_tolerance: Share = 1e-6
-    """relative residual at which a star's solve stops"""
+    """relative residual at which the solve for a star stops"""
     pcg_max_iterations: Count = 200
-    """most iterations of a star's solve"""
+    """most iterations of the solve for a star"""
     hyperparameter_rate: NonNegative = 0.0
     """Adam's rate for the kernel's hyperparameters; 0 fixes them"""
     nugget: Annotated[float, Field(ge=0, lt=1)] = 1e-6
@@ -219,38 +220,38 @@ class SviConfig(Settings):
 
 
 class BudgetConfig(Settings):
-    """What the fit may spend; the grid's fineness follows where it is auto."""
+    """Limits of time and memory, which set the spacing of the grid when auto."""
 
     minutes: Positive = 5.0
-    """time [min]; where it runs out the fit draws fewer samples, and says so"""
+    """time [min]; if it runs out, the fit draws fewer samples, with a warning"""
     memory_gib: Auto[Positive] = None
     """memory [GiB]; half the machine's when auto"""
 
 
 class DataConfig(Settings):
-    """Which stars are used for what."""
+    """The use of the stars."""
 
     holdout: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
     """fraction of the stars held out to test the map"""
     validation: Auto[Annotated[float, Field(ge=0, lt=0.5)]] = None
-    """fraction of the stars, at most 3000, on which the residual is learnt, and to
-    which the grid is not fitted; 5% when auto, up to 15% of small catalogues"""
+    """fraction of the stars, at most 3000, for learning the residual, which the grid is
+    not fitted to; 5% when auto, up to 15% for small catalogues"""
     max_distance: Auto[Length] = None
-    """stars further away are left out [pc]"""
+    """largest distance of stars [pc]"""
 
 
 class CheckpointConfig(Settings):
-    """How often a fit writes a checkpoint (fit --resume)."""
+    """The intervals of checkpoints (fit --resume)."""
 
     minutes: Positive = 5.0
     """most time between two checkpoints [min]"""
     iterations: Auto[Count] = None
     """most Gauss-Newton steps (blocks of samples of a gaussian density, minibatches of
-    svi) between two checkpoints; when auto only time counts"""
+    svi) between two checkpoints; no limit when auto"""
 
 
 class FitConfig(Settings):
-    """Settings of a fit. Every key has a default; auto is chosen from the data."""
+    """Settings of a fit. Every key has a default; auto values follow from the data."""
 
     box: BoxConfig = BoxConfig()
     prior: PriorConfig = PriorConfig()
@@ -262,15 +263,15 @@ class FitConfig(Settings):
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     def conflicts(self) -> Iterator[str]:
-        """Choices in different sections that exclude each other."""
+        """Yield conflicts between sections."""
         if (self.box.levels or 1) > 1:
             yield from self._conflicts_with_levels()
         if self.density == "lognormal":
             yield from self._conflicts_with_lognormal()
         elif self.model.subgrid_share is not None:
             yield (
-                "model.subgrid_share belongs to a lognormal density: a gaussian one "
-                "takes the unresolved variance whole"
+                "model.subgrid_share belongs to a lognormal density: leave it out for "
+                "a gaussian one, which uses the whole unresolved variance"
             )
 
     def _conflicts_with_levels(self) -> Iterator[str]:
@@ -288,11 +289,11 @@ class FitConfig(Settings):
         if self.inference.samples % 2:
             yield (
                 f"inference.samples = {self.inference.samples}: samples of a lognormal "
-                "density come in pairs, take an even number"
+                "density come in pairs, use an even number"
             )
         if self.model.interpolation == "cubic":
             yield (
-                'model.interpolation = "cubic" has negative weights: take linear, or '
+                'model.interpolation = "cubic" has negative weights: use linear, or '
                 'model.density = "gaussian"'
             )
         if self.prior.mean == "zero":
@@ -303,7 +304,7 @@ class FitConfig(Settings):
 
     @property
     def levels(self) -> int | None:
-        """How many nested grids; ``None`` where the stars decide."""
+        """Number of nested grids; ``None`` if set by the stars."""
         by_hand = self.box.spacing is not None or self.box.shape is not None
         if self.box.levels is not None or by_hand:
             return self.box.levels or 1
@@ -311,7 +312,7 @@ class FitConfig(Settings):
 
     @property
     def shares_noise(self) -> bool:
-        """Neighbouring stars' noise is correlated: grids carry a band of the prior."""
+        """True if neighbours' noise is correlated; grids carry a band of the prior."""
         full_batch = self.inference.engine == "full-batch"
         lognormal = self.density == "lognormal"
         samples = self.inference.samples > 0

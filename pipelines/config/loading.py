@@ -1,7 +1,6 @@
-"""From a TOML file, ``--set`` texts and keywords to a validated configuration.
+"""Loading of a validated configuration from TOML, ``--set`` texts and keywords.
 
-What does not fit is refused in one line: where it stands, which key, what was expected,
-what came.
+Errors are one line: source, key, expected value, actual value.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pydantic_core import ErrorDetails
 from pipelines.base.errors import InputError
 from pipelines.config.base import Settings
 
-# Errors that are named.
+# Most errors in a message.
 _NAMED = 5
 
 T = TypeVar("T", bound=Settings)
@@ -49,8 +48,7 @@ def load_config(
     Raises
     ------
     InputError
-        In one line: which file, ``--set`` or setting, which key, what was expected,
-        what came.
+        In one line: source, key, expected value, actual value.
     """
     tree, sources = {} if path is None else _read(path), [("", str(path or "settings"))]
     for text in overrides:
@@ -66,7 +64,7 @@ def load_config(
         return model.model_validate(tree)
     except ValidationError as error:
         details = error.errors(include_url=False)
-    # An unknown key explains more than what its absence caused elsewhere.
+    # An unknown key explains more than its consequences elsewhere.
     details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
     faults = [_explain(model, detail, sources) for detail in details]
     more = "; ..." if len(faults) > _NAMED else ""
@@ -94,7 +92,7 @@ def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _put(tree: dict[str, Any], key: str, source: str, value: Any) -> None:
-    """Put one value into ``tree``, making sections on the way."""
+    """Put one value into ``tree``, and make its sections."""
     *sections, last = key.split(".")
     for depth, name in enumerate(sections, start=1):
         tree = tree.setdefault(name, {})
@@ -123,10 +121,10 @@ def _parse(value: str, text: str) -> Any:
 def _explain(
     model: type[Settings], detail: ErrorDetails, sources: list[tuple[str, str]]
 ) -> str:
-    """Return ``source: key: what was expected, what came``."""
+    """Return ``source: key: expected and actual value``."""
     parts = (f"[{p}]" if isinstance(p, int) else f".{p}" for p in detail["loc"])
     key = "".join(parts).removeprefix(".")
-    # What set the key, something in it, or the section that it is in, last.
+    # The last source that set the key, a part of it, or its section.
     own = f"{key.partition('[')[0]}."
     ways = [
         source

@@ -21,7 +21,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TruthConfig(Settings):
-    """The box around the Sun in which the galaxy is made, and its resolution."""
+    """The box of the galaxy around the Sun, and its resolution."""
 
     half_x: Positive = 2000.0
     """half the box along x [pc]"""
@@ -30,14 +30,14 @@ class TruthConfig(Settings):
     half_z: Positive = 400.0
     """half the box along z [pc]"""
     spacing: Positive = 20.0
-    """distance of the density's grid points [pc]; rounded so that they reach the box's
+    """spacing of the density's grid points [pc]; rounded so that they reach the box's
     faces"""
     levels: Annotated[int, Field(ge=1, le=8)] = 1
-    """nested grids: each has half the spacing of the one around it and reaches half as
-    far from the Sun"""
+    """nested grids: each has half the spacing and half the extent of the one around
+    it"""
 
     def conflicts(self) -> Iterator[str]:
-        """Sides of under two grid steps."""
+        """Yield sides of under two grid steps."""
         for name in ("half_x", "half_y", "half_z"):
             if getattr(self, name) < 2 * self.spacing:
                 yield (
@@ -64,25 +64,26 @@ class DustConfig(Settings):
     correlation_length: Positive = 150.0
     """outer scale of the turbulence [pc]"""
     slope: Annotated[float, Field(gt=3, le=11)] = 11 / 3
-    """fall of the turbulence's power spectrum; 11/3 Kolmogorov"""
+    """negative slope of the turbulence's power spectrum; 11/3 for Kolmogorov"""
     stirring: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """smooth random displacement that draws the turbulence out into wisps, in
-    correlation lengths; 0 leaves it Gaussian"""
+    """smooth random displacement that stretches the turbulence into wisps, in
+    correlation lengths; 0 for a Gaussian field"""
     clouds: Annotated[int, Field(ge=0)] = 60
     """clouds in the box, half of them filaments"""
     cloud_radius: Auto[Interval] = None
-    """least and largest standard deviation of a cloud's profile [pc]; 1 to 2.5 of
+    """smallest and largest standard deviation of a cloud's profile [pc]; 1 to 2.5 of
     truth.spacing when auto"""
     cloud_extinction: Positive = 0.8
     """median A_V through the middle of a cloud [mag]"""
     cavities: Annotated[int, Field(ge=0)] = 15
     """cavities in the box, the first one around the Sun"""
     cavity_radius: Auto[Interval] = None
-    """least and largest radius of a cavity [pc]; 5 to 12 of truth.spacing when auto"""
+    """smallest and largest radius of a cavity [pc]; 5 to 12 of truth.spacing when
+    auto"""
 
 
 class TracerConfig(Settings):
-    """The stars: an exponential disc seen down to a limiting magnitude."""
+    """The stars: an exponential disc down to a limiting magnitude."""
 
     scale_height: Positive = 300.0
     """scale height of the exponential disc [pc]"""
@@ -93,17 +94,17 @@ class TracerConfig(Settings):
     faintest: float = 7.0
     """faintest absolute magnitude [mag]"""
     luminosity_slope: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """growth of the stars' number per absolute magnitude [dex/mag]"""
+    """slope of the luminosity function [dex/mag]"""
     magnitude_limit: float = 15.0
     """faintest apparent magnitude, dust included [mag]"""
     dimming: NonNegative = 0.84
     """extinction in the survey's band per A_V"""
     complete_within: Auto[Positive] = None
     """distance d [pc] to which every star is observed; beyond it a share (d/r)^3, so
-    that shells from r to 2r have like numbers of stars; no limit when auto"""
+    that shells from r to 2r have similar numbers of stars; no limit when auto"""
 
     def conflicts(self) -> Iterator[str]:
-        """An empty range of magnitudes."""
+        """Yield an empty range of magnitudes."""
         if not self.brightest < self.faintest:
             yield (
                 f"brightest = {self.brightest:g} must be a smaller magnitude than "
@@ -112,18 +113,18 @@ class TracerConfig(Settings):
 
 
 class ErrorConfig(Settings):
-    """What is measured, and how well."""
+    """The errors of measurements."""
 
     extinction: Positive = 0.05
     """median error of the extinction, at the median star [mag]"""
     scatter: NonNegative = 0.3
     """standard deviation of the logarithm of the errors"""
     growth: NonNegative = 0.1
-    """growth of the extinction's error per magnitude [dex/mag]"""
+    """increase of the extinction's error per magnitude [dex/mag]"""
     parallax: NonNegative = 0.01
     """error of the parallax [mas]"""
     parallax_over_error: Positive = 5.0
-    """stars of a lower signal-to-noise of the parallax are lost"""
+    """smallest signal-to-noise of the parallax of observed stars"""
     outliers: Fraction = 0.0
     """fraction of the stars whose extinction is an outlier"""
     outlier_scale: Annotated[float, Field(ge=1)] = 20.0
@@ -143,19 +144,19 @@ class SimulateConfig(Settings):
     errors: ErrorConfig = ErrorConfig()
 
     def conflicts(self) -> Iterator[str]:
-        """Structure that the grid cannot resolve."""
+        """Yield structure below the resolution of the grid."""
         spacing = self.truth.spacing
         if self.dust.turbulence and self.dust.correlation_length < 2 * spacing:
             yield (
                 f"dust.correlation_length = {self.dust.correlation_length:g} cannot be "
-                f"resolved with truth.spacing = {spacing:g}: take at least twice it"
+                f"resolved with truth.spacing = {spacing:g}: use at least twice it"
             )
         for name in ("cloud_radius", "cavity_radius"):
             interval = getattr(self.dust, name)
             if interval is not None and interval[0] < spacing:
                 yield (
                     f"dust.{name} starts at {interval[0]:g}, which truth.spacing = "
-                    f"{spacing:g} cannot resolve: take at least the spacing"
+                    f"{spacing:g} cannot resolve: use at least the spacing"
                 )
 
     @property

@@ -1,4 +1,4 @@
-"""Configurations as TOML, and as a help text that is TOML too."""
+"""Configurations as TOML, and their help text, also in TOML."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pipelines.config.base import AUTO, Settings
 
 
 def to_toml(config: Settings) -> str:
-    """Return ``config`` as TOML that loads to the same; absent values are left out."""
+    """Return ``config`` as equivalent TOML; absent values are omitted."""
     return _written(config, explained=False)
 
 
 def describe(model: type[Settings]) -> str:
     """Return every key with its meaning, choices and default.
 
-    The text is itself a configuration file, which loads to the defaults.
+    The text is a configuration file of the defaults.
     """
     return _written(model(), explained=True)
 
@@ -44,8 +44,8 @@ def _written(config: Settings, *, explained: bool) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a value as TOML has it."""
-    # JSON's values are TOML's, but JSON leaves DEL alone.
+    """Return a value in TOML."""
+    # JSON's values are valid TOML, except an unescaped DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

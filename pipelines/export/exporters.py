@@ -1,4 +1,4 @@
-"""The map of a run, written to files of every format."""
+"""Export of a run's map to files of every format."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pipelines.maps.sky import (
 )
 from pipelines.run.folder import Run, read_run
 
-# Share of an image that the box holds to the distance which is chosen for it.
+# Smallest share of an image inside the box at its default distance.
 _HELD = 0.9
 
 
@@ -46,9 +46,9 @@ _HELD = 0.9
 class RunProducts:
     """The arrays of a run's products, in the user's band; computed on first use.
 
-    ``names`` are those of all products to be written, ``change`` is the conversion from
-    the run's band to the user's. Writers add ``notes`` for the user, `export_run` the
-    ``paths`` that it has written.
+    ``names`` are the requested products, ``change`` is the conversion from the run's
+    band to the user's. Writers add ``notes`` for the user, `export_run` the written
+    ``paths``.
     """
 
     names: frozenset[str]
@@ -75,9 +75,9 @@ class RunProducts:
 
     @cached_property
     def _whole(self) -> tuple[Cube, dict[str, Columns]]:
-        """The density in the whole box, and the columns that figures show."""
+        """The density in the whole box, and the columns for figures."""
         plan = self.run.plan
-        # The published engine would pay a solve for every column.
+        # The published engine needs a solve for every column.
         ends = usual_ends(plan.grid.axis(1).numpy()) if plan.is_full_batch else {}
         return map_and_columns(self.run, ends)
 
@@ -88,14 +88,14 @@ class RunProducts:
 
     @property
     def columns(self) -> list[Columns]:
-        """Columns through the whole box at its own spacing; none of other cubes."""
+        """Columns through the whole box at its own spacing; none for other cubes."""
         if not self._is_whole:
             return []
         return [convert(one, self.change) for one in self._whole[1].values()]
 
     @cached_property
     def cube(self) -> Cube:
-        """The density, cut out; the cuts are in its provenance."""
+        """The density within the cuts, which its provenance states."""
         options = self.options
         if self._is_whole:
             return convert(self._whole[0], self.change)
@@ -108,7 +108,7 @@ class RunProducts:
 
     @property
     def filled_cube(self) -> Cube:
-        """The density, with the map that fills it, if any, in its holes."""
+        """The density, with holes filled from another map, if any."""
         other = self.options.fill
         if other is None:
             return self.cube
@@ -117,10 +117,7 @@ class RunProducts:
     def filled(
         self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Continue integrals ``(e, n)`` by the map that fills them, if any.
-
-        Return them and their origin.
-        """
+        """Return integrals ``(e, n)``, continued by the filling map, and origins."""
         other = self.options.fill
         if other is None:
             return arrays, None
@@ -133,12 +130,12 @@ class RunProducts:
         return whole.rays(directions, edges, arrays, near)
 
     def integrated(self, name: str) -> SkyMaps:
-        """Return extinctions along the rays of pixels, at the product's distances."""
+        """Return extinctions by pixel at the product's distances."""
         return self._rays.out_to(self._distances[name])
 
     @cached_property
     def _distances(self) -> dict[str, np.ndarray]:
-        """Distances [pc] by product: every grid step of the store, few of sky maps."""
+        """Distances [pc] by product: every grid step for a store, few for sky maps."""
         sky, found = self.options.distances, {}
         if "zarr" in self.names:
             found["zarr"] = ray_distances(self.run)
@@ -155,7 +152,7 @@ class RunProducts:
         return convert(found, self.change)
 
     def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
-        """Note which part of the sky maps ``(n, npix)`` leave out, if any."""
+        """Note the part of the sky outside the maps ``(n, npix)``, if any."""
         if parts := sky_outside(maps, distances):
             self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
 
@@ -167,15 +164,15 @@ def export_run(
     *,
     overwrite: bool = False,
 ) -> RunProducts:
-    """Write the products whose paths are given, by their names in `EXPORTERS`.
+    """Write products to paths by their names in `EXPORTERS`.
 
-    Without any path the usual products are written into the run's folder.
+    Without any path the default products are written into the run's folder.
 
     Raises
     ------
     InputError
-        If the run is incomplete, an output exists or an option makes no sense, before
-        anything is computed.
+        Before any computation, if the run is incomplete, an output exists or an option
+        is invalid.
     """
     options = options or ExportOptions()
     if not targets:
@@ -192,8 +189,8 @@ def export_run(
     held = len(fitted.posterior.samples)
     if options.samples is not None and not 1 <= options.samples <= held:
         raise InputError(
-            f"{run} holds {held} posterior samples; --samples {options.samples} cannot "
-            "be written"
+            f"{run} holds {held} posterior samples, got --samples {options.samples}: "
+            "choose at most the former"
         )
     bands, r_v = (options.band, options.declare_band), options.r_v
     change = wanted_conversion(provenance(fitted), *bands, curve=options.curve, r_v=r_v)
@@ -209,7 +206,7 @@ def export_run(
 
 
 def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Write the density, and the integrated extinction as far as it reaches."""
+    """Write the density and the integrated extinction."""
     cube, found, options = products.cube, products.integrated("zarr"), products.options
     if options.box or options.sphere:
         reach = min(reach_of_cube(cube), options.sphere or np.inf)
@@ -260,7 +257,7 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     if chosen is None:
         usual, ends = default_distances(run), run.box.exits(vectors[on_sky])
         held = (ends[:, None] >= usual * (1 - 1e-6)).mean(axis=0) >= _HELD
-        # Where this map ends, one that fills it goes on.
+        # Beyond this map's end, a filling map continues it.
         held |= options.fill is not None
         chosen = (usual[held] if held.any() else usual[:1])[-1:]
         products.notes.append(f"{path.name}: to {chosen[0]:g} pc (--distances chooses)")
@@ -280,7 +277,7 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 
 def _vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Write the density for programs that draw volumes."""
+    """Write the density for volume rendering."""
     cube = products.filled_cube
     write_vti(path, cube, overwrite=overwrite)
     if cube.finer:

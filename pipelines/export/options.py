@@ -1,6 +1,6 @@
-"""The products that ``dustmap export`` writes, and the options of their content.
+"""The products of ``dustmap export``, and the options of their content.
 
-Nothing heavy is imported here: the command line makes its options of these.
+This module imports nothing heavy: the command line derives its options from it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SPAN = re.compile(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)")
 
 
 class Exporter(NamedTuple):
-    """One product that ``dustmap export`` writes.
+    """One product of ``dustmap export``.
 
-    ``help`` is that of its option, ``options`` are those of `ExportOptions` that
-    concern it; its name ends in one of ``suffixes``, if there are any. Where no product
-    is chosen, ``usual`` is written into the folder of the run.
+    ``help`` is the help text of its option, ``options`` are the relevant
+    `ExportOptions`; its name must end in one of ``suffixes``, if any. ``usual`` is the
+    default name in the run folder.
     """
 
     help: str
@@ -65,7 +65,7 @@ EXPORTERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """The content of the products; what is ``None`` is the usual."""
+    """The content of the products; ``None`` stands for defaults."""
 
     distances: Sequence[float] | None = None
     """Distances of the HEALPix maps and images [pc]."""
@@ -74,39 +74,39 @@ class ExportOptions:
     nside: int | None = None
     """Resolution of integrated extinctions, HEALPix maps and shells."""
     field: Field | None = None
-    """Part of the sky on images."""
+    """Field of images on the sky."""
     ordering: str | None = None
-    """Order of the pixels in HEALPix files: ``nested``, the usual, or ``ring``."""
+    """Order of the pixels in HEALPix files: ``nested`` (default) or ``ring``."""
     band: str | None = None
     """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
-    """The run's own band, where it is not known."""
+    """The run's own band, if unknown."""
     curve: str | None = None
     """Extinction curve of the conversion."""
     r_v: float | None = None
     """R_V of the conversion."""
     fill: Answers | None = None
-    """Map, in the band of the run, that continues it; of a cube it fills the cells that
-    no sight line crosses."""
+    """Map, in the band of the run, that continues it; in a cube it fills the cells
+    without sight lines."""
     fill_beyond: str | None = None
-    """Where it continues: beyond the ``box``, the usual, or the ``stars``."""
+    """End from which it continues: the ``box`` (default) or the ``stars``."""
     box: dict[str, Range] = with_default(default_factory=dict)
-    """Ranges of ``x y z`` [pc] that are cut out of the density."""
+    """Ranges of ``x y z`` [pc] of the density."""
     sphere: float | None = None
-    """Distance from the Sun [pc] beyond which the density is cut off."""
+    """Largest distance of the density from the Sun [pc]."""
     spacing: float | None = None
-    """Size of the density's cells [pc]; the usual are those of the grid."""
+    """Size of the density's cells [pc], by default the grid's."""
     samples: int | None = None
     """Number of posterior samples of the density in the zarr store."""
 
     def check(self, targets: Targets, *, overwrite: bool) -> None:
-        """Check products and paths before anything is computed.
+        """Check products and paths before any computation.
 
         Raises
         ------
         InputError
             If an option concerns none of the products, two of them have one path, or a
-            path cannot be written or has another ending than the product's.
+            path cannot be written or has a wrong suffix.
         """
         for option in sorted({o for e in EXPORTERS.values() for o in e.options}):
             concerned = [n for n, e in EXPORTERS.items() if option in e.options]
@@ -133,12 +133,12 @@ class ExportOptions:
 
 
 def parse_box(text: str) -> dict[str, Range]:
-    """Understand ``x=-500:500,z=:100``; an end that is left out is the map's.
+    """Parse ``x=-500:500,z=:100``; omitted ends are the map's.
 
     Raises
     ------
     InputError
-        If it is not like this, or names an axis twice.
+        If the form differs, or an axis occurs twice.
     """
     ranges: dict[str, Range] = {}
     try:

@@ -1,1 +1,1 @@
-"""Figures of a map, drawn without pyplot: in threads and without a screen."""
+"""Figures of a map, drawn without pyplot, for threads and headless machines."""

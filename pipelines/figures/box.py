@@ -1,4 +1,4 @@
-"""A map in a box: extinction from above and the side, density in a plane, two maps."""
+"""Figures of a box: extinction face-on and edge-on, density slices, comparisons."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ from pipelines.figures.style import (
 
 _TOWARDS = {"x": "$l = 0°$", "y": "$l = 90°$", "z": "$b = +90°$"}
 _UNSEEN = "pale, hatched: no sight line passes, only the prior"
-# Circles from the Sun to the farthest edge, at most.
+# Most circles from the Sun to the farthest edge.
 _CIRCLES = 4
-# Below this ratio of height to width panels are stacked.
+# Ratio of height to width below which panels are stacked.
 _FLAT = 0.55
-# Below this width two panels of a comparison are side by side, above it four [mm].
+# Width [mm] below which a comparison has two panels side by side, above it four.
 _PAIRS = 160.0
-# What labels take beside a panel, and with its bar above and below it; a line [mm].
+# Space for labels beside a panel, and with its bar above and below it; a line [mm].
 _BESIDE, _ABOVE, _LINE = 9.0, 24.0, 4.0
-# Letters of a map's name that fit above a panel.
+# Most letters of a map's name above a panel.
 _LETTERS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """An image (up, across) of two axes of a cube; ``seen``: where sight lines pass.
+    """An image (up, across) of two axes of a cube; ``seen`` masks crossed cells.
 
-    It is looked at ``along`` the third axis, from the north pole or with z upwards.
+    The view is ``along`` the third axis, from the north pole or with z upwards.
     """
 
     cube: Cube
@@ -122,16 +122,16 @@ def face_on(
     Parameters
     ----------
     cube
-        The map: its axes, ``support``, and its density where there are no columns.
+        The map: its axes, ``support``, and its density without columns.
     columns
-        The integral and its std from posterior samples (`columns`),
-        beside them the relative error where that says more. Without it the mean, the
-        integral of the mean density, stands alone.
+        The integral and its std from posterior samples (`columns`), with the relative
+        error if more informative. Without columns only the integral of the mean density
+        is drawn.
     log
         Logarithmic colours.
     look
         ``width`` of the page [mm] (180; under 120 the panels are stacked); ``panel``,
-        the only one to draw: ``mean``, ``median``, ``std`` or ``relative error``;
+        a single one to draw: ``mean``, ``median``, ``std`` or ``relative error``;
         ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in `colour_scale`.
 
     Raises
@@ -154,9 +154,9 @@ def edge_on(
 ) -> Figure:
     """Draw the extinction through the box along y, with z upwards.
 
-    Parameters are those of `face_on`, but colours are logarithmic by themselves where
-    linear ones would show the plane alone. Without columns a box that is wider than
-    2 kpc is cut to 500 pc on either side of the Sun, or ``within`` [pc].
+    Parameters are those of `face_on`; colours are logarithmic by default if linear ones
+    would show the plane alone. Without columns a box wider than 2 kpc is cut to 500 pc
+    on either side of the Sun, or ``within`` [pc].
     """
     return _through(cube, columns, "y", near_the_sun(cube.y, within), log=log, **look)
 
@@ -210,12 +210,11 @@ def density_slice(
 ) -> Figure:
     """Draw the mean density in the plane of cells nearest to ``axis = at`` [pc].
 
-    Of nested cubes in the cells of the finest that the plane passes; beside it the
-    ``truth``, if given, on one colour scale. Its std is left out: cubes hold that of
-    densities at points, which is larger than that of averages over cells. Pale and
-    hatched is what no sight line passes through: there the map is its prior, and does
-    not set colours. Other parameters are those of `face_on`, with the panels ``mean``
-    and ``truth``.
+    Nested cubes are drawn in the finest cells in the plane, and the ``truth``, if
+    given, on the same colour scale. The std is omitted: cubes hold that of densities at
+    points, which is larger than that of averages over cells. Cells without sight lines
+    are pale and hatched: there the map is its prior, and does not set colours. Other
+    parameters are those of `face_on`, with the panels ``mean`` and ``truth``.
 
     Raises
     ------
@@ -231,7 +230,7 @@ def density_slice(
     factor, label = density_label(image, cube.unit, band_of(cube.meta), what)
     shown = {"mean": (cube, image * factor, label, seen)}
     if truth is not None:
-        # Its own grid may be another, and it is known everywhere.
+        # It may have another grid, and is known everywhere.
         true = plane_of(truth, density_name(truth.arrays), axis, at) * factor
         true_label = f"true {label.removeprefix('mean ')}"
         shown = {"truth": (truth, true, true_label, None), **shown}
@@ -260,23 +259,22 @@ def compare(
     width: float = DOUBLE,
     log: bool = False,
 ) -> Figure:
-    """Draw two maps, their difference, and that over the first one's std.
+    """Draw two maps and their difference, also relative to the first one's std.
 
-    All of it within the box that both cover. First row: extinction along z, over the
-    first one's own std of the integral (from ``columns``; none without). Second row:
-    density in a plane, whose averages over cells have no std. Numbers are those of
-    `pipelines.compare`.
+    Panels cover the common box. First row: extinction along z, relative to the first
+    one's std of the integral (only with ``columns``). Second row: density in a plane,
+    without the std of averages over cells. Numbers are those of `pipelines.compare`.
 
     Parameters
     ----------
     cube, other
-        Maps or truths on any grids: the second is brought to the first one's.
+        Maps or truths on any grids: the second is regridded to the first.
     columns
-        Of the first map, along z over the `shared_range`.
+        Columns of the first map, along z over the `shared_range`.
     names
-        What the maps are called.
+        Names of the maps.
     factor
-        Multiplies the second, to bring it to the first one's band.
+        Factor from the second map's band to the first one's.
     axis, at, width, log
         As in `density_slice`.
 
@@ -289,7 +287,7 @@ def compare(
     low, high = shared["z"]
     if columns is not None and (columns.low, columns.high) != (low, high):
         raise ValueError(
-            f"expected columns from {low:g} to {high:g} pc, which both maps cover, got "
+            f"expected columns over {low:g} to {high:g} pc, which both maps cover, got "
             f"{columns.low:g} to {columns.high:g} pc"
         )
     part = cut_box(cube, **{name: shared[name] for name in AXES if name != axis})
@@ -350,8 +348,8 @@ def _drawn(
 ) -> Figure:
     """Draw a page of panels, row by row, with ``notes`` at the top.
 
-    Fewer ``columns`` where the page is narrow or panels are flat; a single panel has a
-    narrower page. ``small`` panels have fewer numbers.
+    Narrow pages or flat panels have fewer ``columns``; a single panel has a narrower
+    page. ``small`` panels have fewer numbers.
     """
     flat = panels[0].aspect <= _FLAT
     if width < (_PAIRS if small else NARROW):
@@ -397,13 +395,13 @@ def _drawn(
             names[1] += "" if flat else f"  (towards {towards[1]} $\\rightarrow$)"
         axes.set(xlabel=names[0], ylabel="" if number % columns else names[1])
         if number % columns and panel.extent == panels[0].extent:
-            # The numbers of the first panel serve the row.
+            # Only the first panel of a row has numbers.
             axes.tick_params(labelleft=False)
     return figure
 
 
 def _draw_circles(axes: Axes, panel: Panel, *, named: bool) -> None:
-    """Draw circles around the Sun, with names along the diagonal where they fit."""
+    """Draw circles around the Sun, with labels along the diagonal if they fit."""
     factor, unit = panel.unit
     _, right, _, top = panel.extent
     for radius in np.arange(panel.step, 1.42 * max(map(abs, panel.extent)), panel.step):

@@ -1,4 +1,4 @@
-"""Cuts through a map at a distance: density or extinction, its error, a sample."""
+"""Cuts through a map at a distance: density or extinction, error, samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelines.maps.places import Places
 
 QUANTITIES = ("density", "extinction")
 SHOWS = ("value", "std", "relative-error", "sample")
-# HEALPix resolution that is fine enough to know a map's reach and range of values.
+# HEALPix resolution for estimates of a map's reach and range of values.
 _COARSE = 16
 _KINDS = {"value": "value", "std": "error", "relative-error": "ratio"}
 
@@ -27,14 +27,14 @@ def cut_sky(
 ) -> Sky:
     """Return values by direction at a distance [pc], NaN outside the map.
 
-    Densities [mag/pc] are those of the place, extinctions [mag] from the observer. The
-    value of a density is its mean, which integrates to the extinction; that of an
-    extinction is its median if the map has it.
+    Densities [mag/pc] are local, extinctions [mag] are from the observer. The value of
+    a density is its mean, which integrates to the extinction; that of an extinction is
+    its median if available.
 
     Raises
     ------
     MissingError
-        If the map lacks what is shown.
+        If the map lacks the quantity.
     """
     integrated = quantity == "extinction"
     kinds, names = _kinds(source, quantity), ["std"] if show == "std" else []
@@ -45,14 +45,14 @@ def cut_sky(
     if missing := set(names) - set(kinds):
         raise MissingError(
             f"{source.path} has no {' and '.join(sorted(missing))} of the {quantity}: "
-            "name a run"
+            "open a run"
         )
     if show == "sample":
         count = 0 if source.fit is None else len(source.fit.posterior.samples)
         if not sample < count:
             raise MissingError(
                 f"{source.path} holds {count} samples, and none of number {sample}: "
-                "name a run with more"
+                "open a run with more"
             )
 
     def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
@@ -66,10 +66,9 @@ def cut_sky(
 
 
 def seen_sky(source: Answers, quantity: str, distance: float) -> Sky:
-    """Return a sky that is positive where sight lines of stars pass.
+    """Return a sky with positive values on sight lines of stars, NaN outside the map.
 
-    Those at the distance [pc] or, of an extinction, as far as that; NaN outside the
-    map.
+    A density counts stars at the distance [pc], an extinction stars up to it.
     """
 
     def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
@@ -97,8 +96,8 @@ def cut_panels(
     Parameters
     ----------
     shows
-        Panels of a row, some of `SHOWS`; without any the value and, where it is known,
-        the std of an extinction: that of a density is of points, not of cells.
+        Panels of a row from `SHOWS`; by default the value and, for an extinction, the
+        std if known: that of a density is of points, not of cells.
     sample
         Number of the posterior sample.
     nside
@@ -108,7 +107,7 @@ def cut_panels(
     Raises
     ------
     InputError
-        If the map has nothing at a distance, or lacks what is shown.
+        If the map has no values at a distance, or lacks a quantity.
     """
     if not shows:
         joint = quantity == "extinction" and "std" in _kinds(source, quantity)
@@ -121,7 +120,7 @@ def cut_panels(
         if np.isnan(values).all():
             raise InputError(
                 f"{source.path} holds nothing at {distance:g} pc: choose a --distance "
-                "inside it"
+                "inside the map"
             )
         factor, label = 1.0, extinction_label(source.known_band)
         if quantity == "density":
@@ -153,7 +152,7 @@ def cut_panels(
 
 
 def _kinds(source: Answers, quantity: str) -> Sequence[str]:
-    """Return the moments that a map holds; a Gaussian fit has no others than these."""
+    """Return the moments that a map holds, as many as a Gaussian fit has."""
     if source.fit is not None and not source.fit.plan.is_lognormal:
         return ("mean", "std")
     return source.kinds(integrated=quantity == "extinction")

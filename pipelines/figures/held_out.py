@@ -1,4 +1,4 @@
-"""How well held-out stars are predicted: panels for comparisons and reports."""
+"""Predictions of held-out stars: panels for comparisons and reports."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def observed(axes: Axes, stars: HeldOut) -> None:
 
 
 def z_scores(axes: Axes, z: np.ndarray) -> None:
-    """Draw z-scores beside a standard normal; those beyond the axis are counted."""
+    """Draw z-scores beside a standard normal, and count those beyond the axis."""
     edges = np.linspace(-_Z, _Z, 41)
     weights = np.full(len(z), 1 / (len(z) * (edges[1] - edges[0])))
     axes.hist(z, edges.tolist(), weights=weights, color=BLUE, alpha=0.6, label="stars")
@@ -85,7 +85,7 @@ def coverage(axes: Axes, whole: Calibration) -> None:
 
 
 def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
-    """Draw RMSE, robust scatter and bias by bins of what ``name`` says."""
+    """Draw RMSE, robust scatter and bias by bins of the quantity ``name``."""
     for colour, marker, what, value in _ERRORS:
         values = np.array([value(each.calibration) for each in bins])
         _points(axes, bins, values, fmt=marker, color=colour, label=what)
@@ -104,7 +104,7 @@ def alone(draw: Callable[[Axes], None], *, height: float = 3.4) -> Figure:
 
 @styled
 def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
-    """Draw held fractions of every level, which are lines, above errors, by bins."""
+    """Draw held fractions, with nominal levels as lines, above errors, by bins."""
     figure = Figure(figsize=(4.4, 5.0), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     levels = zip(*(each.calibration.coverage for each in bins), strict=True)
@@ -122,13 +122,13 @@ def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
 
 
 def _points(axes: Axes, bins: Sequence[Bin], values: np.ndarray, **look: Any) -> None:
-    """Draw values at the middles of bins, which are as wide as their bars."""
+    """Draw values at the middles of bins, with bars of their width."""
     low, high = np.array([(one.low, one.high) for one in bins]).T
     middle, half = (low + high) / 2, (high - low) / 2
     axes.errorbar(middle, values, xerr=half, markersize=4, **look)
 
 
 def _legend_above(axes: Axes) -> None:
-    """Draw a legend above the panel, where it covers no point."""
+    """Draw a legend above the panel, clear of the points."""
     place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.1}
     axes.legend(ncols=5, handletextpad=0.2, columnspacing=1.2, **place)

@@ -1,4 +1,4 @@
-"""Arrays that figures show of a map: its density, relative error, integrals, planes."""
+"""Arrays of a map for figures: density, relative error, integrals, planes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pipelines.figures.style import extinction_label
 from pipelines.maps.answers import MissingError
 
 T = TypeVar("T")
-# Panels of an extinction: array, kind of colours, what it is.
+# Panels of an extinction: array, kind of colours, label.
 _PANELS = {
     "mean": ("mean", "value", "mean extinction"),
     "median": ("p50", "value", "median extinction"),
     "truth": ("density", "value", "extinction"),
     "std": ("std", "error", "std of the extinction"),
 }
-# A std over the median above which the std is that of a tail.
+# Ratio of std to median above which a tail dominates the std.
 _TAIL = 0.5
-# Finest cells across the figure of a slice, at most.
+# Most cells across the figure of a slice.
 _MOST_CELLS = 1500
 
 
@@ -38,10 +38,10 @@ class Shown(NamedTuple):
 
 
 def density_name(names: Collection[str]) -> str:
-    """Return the array that is shown as a map's density: its mean, or a truth.
+    """Return the array of a map's density for figures: its mean, or a truth.
 
-    The mean alone integrates to the extinction of the map: medians of cells, of
-    log-normals with long tails, integrate to a fraction of it.
+    Only the mean integrates to the extinction of the map: medians of log-normals with
+    long tails integrate to a fraction of it.
     """
     for name in ("mean", "density"):
         if name in names:
@@ -50,10 +50,10 @@ def density_name(names: Collection[str]) -> str:
 
 
 def extinction_panels(arrays: Mapping[str, np.ndarray], band: str) -> dict[str, Shown]:
-    """Collect what can be drawn of an integrated extinction [mag], by panel.
+    """Return images of an integrated extinction [mag] by panel.
 
-    ``arrays`` are some of ``mean``, ``std`` and quantiles; those without a number are
-    left out.
+    ``arrays`` are some of ``mean``, ``std`` and quantiles; those without finite values
+    are skipped.
     """
     known = {
         panel: Shown(kind, arrays[name], extinction_label(band, what))
@@ -69,7 +69,7 @@ def extinction_panels(arrays: Mapping[str, np.ndarray], band: str) -> dict[str, 
 def chosen(
     known: Mapping[str, T], default: Collection[str], panel: str | None
 ) -> list[T]:
-    """Return the panel of this name, or without one those of ``default`` there are.
+    """Return the panel of this name, or by default the available ones of ``default``.
 
     Raises
     ------
@@ -93,10 +93,10 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
 
 
 def relative_error(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the relative error by arrays of statistics.
+    """Return the relative error from arrays of statistics.
 
-    For a log-normal ``ln(p84 / p16) / 2``, the std of the logarithm (std over median
-    has a long tail that says little); else std over mean.
+    It is ``ln(p84 / p16) / 2``, the std of the logarithm, for a log-normal (the tail
+    dominates std over median); else std over mean.
     """
     if "p16" in arrays and "p84" in arrays:
         return np.log(ratio(arrays["p84"], arrays["p16"])) / 2
@@ -104,10 +104,10 @@ def relative_error(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def tells_more(arrays: Mapping[str, np.ndarray], seen: np.ndarray | None) -> bool:
-    """Return whether a relative error of these arrays says more than their std.
+    """Return true if a relative error is more informative than the std.
 
-    It does where half of what is ``seen`` has a std above half the median: the std of
-    a skew posterior is then that of its tail.
+    That holds if half the ``seen`` cells have a std above half the median: the tail of
+    a skew posterior then dominates its std.
     """
     if not {"p16", "p50", "p84", "std"} <= set(arrays):
         return False
@@ -136,7 +136,7 @@ def integral(cube: Cube, name: str, along: str, ends: Ends | None = None) -> np.
 
 
 def crossed(cube: Cube, along: str, ends: Ends) -> np.ndarray | None:
-    """Return where sight lines pass a cell of the integral; ``None`` if not known."""
+    """Return a mask of integrals with sight lines; ``None`` if unknown."""
     if "support" not in cube.arrays:
         return None
     centres, axis = getattr(cube, along), array_axis(along)
@@ -158,7 +158,7 @@ def nearest(cube: Cube, axis: str, at: float) -> int:
     if not centres[0] - half <= at <= centres[-1] + half:
         raise ValueError(
             f"the map spans {centres[0] - half:g} to {centres[-1] + half:g} pc along "
-            f"{axis}: there is no slice at {at:g} pc"
+            f"{axis}: there is no slice at {at:g} pc, choose one within"
         )
     return int(np.abs(centres - at).argmin())
 
@@ -170,7 +170,7 @@ def plane_of(cube: Cube, name: str, axis: str, at: float) -> np.ndarray:
 
 
 def plane_seen(cube: Cube, axis: str, at: float) -> np.ndarray | None:
-    """Return where sight lines pass a plane's cells; ``None`` if not known."""
+    """Return a mask of a plane's cells with sight lines; ``None`` if unknown."""
     known = "support" in cube.arrays
     return plane_of(cube, "support", axis, at) > 0 if known else None
 
@@ -178,7 +178,7 @@ def plane_seen(cube: Cube, axis: str, at: float) -> np.ndarray | None:
 def finest_at(cube: Cube, axis: str, at: float) -> Cube:
     """Return three planes around ``axis = at``, in the finest cells of any level there.
 
-    A cube of one level as it is. Where a plane leaves a finer level, coarser ones are
+    A cube of one level is returned unchanged. Beyond a finer level, coarser ones are
     interpolated.
     """
     widest = max(np.ptp(a) for a in (cube.x, cube.y, cube.z))
@@ -227,9 +227,9 @@ def shared_range(cube: Cube, other: Cube, axis: str) -> Ends:
 def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
     """Return the density of another cube, times ``factor``, at the cells of a first.
 
-    Trilinear between cell centres and NaN beyond; in the first one's unit. Where the
-    other's cells are finer their mean over a cell of the first is taken before, so that
-    what the first cannot resolve is no difference.
+    Values are trilinear between cell centres and NaN beyond, in the first one's unit.
+    Finer cells of the other are first averaged over cells of the first, so that
+    unresolved structure makes no difference.
     """
     values = np.asarray(other.arrays[density_name(other.arrays)], dtype=np.float64)
     axes = {}
@@ -246,7 +246,7 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
 
 
 def _averaged(other: Cube, cube: Cube, axis: str) -> tuple[int, np.ndarray]:
-    """Return how many of the other's cells make one of the first's, and centres."""
+    """Return the number of the other's cells per cell of the first, and centres."""
     centres, coarse = getattr(other, axis), getattr(cube, axis)
     step = centres[1] - centres[0]
     count = min(max(1, round((coarse[1] - coarse[0]) / step)), len(centres) - 1)

@@ -1,4 +1,4 @@
-"""All figures of a map, or some of them, in one folder: a line for each."""
+"""The registry of figures, drawn into one folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipelines.maps.places import Places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotOptions:
-    """How figures are drawn; what is ``None`` is chosen by what the map holds."""
+    """Options of figures; ``None`` stands for defaults that depend on the map."""
 
     distances: Sequence[float] | None = None
     """Distances of the sky maps [pc]."""
@@ -39,16 +39,17 @@ class PlotOptions:
     directions: Directions | None = None
     """Lines of sight ``l, b`` [deg]."""
     other: str | Path | None = None
-    """Second map to compare with, as `pipelines.maps.opening.open_other` takes it."""
+    """Second map to compare with, as for `pipelines.maps.opening.open_other`."""
     factor: float | None = None
     """Factor from its band to that of the first; if ``None``, known bands are
     converted."""
     other_integrated: bool | None = None
-    """``True`` if it gives extinctions from the observer, ``False`` if densities."""
+    """``True`` if its values are extinctions from the observer, ``False`` if
+    densities."""
     band: str | None = None
     """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
-    """The map's own band, where it is not known."""
+    """The map's own band, if unknown."""
     curve: str | None = None
     """Extinction curve of the conversion."""
     r_v: float | None = None
@@ -56,16 +57,16 @@ class PlotOptions:
     width: float = DOUBLE
     """Width of the page [mm]."""
     log: bool | None = None
-    """Logarithmic colours; if ``None`` only where the edge-on view needs them."""
+    """Logarithmic colours; if ``None`` only for an edge-on view that needs them."""
     within: float | None = None
-    """Distance from the Sun [pc] to which the edge-on view looks on either side (500 of
-    a wide box), a slice shows, and the view of the neighbourhood (an eighth of the
+    """Distance from the Sun [pc] of the edge-on integral on either side (500 in a wide
+    box), and extent of a slice and of the view of the neighbourhood (an eighth of the
     box)."""
     dpi: float = 300.0
-    """Dots per inch of all but lines and letters."""
+    """Dots per inch of images."""
     panel: str | None = None
-    """The only panel to draw of face-on, near, edge-on, slice and sky: ``mean``,
-    ``median``, ``std``, ``relative error``, as far as a figure has them."""
+    """Single panel to draw of face-on, near, edge-on, slice and sky: ``mean``,
+    ``median``, ``std`` or ``relative error``, if the figure has it."""
     vmin: float | None = None
     """Lower limit of the colours of these figures' map, or of their ``panel``."""
     vmax: float | None = None
@@ -128,7 +129,7 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
     try:
         other = second.cube()
     except MissingError:
-        # One of the package dustmaps answers at the points of the first one's grid.
+        # A map of the package dustmaps is queried at points of the first map's grid.
         z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
         points = Places.of_points(np.stack([x, y, z], axis=-1).reshape(-1, 3))
         found = second.central(points, integrated=False).reshape(x.shape)
@@ -146,7 +147,7 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
     )
 
 
-# Name on the command line: name of the file, and what draws it.
+# Name of the file, and drawing function, by name on the command line.
 KINDS: dict[str, tuple[str, Callable[[Answers, PlotOptions], Figure]]] = {
     "face-on": ("face_on", _face_on),
     "near": ("near", _near),
@@ -164,10 +165,10 @@ def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
     Raises
     ------
     InputError
-        If there is no such kind, or it needs more than the map holds.
+        If the kind is unknown, or the map lacks a product for it.
     """
     if kind not in KINDS:
-        raise InputError(f"kind is one of {', '.join(KINDS)}, got {kind!r}")
+        raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if options.panel is not None and kind in ("los", "compare"):
         raise MissingError(f"--panel does not apply to {kind}: leave it out")
     bands = options.band, options.declare_band
@@ -188,21 +189,21 @@ def plot(
     options: PlotOptions | None = None,
     form: str = "png",
 ) -> tuple[list[Path], dict[str, str]]:
-    """Draw a run or an exported map into a folder; figures there are replaced.
+    """Draw a run or an exported map into a folder, and replace figures there.
 
-    Return the files, and why figures that were not named were left out.
+    Returns the files, and reasons for omitted figures unless their kind was requested.
 
     Parameters
     ----------
     kinds
-        Some of `KINDS`; without any, all that the map can show.
+        Some of `KINDS`; by default all that the map allows.
     form
         ``png``, ``pdf`` or ``svg``.
 
     Raises
     ------
     InputError
-        If a kind that was named needs more than the map holds, or nothing is drawn.
+        If the map lacks a product for a requested kind, or no figure is drawn.
     """
     options = options or PlotOptions()
     if folder.exists() and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Colour scales of dust, its errors, differences and ratios; their bars; hatching.
+"""Colour scales of dust, errors, differences and ratios; colour bars; hatching.
 
 Limits are percentiles, robust to outliers; arrows on the colour bar mark values beyond.
 """
@@ -25,20 +25,20 @@ _BAR, _ABOVE, _BELOW = 0.08, 0.05, 0.12
 _LEVELS = 512
 _HIGH = 99.0
 _DECADES = 3.0
-# The 99th percentile over the median above which colours are logarithmic.
+# Ratio of the 99th percentile to the median above which colours are logarithmic.
 _LARGE = 15.0
 # Relative errors above this, and differences in standard deviations, saturate.
 _REACH = 3.0
-# Colour maps of all kinds but values and differences.
+# Colour maps by kind, except values and differences.
 _COLOURS = {"error": "YlGnBu", "ratio": "BuPu", "spread": "cividis"}
 STEPS = [1, 2, 2.5, 5, 10]
-# How opaque the white is over what no sight line passes.
+# Opacity of the white over cells without sight lines.
 _PALE = 0.68
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A colour map with its limits; ``extend`` as matplotlib's colour bars have it."""
+    """A colour map with its limits; ``extend`` as for matplotlib's colour bars."""
 
     cmap: Colormap
     norm: Normalize
@@ -50,7 +50,7 @@ class Scale:
         return {"cmap": self.cmap, "norm": self.norm}
 
     def shown(self, image: np.ndarray) -> np.ndarray:
-        """Return what is drawn: on a logarithmic scale values <= 0 as the lowest."""
+        """Return the image with values <= 0 as the lowest on a logarithmic scale."""
         if isinstance(self.norm, LogNorm):
             return np.where(image <= 0, float(self.norm.vmin or 1.0) / 10, image)
         return image
@@ -70,25 +70,24 @@ def colour_scale(
     Parameters
     ----------
     kind
-        ``value``: linear from pale to dark, widened to contain zero; negative values
-        are blue, as strong as positive values of equal size, so that an unphysical
-        value cannot be mistaken for little dust. ``error``: standard deviations from
-        zero up; ``spread``: those between their percentiles. ``ratio``: relative
-        errors, at most 3. ``difference``: red above zero, blue below. ``deviation``:
-        differences in standard deviations, to 3.
+        ``value``: linear from pale to dark, including zero; negative, unphysical values
+        are blue, as strong as positive values of equal size. ``error``: standard
+        deviations from zero up; ``spread``: those between their percentiles. ``ratio``:
+        relative errors, at most 3. ``difference``: red above zero, blue below.
+        ``deviation``: differences in standard deviations, to 3.
     seen
-        Where sight lines pass; only there do values set the limits. A prior's samples
+        Mask of cells with sight lines, which alone set the limits: samples of the prior
         have single cells far above all measured ones.
     log
         Logarithmic colours for values and errors, over three decades at most; zero and
-        negative values have the lowest colour and are marked by the bar's arrow.
+        negative values have the lowest colour, marked by the bar's arrow.
     vmin, vmax, cmap
         Limits, and the name of one of matplotlib's colour maps, instead of the above.
 
     Raises
     ------
     InputError
-        If the limits leave no range, or there is no such colour map.
+        If the limits leave no range, or the colour map is unknown.
     """
     every, log = _finite(images), log and kind in ("value", "error")
     low, high = _limits(_finite(images, seen), kind, log=log)
@@ -128,14 +127,14 @@ def add_bar(
 ) -> None:
     """Add a horizontal colour bar above or below a panel, over a share of its width.
 
-    ``few`` numbers and smaller letters stand at small bars.
+    With ``few``, small bars have fewer numbers and smaller letters.
     """
     figure: Any = axes.figure
     panel: Any = axes.transAxes
     low, high = scale.norm.vmin or 0.0, scale.norm.vmax or 0.0
     if low < 0 and low != -high:
         label += ", blue: negative"
-    # In inches from the panel's edge, whatever size its page gives it.
+    # In inches from the panel's edge, independent of its size.
     edge = ScaledTranslation(0.0, 0.0 if below else 1.0, panel)
     inches = figure.dpi_scale_trans + edge
     place = blended_transform_factory(panel, inches)
@@ -160,16 +159,16 @@ def add_bar(
         axis.set_major_formatter("{x:g}")
     else:
         axis.set_major_locator(MaxNLocator(3 if few else 5, steps=STEPS))
-        # Without a common factor, which would stand on the bar's label.
+        # Avoid a common factor, which would overlap the bar's label.
         bar.ax.ticklabel_format(axis="x", style="plain", useOffset=False)
 
 
 def veil(axes: Axes, hidden: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
-    """Pale and hatch cells where ``hidden`` (up, across) is true, with these edges."""
+    """Make cells pale and hatched by the mask ``hidden`` (up, across), with edges."""
     white = np.ma.masked_equal(hidden.astype(float), 0.0)
     pale = {"cmap": ListedColormap(["white"]), "alpha": _PALE, "rasterized": True}
     axes.pcolormesh(x, y, white, zorder=0.5, **pale)
-    # Twice every edge: hatching begins where cells do, not at their centres.
+    # Repeat every edge: hatching begins at the edges of cells, not at their centres.
     edges = (np.repeat(each, 2)[1:-1] for each in (x, y))
     doubled = hidden.repeat(2, axis=0).repeat(2, axis=1)
     hatched = axes.contourf(
@@ -179,7 +178,7 @@ def veil(axes: Axes, hidden: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
 
 
 def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
-    """Return whether the range of the seen values is too wide for linear colours."""
+    """Return true if the range of the seen values is too wide for linear colours."""
     shown = _finite([image], seen)
     if not shown.size or shown.min() <= 0:
         return False
@@ -220,7 +219,7 @@ def _limits(finite: np.ndarray, kind: str, *, log: bool) -> tuple[float, float]:
 
 
 def _signed(low: float, high: float) -> Colormap:
-    """Pale to dark from zero, or from ``low`` above it; blue below zero."""
+    """Return colours from pale to dark from zero, or from ``low`` > 0; blue below."""
     first = max(low, 0.0)
     reach = max(-low, high - first)
     values = low + (np.arange(_LEVELS) + 0.5) / _LEVELS * (high - low)

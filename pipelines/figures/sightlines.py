@@ -1,4 +1,4 @@
-"""Extinction along a few directions, with its bands and the stars near them."""
+"""Extinction along a few directions, with uncertainty bands and nearby stars."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from pipelines.figures.style import (
     wrapped,
 )
 
-# What labels take of a column, and of a row with its title [mm].
+# Space for labels of a column, and of a row with its title [mm].
 _BESIDE, _ABOVE = 12.0, 14.0
-# Robust standard deviations beyond which a star does not set a panel's limits.
+# Robust standard deviations beyond which stars do not set a panel's limits.
 _OUTLIER = 5.0
 _OPACITY = {"95%": 0.18, "68%": 0.36}
 
@@ -37,11 +37,11 @@ _OPACITY = {"95%": 0.18, "68%": 0.36}
 def lines_of_sight(
     lines: Sequence[LineOfSight], *, width: float = DOUBLE, band: str = ""
 ) -> Figure:
-    """Draw mean or median, 68% and 95% bands, nearby stars, and truth where known.
+    """Draw mean or median, 68% and 95% bands, nearby stars, and the truth if known.
 
     A line without quantiles is drawn as normal, with its mean and multiples of its std.
-    A star outside a panel's limits is counted in its title; a dotted line marks the
-    last star that a ray passes.
+    Titles count stars outside a panel's limits; a dotted line marks the last star along
+    a ray.
 
     Raises
     ------
@@ -77,9 +77,9 @@ def lines_of_sight(
 
 
 def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
-    """Draw one line, in units of ``factor`` parsecs; return its legend by names.
+    """Draw one line, in units of ``factor`` parsecs; return its legend by name.
 
-    Limits hold the curves and all but the most extreme stars.
+    Limits include the curves and all but the most extreme stars.
     """
     if line.median is not None and line.outer is not None and line.inner is not None:
         name, curve = "posterior median", line.median

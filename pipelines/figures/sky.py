@@ -26,14 +26,14 @@ from pipelines.figures.style import (
 )
 
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Values at Galactic longitude and latitude [deg], NaN where there is no map."""
+"""Function of Galactic longitude and latitude [deg]; NaN outside the map."""
 
 _UNSEEN = "pale, hatched: no sight line reaches that far, only the prior"
-# What labels take beside a panel, and with its title and bar above and below it [mm].
+# Space for labels beside a panel, and with its title and bar above and below it [mm].
 _BESIDE, _ABOVE = 8.0, 24.0
 # Cells around the sky, each half a degree.
 _CELLS = 720
-# Distances that are drawn unless some are chosen, at most.
+# Most distances by default.
 _DISTANCES = 3
 
 
@@ -41,8 +41,8 @@ _DISTANCES = 3
 class SkyPanel:
     """A quantity on the sky, its title, its label and its kind of `colour_scale`.
 
-    Panels of one ``group`` share their scale, which ``colours`` may set. Where ``seen``
-    is given and not positive the panel is pale and hatched.
+    Panels of one ``group`` share their scale, which ``colours`` may set. Directions
+    with non-positive ``seen`` are pale and hatched.
     """
 
     values: Sky
@@ -63,10 +63,11 @@ def sky_panels(
     log: bool = False,
     notes: Sequence[str] = (),
 ) -> Figure:
-    """Draw quantities on the sky side by side, with ``notes`` above them all.
+    """Draw quantities on the sky side by side, with ``notes`` above.
 
-    Galactic longitude is zero in the middle and grows to the left. ``columns`` are two
-    if the page is wide enough; ``log`` takes logarithmic colours for values and errors.
+    Galactic longitude is zero in the middle and grows to the left. The default of
+    ``columns`` is two on wide pages; ``log`` gives logarithmic colours for values and
+    errors.
     """
     if columns is None:
         columns = 1 if width < NARROW else min(len(panels), 2)
@@ -116,9 +117,9 @@ def sky_panels(
 
 
 def healpix_sky(pixels: np.ndarray) -> Sky:
-    """See a NESTED Galactic HEALPix map as values by direction.
+    """Return a NESTED Galactic HEALPix map as a function of direction.
 
-    Bilinear between pixels; beside a pixel without value that of the nearest pixel.
+    It is bilinear between pixels; beside NaN pixels it is the nearest pixel's value.
     """
     nside = healpy.npix2nside(len(pixels))
 
@@ -140,16 +141,15 @@ def sky(
     log: bool = False,
     **colours: Any,
 ) -> Figure:
-    """Draw the cumulative extinction and, beside it, its std, out to some distances.
+    """Draw the cumulative extinction and its std, out to some distances.
 
-    The value is the median where the maps have it, else the mean. Pale and hatched is
-    where the last star stands nearer than the distance, if the maps know of it.
+    The value is the median if available, else the mean. Directions with the last star
+    nearer than the distance are pale and hatched, if the maps hold it.
 
     Parameters
     ----------
     distances
-        Those of the maps to draw [pc]; at most three of them if ``None``, with the
-        last.
+        Distances to draw [pc]; by default at most three, including the last.
     panel, width, log, colours
         As in `pipelines.figures.box.face_on`, for each distance.
 
@@ -168,7 +168,7 @@ def sky(
         near = np.isclose(present, np.asarray(distances)[:, None])
         if absent := [d for d, found in zip(distances, near) if not found.any()]:
             raise ValueError(
-                f"there is no map out to {absent[0]:g} pc: there are those to "
+                f"there is no map out to {absent[0]:g} pc: choose from "
                 f"{', '.join(f'{d:g}' for d in present)} pc"
             )
         indices = near.argmax(axis=1)
@@ -179,7 +179,7 @@ def sky(
         shown = extinction_panels(arrays, band_of(skymaps.meta))
         seen, known = None, np.isfinite(skymaps.mean[index])
         if skymaps.last_star is not None:
-            # How much further than the distance stars look [pc].
+            # Distance from the cut to the last star [pc].
             beyond = np.where(known, skymaps.last_star - present[index], np.nan)
             if not (beyond[known] > 0).all():
                 seen = healpix_sky(beyond)

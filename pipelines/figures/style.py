@@ -1,4 +1,4 @@
-"""Style of all figures: colours, sizes, pages, labels with units, files."""
+"""The style of all figures: colours, sizes, pages, labels with units, files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import atomic_file
 
-# Okabe and Ito's colours, which all kinds of colour vision tell apart.
+# Okabe and Ito's colours, distinct for all kinds of colour vision.
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 BLACK = "#000000"
 # Sizes of letters [point].
@@ -37,13 +37,13 @@ STYLE: Any = {
     "hatch.linewidth": 0.3,
     "legend.fontsize": SMALL,
     "legend.frameon": False,
-    # Text stays text, and the same figure is the same file.
+    # Text remains text, and files are reproducible.
     "pdf.fonttype": 42,
     "svg.hashsalt": "dustmap",
 }
 styled = cast(ContextDecorator, mpl.rc_context(STYLE))
-"""Decorator of functions that draw or save: they do so in `STYLE`."""
-# Percentiles that a panel of stars or cells is fitted to.
+"""Decorator of functions that draw or save in `STYLE`."""
+# Percentiles of stars or cells within a panel.
 RANGE = (0.5, 99.5)
 # Widths of one and two columns of Astronomy & Astrophysics, and of pages below which
 # panels are stacked [mm].
@@ -53,8 +53,8 @@ INCH = 25.4
 _LETTER, _WIDE = 0.175, 4
 _FORMULA = re.compile(r"\$[^$]*\$")
 _FORMATS = ("png", "pdf", "svg")
-# Figures that reach so far are in kpc [pc]; densities whose 99th percentile is below
-# this [mag/pc] are in mag/kpc.
+# Reach [pc] from which figures are in kpc; 99th percentile [mag/pc] below which
+# densities are in mag/kpc.
 _FROM_KPC, _FROM_MAG_PER_PC = 2000.0, 0.1
 
 
@@ -68,18 +68,18 @@ def page(
     layout: Any = "compressed",
     **axes: Any,
 ) -> tuple[Figure, list[Any]]:
-    """Return a figure as it will be printed and its panels, row by row.
+    """Return a figure at its printed size and its panels, row by row.
 
     Parameters
     ----------
     columns
         Panels side by side.
     width, height
-        Of the page and of a row [mm]; what stays empty of the height is not saved.
+        Width of the page and height of a row [mm]; empty space is cut on saving.
     notes
-        Written at the top, each on its own line where the page is narrow.
+        Texts at the top, each on its own line on narrow pages.
     axes
-        What kind of axes: ``subplot_kw`` of matplotlib.
+        Kind of axes: ``subplot_kw`` of matplotlib.
     """
     rows = -(-count // columns)
     text = wrapped(("\n" if width < NARROW else "; ").join(notes), width, SMALL)
@@ -100,7 +100,7 @@ def page(
 def wrapped(text: str, width: float, size: float = NORMAL) -> str:
     """Break a text of a size [point] into lines of about a width [mm]."""
     formulas, letters = _FORMULA.findall(text), max(int(width / _LETTER / size), 1)
-    # A formula is some letters wide, and stays whole.
+    # A formula counts as some letters, and remains in one piece.
     lines = _FORMULA.sub("\0" * _WIDE, text).split("\n")
     options: Any = {"break_long_words": False, "break_on_hyphens": False}
     broken = "\n".join(textwrap.fill(line, letters, **options) for line in lines)
@@ -108,7 +108,7 @@ def wrapped(text: str, width: float, size: float = NORMAL) -> str:
 
 
 def label(axes: Axes, x: str, y: str) -> None:
-    """Name both axes."""
+    """Label both axes."""
     axes.set(xlabel=x, ylabel=y)
     axes.tick_params(labelsize=SMALL)
 
@@ -121,28 +121,28 @@ def note(axes: Axes, text: str) -> None:
 
 
 def outline(width: float = 2.0) -> list[Any]:
-    """Return a pale edge that keeps lines and text legible on any colour."""
+    """Return a pale outline that keeps lines and text legible on any colour."""
     return [patheffects.withStroke(linewidth=width, foreground="white", alpha=0.85)]
 
 
 def length_unit(reach: float) -> tuple[float, str]:
-    """Return the factor from pc and the unit for a figure that reaches so far [pc]."""
+    """Return the factor from pc and the unit for a figure of this reach [pc]."""
     return (1e-3, "kpc") if reach >= _FROM_KPC else (1.0, "pc")
 
 
 def length_text(value: float) -> str:
-    """Write a distance [pc] in the unit that suits it."""
+    """Format a distance [pc] in a suitable unit."""
     factor, unit = length_unit(value)
     return f"{value * factor:.4g} {unit}"
 
 
 def band_of(meta: dict[str, Any]) -> str:
-    """Return the band that a map's provenance names; empty if none or several."""
+    """Return the band in a map's provenance; empty if none or several."""
     return known_band(str(meta.get("extinction_band", "")))
 
 
 def band_symbol(band: str) -> str:
-    """Write a band as mathematics: ``A_V`` with an index; words as they are."""
+    """Format a band as mathematics: ``A_V`` with an index; words unchanged."""
     if re.fullmatch(r"A_\w+(?:\(\w+\))?", band):
         return rf"$A_\mathrm{{{band[2:]}}}$"
     if re.fullmatch(r"E\(\w+-\w+\)", band):
@@ -151,14 +151,14 @@ def band_symbol(band: str) -> str:
 
 
 def extinction_label(band: str, what: str = "extinction") -> str:
-    """Label an integrated extinction: what is shown, the band and the unit."""
+    """Return the label of an integrated extinction, with band and unit."""
     return " ".join(word for word in (what, band_symbol(band), "[mag]") if word)
 
 
 def density_label(
     values: np.ndarray, unit: str, band: str, what: str = "density"
 ) -> tuple[float, str]:
-    """Return the factor from ``unit`` to mag/pc or mag/kpc, as suits, and the label."""
+    """Return the factor from ``unit`` to mag/pc or mag/kpc, and the label."""
     finite = np.abs(values[np.isfinite(values)])
     native: Any = u.Unit(unit)
     high = np.percentile(finite, 99) * native.to("mag pc-1") if finite.size else 0.0
@@ -168,7 +168,7 @@ def density_label(
 
 
 def signed_text(value: float, digits: int = 4) -> str:
-    """Write a number with a proper minus sign."""
+    """Format a number with a proper minus sign."""
     return f"{value:.{digits}g}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -180,22 +180,21 @@ def save_figure(
     dpi: float = 200,
     about: str = "",
 ) -> None:
-    """Save as PNG, PDF or SVG by the ending of ``path``, replacing it as a whole.
+    """Save as PNG, PDF or SVG by the suffix of ``path``, and replace it atomically.
 
-    The figure keeps its width and is as high as what is drawn. No file holds the time,
-    so that the same figure gives the same file, with ``about`` as its description (in a
-    PDF, its subject).
+    The figure keeps its width, and its height is cut to the content. Files hold no
+    time, and are reproducible; ``about`` is the description (in a PDF, the subject).
 
     Raises
     ------
     InputError
-        If ``path`` has another ending or cannot be written.
+        If ``path`` has another suffix or cannot be written.
     """
     kind = Path(path).suffix[1:].lower()
     if kind not in _FORMATS:
         raise InputError(
-            f"{path}: figures are written as {', '.join(_FORMATS)}: give it one of "
-            "these endings"
+            f"{path}: figures are written as {', '.join(_FORMATS)}: choose one of "
+            "these suffixes"
         )
     metadata: dict[str, Any] = {}
     if kind != "png":

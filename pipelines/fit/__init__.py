@@ -1,4 +1,4 @@
-"""The fit of a map: a list of stages, and where it stands between them."""
+"""The fit of a map: its stages, and its state between them."""
 
 from pipelines.fit.fitting import fit
 from pipelines.fit.writing import FitReport

@@ -1,4 +1,4 @@
-"""What a fit says before its inferences: what was chosen, and what it needs."""
+"""The announcement of a fit: its plan, memory and time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelines.model.plan import Plan
 
 
 def announce(state: FitState, at: Context) -> None:
-    """Print the plan with its memory and time, and refuse what cannot fit into memory.
+    """Print the plan with its memory and time, and refuse it if memory is too small.
 
     Raises
     ------
@@ -39,14 +39,14 @@ def announce(state: FitState, at: Context) -> None:
     say(f"time: about {seconds:.0f} s for the solves")
     if seconds > at.seconds_left:
         say(
-            f"note: less is left of budget.minutes = {at.config.budget.minutes:g}: the "
-            "solves will end early, with fewer samples; raise it, or take a coarser "
-            "grid"
+            f"note: less time is left of budget.minutes = "
+            f"{at.config.budget.minutes:g}: the solves will end early, with fewer "
+            "samples; raise it, or choose a coarser grid"
         )
 
 
 def plan_in_words(plan: Plan) -> list[str]:
-    """Return lines about the grids, the prior and how they were chosen."""
+    """Return lines about the grids, the prior and the origin of its scales."""
     grid, mean = plan.grid, plan.mean
     sides = zip(grid.lower, grid.upper, strict=True)
     box = " x ".join(f"[{a:.6g}, {b:.6g}]" for a, b in sides)
@@ -74,12 +74,12 @@ def plan_in_words(plan: Plan) -> list[str]:
 
 
 def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work:
-    """Return the work of a fit to stars at these distances [pc].
+    """Return the memory and time of a fit to stars at these distances [pc].
 
     Raises
     ------
     InputError
-        If it does not fit into memory; the message says what to change.
+        If the fit needs more memory than the budget.
     """
     work = Work.of(
         plan.grids,
@@ -96,7 +96,7 @@ def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work:
             f"this grid of {_by(grid.shape)} points every {max(grid.spacing):.4g} pc "
             f"in a box of ({size} pc) needs {work.together / 2**30:,.2f} GiB, the "
             f"budget is {limit / 2**30:.2f} GiB: leave out box.spacing and box.shape "
-            "(the finest grid that fits is then chosen), choose a smaller box, raise "
+            "(to use the finest grid that fits), choose a smaller box, raise "
             "budget.memory_gib, or lower inference.samples"
         )
     return work

@@ -1,7 +1,7 @@
-"""What the stages of a fit share: its stars, processes and time, and where it is saved.
+"""The context of a fit's stages: stars, processes, time and saved state.
 
-The ranks of a group run the same stages. They agree on when a state is due and on when
-a signal ends them; the first one writes.
+The ranks of a group run the same stages. They agree on when to save a state and when to
+stop after a signal; rank 0 writes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
 from pipelines.storage.digests import input_digests
 
-# The state that `dustmap status` shows during a stage; "running" during the others.
+# The state in `dustmap status` by stage; "running" during the others.
 _SHOWN = {
     "plan": "planning",
     "learn prior": "learning",
     "write": "writing",
 }
-# Names of the number that comes with a step, where it is no relative residual.
+# Names of a step's number by stage, unless it is a relative residual.
 _VALUES = {
     "svi bound": "bound",
     "misfit": "misfit",
@@ -47,18 +47,18 @@ _VALUES = {
     "scales likelihood": "expected_gain",
     "scales simulations": "expected_gain",
 }
-# The last step is noted so often [s].
+# Interval between notes of the last step [s].
 _NOTED = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """Everything a stage may use beside the state of the fit.
+    """The surroundings of a stage, beside the state of the fit.
 
-    ``team`` are the ranks that share out the stars with this one, ``teams`` its
-    counterparts in other teams, which share out the samples. ``resumed`` is an
-    inference that an earlier process left under way. Once there is a plan, ``split``
-    holds the rows of ``stars`` in its box, and ``counts`` what was left out, by reason.
+    The ranks of ``team`` divide the stars, those of ``teams``, the counterparts in
+    other teams, the samples. ``resumed`` is an unfinished inference of an earlier
+    process. After planning, ``split`` holds the rows of ``stars`` in the box, and
+    ``counts`` the excluded stars by reason.
     """
 
     source: Path
@@ -83,7 +83,7 @@ class Context:
     _since: float = field(init=False)
     _steps: int = field(default=0, init=False)
     _noted: float = field(init=False)
-    # The state after the last step, if it was not written, and how many records it has.
+    # The state after the last step, if unwritten, and its number of records.
     _latest: tuple[FitState, int] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -91,53 +91,53 @@ class Context:
 
     @property
     def last(self) -> Path | None:
-        """The saved state, if there is one."""
+        """The saved state, if any."""
         return self.work.state if self.work.state.is_file() else None
 
     def keep_inside(self, box: Box) -> None:
-        """Leave out the stars that are not in a box."""
+        """Exclude the stars outside a box."""
         self.split, counts = inside_box(self.stars, self.split, box)
         self.counts |= counts
 
     @property
     def fitted(self) -> Stars:
-        """The stars to fit, exactly placed unless ``model.distance_errors``."""
+        """The stars to fit, with distance errors only if ``model.distance_errors``."""
         train = self.stars.select(self.split.train)
         return train if self.config.model.distance_errors else train.exactly_placed()
 
     @property
     def seconds_left(self) -> float:
-        """What all processes of this fit have left of ``budget.minutes`` [s]."""
+        """Return the rest of ``budget.minutes`` over all processes of this fit [s]."""
         return 60 * self.config.budget.minutes - self.clock.total
 
     def begin(self, stage: str) -> None:
-        """Note for `dustmap status` that a stage begins."""
+        """Record the beginning of a stage for `dustmap status`."""
         self.stage = stage.replace("_", " ")
         shown, left = _SHOWN.get(self.stage, "running"), max(self.seconds_left, 0.0)
         self.note(state=shown, ends=time.time() + left)
 
     def note(self, **facts: object) -> None:
-        """Change facts of ``status.json``, by the first rank."""
+        """Update ``status.json`` on rank 0."""
         if self.group.first:
             self._noted = time.monotonic()
             last = self.metrics[-1] if self.metrics else {}
             try:
                 self.work.note(last=last, **facts)
             except OSError as error:
-                say(f"status.json is not written: {error}")
+                say(f"status.json could not be written; the fit continues: {error}")
 
     def by_first(self, make: Callable[[], FitState]) -> FitState:
-        """Make a state on the first rank and return it on all.
+        """Make a state on rank 0 and return it on all ranks.
 
-        What depends on time, as plans and the end of learning do, would otherwise
-        differ between them. All generators end where the first one's did.
+        Results that depend on time, such as plans, would otherwise differ between
+        ranks. All generators take the final state of rank 0's.
 
         Raises
         ------
         InputError, Stopped
-            What ``make`` raises, on all ranks.
+            The error of ``make``, on all ranks.
         PeerError
-            On the others, if it fails otherwise.
+            On the other ranks, after any other failure.
         """
         generator = self.place["generator"]
 
@@ -157,16 +157,16 @@ class Context:
     def steps(
         self, tolerances: Mapping[str, float] | None = None, *, alone: bool = False
     ) -> Iterator[OnStep]:
-        """Yield a function that records and shows every step, and ends after a signal.
+        """Yield a function that records and shows every step, and stops after a signal.
 
-        A residual is recorded with the tolerance of the first word of its name.
-        ``alone`` says that the other ranks wait.
+        A residual is recorded with the tolerance of the first word of its name. With
+        ``alone`` the other ranks wait.
         """
         started, records = time.perf_counter(), self.metrics
         before = records[-1]["seconds"] if records else 0.0
 
         def on_step(stage: str, step: int, value: float) -> None:
-            # Each team makes its steps to samples on its own: all stop between them.
+            # Each team solves for samples on its own: all stop between samples.
             if alone or self.teams.size == 1 or "samples" not in stage:
                 self.stop_if_asked(alone=alone)
             if value == value:
@@ -186,12 +186,12 @@ class Context:
             yield on_step
 
     def save(self, state: FitState, *, ended: bool = True) -> FitState:
-        """Save the state after a stage, or within one, and return it.
+        """Save the state after or within a stage, and return it.
 
         Raises
         ------
         Stopped
-            If a signal asked for it.
+            After a signal.
         """
         release_freed_memory()
         drawn = self.place["generator"].get_state()
@@ -202,9 +202,9 @@ class Context:
         return state
 
     def offer(self, state: FitState) -> None:
-        """Write a state with an inference under way if one is due.
+        """Write a state with an unfinished inference if one is due.
 
-        Otherwise the last one offered is written when a signal comes, which ends it.
+        After a signal, the last state offered is written.
         """
         self._latest = state, len(self.metrics)
         self._steps += 1
@@ -217,28 +217,25 @@ class Context:
         self.stop_if_asked()
 
     def stop_if_asked(self, *, alone: bool = False) -> None:
-        """End after a signal; ``alone`` does not ask the other ranks.
+        """Stop after a signal; with ``alone``, without agreement of the other ranks.
 
         Raises
         ------
         Stopped
-            If a signal came; a step under way is dropped, those before it are saved.
+            After a signal; the unfinished step is dropped, earlier ones are saved.
         """
         asked = self.stop.name is not None
         if not (asked if alone else self.group.agree(asked)):
             return
         self._write()
         by = self.stop.name or "a signal to another rank"
-        kept = "nothing was saved yet" if self.last is None else f"saved in {self.last}"
+        kept = "nothing is saved yet" if self.last is None else f"saved in {self.last}"
         raise Stopped(
             f"stopped by {by}, {kept}: continue with the same command and --resume"
         )
 
     def _write(self) -> None:
-        """Write the latest state, by the first rank, unless it was written.
-
-        One that cannot be written is reported.
-        """
+        """Write the latest state on rank 0 unless already written; report failures."""
         if self._latest is None:
             return
         (state, records), self._latest = self._latest, None
@@ -251,7 +248,7 @@ class Context:
                 "stage": self.stage + under_way,
                 "identity": identity_of(self.config, self.inputs),
                 "seconds": self.clock.seconds,
-                # Not in the header: there may be many.
+                # Not in the header, as there may be many.
                 "records": json.dumps(self.metrics[:records]).encode(),
                 "history": self.history,
                 "threads": torch.get_num_threads(),
@@ -283,22 +280,22 @@ def opened(
     anyway: bool,
     group: Group,
 ) -> Iterator[tuple[FitState, Context]]:
-    """Begin or resume a fit; once the block is through, only the run is left.
+    """Begin or resume a fit; after the block, only the run remains.
 
     Raises
     ------
     InputError
-        If the catalogue cannot be fitted, or a fit was begun there and ``resume`` is
-        false, is being made by another process, has no whole state, or (unless
-        ``anyway``) has another configuration, catalogue or version.
+        If the catalogue cannot be fitted; or if a fit exists at the output and
+        ``resume`` is false, another process works on it, its state is incomplete, or
+        (unless ``anyway``) its configuration, catalogue or version differs.
     """
     place = place_of(config)
     try:
         team, teams = group.split(config.inference.teams)
     except ValueError as error:
         raise InputError(
-            f"inference.teams = {config.inference.teams}: {error}; start as many "
-            "processes as that divides (torchrun --nproc-per-node)"
+            f"inference.teams = {config.inference.teams}: {error}; start a multiple of "
+            "that many processes (torchrun --nproc-per-node)"
         ) from error
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
@@ -307,14 +304,14 @@ def opened(
             work = stack.enter_context(claim)
         group.meet()
         if not group.first:
-            # The workspace that the first rank has claimed.
+            # The workspace claimed by rank 0.
             work = unfinished(output)
             if work is None:
                 raise InputError(
-                    f"{output}: this rank does not see what rank 0 has begun there: "
-                    "all ranks need one file system"
+                    f"{output}: this rank cannot see the workspace of rank 0: run all "
+                    "ranks on one file system"
                 )
-        # The first rank alone reads the whole catalogue for its hash.
+        # Only rank 0 reads the whole catalogue for its hash.
         inputs = group.from_first(lambda: input_digests(source))
         at = Context(
             source=source,
@@ -329,19 +326,18 @@ def opened(
             inputs=inputs,
         )
         found = _taken_up(at, anyway=anyway)
-        # The first rank writes the next state only after all have read this one.
+        # Rank 0 writes the next state only after all ranks have read this one.
         group.meet()
         at.note(state="planning")
         try:
-            # A resumed fit makes the draws of its beginning again, to hold out the
-            # same stars.
+            # A resumed fit repeats its first draws, to hold out the same stars.
             generator = place["generator"]
             at.stars, at.counts = usable_stars(source, config, group)
             at.split = at.stars.split(config, generator)
             state = FitState(generator=generator.get_state())
             if found:
                 state = FitState.restore(found.pop("fit"), work.state, place["device"])
-                # The context alone has its tensors, and lets them go.
+                # Only the context refers to its tensors, and releases them.
                 at.resumed, state = state.inference, replace(state, inference=None)
                 generator.set_state(state.generator)
             if state.box is not None:
@@ -362,7 +358,7 @@ def opened(
 
 
 def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
-    """Return the state to resume, or nothing, and give the context what it did."""
+    """Return the state to resume, or nothing, and restore the context."""
     path = at.last
     if path is None:
         return {}
@@ -370,13 +366,13 @@ def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
     changed = differences(identity_of(at.config, at.inputs), found["identity"])
     if changed and not anyway:
         raise InputError(
-            f"{path} is of another fit:\n  "
+            f"{path} belongs to another fit:\n  "
             + "\n  ".join(changed)
-            + "\nContinue with the original ones, start again with --overwrite, or "
-            "continue all the same with --resume-anyway"
+            + "\nContinue with the original settings, start again with --overwrite, or "
+            "continue regardless with --resume-anyway"
         )
     for line in changed:
-        say(f"warning: resumed all the same, {line}")
+        say(f"warning: resumed regardless, {line}")
     threads = torch.get_num_threads()
     if threads != found["threads"]:
         before = found["threads"]

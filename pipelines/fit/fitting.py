@@ -1,4 +1,4 @@
-"""One fit: catalogue → plan → posterior → run folder, from where it stands."""
+"""One fit, new or resumed: catalogue → plan → posterior → run folder."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ STAGES = (
 
 
 def run(state: FitState, at: Context) -> None:
-    """Make every stage that is not done, and save the state after each that changed it.
+    """Run the remaining stages, and save the state after each change.
 
     Raises
     ------
     Stopped
-        If a signal came; `opened` finds the state again.
+        After a signal; `opened` restores the state.
     """
     for stage in STAGES[state.done :]:
         at.begin(stage.__name__)
         after = stage(state, at)
         if stage is write:
-            # It leaves the run itself.
+            # This stage writes the run itself.
             return
-        # Only the first rank knows: the others may have a copy of what it made.
+        # Only rank 0 knows: the others may have a copy of its state.
         changed = at.group.numbers(int(after is not state))[0]
         state = at.save(after) if changed else replace(state, done=state.done + 1)
 
@@ -59,46 +59,46 @@ def fit(
     anyway: bool = False,
     group: Group | None = None,
 ) -> FitReport:
-    """Fit a map to a catalogue that ``ingest`` or ``simulate`` wrote.
+    """Fit a map to a catalogue written by ``ingest`` or ``simulate``.
 
     Parameters
     ----------
     overwrite
-        Replace a run, or an unfinished fit, that stands at ``output``.
+        Replace an existing run or unfinished fit at ``output``.
     resume
-        Go on where a fit into ``output`` stopped; begin if there is none, and do
+        Continue a stopped fit into ``output``; begin one if there is none, and do
         nothing if it is finished.
     anyway
         Resume even if the configuration, catalogue or version has changed.
     group
-        The processes that make it together; the first one writes.
+        The processes of this fit; rank 0 writes.
 
     Raises
     ------
     InputError
         If the catalogue has no extinctions or too few usable stars, the budget allows
-        no grid, the output exists or cannot be written, or what is to be resumed is
-        damaged or of another fit.
+        no grid, the output exists or cannot be written, or the state to resume is
+        damaged or belongs to another fit.
     Stopped
-        If a signal ended it; it can be resumed.
+        After a signal; the fit can be resumed.
     FloatingPointError
         If numbers are no longer finite.
     """
     resume, group, begun = resume or anyway, group or Group(), unfinished(output)
     finished = (output / "run.json").is_file() and not overwrite
     if begun is not None and "fit" in begun.facts:
-        # A fit that was killed while it cleared up.
+        # The fit was killed during its clean-up.
         finished = begun.facts["fit"] == fit_of(output)
     if not (resume and finished):
         overwrite = overwrite or bool(resume and begun and begun.facts.get("overwrite"))
         check_run_folder(output, overwrite=overwrite)
-        # Before the first rank begins there.
+        # Check before rank 0 begins there.
         group.meet()
         how = {"overwrite": overwrite, "resume": resume, "anyway": anyway}
         with opened(source, output, config, group=group, **how) as (state, at):
             run(state, at)
     else:
-        # All ranks have seen it before the first one clears up.
+        # Rank 0 cleans up after all ranks have seen it.
         group.meet()
         if begun is not None and group.first:
             remove_directory(begun.folder)

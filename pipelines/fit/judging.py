@@ -1,4 +1,4 @@
-"""Held-out stars, predicted by a finished map and by their neighbours alone."""
+"""Predictions of held-out stars by a finished map and by their neighbours alone."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pipelines.run.baseline import NO_BASELINE, predict_baseline
 from pipelines.run.held_out import held_out_score
 from pipelines.run.predict import predict_columns
 
-# Seconds that the held-out stars, and their baseline, take on two idle cores, measured
-# for 6,000 and 57,000 stars; and the least part of the budget kept for them.
+# Seconds for the held-out stars, and their baseline, on two idle cores, measured for
+# 6,000 and 57,000 stars; and the smallest share of the budget reserved for them.
 _TESTS, _BASELINE, _LEAST = 5.0, 8.0, 0.05
 
 
 def seconds_to_judge(config: FitConfig) -> float:
-    """Return what an inference leaves of ``budget.minutes`` for this stage [s]."""
+    """Return the part of ``budget.minutes`` reserved for this stage [s]."""
     tested = _TESTS + _BASELINE if config.data.holdout > 0 else 0.0
     return max(tested, _LEAST * 60 * config.budget.minutes)
 
@@ -35,8 +35,8 @@ class Judgement:
 
     ``supports`` are lengths of sight lines in the cells of every grid [cells], the
     coarsest first; ``columns`` predictions of the held-out stars, ``score`` their
-    errors and coverage, ``messages`` lines for people. ``residual`` is what neighbours
-    share beyond the samples.
+    errors and coverage, ``messages`` lines for the user. ``residual`` is the residual
+    shared by neighbours beyond the samples.
     """
 
     supports: list[torch.Tensor]
@@ -47,9 +47,9 @@ class Judgement:
 
 
 def judge(state: FitState, at: Context) -> Judgement | None:
-    """Find the cells that rays cross; the first rank predicts the held-out stars.
+    """Find the cells that rays cross; rank 0 predicts the held-out stars.
 
-    What neighbours share beyond the samples is learnt, as part of the predictions.
+    The predictions include the residual shared by neighbours, learnt here.
     """
     assert state.result is not None
     result, plan = state.result, state.result.plan
@@ -74,14 +74,14 @@ def judge(state: FitState, at: Context) -> Judgement | None:
 
 
 def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Predict the held-out stars from their neighbours, or say why this is not done."""
+    """Predict the held-out stars from their neighbours, or explain the omission."""
     if at.seconds_left < _BASELINE:
         limit = f"budget.minutes = {at.config.budget.minutes:g}"
         return {}, (
-            "no predictions without a map to compare with: they would not end within "
+            "no baseline predictions without a map: they would exceed "
             f"{limit} (`dustmap fit --quick` makes them)",
         )
-    say("predicting them from their neighbours")
+    say("predicting the held-out stars from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)
     try:
         known, test = (at.stars.select(r) for r in (at.split.known, at.split.test))

@@ -1,7 +1,7 @@
 """One fit by many processes: ``torchrun --nproc-per-node K -m pipelines.cli fit …``.
 
-Every process runs the same program. torchrun tells each its place by environment
-variables; where there are none, there is one process.
+Every process runs the same program. torchrun sets each process's rank in environment
+variables; without them there is one process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pipelines.base.errors import InputError
 
 @contextmanager
 def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
-    """Join the group that this process belongs to, with its threads and its device.
+    """Join the process group, and set threads and device.
 
-    NCCL carries what lies on CUDA devices, gloo the rest. A rank that does not answer
-    for ``timeout`` seconds counts as lost: the others end with an error.
+    NCCL transfers tensors on CUDA devices, gloo the others. A rank without response for
+    ``timeout`` seconds counts as lost: the others end with an error.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Group()
         return
-    # The processes of this program on this machine.
+    # Processes of this program on this machine.
     here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     threads = own_threads(here)
     if threads is not None:
@@ -51,12 +51,12 @@ def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     yield Group(connected=True, timeout=timeout, here=here)
-    # After an error the other ranks, which would have to take part, may be gone.
+    # After an error the other ranks may be gone.
     dist.destroy_process_group()
 
 
 def own_threads(here: int) -> int | None:
-    """Return an even share of the processors, ``None`` where the user set another."""
+    """Return an even share of the processors, ``None`` if the user set the threads."""
     if "OMP_NUM_THREADS" in os.environ:
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             return None

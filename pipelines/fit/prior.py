@@ -47,7 +47,7 @@ def plan(state: FitState, at: Context) -> FitState:
 
 
 def learn_prior(state: FitState, at: Context) -> FitState:
-    """Learn the scales of the prior that the configuration leaves open."""
+    """Learn the scales of the prior that the configuration does not set."""
     made, _ = state.planned
 
     def make() -> FitState:
@@ -64,7 +64,7 @@ def learn_prior(state: FitState, at: Context) -> FitState:
 def replanned(
     state: FitState, at: Context, scales: PriorScales, learning: dict[str, Any]
 ) -> FitState:
-    """Plan for learnt scales over the same box."""
+    """Return a new plan for learnt scales in the same box."""
     made, speed = state.planned
     notes = made.notes
     if not learning["converged"]:

@@ -1,4 +1,4 @@
-"""``dustmap fit --quick``: what neighbouring stars alone predict, without a map."""
+"""``dustmap fit --quick``: predictions from neighbouring stars alone, without a map."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SUFFIX = ".quick.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickReport:
-    """Figures of the held-out stars [mag]; ``str`` gives the lines for people.
+    """Figures of the held-out stars [mag]; ``str`` gives a summary.
 
-    ``log_score`` is the mean log density of the observations in the normal of kriging's
-    mean, its variance and the noise [ln(1/mag)].
+    ``log_score`` is the mean log density of the observations under kriging's normal
+    prediction, noise included [ln(1/mag)].
     """
 
     path: Path
@@ -58,7 +58,7 @@ def quick(
 ) -> QuickReport:
     """Predict held-out stars from the others; write ``OUTPUT.quick.json``.
 
-    The stars are held out as `fit` with the same configuration does, in the box.
+    `fit` with the same configuration holds out the same stars.
 
     Raises
     ------
@@ -80,13 +80,13 @@ def quick(
     found = None if not len(test) else predict_baseline(known, test, generator)
     if found is None:
         raise InputError(
-            f"{source}: {len(known)} stars in the box to learn from and {len(test)} "
-            f"held out, expected at least {FEWEST} and 1: enlarge [box], or raise "
+            f"{source}: expected at least {FEWEST} stars to learn from and 1 held out, "
+            f"got {len(known)} and {len(test)} in the box: enlarge [box], or raise "
             "data.holdout"
         )
     assert test.extinction is not None
     clock.lap("baselines")
-    # The kriged mean density makes noise of an error of the distance.
+    # The kriged mean density converts distance errors to noise.
     noise = np.sqrt(test.variance(found.kriging / test.distance))
     observed = test.extinction
     z = z_scores(observed, noise, found.kriging, found.kriging_std)

@@ -1,9 +1,9 @@
-"""What neighbouring stars share: the prior's remainder, a part of the noise.
+"""The residual shared by neighbouring stars, as correlated noise.
 
-Grids carry a band of the prior, and the rest is a covariance of stars
-(:mod:`dustmap.residual.covariance`). It is known but for the density along rays, its
-factor and the noise, which a first map's residuals teach; it is then the same for the
-map, its samples and predictions.
+Grids represent a band of the prior, and the rest is a covariance of stars
+(:mod:`dustmap.residual.covariance`). Only its density along rays, its factor and the
+noise are learnt, from a first map's residuals. The map, its samples and its predictions
+use the same covariance.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pipelines.run.residual import (
 
 
 def learn_residual(state: FitState, at: Context) -> FitState:
-    """Learn what the grids of the last map leave out, on the first rank."""
+    """Learn the residual beyond the grids of the last map, on rank 0."""
     if state.result is None:
         return state
     result = state.result
-    say("learning what neighbouring stars share beyond the map")
+    say("learning the residual that neighbouring stars share beyond the map")
 
     def learnt() -> bytes:
         field = learn_remainder(
@@ -59,9 +59,9 @@ def correlation_of(state: FitState, at: Context) -> Vecchia | None:
 def last_residual(
     posterior: Posterior, state: FitState, at: Context
 ) -> tuple[ResidualField | None, tuple[str, ...]]:
-    """Return what stars share beyond the samples, and a line about it.
+    """Return the residual shared by stars beyond the samples, and a line about it.
 
-    Its covariance is that of the samples' noise.
+    It has the covariance of the samples' noise.
     """
     config = at.config
     if not state.residual:
@@ -74,7 +74,7 @@ def last_residual(
 
 
 def _stars_of(at: Context) -> tuple[Stars, int, torch.Generator]:
-    """Return known stars, validation stars last, their number, and an order's seed."""
+    """Return known stars, validation stars last, their number, and a generator."""
     stars = at.stars.select(at.split.known)
     return stars, len(at.split.validation), _generator(at.config)
 

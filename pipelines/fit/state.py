@@ -1,4 +1,4 @@
-"""The state of a fit between two of its stages, or within one."""
+"""The state of a fit between or within stages."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _CONFIG = ConfigDict(arbitrary_types_allowed=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitState:
-    """Everything that a fit has found out, except its catalogue.
+    """The results of a fit so far.
 
-    ``done`` counts the stages that have ended, ``generator`` is the state of the random
-    generator then. ``plan`` holds the scales as they were learnt, ``speed`` is that of
-    the machine that planned, and ``box`` (of the first plan) holds the stars to fit.
-    ``learning`` are diagnostics of the prior, ``inference`` is the state of one under
-    way, ``result`` the posterior of the last map. ``residual`` is what neighbouring
-    stars share beyond it, as bytes: empty if nothing, ``None`` before it is known.
+    ``done`` counts the finished stages, ``generator`` is the state of the random
+    generator after them. ``plan`` holds the learnt scales, ``speed`` is that of the
+    machine that planned, and ``box`` (of the first plan) holds the stars to fit.
+    ``learning`` are diagnostics of the prior, ``inference`` is the state of an
+    unfinished one, ``result`` the posterior of the last map. ``residual`` holds the
+    bytes of the residual shared by neighbouring stars: empty if none, ``None`` before
+    learning.
     """
 
     __pydantic_config__ = _CONFIG
@@ -46,19 +47,13 @@ class FitState:
 
     @property
     def planned(self) -> tuple[Plan, Speed]:
-        """The plan and the speed, which every stage but the first one has."""
+        """The plan and the speed, known after the first stage."""
         assert self.plan is not None
         assert self.speed is not None
         return self.plan, self.speed
 
     def require_finite(self) -> None:
-        """Refuse a state that is not worth saving.
-
-        Raises
-        ------
-        FloatingPointError
-            If a tensor of the inference or its result is not finite.
-        """
+        """Raise `FloatingPointError` if a tensor of the state is not finite."""
         found = {} if self.inference is None else dict(self.inference)
         if self.result is not None:
             found |= {"mean": self.result.mean, "samples": self.result.samples}
@@ -67,18 +62,18 @@ class FitState:
 
     @classmethod
     def restore(cls, plain: Any, path: Path, device: torch.device) -> FitState:
-        """Return the state that a file holds as plain values, its result on a device.
+        """Return the state from plain values of a file, its result on a device.
 
         Raises
         ------
         InputError
-            If the values are none of a state.
+            If the values are not a state.
         """
         try:
             state = TypeAdapter(FitState).validate_python(plain)
         except ValueError as error:
             raise InputError(
-                f"{path} holds no state of a fit ({error}): start again with "
+                f"{path} does not hold a fit's state ({error}): start again with "
                 "--overwrite"
             ) from error
         if state.result is None:

@@ -1,4 +1,4 @@
-"""The last stage of a fit: the run folder, and the report that is read from it."""
+"""The last stage of a fit: the run folder, and the report read from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEPT_STARS = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """The figures of a fit; ``str`` gives the lines for people."""
+    """The figures of a fit; ``str`` gives a summary."""
 
     output: Path
     plan: Plan
@@ -88,12 +88,12 @@ def report_of(output: Path) -> FitReport:
 
 
 def write(state: FitState, at: Context) -> FitState:
-    """Judge the map and write the run folder, by the first rank.
+    """Judge the map and write the run folder, on rank 0.
 
     Raises
     ------
     OSError
-        If it cannot be written; what the fit saved before stays.
+        If the folder cannot be written; the saved state remains.
     """
     result, judged = state.result, judge(state, at)
     if result is None or judged is None:
@@ -127,7 +127,7 @@ def write(state: FitState, at: Context) -> FitState:
     plan = result.plan.as_dict()
     record = {"plan": plan, "summary": summary, "provenance": provenance}
     if len(train) > _KEPT_STARS:
-        # Evenly thinned.
+        # Evenly spaced rows.
         every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)
         train = train.select(every)
     with atomic_directory(

@@ -56,7 +56,7 @@ METHOD = {
 def citation_block(
     catalogues: list[dict[str, Any]], band: str, inputs: list[dict[str, str]]
 ) -> dict[str, Any]:
-    """Return the block of a map that was made from these catalogues."""
+    """Return the block of a map from its catalogues."""
     return {
         "message": "If you use this map, please cite the software, the method's paper "
         "and the catalogues that it was made from.",
@@ -70,13 +70,13 @@ def citation_block(
 
 
 def cited_papers(block: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """Return every catalogue and curve of a block with each of its papers."""
+    """Return pairs of a catalogue or curve and one of its papers."""
     works = [*block.get("catalogues", []), *block.get("extinction_curve", [])]
     return [(work, paper) for work in works for paper in work["references"]]
 
 
 def doi_of(paper: str) -> str:
-    """Return the DOI in a reference; empty if it has none."""
+    """Return the DOI in a reference; empty without one."""
     return next(iter(re.findall(r"10\.\d+(?:\.\d+)*/\S+", paper)), "")
 
 

@@ -27,7 +27,7 @@ from pipelines.storage.atomic import atomic_file
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
 _CLOSING = "END OF PROVENANCE"
 _CARD = 72
-# More inputs than these are listed in HISTORY alone.
+# Most inputs with cards; HISTORY lists all.
 _INPUTS = 99
 _SPACE = "\\u0020"
 _WHOLE = 0xFFFFFFFF
@@ -42,10 +42,10 @@ def write_hdus(
     *,
     overwrite: bool,
 ) -> None:
-    """Write units behind an empty one whose HISTORY has ``summary`` and provenance.
+    """Write units after an empty one whose HISTORY has ``summary`` and provenance.
 
-    Program, band, conversion, catalogues and inputs have cards of their own. Every
-    unit has checksums; astropy's strict check comes first.
+    Program, band, conversion, catalogues and inputs also have cards. Every unit has
+    checksums, after astropy's strict check.
 
     Raises
     ------
@@ -61,14 +61,14 @@ def write_hdus(
             value = "".join(c for c in decomposed if " " <= c <= "~")
         if value != "":
             primary.header[keyword] = (value, comment)
-    # FITS drops trailing blanks of a card: there, a blank is spelt as JSON's escape
-    # (blanks occur only inside strings here).
+    # FITS drops trailing blanks of a card: write them as JSON escapes (blanks occur
+    # only inside strings here).
     text, width = provenance_text(meta), _CARD - len(_SPACE) + 1
     pieces = [text[start : start + width] for start in range(0, len(text), width)]
     pieces = [p[:-1] + _SPACE if p.endswith(" ") else p for p in pieces]
     for line in (summary, _OPENING, *pieces, _CLOSING):
         primary.header.add_history(line)
-    # Without the count, a file cut between two units would look whole.
+    # The count reveals a file truncated between two units.
     primary.header["NEXTEND"] = (len(units), "number of extensions")
     with atomic_file(path, overwrite=overwrite) as temporary:
         hdus = fits.HDUList([primary, *units])
@@ -76,7 +76,7 @@ def write_hdus(
 
 
 def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
-    """Yield cards on origin, band and whom to cite, where they are known."""
+    """Yield cards on origin, band and citation, if known."""
     yield "CREATOR", meta.get("program", ""), "program that made this map"
     yield "EXTBAND", meta.get("extinction_band", ""), "band of the extinction"
     change = meta.get("band_conversion")
@@ -100,7 +100,7 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
 
 
 def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
-    """Join the provenance that :func:`write_hdus` put into HISTORY."""
+    """Return the provenance from the HISTORY of :func:`write_hdus`."""
     lines = [str(line) for line in cast(Any, header.get("HISTORY", []))]
     try:
         start = lines.index(_OPENING) + 1
@@ -113,7 +113,7 @@ def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
 
 @contextmanager
 def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a FITS file whose every unit has checksums that hold.
+    """Open a FITS file and verify the checksums of every unit.
 
     Yields astropy's ``HDUList``, whose items have no static type.
 
@@ -125,7 +125,7 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
     """
     source = Path(path)
     if not source.is_file():
-        raise InputError(f"{source} is no file")
+        raise InputError(f"{source} is not a file: expected a FITS file")
     with source.open("rb") as stream:
         if stream.read(9) != b"SIMPLE  =":
             raise InputError(
@@ -134,7 +134,7 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
         stream.seek(0)
         try:
             with warnings.catch_warnings():
-                # astropy only warns of a truncated file.
+                # astropy only warns about a truncated file.
                 warnings.simplefilter("error")
                 hdus: Any = fits.open(stream, memmap=False, lazy_load_hdus=False)
                 hdus.verify("exception")
@@ -153,10 +153,10 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _check_unit(stream: BinaryIO, hdu: Any, index: int) -> None:
-    """Raise a ValueError unless a unit has checksums and they hold.
+    """Raise a ValueError unless a unit has valid checksums.
 
-    The sum is over the bytes themselves: astropy sums the header as it understood it,
-    which leaves out what lies beyond the END card.
+    The sum is over the bytes themselves: astropy sums its parsed header, without bytes
+    after the END card.
     """
     for keyword in ("CHECKSUM", "DATASUM"):
         if keyword not in hdu.header:
@@ -215,7 +215,7 @@ def write_fits(
 
 
 def read_fits(path: str | os.PathLike[str]) -> Cube:
-    """Read a cube that :func:`write_fits` wrote, checksums and all (float32).
+    """Read a cube by :func:`write_fits`, with its checksums (float32).
 
     Raises
     ------
@@ -249,7 +249,7 @@ def _read_level(images: list[Any], meta: dict[str, Any], source: Path) -> Cube:
         x, y, z = (grids[0][axis] for axis in AXES)
         return Cube(x=x, y=y, z=z, arrays=arrays, unit=units.pop(), meta=meta)
     except ValueError as error:
-        raise InputError(f"{source} is no cube: {error}") from error
+        raise InputError(f"{source} is not a cube: {error}") from error
 
 
 def _read_axes(header: Any, source: Path) -> dict[str, np.ndarray]:

@@ -1,12 +1,12 @@
-"""Maps on HEALPix pixels as FITS tables that healpy reads: Galactic, float32.
+"""Maps on HEALPix pixels as FITS tables for healpy: Galactic, float32.
 
-In memory pixels are in NESTED order, in files in that or in RING, as ``ORDERING`` says.
+Pixels are in NESTED order in memory, and in the order of ``ORDERING`` in files.
 
 With n maps, ``healpy.read_map(path, nest=None, field=i)`` is the mean of map i,
-``field=n+i`` its standard deviation, and of a positive density the fields from ``2n``
+``field=n+i`` its standard deviation, and for a positive density the fields from ``2n``
 on are its quantiles p2_5, p16, p50, p84 and p97_5 (columns ``P2P5_500PC ...``). The
-last field of extinctions is how far stars look, ``LAST_STAR`` [pc]. NaN in memory is
-healpy's UNSEEN.
+last field of extinctions is the distance of the last stars, ``LAST_STAR`` [pc]. NaN in
+memory is healpy's UNSEEN.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAST_STAR, _FILLED = "LAST_STAR", "FILLED_"
 _UNSEEN = np.float32(healpy.UNSEEN)
 # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
 _ROW = 1024
-# The FITS standard allows no more in one table.
+# Most columns of a table in the FITS standard.
 _MOST_COLUMNS = 999
 _CONVENTION = {"PIXTYPE": "HEALPIX", "COORDSYS": "G"}
 
@@ -40,7 +40,7 @@ Named = dict[str, np.ndarray]
 
 
 class _Layout(NamedTuple):
-    """Name of the table, and the cards ``KEYWORD{first}`` … that hold distances."""
+    """Name of the table, and the cards ``KEYWORD{first}`` … of distances."""
 
     table: str
     keyword: str
@@ -71,8 +71,8 @@ def write_healpix(
     Raises
     ------
     InputError
-        If ``path`` exists and ``overwrite`` is false, or cannot be written, or there
-        are more maps than the 999 columns that a FITS table has room for.
+        If ``path`` exists and ``overwrite`` is false, or cannot be written, or the maps
+        need more than the 999 columns of a FITS table.
     ValueError
         If the provenance is not JSON.
     """
@@ -105,7 +105,7 @@ def write_shells(
 
 
 def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
-    """Read maps that :func:`write_healpix` wrote, checksums and all (float32).
+    """Read maps by :func:`write_healpix`, with checksums (float32).
 
     Raises
     ------
@@ -125,7 +125,7 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
 
 
 def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
-    """Read shells that :func:`write_shells` wrote; raises as `read_healpix`."""
+    """Read shells by :func:`write_shells`; raises as `read_healpix`."""
     edges, arrays, _, meta, unit = _read(Path(path), _SHELLS)
     return ShellMaps(edges=edges, arrays=arrays, unit=unit, meta=meta)
 
@@ -152,11 +152,9 @@ def _table(
     distances: np.ndarray,
     ordering: str,
 ) -> fits.BinTableHDU:
-    """Lay out columns of NESTED pixels, with their units, in the order of the file."""
+    """Return a table of NESTED pixels, with units, in the order of the file."""
     if ordering not in ORDERINGS:
-        raise InputError(
-            f"pixels are in {' or '.join(ORDERINGS)} order, got {ordering!r}"
-        )
+        raise InputError(f"ordering must be {' or '.join(ORDERINGS)}, got {ordering!r}")
     pixels = next(iter(columns.values()))[0].size
     width = _ROW if pixels % _ROW == 0 else 1
     written = []
@@ -237,10 +235,10 @@ def _read(
 
 
 def _head(kind: str) -> str:
-    """Return a statistic as a column's name begins with it."""
+    """Return the beginning of a column's name for a statistic."""
     return kind.upper().replace("_", "P")
 
 
 def _label(distance: float) -> str:
-    """Return a distance [pc] as part of a column's name."""
+    """Return the part of a column's name for a distance [pc]."""
     return np.format_float_positional(distance, trim="-").replace(".", "P")

@@ -1,7 +1,7 @@
-"""Extinctions on the pixels of any celestial WCS, as FITS images.
+"""Extinctions on the pixels of any celestial WCS, as FITS images for DS9 and Aladin.
 
-For DS9, Aladin and the like: an image extension for each statistic, of one distance an
-image, of several a cube with the distance as its third axis.
+Each statistic has an extension: an image for one distance, or a cube with the distance
+as its third axis.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Field:
     Raises
     ------
     InputError
-        If a value is senseless, or the header has no celestial WCS or no size.
+        If a value is invalid, or the header has no celestial WCS or no size.
     """
 
     projection: str = "CAR"
@@ -46,32 +46,29 @@ class Field:
     pixel: float = 0.5
     """Side of a pixel [deg]."""
     header: Path | None = None
-    """FITS file, or text file with header cards, that gives all of it instead."""
+    """FITS file, or text file of header cards, instead of all other values."""
 
     def __post_init__(self) -> None:
         size = self.size or (1.0, 1.0)
         if self.projection not in PROJECTIONS:
             raise InputError(
-                f"--projection is one of {', '.join(PROJECTIONS)}, got "
+                f"--projection must be one of {', '.join(PROJECTIONS)}, got "
                 f"{self.projection!r}"
             )
         if not (self.pixel > 0 and min(size) > 0 and abs(self.centre[1]) <= 90):
             raise InputError(
-                "pixels and fields have positive sizes, and centres latitudes up to 90 "
+                "pixels and fields need positive sizes, and centres latitudes up to 90 "
                 f"deg; got pixels of {self.pixel:g} deg, a field of {size} deg around "
                 f"{self.centre} deg"
             )
 
     def wcs(self) -> Any:
-        """Return the projection as `astropy.wcs.WCS`, with its ``array_shape``.
-
-        That is (rows, columns).
-        """
+        """Return `astropy.wcs.WCS` with its ``array_shape`` (rows, columns)."""
         found = _made(self) if self.header is None else _read_wcs(self.header)
         if np.prod(found.array_shape) > _MOST_PIXELS:
             raise InputError(
                 f"an image of {found.array_shape[1]} x {found.array_shape[0]} pixels "
-                f"is too large, at most {_MOST_PIXELS} are drawn: choose larger pixels "
+                f"is too large, expected at most {_MOST_PIXELS}: choose larger pixels "
                 "(--pixel) or a smaller field (--field)"
             )
         return found
@@ -86,7 +83,7 @@ def _made(field: Field) -> Any:
     wcs.wcs.ctype = [f"{axis}-{field.projection}" for axis in ("GLON", "GLAT")]
     wcs.wcs.cunit = ["deg", "deg"]
     wcs.wcs.cdelt = [-field.pixel, field.pixel]
-    # Cylindrical ones stay straight only about the equator.
+    # Cylindrical projections are undistorted only near the equator.
     wcs.wcs.crval = [longitude, 0.0 if whole else latitude]
     below = latitude / field.pixel if whole else 0.0
     wcs.wcs.crpix = [(columns + 1) / 2, (rows + 1) / 2 - below]
@@ -98,7 +95,7 @@ def _made(field: Field) -> Any:
 def pixel_vectors(wcs: Any) -> np.ndarray:
     """Return Galactic unit vectors of the pixels' centres ``(rows, columns, 3)``.
 
-    NaN where a pixel is not on the sky.
+    Pixels outside the sky are NaN.
     """
     row, column = np.indices(wcs.array_shape)
     sky = wcs.pixel_to_world(column, row).galactic
@@ -125,7 +122,7 @@ def write_images(
     steps = np.diff(distances)
     if len(steps) and np.ptp(steps) > 1e-6 * steps[0]:
         raise InputError(
-            "the distances of an image's third axis are evenly spaced, such as "
+            "the distances of an image's third axis must be evenly spaced, such as "
             f"--distances 100,200,300; got {', '.join(f'{d:g}' for d in distances)}"
         )
     units = []
@@ -144,13 +141,13 @@ def write_images(
 
 
 def _read_wcs(path: Path) -> Any:
-    """Read the celestial axes of the first header that has any, and its size."""
+    """Read the first celestial axes of any header, and their size."""
     if not path.is_file():
-        raise InputError(f"{path} is no file: expected a FITS file, or header cards")
+        raise InputError(f"{path} is not a file: expected FITS, or header cards")
     with path.open("rb") as stream:
         start = stream.read(81)
     try:
-        # A text file of cards, too, begins with SIMPLE, but has lines.
+        # A text file of cards also begins with SIMPLE, but has lines.
         if start.startswith(b"SIMPLE  =") and b"\n" not in start[80:]:
             with fits.open(path) as hdus:
                 headers: list[Any] = [hdu.header for hdu in list[Any](hdus)]

@@ -1,9 +1,9 @@
-"""A cube as VTK image data, ``.vti``, which ParaView and pyvista open.
+"""A cube as VTK image data, ``.vti``, for ParaView and pyvista.
 
 XML with raw appended arrays, little-endian, points at the cells' centres in parsecs
 (VTK file formats, https://docs.vtk.org/en/latest/vtk_file_formats). VTK has one grid:
-of nested cubes the values at the points of the coarsest are those of the finest, and
-its provenance counts the `LEFT_OUT`: the sum along a ray is then no integral.
+for nested cubes, points of the coarsest have the values of the finest, and the
+provenance counts the `LEFT_OUT`: sums along rays are not integrals then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEFT_OUT = "finer_grids_left_out"
 def write_vti(
     path: str | os.PathLike[str], cube: Cube, *, overwrite: bool = False
 ) -> None:
-    """Write every array of ``cube`` as float32 point data, and whence it is.
+    """Write every array of ``cube`` as float32 point data, with its provenance.
 
     The provenance, as JSON, and the unit are strings among the field data.
 
@@ -46,9 +46,9 @@ def write_vti(
         points = np.stack([x, y, z], axis=-1)
         arrays = {name: cube.sample(name, points) for name in arrays}
         meta = {**meta, LEFT_OUT: len(cube.finer)}
-    # x is fastest.
+    # x varies fastest.
     data = [np.ascontiguousarray(values, dtype="<f4") for values in arrays.values()]
-    # Each array stands behind its length in bytes, a number of 8 bytes.
+    # Each array follows its length in bytes, a number of 8 bytes.
     offsets = np.cumsum([0, *(8 + values.nbytes for values in data)])
     described = "\n".join(
         f'<DataArray type="Float32" Name={quoteattr(name)} format="appended" '
@@ -82,7 +82,7 @@ def write_vti(
 
 
 def read_vti(path: str | os.PathLike[str]) -> Cube:
-    """Read a cube that :func:`write_vti` wrote.
+    """Read a cube by :func:`write_vti`.
 
     Raises
     ------
@@ -114,8 +114,8 @@ def read_vti(path: str | os.PathLike[str]) -> Cube:
         return Cube(x=x, y=y, z=z, arrays=arrays, unit=texts["unit"], meta=meta)
     except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
         raise InputError(
-            f"{source} is no VTK image that `dustmap export --vti` wrote, or is "
-            f"damaged: {error}"
+            f"{source} is not a VTK image by `dustmap export --vti`, or is damaged: "
+            f"{error}"
         ) from error
 
 

@@ -45,21 +45,21 @@ def write_zarr(
 ) -> None:
     """Write ``cube`` as a zarr v3 group of arrays with named dimensions ``z y x``.
 
-    Each array keeps its data type. ``x y z`` [pc] are coordinate arrays, which is how
-    xarray finds them. Frame, provenance, and out of the latter band and citation, are
-    attributes of the group. A map with finer cubes has them all in groups ``level_0``,
-    ``level_1``, …, the coarsest first. Integrated extinctions are arrays
-    ``extinction_mean ...`` with the dimensions ``pixel distance`` (float32) and
-    ``last_star`` by pixel; a chunk holds every distance of neighbouring pixels. Columns
-    are arrays ``column_z_mean …`` on the coarsest cube's other axes. ``samples`` of the
-    density, one array ``(sample, z, y, x)`` for each level, become ``density_samples``
-    with one chunk for each sample. The manifest of
-    hashes and the completion marker come last, and the store appears when it is whole.
+    Each array keeps its data type. ``x y z`` [pc] are coordinate arrays for xarray.
+    Frame, provenance, band and citation are attributes of the group. A map with finer
+    cubes has all cubes in groups ``level_0``, ``level_1``, …, the coarsest first.
+    Integrated extinctions are arrays ``extinction_mean ...`` with the dimensions
+    ``pixel distance`` (float32) and ``last_star`` by pixel; a chunk holds all distances
+    of neighbouring pixels. Columns are arrays ``column_z_mean …`` on the coarsest
+    cube's other axes. ``samples`` of the density, one array ``(sample, z, y, x)`` per
+    level, become ``density_samples`` with one chunk per sample. The manifest of hashes
+    and the completion marker are written last, and the complete store appears at the
+    end.
 
     Raises
     ------
     InputError
-        If ``path`` exists and ``overwrite`` is false, or is a folder that is no zarr
+        If ``path`` exists and ``overwrite`` is false, or is another folder than a zarr
         store (which overwriting would delete), or cannot be written.
     ValueError
         If the provenance is not JSON or an array's name clashes with another.
@@ -79,7 +79,7 @@ def write_zarr(
         group = zarr.create_group(
             store=temporary, zarr_format=3, attributes=cast(Any, attributes)
         )
-        # Levels lie beside each other: in xarray's trees a group inherits coordinates.
+        # Levels are siblings: in xarray's trees a group inherits coordinates.
         names = [place.rstrip("/") for place in level_prefixes(attributes)]
         parts = [group.create_group(name) if name else group for name in names]
         for part, level in zip(parts, cube.levels, strict=True):
@@ -103,8 +103,8 @@ def write_zarr(
                 _write(parts[0], head + name, values, plane, "mag", title)
         if integrated is not None:
             _write_rays(group, integrated)
-        # xarray then need not list the members, which warns about the manifest. zarr in
-        # turn warns that the v3 specification has no consolidated metadata yet.
+        # With consolidated metadata xarray does not list the members, which would warn
+        # about the manifest. zarr warns that the v3 specification has none yet.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata", UserWarning)
             zarr.consolidate_metadata(temporary, zarr_format=3)
@@ -184,8 +184,8 @@ def _write(
     title: str,
     chunks: tuple[int, ...] | None = None,
 ) -> None:
-    """Write one array with named dimensions; chunks of 64 along each unless given."""
-    # Empty chunks are written too: every chunk is then a file the manifest lists.
+    """Write one array with named dimensions, in chunks of 64 along each by default."""
+    # Empty chunks are written too, so that the manifest lists every chunk.
     group.create_array(
         name,
         data=np.ascontiguousarray(data),
@@ -198,13 +198,13 @@ def _write(
 
 
 def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
-    """Read a cube that :func:`write_zarr` wrote.
+    """Read a cube by :func:`write_zarr`.
 
     Parameters
     ----------
     verify
-        Compare every file with its SHA-256. Without it only the marker and the
-        presence and size of the files are checked.
+        Compare every file with its SHA-256, not only the marker and the presence and
+        size of the files.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
 
 
 def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> SkyMaps:
-    """Read the integrated extinctions of a map that :func:`write_zarr` wrote.
+    """Read the integrated extinctions of a map by :func:`write_zarr`.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Sky
 def read_columns(
     path: str | os.PathLike[str], *, verify: bool = True
 ) -> dict[str, Columns]:
-    """Read the columns of a map that :func:`write_zarr` wrote, by axis; maybe none.
+    """Read the columns of a map by :func:`write_zarr`, by axis; possibly none.
 
     Raises
     ------
@@ -268,12 +268,12 @@ def read_columns(
 
 
 def holds_integrated(path: str | os.PathLike[str]) -> bool:
-    """Look into a store's description for integrated extinctions."""
+    """Return true if a store's description lists integrated extinctions."""
     return "integrated" in open_cube(Path(path))[1]
 
 
 def level_prefixes(attributes: dict[str, Any]) -> list[str]:
-    """Return what names of arrays begin with on every level, the coarsest first."""
+    """Return the prefixes of array names by level, the coarsest first."""
     levels = int(attributes.get("levels", 1))
     return [""] if levels == 1 else [f"level_{level}/" for level in range(levels)]
 
@@ -284,10 +284,10 @@ def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
     Raises
     ------
     InputError
-        If it is none of this program's, or of another version.
+        If this program did not write it, or wrote another version.
     """
     if not is_zarr(path):
-        raise InputError(f"{path} is no zarr store (expected a folder with zarr.json)")
+        raise InputError(f"{path} is no zarr store: expected a folder with zarr.json")
     with _input_errors(path):
         group = zarr.open_group(path, mode="r", zarr_format=3)
         attributes = dict(group.attrs)
@@ -302,13 +302,13 @@ def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
 
 
 def is_zarr(path: Path) -> bool:
-    """Return whether a folder is a zarr group."""
+    """Return true if a folder is a zarr group."""
     return (path / "zarr.json").is_file()
 
 
 @contextmanager
 def _opened(path: Path, *, verify: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open the group of a whole store of this program, and its attributes."""
+    """Open the group of a complete store of this program, and its attributes."""
     if is_zarr(path):
         check_manifest(path, hashes=verify)
     opened = open_cube(path)
@@ -323,7 +323,7 @@ def _input_errors(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise InputError(f"{path} is no cube of this program: {error}") from error
+        raise InputError(f"{path} is not a cube of this program: {error}") from error
 
 
 def _read(group: zarr.Group, name: str) -> np.ndarray:

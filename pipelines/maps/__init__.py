@@ -1,1 +1,1 @@
-"""Maps of any origin that answer the same questions: `pipelines.maps.answers`."""
+"""Maps of any origin behind one interface: `pipelines.maps.answers`."""

@@ -1,4 +1,4 @@
-"""The questions that every map answers: moments at places, reach, whole products."""
+"""The interface of every map: moments at places, reach, whole products."""
 
 from __future__ import annotations
 
@@ -28,43 +28,42 @@ Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
 Found = dict[Kind, np.ndarray]
 Directions = Sequence[tuple[float, float]]
-# Where the values of continued maps are from: the map itself, the other one, the other
-# one added to the map.
+# Sources of values in continued maps: the map itself, the other, or the sum of both.
 OWN, OTHER, JOINED = 0.0, 1.0, 2.0
 FILLED = "filled"
-# Nearer than this [pc] there is no dust, and maps do not answer.
+# Maps return NaN at smaller distances [pc].
 NOTHING = 1e-3
 EVERYWHERE = Box(lower=(-math.inf,) * 3, upper=(math.inf,) * 3)
 
 
 class MissingError(InputError):
-    """A map that lacks what is needed."""
+    """A product that the map does not hold."""
 
 
 def probability(kind: Kind) -> float:
-    """Return the probability of a kind that is a quantile."""
+    """Return the probability of a quantile."""
     return QUANTILES[kind] if isinstance(kind, str) else kind
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Answers:
-    """A map, whatever it is read from; each kind overrides the methods that begin "_".
+    """A map of any origin; subclasses override the methods that begin with "_".
 
-    These answer in the map's own band, the public ones in the band of ``change``.
-    Places may lie anywhere: where a map has no value the answer is NaN.
+    These return values in the map's own band, the public ones in the band of
+    ``change``. Values outside the map are NaN.
 
     Parameters
     ----------
     path
-        File, folder or name that it was opened from.
+        File, folder or name of the opened map.
     band
-        The band of the extinction; empty if it is not known.
+        The band of the extinction; empty if unknown.
     verdict
-        Whether the map can be used; empty if that is not stated.
+        The verdict on the fit; empty if not stated.
     unit
         Unit of the densities of `cube`.
     change, factor
-        Conversion to another band, and the factor of all extinctions.
+        Conversion to another band, and the factor on all extinctions.
     """
 
     path: Path
@@ -76,7 +75,7 @@ class Answers:
 
     @property
     def box(self) -> Box:
-        """Where the map is."""
+        """The volume of the map."""
         raise NotImplementedError
 
     @property
@@ -86,35 +85,32 @@ class Answers:
 
     @property
     def fit(self) -> Run | None:
-        """The run, of a map that is one."""
+        """The run behind this map, if any."""
         return None
 
     @property
     def has_samples(self) -> bool:
-        """True if a run draws posterior samples."""
+        """True if posterior samples are available."""
         return False
 
     @property
     def known_band(self) -> str:
-        """Name of the band; empty if that is not one that is known."""
+        """Name of the band; empty if the band is not recognized."""
         return known_band(self.band)
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        """Moments of the extinction, or of the density, that the map holds."""
+        """Return the names of the moments that the map holds."""
         raise NotImplementedError
 
     def moments(
         self, places: Places, kinds: Sequence[Kind], *, integrated: bool
     ) -> Found:
-        """Moments of the extinction [mag] or density [mag/pc], ``(n,)`` each."""
+        """Return moments of the extinction [mag] or density [mag/pc], ``(n,)`` each."""
         found = self._moments(places, kinds, integrated)
         return {k: v if k == FILLED else self.factor * v for k, v in found.items()}
 
     def central(self, places: Places, *, integrated: bool) -> np.ndarray:
-        """The moment by which another map is continued or compared: the median.
-
-        The mean where there is no median: integrals of a cube have a mean alone.
-        """
+        """Return the median, or the mean where a map has no median."""
         kinds = self.kinds(integrated=integrated)
         kind = "p50" if "p50" in kinds else "mean"
         return self.moments(places, (kind,), integrated=integrated)[kind]
@@ -126,37 +122,37 @@ class Answers:
         integrated: bool,
         rng: np.random.Generator | None = None,
     ) -> np.ndarray:
-        """Posterior samples, shape ``(n, s)``; with ``rng`` one of them, ``(n,)``.
+        """Return posterior samples ``(n, s)``; with ``rng`` one of them, ``(n,)``.
 
         Raises `InputError` if the map has none.
         """
         return self.factor * self._samples(places, integrated, rng)
 
     def support(self, places: Places) -> np.ndarray:
-        """Sight-line length [cells] in the cell of each place; 1 where not known."""
+        """Return the sight-line length [cells] in each place's cell; 1 if unknown."""
         return np.ones(len(places))
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Distance at which the last seen stretch of each sight line ends [pc]."""
+        """Return the end of the last stretch with stars on each sight line [pc]."""
         raise NotImplementedError
 
     def reach(self, places: Places) -> np.ndarray:
-        """Distance as far as which each sight line can be followed [pc]."""
+        """Return the distance at which the map ends on each sight line [pc]."""
         raise NotImplementedError
 
     def crossings(
         self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Distances at which extinctions are reached (`PixelRays.crossings`).
+        """Return distances at which extinctions are reached (`PixelRays.crossings`).
 
         Raises `InputError` if the map holds no precomputed curves.
         """
         return self._crossings(places, extinction / self.factor)
 
     def cube(self) -> Cube:
-        """The density on the map's own grid, whole.
+        """Return the density on the map's own grid.
 
-        Raises `MissingError` if there is none; as the methods below.
+        This method and those below raise `MissingError` if the map lacks the product.
         """
         return self._converted_cube
 
@@ -167,23 +163,23 @@ class Answers:
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
     ) -> Columns | None:
-        """The integral through a level's box with its std; ``None`` if not known."""
+        """Return the integral through a level's box; ``None`` if unavailable."""
         found = self._columns(along, between, level)
         return None if found is None else convert(found, self.change, self.factor)
 
     def held_maps(self) -> SkyMaps | None:
-        """Extinctions that were integrated beforehand, at all distances, if any."""
+        """Return precomputed integrated extinctions at all distances, if any."""
         found = self._held_maps()
         return None if found is None else convert(found, self.change, self.factor)
 
     def sky_maps(
         self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
-        """Cumulative extinction over the sky."""
+        """Return the cumulative extinction over the sky."""
         return convert(self._sky_maps(distances, nside), self.change, self.factor)
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
-        """Extinction along lines of sight."""
+        """Return the extinction along lines of sight."""
         return [line.scaled(self.factor) for line in self._lines(directions)]
 
     def in_band(
@@ -194,7 +190,7 @@ class Answers:
         return self.converted(wanted_conversion(meta, band, declared, **by))
 
     def converted(self, change: Conversion | None, factor: float = 1.0) -> Answers:
-        """Return this map by a conversion, or with all values times a factor."""
+        """Return this map converted, with all values multiplied by a factor."""
         if change is None:
             return self if factor == 1 else replace(self, factor=self.factor * factor)
         factor = self.factor * change.factor
@@ -203,8 +199,8 @@ class Answers:
     def beside(self, first: Answers, *, convert: bool = True) -> tuple[Answers, float]:
         """Return this map for a comparison, and the factor to the band of the first.
 
-        It is converted where both bands are known, else taken to be in the band that
-        the first one's file is in.
+        If either band is unknown, this map is assumed to be in the band of the first
+        map's file.
         """
         if convert and self.known_band and first.known_band:
             return self.in_band(first.known_band), 1.0
@@ -213,7 +209,7 @@ class Answers:
     def _moments(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
     ) -> Found:
-        """`_answers` at places in the box among all, NaN at the others."""
+        """Return `_answers` at places in the box, NaN elsewhere."""
         inside = self.box.contains(places.positions())
         found = {}
         answers = self._answers(places.select(inside), kinds, integrated)
@@ -225,23 +221,23 @@ class Answers:
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
     ) -> Found:
-        """Moments at places in the box."""
+        """Return moments at places in the box."""
         raise NotImplementedError
 
     def _samples(
         self, places: Places, integrated: bool, rng: np.random.Generator | None
     ) -> np.ndarray:
         raise InputError(
-            f"{self.path} holds no posterior samples: name the run folder beside the "
-            "map, by --samples RUN or open_map(map, samples=RUN)"
+            f"{self.path} holds no posterior samples: give the run folder with "
+            "--samples RUN or open_map(map, samples=RUN)"
         )
 
     def _crossings(
         self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(
-            "the distance of an extinction is read off precomputed curves: open the "
-            "map store of `dustmap export RUN --zarr`"
+            "distances at given extinctions need precomputed curves: open the map "
+            "store written by `dustmap export RUN --zarr`"
         )
 
     def _cube(self) -> Cube:
@@ -264,5 +260,5 @@ class Answers:
         raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
 
     def _lacks(self, what: str, where: str) -> MissingError:
-        """Return the error for a map without ``what``, which ``where`` has."""
+        """Return the error for a missing product, and where to find one."""
         return MissingError(f"{self.path} has no {what}: name {where}")

@@ -1,4 +1,4 @@
-"""Densities by cell, read as a whole or chunk by chunk."""
+"""Densities by cell, read whole or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.maps.places import Places
 
-# Decoded chunks that are kept, of a megabyte each.
+# Decoded chunks in the cache, a megabyte each.
 _KEPT = 256
-# Places handled at once.
+# Places per batch.
 _ROWS = 1 << 17
-# Cells along each side of the blocks in whose order places are handled: a chunk's.
+# Cells along each side of the blocks by which places are sorted: a chunk's.
 _BLOCK = 64
 
 Take = Callable[..., np.ndarray]
-"""Values of an array by name, at index arrays of its first axes, others whole."""
+"""Reader of a named array at index arrays of its first axes; other axes stay whole."""
 
 
 def in_memory(arrays: dict[str, np.ndarray]) -> Take:
-    """Return values of arrays in memory at index arrays."""
+    """Return a reader of arrays in memory."""
     return lambda name, *index: arrays[name][index]
 
 
 class ChunkReader:
-    """Arrays of a zarr group; reads a chunk once, and keeps the latest chunks."""
+    """Arrays of a zarr group, with a cache of the latest chunks."""
 
     def __init__(self, path: Path, group: zarr.Group) -> None:
         self._path, self._group = path, group
@@ -45,14 +45,14 @@ class ChunkReader:
         return cast(zarr.Array, self._group[name])
 
     def take(self, name: str, *index: np.ndarray) -> np.ndarray:
-        """Return values at index arrays ``(...)``, from the chunks that hold them."""
+        """Return values at index arrays ``(...)``."""
         array = self.array(name)
         flat = [i.reshape(-1) for i in index]
         chunks, rest = array.chunks[: len(flat)], array.shape[len(flat) :]
         counts = [-(-size // chunk) for size, chunk in zip(array.shape, chunks)]
         parts = tuple(i // chunk for i, chunk in zip(flat, chunks))
         number = np.ravel_multi_index(parts, counts)
-        # Sorting short integers costs a pass or two over them.
+        # Short integers are sorted in one or two passes.
         kind = np.uint16 if np.prod(counts) < 1 << 16 else np.int64
         order = np.argsort(number.astype(kind), kind="stable")
         present, starts = np.unique(number[order], return_index=True)
@@ -68,7 +68,7 @@ class ChunkReader:
         """Return a chunk; axes that ``place`` does not name are whole."""
         array = self.array(name)
         counts = [-(-size // chunk) for size, chunk in zip(array.shape, array.chunks)]
-        # zarr takes a chunk that is not there for an empty one.
+        # zarr reads a missing chunk as an empty one.
         for rest in product(*(range(count) for count in counts[len(place) :])):
             key = array.metadata.encode_chunk_key((*place, *rest))
             if not (self._path / name / key).is_file():
@@ -87,14 +87,14 @@ class ChunkReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridCells:
-    """Densities on nested grids of cell centres [pc]; the finest answers.
+    """Densities on nested grids of cell centres [pc]; the finest grid takes precedence.
 
     Parameters
     ----------
     take
-        Reads arrays ``(z, y, x)``; ``prefixes`` begin their names, one for each grid.
+        Reader of arrays ``(z, y, x)``; their names begin with the grid's ``prefixes``.
     arrays
-        Names of what the density has; ``support`` may be there beside these.
+        Names of the density's moments; ``support`` is optional.
     """
 
     take: Take
@@ -105,16 +105,16 @@ class GridCells:
 
     @property
     def box(self) -> Box:
-        """Where the density is known."""
+        """The volume of the density."""
         return Box(lower=self.grids.box.lower, upper=self.grids.box.upper)
 
     def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
-        """Arrays by name, trilinear at places in the box, shape ``(n,)``.
+        """Interpolate arrays trilinearly at places in the box, shape ``(n,)``.
 
-        The mean is that of the fit between the centres; std and quantiles are
-        interpolated linearly, which is nearer to draws of a log-normal fit than their
-        logarithms: 0.15, 0.49 and 0.84 of draws lie below p16, p50 and p84, by
-        logarithms 0.14, 0.47 and 0.83 (on a 94 pc grid).
+        The interpolated mean equals the fit's. For std and quantiles, linear
+        interpolation is closer to draws of a log-normal fit than logarithmic: 0.15,
+        0.49 and 0.84 of draws lie below p16, p50 and p84, against 0.14, 0.47 and 0.83
+        with logarithms (on a 94 pc grid).
         """
         found = {name: np.zeros(len(places)) for name in names}
         for rows, positions in self._blocks(places):
@@ -127,7 +127,7 @@ class GridCells:
         return found
 
     def support(self, places: Places) -> np.ndarray:
-        """Sight-line length [cells] in the cell of each place; 1 where not known."""
+        """Return the sight-line length [cells] in each place's cell; 1 if unknown."""
         found = np.ones(len(places))
         if self.has_support:
             for rows, positions in self._blocks(places):
@@ -138,7 +138,7 @@ class GridCells:
         return found
 
     def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield rows that are near each other in the coarsest grid, with positions."""
+        """Yield rows of neighbouring places in the coarsest grid, with positions."""
         positions, grid = places.positions(), self.grids.box
         step = _BLOCK * np.array(grid.spacing)
         counts = tuple(n // _BLOCK + 2 for n in grid.shape)

@@ -1,13 +1,13 @@
-r"""A map continued by another one where it ends, without a jump.
+r"""A map continued by another one beyond its end, without a jump.
 
-Along each sight line the map answers as far as it is trusted, to the distance e: to the
-edge of its box, or to the end of the last stretch that any star looks through. Beyond,
+The map is used along each sight line up to the distance e: the edge of its box, or the
+end of the last stretch that stars constrain. Beyond,
 
 .. math:: A(d) = A_\mathrm{own}(e) + \max(A_\mathrm{other}(d) - A_\mathrm{other}(e), 0),
 
-which is continuous at e for the mean, every quantile and every sample. The other map's
-error is not known: the std is that of the map's own part. The density at a place is the
-other's where the map has none, or where no sight line crosses the cell.
+which is continuous at e for the mean, every quantile and every sample. The other map
+has no error: the std is that of the map's own part. The density is the other map's
+outside this map, or in cells that no sight line crosses.
 """
 
 from __future__ import annotations
@@ -34,18 +34,16 @@ from pipelines.maps.answers import (
 from pipelines.maps.places import Places
 from pipelines.run.facts import Facts
 
-# Where another map may continue a map: beyond its box, or where no star looks.
+# Ends from which another map may continue: the box, or the last star.
 BEYOND = ("box", "stars")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Continued(Answers):
-    """A map that another one continues, in one band.
+    """A map continued by another one in the same band, beyond its ``box`` or ``stars``.
 
-    It goes on beyond its ``box``, or, nearer, where no star looks (``stars``). The kind
-    ``filled`` says where an answer is from: 0 the map itself, 1 the other, 2 the map
-    itself with what the other adds. Where it is filled the std is that of the map's own
-    part, NaN where there is none.
+    The kind ``filled`` is 0 for values of the map itself, 1 for the other's, and 2 for
+    their sum. The std of filled values is that of the map's own part, NaN if none.
     """
 
     own: Answers
@@ -55,7 +53,7 @@ class Continued(Answers):
     def __post_init__(self) -> None:
         if self.beyond not in BEYOND:
             raise InputError(
-                f"a map is filled beyond {' or '.join(BEYOND)}, got {self.beyond!r}"
+                f"beyond must be {' or '.join(BEYOND)}, got {self.beyond!r}"
             )
 
     @classmethod
@@ -72,7 +70,7 @@ class Continued(Answers):
 
     @property
     def box(self) -> Box:
-        """Everywhere: the other map says itself where it ends."""
+        """Unbounded: the other map returns NaN outside its own box."""
         return EVERYWHERE
 
     @property
@@ -84,13 +82,13 @@ class Continued(Answers):
         return self.own.has_samples
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        """Moments of the map itself, and where they are from."""
+        """Return the map's own moments, and ``filled``."""
         return (*self.own.kinds(integrated=integrated), FILLED)
 
     def _moments(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
     ) -> Found:
-        """Moments of the map itself, with what the other adds or puts."""
+        """Return the map's own moments, continued by the other's."""
         near, put, filled, alone = self._split(places, integrated)
         own_kinds = [kind for kind in kinds if kind != FILLED]
         own = self.own.moments(near, own_kinds, integrated=integrated)
@@ -104,7 +102,7 @@ class Continued(Answers):
         return _joined({"mean": drawn}, ("mean",), put, filled, alone)["mean"]
 
     def support(self, places: Places) -> np.ndarray:
-        """Sight-line length [cells] in the cell of each place, 0 outside the map."""
+        """Return the sight-line length [cells] in each place's cell, 0 outside."""
         found = np.zeros(len(places))
         inside = self.own.box.contains(places.positions())
         found[inside] = self.own.support(places.select(inside))
@@ -114,30 +112,30 @@ class Continued(Answers):
         return self.own.last_star(places)
 
     def reach(self, places: Places) -> np.ndarray:
-        """Distance as far as which the map itself follows each sight line [pc]."""
+        """Return the distance at which the map itself ends on each sight line [pc]."""
         return self.own.reach(places)
 
     def _crossings(
         self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        # The other map's curves have no error.
+        # The other map has no error.
         raise InputError(
-            "distances of an extinction, and beams, are those of the map itself: ask "
-            "it without the one that fills it"
+            "distances at given extinctions, and beams, need a single map: open the "
+            "map without --fill"
         )
 
     def _cube(self) -> Cube:
         return filled_cube(self.own.cube(), self.other)
 
     def ends(self, places: Places) -> np.ndarray:
-        """Distance to which the map itself is trusted along each sight line [pc]."""
+        """Return the distance up to which the map itself is used [pc]."""
         ends = self.own.reach(places)
         if self.beyond == "stars":
             ends = np.minimum(ends, self.own.last_star(places))
         return ends
 
     def added(self, places: Places, starts: np.ndarray) -> np.ndarray:
-        """Extinction of the other between two distances [pc] [mag], not negative."""
+        """Return the other's extinction [mag] from ``starts`` [pc], not negative."""
         begin = places.at(np.maximum(starts, NOTHING))
         here = self.other.central(begin, integrated=True)
         here = np.where(starts <= NOTHING, 0.0, here)
@@ -151,7 +149,7 @@ class Continued(Answers):
         arrays: dict[str, np.ndarray],
         at_ends: dict[str, np.ndarray],
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return integrated extinctions along whole rays, and where they are from.
+        """Return integrated extinctions along whole rays, and their sources.
 
         Parameters
         ----------
@@ -160,7 +158,7 @@ class Continued(Answers):
         arrays
             The map's own moments by name, shape ``(e, n)`` [mag].
         at_ends
-            Its moments where it ends on each ray, shape ``(1, n)``.
+            Its moments at its end on each ray, shape ``(1, n)``.
         """
         shape = (len(directions), len(edges))
         places = Places.along(directions, np.broadcast_to(edges, shape))
@@ -172,7 +170,7 @@ class Continued(Answers):
         for name, values in arrays.items():
             near = at_ends[name]
             if name != "std" and "p50" in arrays:
-                # Curves along whole rays do not fall.
+                # Curves along whole rays never decrease.
                 before = np.where(far <= starts, values, np.nan)
                 near = np.fmax(near, np.fmax.reduce(before, axis=0, keepdims=True))
             own[name] = np.where(filled, near, values)
@@ -183,9 +181,9 @@ class Continued(Answers):
     def _split(
         self, places: Places, integrated: bool
     ) -> tuple[Places, np.ndarray, np.ndarray, np.ndarray]:
-        """Return where the map itself answers, and what the other adds.
+        """Return the map's own places, the other's additions, and two sets of rows.
 
-        The last two are the rows that the other adds to, and those that are its alone.
+        These are the rows with an addition, and the rows of the other map alone.
         """
         known, put = np.isfinite(places.distance), np.full(len(places), np.nan)
         if not integrated:
@@ -193,7 +191,7 @@ class Continued(Answers):
             if filled.any():
                 there = places.select(filled)
                 put[filled] = self.other.central(there, integrated=False)
-            # Where the other has no value the map keeps its own.
+            # Rows keep the map's own value if the other has none.
             filled &= np.isfinite(put)
             return places, put, filled, filled
         ends = self.ends(places)
@@ -212,13 +210,13 @@ def _joined(
     filled: np.ndarray,
     alone: np.ndarray,
 ) -> Found:
-    """The map's own answers with the other's; of an error nothing is added."""
+    """Combine the moments of both maps; the other adds no error."""
     known = filled & np.isfinite(put)
     found: Found = {}
     for kind, values in own.items():
         error = kind == "std"
         values[alone] = np.nan if error else 0.0
-        # Beyond both maps nothing is known, nor an error.
+        # Beyond both maps mean and error are unknown.
         values[filled & ~known] = np.nan
         if not error:
             values[known] += put[known].reshape(-1, *[1] * (values.ndim - put.ndim))
@@ -229,9 +227,9 @@ def _joined(
 
 
 def filled_cube(cube: Cube, other: Answers) -> Cube:
-    """Put another map's densities into cells that no sight line crosses.
+    """Fill cells that no sight line crosses with another map's densities.
 
-    The array ``filled`` is 1 there, else 0. The std is not known where they are.
+    The array ``filled`` is 1 there, else 0; the std there is NaN.
     """
 
     def fill(level: Cube) -> Cube:

@@ -23,9 +23,9 @@ from pipelines.cubes.sky import Columns, Ends
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
 
-# Nodes of rays that are held at once: bounds the memory of the projection.
+# Nodes of rays per batch: bounds the memory of the projection.
 _NODES = 2**22
-# Points whose corrected densities of all samples are held at once.
+# Points per batch of corrected densities of all samples.
 _POINTS = 2**18
 
 
@@ -37,11 +37,10 @@ def map_cube(
 ) -> Cube:
     """Return the posterior of the density at the grid points, and the support.
 
-    Values are means over cells as wide as the points are apart: of the points' own
-    variance only the part is added that a residual of neighbouring stars leaves in a
-    cell. With ``spacing`` [pc] the points are this far apart, from the box's lower
-    corner on, and ``within`` ranges of x, y and z; otherwise a run with finer grids has
-    a finer cube for each.
+    Values are means over cells as wide as the spacing, so only the cell-averaged part
+    of the unresolved variance is added. ``spacing`` [pc] counts from the box's lower
+    corner, restricted to the ranges ``within`` of x, y and z; without it, each finer
+    grid of the run gives a finer cube.
 
     Raises `InputError` if the spacing is not positive or leaves fewer than two points
     along an axis.
@@ -49,7 +48,7 @@ def map_cube(
     if spacing is None:
         return map_and_columns(run, {})[0]
     if not spacing > 0:
-        raise InputError(f"--spacing is a positive number of pc, got {spacing:g}")
+        raise InputError(f"--spacing must be positive [pc], got {spacing:g}")
     axes, grid = [], run.plan.grid
     for name, low, high in zip(AXES, grid.lower, grid.upper, strict=True):
         count = math.floor((high - low) / spacing + 1e-9) + 1
@@ -72,7 +71,7 @@ def map_and_columns(
 ) -> tuple[Cube, dict[str, Columns]]:
     """Return the cube of `map_cube` and `columns`, from one pass over the grid.
 
-    ``between`` has the ends [pc] of the columns by axis, ``None`` for the whole box.
+    ``between`` maps an axis to the ends [pc] of its columns, ``None`` for the box.
     """
     if _is_corrected(run):
         moments, found = _swept(run, run.plan.grid, between)
@@ -91,8 +90,8 @@ def map_and_columns(
 def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z y x"]:
     """Return the first ``count`` posterior samples of the density [mag/pc] (float32).
 
-    At the points of one level of a cube, with the correction by neighbouring stars but
-    without what remains unresolved; NaN where the cube is.
+    They are taken at the points of one level of a cube, with the correction by
+    neighbouring stars but without unresolved variance; NaN as in the cube.
     """
     points = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij"), axis=-1)
     places = torch.from_numpy(np.ascontiguousarray(points.reshape(-1, 3)[:, ::-1]))
@@ -120,12 +119,11 @@ def columns(
 ) -> Columns:
     """Return the density integrated along an axis, from first to last grid point.
 
-    ``between`` [pc] are other ends, within these; ``level`` is which of nested grids,
-    the coarsest first.
+    ``between`` [pc] are narrower ends; ``level`` is the nested grid, coarsest first.
 
-    Every posterior sample is integrated before moments are taken, since errors of
-    cells in one column are correlated: a sum of the cells' variances would be wrong
-    either way. Cost: the samples are coloured once per four million nodes.
+    Every posterior sample is integrated before moments are taken, because errors of
+    cells in one column are correlated. Cost: the samples are coloured once per four
+    million nodes.
     """
     grid, axis = run.plan.grids[level], AXES.index(along)
     across, up = (i for i in range(3) if i != axis)
@@ -154,7 +152,7 @@ def columns(
 
 
 def _is_corrected(run: Run) -> bool:
-    """Return true if neighbouring stars correct the samples."""
+    """Return true if residuals of neighbouring stars correct the samples."""
     return run.posterior.residual is not None and len(run.posterior.samples) > 0
 
 
@@ -174,7 +172,7 @@ def _moments_on(run: Run, grid: Grid) -> Moments:
 
 
 def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
-    """Return moments and support, which are in C order of x, y and z, as a cube."""
+    """Return moments and support, in C order of x, y and z, as a cube."""
     shape = tuple(len(axis) for axis in axes)
     arrays = {
         name: np.ascontiguousarray(values.reshape(shape).T, dtype=np.float32)
@@ -189,9 +187,8 @@ def _swept(
 ) -> tuple[Moments, dict[str, Columns]]:
     """Return moments of the corrected density at a grid's points, and of integrals.
 
-    A sample's density is linear between the points. What is unresolved at them, of
-    variance v, adds up over the lengths F of `ResidualField.correlation_length`: an
-    integral has the variance of v F integrated.
+    A sample's density is linear between the points. The unresolved variance v adds
+    ``∫ v F ds`` to an integral, with F of `ResidualField.correlation_length`.
     """
     posterior = run.posterior.over_cells(grid.spacing)
     residual = posterior.residual
@@ -203,9 +200,9 @@ def _swept(
     }
     weights = {a: _node_weights(grid.axis(AXES.index(a)), *e) for a, e in ends.items()}
     parts: list[Moments] = []
-    # By axis: integrals of samples and variances, plane by plane of x.
+    # Integrals of samples and variances by axis, one plane of x at a time.
     sums: dict[str, list[list[Tensor]]] = {along: [] for along in ends}
-    # Planes of x together: places near one star share what its neighbours cost.
+    # Planes of x together: places near one star share the cost of its neighbours.
     planes = max(1, _POINTS // math.prod(grid.shape[1:]))
     for chosen in torch.arange(grid.shape[0]).split(planes):
         some = points[chosen].reshape(-1, 3)
@@ -237,7 +234,7 @@ def _swept(
 
 
 def _node_weights(points: Tensor, low: float, high: float) -> Tensor:
-    """Return weights of values at points in the integral of their interpolant."""
+    """Return quadrature weights of a linear interpolant at points."""
     ends = points[:-1].clamp(low, high), points[1:].clamp(low, high)
     width, step = ends[1] - ends[0], points.diff()
     middle = ((ends[0] + ends[1]) / 2 - points[:-1]) / step

@@ -1,4 +1,4 @@
-"""Extinction from the observer outwards, and of segments of rays, with its std."""
+"""Extinction along rays and ray segments, with its std."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pipelines.run.folder import Run
 
 # Seed of the sub-grid residual, the same for every distance of one direction.
 _RESIDUAL_SEED = 1
-# Bytes of samples' densities that are kept for the next segments.
+# Bytes of samples' densities in the cache for the next segments.
 _DENSITIES = 2**31
-# Segments at once: 400 bytes each while weights are made, and 16 for every sample.
+# Segments per batch: 400 bytes each for the weights, and 16 for every sample.
 _SEGMENTS = 2**19
 
 
@@ -38,16 +38,16 @@ def segment_moments(
     *,
     outwards: bool = False,
 ) -> Moments:
-    """Return moments [mag] of what ``combine`` makes of integrals from near to far.
+    """Return moments [mag] of combined integrals from near to far.
 
-    Samples are combined before moments are taken. What the grid cannot resolve of a
-    Gaussian density is taken to be the same for all segments that are combined; that
-    of a log-normal density is combined by its variances. With ``outwards`` the results
-    are integrals from the observer to ``far``: the unresolved part is drawn jointly,
-    and the stars' residual corrects them.
+    Samples are combined before moments are taken. The unresolved part of a Gaussian
+    density is assumed equal for all combined segments; that of a log-normal density is
+    combined by its variances. With ``outwards`` the results are integrals from the
+    observer to ``far``: the unresolved part is drawn jointly, and the stars' residual
+    corrects them.
 
-    ``kept`` has the densities of a log-normal posterior's samples for the next call,
-    where they fit in 2 GiB together.
+    ``kept`` caches the densities of a log-normal posterior's samples for the next
+    call, up to 2 GiB.
     """
     posterior, residual = run.posterior, run.posterior.residual
     # Short segments need shorter steps than the stars' whole rays.
@@ -60,12 +60,12 @@ def segment_moments(
     if isinstance(model, LogNormal) and len(posterior.samples):
         densities = _densities(model, posterior.samples, kept)
         if not outwards or residual is None:
-            # The rule of `Posterior.moments`, sample by sample.
+            # As in `Posterior.moments`, sample by sample.
             pairs = (model.predict_from_density(density) for density in densities)
             found = [[combined(part) for part in pair] for pair in pairs]
             values, unresolved = (torch.stack(parts) for parts in zip(*found))
             return moments_over_samples(values, unresolved, positive=True)
-        # The unresolved part is learnt from nearby stars.
+        # Nearby stars constrain the unresolved part.
         values = [combined(model.weights.matvec(density)) for density in densities]
         values, variance = residual.correct(far, torch.stack(values))
         found = moments_over_samples(values, variance, positive=True)
@@ -91,7 +91,7 @@ def segment_moments(
 def _densities(
     model: LogNormal, samples: Tensor, kept: list[Tensor]
 ) -> Iterator[Tensor]:
-    """Yield every sample's density on the grid, kept if they fit together."""
+    """Yield every sample's density on the grid, cached if all fit in memory."""
     size = model.whitening.fine_size * samples.element_size() * len(samples)
     for i, sample in enumerate(samples):
         density = kept[i] if i < len(kept) else model.density(sample)
@@ -103,11 +103,11 @@ def _densities(
 def ray_integrals(
     run: Run, directions: np.ndarray, edges: np.ndarray
 ) -> Iterator[tuple[slice, Moments]]:
-    """Yield moments [mag] of ``∫_0^d ρ ds`` for some rays after others, in order.
+    """Yield moments [mag] of ``∫_0^d ρ ds`` for batches of rays, in order.
 
-    They have the shape ``(e, rays of the part)``, NaN where a ray has left the box.
-    Samples and sub-grid residual are accumulated along every ray before moments are
-    taken. Rays are cut into segments, half a million in a part.
+    They have the shape ``(e, rays of the batch)``, NaN outside the box. Samples and
+    sub-grid residual are accumulated along every ray before moments are taken, in
+    batches of half a million ray segments.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def ray_integrals(
     distances = distances.expand(len(edges), len(directions))
     exits, start = exit_distances(plan.grid, towards), 0
     while start < len(directions):
-        # Points outside the box cost a place in arrays, a fourth of a segment's.
+        # A point outside the box costs a fourth of a segment's memory.
         window = slice(start, start + max(1, 4 * _SEGMENTS // len(edges)))
         segments = (distances[:, window] <= exits[window]).sum(dim=0).cumsum(dim=0)
         most = torch.tensor(max(_SEGMENTS, int(segments[0])))
@@ -137,7 +137,7 @@ def ray_integrals(
             places = inside.reshape(-1).nonzero()[:, 0]
 
             def outwards(values: Tensor, inside=inside, places=places) -> Tensor:
-                """The sum along each ray up to the end of each segment."""
+                """Accumulate along each ray up to the end of each segment."""
                 total = torch.zeros(inside.shape, dtype=torch.float64)
                 total.view(-1)[places] = values
                 return total.cumsum(dim=0).view(-1)[places]
@@ -146,7 +146,7 @@ def ray_integrals(
             ends = far[inside], near[inside]
             found = segment_moments(run, *ends, outwards, kept, outwards=True)
         else:
-            # Rows are exact there, and their joint residuals too expensive: whole rays.
+            # Rows are exact there, and joint residuals too expensive: use whole rays.
             found = run.posterior.moments(rays(plan, far[inside]))
         arrays = {}
         for name in (field.name for field in fields(Moments)):
@@ -159,11 +159,11 @@ def ray_integrals(
 def integrals_along(
     run: Run, directions: np.ndarray, edges: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return moments by name (float32), shape ``(e, n)``, as `ray_integrals`.
+    """Return the moments of `ray_integrals` by name (float32), shape ``(e, n)``.
 
-    The second result is what `outward_summaries` changed, if anything: the number of
-    ``rays`` and of those ``changed``, and the largest and the median over rays of the
-    largest change of the median [mag in the run's band].
+    The second result describes the changes by `outward_summaries`, if any: the number
+    of ``rays`` and of those ``changed``, and the largest and the median over rays of
+    the largest change of the median [mag in the run's band].
     """
     arrays: dict[str, np.ndarray] = {}
     changes = np.zeros(len(directions))
@@ -183,8 +183,8 @@ def integrals_along(
         return arrays, {}
     largest, middle = float(changes.max()), float(np.median(changes))
     say(
-        f"the median extinction fell along {changed:,} of {len(changes):,} rays: "
-        f"isotonic regression changes it by {largest:.2g} mag at most, and by "
+        f"the median extinction decreased along {changed:,} of {len(changes):,} rays: "
+        f"isotonic regression changes it by at most {largest:.2g} mag, and by "
         f"{middle:.2g} mag along the median ray"
     )
     changed_by = {
@@ -201,10 +201,10 @@ def outward_summaries(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return `summaries` of extinctions ``(e, n)`` from the observer; NaN outside.
 
-    The mean and the quantiles of a positive density do not fall along a ray: where the
-    residual of neighbouring stars lowers them, or widens the distribution, they are
-    those of `non_decreasing`. The largest change of the median [mag] along each ray,
-    shape ``(n,)``, is the second result.
+    The mean and the quantiles of a positive density never decrease along a ray: if the
+    residual of neighbouring stars lowers them, or widens the distribution,
+    `non_decreasing` corrects them. The second result is the largest change of the
+    median [mag] along each ray, shape ``(n,)``.
     """
     found = summaries(moments, quantiles=quantiles)
     distances, rays = moments.mean.shape

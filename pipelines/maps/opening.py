@@ -1,4 +1,4 @@
-"""From a path, a name or an object to a map: nothing else looks at what it is."""
+"""Opening of a map from a path, a name or an object."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from pipelines.saving.workspace import SUFFIX, unfinished
 
 Form = Literal["run", "store", "vti", "npz", "cube", "sky", "shells", "stars"]
 PACKAGE = "dustmaps:"
-# Spacing [pc] over which extinctions are differenced and densities integrated.
+# Spacing [pc] of differences of extinctions and integrals of densities.
 STEP = 20.0
-# Nodes at once along rays through a map of densities.
+# Nodes per batch along rays through a map of densities.
 _NODES = 1_000_000
 _TABLES = (".csv", ".ecsv", ".vot", ".parquet")
 
 
 def form_of(path: Path) -> Form:
-    """Return what a path holds.
+    """Return the form of a map on disk.
 
-    A folder is a run, finished or not, unless it is a store; a file that begins like
-    none of the others is taken for FITS. Raises `InputError` if nothing is there, or a
-    FITS file is damaged.
+    A folder is a run, finished or not, unless it is a store; a file with no other known
+    signature is assumed to be FITS. Raises `InputError` if the path does not exist, or
+    a FITS file is damaged.
     """
     stopped = unfinished(path) is not None
     if stopped and (path.name.endswith(SUFFIX) or not path.exists()):
         return "run"
     if not path.exists():
         raise InputError(
-            f"{path} does not exist: expected what `dustmap export RUN` wrote "
-            "(map.zarr, map.fits, map.vti or map.healpix.fits), or the folder of a run"
+            f"{path} does not exist: expected an export of `dustmap export RUN` "
+            "(map.zarr, map.fits, map.vti or map.healpix.fits), or a run folder"
         )
     if path.is_dir():
         if (path / "zarr.json").is_file():
@@ -72,18 +72,18 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
     Parameters
     ----------
     path
-        A map store (``dustmap export RUN --zarr map.zarr``), of which only the chunks
-        around places are read; another export (``map.fits``, ``map.vti``,
-        ``map.healpix.fits``) or an archive (`read_npz`), which is read whole and holds
-        less; or a run folder, which computes every answer anew.
+        A map store (``dustmap export RUN --zarr map.zarr``), read chunk by chunk around
+        places; another export (``map.fits``, ``map.vti``, ``map.healpix.fits``) or an
+        archive (`read_npz`), read whole and with fewer products; or a run folder, whose
+        values are computed anew.
     samples
-        The run folder that draws posterior samples beside an export.
+        The run folder for posterior samples of an export.
 
     Raises
     ------
     InputError
-        If it is none of these, or is incomplete or altered, or if the samples are those
-        of another map or band.
+        If the path is none of these, or is incomplete or altered, or if the samples
+        belong to another map or band.
     """
     path = Path(path)
     match form := form_of(path):
@@ -95,13 +95,13 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
             answers = of_sky_maps(path, read_healpix(path))
         case "shells":
             raise InputError(
-                f"{path} has mean densities between distances and answers nowhere "
-                "else: name the run or its map.zarr"
+                f"{path} holds only mean densities between distances: open the run "
+                "or its map.zarr"
             )
         case "stars":
             raise InputError(
                 f"{path} is a table of stars, not a map: fit a map to it with `dustmap "
-                "fit` (after `dustmap ingest`), and name that"
+                "fit` (after `dustmap ingest`), and open the run folder"
             )
         case _:
             answers = of_cube(path, _READERS[form](path))
@@ -110,22 +110,23 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
     draws = open_run(samples)
     if draws.band != answers.band:
         raise InputError(
-            f"{path} is a map of {answers.band or 'an unnamed band'}, the samples "
-            f"are of {draws.band or 'an unnamed band'}: open the map that was exported "
-            "from this run as it is"
+            f"{path} is in {answers.band or 'an unnamed band'}, the samples are in "
+            f"{draws.band or 'an unnamed band'}: open the map exported from this run "
+            "without conversion"
         )
     ours, theirs = answers.box, draws.box
     if not np.allclose([ours.lower, ours.upper], [theirs.lower, theirs.upper]):
         raise InputError(
             f"{path} spans {ours.lower} to {ours.upper} pc, the samples "
-            f"{theirs.lower} to {theirs.upper} pc: they are of another map"
+            f"{theirs.lower} to {theirs.upper} pc, so they belong to another map: give "
+            "its own run"
         )
     return replace(answers, draws=draws)
 
 
 def open_run(path: str | Path) -> Answers:
-    """Open the folder of a run; raises `InputError` if it is none, or was altered."""
-    # Which need torch.
+    """Open a run folder; raises `InputError` if it is none, or was altered."""
+    # These need torch.
     from pipelines.maps.run_map import RunMap
     from pipelines.run.folder import read_run
 
@@ -142,25 +143,25 @@ def open_other(
 ) -> Answers:
     """Open a map that continues another one, or is compared with it.
 
-    A cube is integrated between its own points, whatever else its file holds, and is
-    not known along rays on which it has no dust.
+    A cube is always integrated between its own points, and is NaN along rays on which
+    it has no dust.
 
     Parameters
     ----------
     reference
-        What `open_answers` opens, ``dustmaps:MODULE.CLASS``, a map, or an object with
-        ``.query(coordinates)``.
+        A path as for `open_answers`, ``dustmaps:MODULE.CLASS``, a map, or an object
+        with ``.query(coordinates)``.
     factor
-        Factor from its values to mag (mag/pc) in the band of the first; needed of a
-        map that dustmaps names, else 1 unless given.
+        Factor from its values to mag (mag/pc) in the band of the first; required for a
+        map of the package dustmaps, else 1 by default.
     integrated, query, step
-        Of objects with a query: whether it gives extinctions from the observer,
-        keywords of it, and the spacing of differences and integrals [pc].
+        For objects with a query: true if it returns extinctions from the observer, its
+        keywords, and the spacing of differences and integrals [pc].
 
     Raises
     ------
     InputError
-        If it cannot be opened, or a choice is missing.
+        If the map cannot be opened, or a required option is missing.
     """
     scale = 1.0 if factor is None else factor
     if isinstance(reference, Answers):
@@ -169,7 +170,7 @@ def open_other(
     if isinstance(reference, str) and reference.startswith(PACKAGE):
         if factor is None:
             raise InputError(
-                f"{reference}: say with --factor what turns its values into mag (or, "
+                f"{reference}: give --factor, which converts its values to mag (or, "
                 "with --differential, mag/pc) in the band of this map; see its docs"
             )
         source, name = open_package(reference.removeprefix(PACKAGE)), reference
@@ -181,11 +182,12 @@ def open_other(
         cube = _READERS[form](path)
         return of_cube(path, cube, blank=True).converted(None, scale)
     elif not hasattr(source, "query"):
-        raise InputError(f"{name} is no map: it has no .query")
+        raise InputError(f"{name} is no map: expected an object with .query")
     if integrated is None:
         raise InputError(
-            f"say what the query of {name} gives: extinction (integrated=True, "
-            "--integrated) or density (integrated=False, --differential)"
+            f"choose the quantity that {name}.query returns: extinction "
+            "(integrated=True, --integrated) or density (integrated=False, "
+            "--differential)"
         )
     found = QueriedMap(
         path=Path(name),
@@ -199,11 +201,11 @@ def open_other(
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class QueriedMap(Answers):
-    """An object with ``.query(coordinates)``, as the package dustmaps has them.
+    """An object with ``.query(coordinates)``, such as those of the package dustmaps.
 
     Its values are extinctions from the observer if ``integrated``, else densities.
-    ``options`` are keywords of ``query``, such as ``mode="median"``; ``step`` is the
-    spacing [pc] over which densities are integrated and extinctions differenced.
+    ``options`` are keywords of ``query``, such as ``mode="median"``; ``step`` [pc] is
+    the spacing of integrals of densities and differences of extinctions.
     """
 
     source: Any
@@ -213,7 +215,7 @@ class QueriedMap(Answers):
 
     @property
     def box(self) -> Box:
-        # Not known: the object itself returns NaN outside.
+        # Unknown: the object itself returns NaN outside.
         return EVERYWHERE
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
@@ -232,23 +234,23 @@ class QueriedMap(Answers):
         plain = np.asarray(getattr(values, "value", values), dtype=np.float64)
         if plain.shape != (len(places),):
             raise InputError(
-                f"{type(self.source).__name__}.query gave {plain.shape} for "
-                f"{len(places)} coordinates: ask it for one value each (--query "
-                "mode=mean or median)"
+                f"{type(self.source).__name__}.query returned shape {plain.shape} for "
+                f"{len(places)} coordinates, expected one value each: choose a mode "
+                "(--query mode=mean or median)"
             )
         return plain
 
     def _differenced(self, places: Places) -> np.ndarray:
-        """Density from the extinctions half a step before and behind."""
+        """Return the density from extinctions half a step before and behind."""
         half = self.step / 2
         near, far = np.maximum(places.distance - half, 0.0), places.distance + half
-        # At the observer itself there is no extinction, and maps do not answer.
+        # The extinction at the observer is zero, where maps return NaN.
         start = self._query(places.at(np.maximum(near, NOTHING)))
         start = np.where(near > 0, start, 0.0)
         return (self._query(places.at(far)) - start) / (far - near)
 
     def _summed(self, places: Places) -> np.ndarray:
-        """Extinction by the midpoint rule, with at most ``step`` between nodes."""
+        """Integrate by the midpoint rule, with at most ``step`` between nodes."""
         distance = places.distance
         count = math.ceil(float(distance.max(initial=self.step)) / self.step)
         share = (np.arange(count) + 0.5) / count
@@ -264,13 +266,13 @@ class QueriedMap(Answers):
 
 
 def open_package(name: str) -> Any:
-    """Open a map object of the package dustmaps: ``MODULE.CLASS``.
+    """Open a map object ``MODULE.CLASS`` of the package dustmaps.
 
-    Raises `InputError` if the package, the map or its data are not there.
+    Raises `InputError` if the package, the map or its data are missing.
     """
     module_name, _, class_name = name.partition(".")
     with warnings.catch_warnings():
-        # A missing configuration file: the defaults are meant.
+        # Without a configuration file the defaults apply.
         warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
         try:
             base = importlib.import_module("dustmaps.map_base").DustMap
@@ -295,16 +297,16 @@ def open_package(name: str) -> Any:
     except (OSError, TypeError, ValueError) as error:
         raise InputError(
             f"dustmaps.{name} cannot be opened ({type(error).__name__}: {error}): "
-            "fetch its data first, as its documentation says"
+            "fetch its data first, as described in its documentation"
         ) from error
 
 
 def read_npz(path: Path) -> Cube:
     """Read a cube from a NumPy archive; raises `InputError` if it holds none.
 
-    It holds ``density`` of shape ``(x, y, z)``, with x towards l = 0 and z towards the
-    north Galactic pole, in mag per unit of length of the axes, and these: ``x``, ``y``
-    and ``z`` [pc], or ``grid_kpc`` [kpc] for all three.
+    It holds ``density (x, y, z)`` in mag per unit of length of the axes, with x towards
+    l = 0 and z towards the north Galactic pole, and the axes ``x``, ``y`` and ``z``
+    [pc], or ``grid_kpc`` [kpc] for all three.
     """
     with np.load(path, allow_pickle=False) as archive:
         kpc = "grid_kpc" in archive

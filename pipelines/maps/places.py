@@ -1,4 +1,4 @@
-"""Where a map answers: coordinates of any frame and shape, flat and Galactic."""
+"""Places on the sky or in space: coordinates of any frame, flat and Galactic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from astropy.coordinates import Galactic, SkyCoord, SphericalRepresentation
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import spherical, unit_vectors
 
-# Distance [pc] of a bare direction: so far that no frame's origin makes a difference.
+# Distance [pc] assigned to a bare direction: too far for the frame's origin to matter.
 _FAR = 1e12
 
 
@@ -25,13 +25,13 @@ class Places:
     l, b
         Galactic longitude and latitude [deg], shape ``(n,)``.
     distance
-        Heliocentric distance [pc], shape ``(n,)``: infinite stands for the whole way
-        through the map, NaN for a row whose distance is missing.
+        Heliocentric distance [pc], shape ``(n,)``: infinite for a whole sight line
+        through the map, NaN if missing.
     shape
-        Shape of the coordinates as they came; ``()`` of a single one.
+        Shape of the original coordinates; ``()`` for a single one.
     """
 
-    l: np.ndarray  # noqa: E741  the field's name for Galactic longitude
+    l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude
     b: np.ndarray
     distance: np.ndarray
     shape: tuple[int, ...]
@@ -65,17 +65,17 @@ class Places:
 
     @property
     def directions(self) -> np.ndarray:
-        """Unit vectors ``x, y, z``, shape ``(n, 3)``."""
+        """Return unit vectors ``x, y, z``, shape ``(n, 3)``."""
         return unit_vectors(self.l, self.b)
 
     def positions(self) -> np.ndarray:
-        """``x, y, z`` [pc], shape ``(n, 3)``; not finite where the distance is not."""
-        # A direction has zeros, and zero times infinity is no number.
+        """Return ``x, y, z`` [pc], shape ``(n, 3)``; not finite if distance is not."""
+        # A direction may contain zeros, and zero times infinity is NaN.
         with np.errstate(invalid="ignore"):
             return self.distance[:, None] * self.directions
 
     def select(self, rows: np.ndarray) -> Places:
-        """Return some of the places, as a flat list."""
+        """Return the places in these rows."""
         lon, lat, distance = self.l[rows], self.b[rows], self.distance[rows]
         return Places(l=lon, b=lat, distance=distance, shape=lon.shape)
 
@@ -84,24 +84,23 @@ class Places:
         return replace(self, distance=distance)
 
     def restore(self, values: np.ndarray) -> np.ndarray:
-        """Bring ``(n, ...)`` into the shape that the coordinates had."""
+        """Reshape ``(n, ...)`` to the shape of the original coordinates."""
         return values.reshape(self.shape + values.shape[1:])
 
 
 def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
     """Read coordinates of any frame and shape.
 
-    With ``total`` the distances are infinite whatever they were, in the directions of
-    the places as the Sun sees them: those of another origin, such as the Galactic
-    centre, are moved first.
+    With ``total`` all distances become infinite, in heliocentric directions:
+    coordinates of another origin, such as the Galactic centre, are transformed first.
 
-    Raises `InputError` if it is no `SkyCoord`, or has no distance (or one without a
-    unit) though one is needed.
+    Raises `InputError` if this is not a `SkyCoord`, or lacks a required distance or its
+    unit.
     """
     if not isinstance(coords, SkyCoord):
         raise InputError(
-            "a map answers at an astropy.coordinates.SkyCoord, got "
-            f"{type(coords).__name__}: SkyCoord(l=90*u.deg, b=5*u.deg, "
+            "expected an astropy.coordinates.SkyCoord, got "
+            f"{type(coords).__name__}: give SkyCoord(l=90*u.deg, b=5*u.deg, "
             'distance=400*u.pc, frame="galactic")'
         )
     sphere: Any = coords.spherical
@@ -116,7 +115,7 @@ def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
         )
     finite = np.isfinite(distance)
     if total:
-        # At no distance a direction would be lost.
+        # Zero distance would lose the direction.
         finite &= distance > 0
     ends = np.where(finite, distance, _FAR) * u.pc
     seen = SphericalRepresentation(sphere.lon, sphere.lat, ends)

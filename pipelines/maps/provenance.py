@@ -19,7 +19,7 @@ Product = TypeVar("Product", Cube, ShellMaps, SkyMaps, Columns)
 
 
 def provenance(run: Run) -> dict[str, Any]:
-    """Return the origin of an exported file, and whom to cite."""
+    """Return the origin of an exported file, with citations."""
     held = surveys(run.provenance.get("catalogue") or {})
     catalogues = [one for one in held if one["name"]]
     band = joined_bands([one["band"] for one in held])
@@ -40,10 +40,10 @@ def provenance(run: Run) -> dict[str, Any]:
 def convert(
     product: Product, change: Conversion | None, factor: float | None = None
 ) -> Product:
-    """Multiply extinctions or densities by ``factor``; lengths and places stay.
+    """Multiply extinctions or densities by ``factor``, by default the conversion's.
 
-    It is that of the conversion unless given. Band and conversion are in the provenance
-    of the result, those of `Columns` in that of the cube they belong to.
+    The provenance of the result states band and conversion; for `Columns` it is that of
+    their cube.
     """
     if factor is None:
         factor = 1.0 if change is None else change.factor
@@ -61,7 +61,7 @@ def convert(
 
 
 def converted(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]:
-    """Return a provenance with the conversion, and whom to cite for it."""
+    """Return a provenance with the conversion and its citation."""
     if change is None:
         return meta
     changed = {

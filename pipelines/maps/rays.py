@@ -1,11 +1,10 @@
 """Extinction along sight lines: between the rays of pixels, or through a cube.
 
-Between the four nearest pixels a curve is their average, weighted bilinearly on the
-sphere; along it, it is linear between the distances of the map, from zero at the
-observer. A pixel's own ray may leave the box before the curve that is needed:
-beyond, the increments of those still inside are averaged, so that the curve neither
-jumps nor ends early; where none is left it goes on with its last slope to the face
-of the box, where that is less than a step away.
+A curve is the average of the four nearest pixels' curves, weighted bilinearly on the
+sphere, and linear between the distances of the map, from zero at the observer. A
+pixel's ray may leave the box before the sight line does: beyond, the increments of the
+rays still inside are averaged, so that the curve neither jumps nor ends early. Without
+any, the last slope is extrapolated to the face of the box, by less than a step.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from pipelines.cubes.cube import Cube, farthest, truth_extinction
 from pipelines.maps.cells import GridCells, Take
 from pipelines.maps.places import Places
 
-# Sight lines handled at once, one value or a whole curve of each.
+# Sight lines per batch, with one value or a whole curve each.
 _VALUES, _CURVES = 1 << 17, 1 << 12
-# Points of rays at which cells are looked up, at once.
+# Points of rays per batch of cell look-ups.
 _POINTS = 1 << 22
 
 CROSSING_FLAGS = np.dtype(
     [("not_reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
 )
-"""``not_reached``: the map ends before. ``bounded``: the upper distance is in the map.
-``extrapolated``: the central one is beyond the last star. ``inside``: the map has a
-curve in this direction."""
+"""``not_reached``: the map ends before. ``bounded``: the map holds the upper distance.
+``extrapolated``: the central distance is beyond the last star. ``inside``: the map has
+a curve in this direction."""
 
 Named = dict[str, np.ndarray]
 
 
 class _Neighbours(NamedTuple):
-    """Pixels ``(u,)``; the number among them and the weight of each neighbour."""
+    """Pixels ``(u,)``, with the index and the weight of each neighbour."""
 
     pixels: np.ndarray
     which: np.ndarray  # (4, m)
@@ -50,7 +49,7 @@ class _Neighbours(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelRays:
-    """The integrated extinction of a map store in ``box``, by pixel and ``distance``.
+    """The integrated extinction of a map store by pixel and ``distance``.
 
     ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED).
     """
@@ -63,7 +62,7 @@ class PixelRays:
 
     @property
     def nodes(self) -> np.ndarray:
-        """Distances of a curve [pc], ``(k + 2,)``: from 0 to one step further."""
+        """Distances of a curve [pc], ``(k + 2,)``: from 0 to a step beyond the last."""
         last = 2 * self.distance[-1] - np.append(0.0, self.distance)[-2]
         return np.concatenate([[0.0], self.distance, [last]])
 
@@ -73,15 +72,15 @@ class PixelRays:
         return np.where(exits <= self.nodes[-1], exits, self.distance[-1])
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Where the last seen stretch of each sight line ends [pc]."""
+        """Return the end of the last stretch with stars on each sight line [pc]."""
         return self.take("last_star", self._nearest(places))
 
     def at(self, names: Iterable[str], places: Places) -> Named:
-        """Arrays by name at finite distances [mag], shape ``(n,)``.
+        """Interpolate arrays by name at finite distances [mag], shape ``(n,)``.
 
-        A percentile that the map lacks, such as ``p99``, is extrapolated from others.
+        A missing percentile, such as ``p99``, is extrapolated from others. Values are
         NaN beyond the last distance of the map, unless the sight line leaves the box
-        within a step of it; whether a place is inside the box is not looked at.
+        within a step of it; places are not checked against the box.
         """
         found = {name: np.empty(len(places)) for name in names}
         nodes = self.nodes
@@ -100,12 +99,12 @@ class PixelRays:
     ) -> tuple[np.ndarray, np.ndarray]:
         r"""Return distance, lower and upper end [pc], ``(3, n)``, and flags ``(n,)``.
 
-        Extinction grows along a ray, so that the distance D at which it reaches a has
+        Extinction grows along a ray, so the distance D at which it reaches a has
 
         .. math:: P(D \le d) = P(A(d) \ge a),
 
-        and its 16% quantile is where the 84% quantile of A(d) reaches a. Of a density
-        that may be negative, and wherever else a curve falls, it is the first crossing.
+        and its 16% quantile is where the 84% quantile of A(d) reaches a. Curves that
+        decrease, as for densities that may be negative, give the first crossing.
         """
         nodes, normal = self.nodes, "p50" not in self.arrays
         found = np.full((3, len(places)), np.nan)
@@ -139,8 +138,8 @@ class PixelRays:
         if name in self.arrays:
             rays = taken(name)
         else:
-            # Extrapolated from curves that do not fall, it may itself.
-            from dustmap.isotonic import non_decreasing  # which needs torch
+            # Extrapolation from non-decreasing curves may itself decrease.
+            from dustmap.isotonic import non_decreasing  # needs torch
 
             known = {name: taken(name) for name in NAMES if name in self.arrays}
             rays = between(known, float(name[1:]) / 100)
@@ -154,7 +153,7 @@ class PixelRays:
     def _blocks(
         self, places: Places, size: int
     ) -> Iterator[tuple[np.ndarray, _Neighbours]]:
-        """Yield rows that are near each other on the sky, and pixels around them."""
+        """Yield rows of neighbours on the sky, and the pixels around them."""
         order = np.argsort(self._nearest(places), kind="stable")
         for start in range(0, len(order), size):
             rows = order[start : start + size]
@@ -176,7 +175,7 @@ def _values(
     upper = rays[near.which, np.minimum(step + 1, last)]
     along = lower + (upper - lower) * share
     values = np.where(near.weights > 0, near.weights * along, 0.0).sum(axis=0)
-    # Only where a neighbour has ended is the whole curve needed.
+    # The whole curve is needed only if a neighbour has ended.
     whole = (step < last) & (np.isfinite(upper) | (near.weights == 0)).all(axis=0)
     ended = np.nonzero(~whole & (distance <= nodes[-1]))[0]
     for start in range(0, len(ended), _CURVES):
@@ -190,7 +189,7 @@ def _values(
 
 
 def _curves(rays: np.ndarray, near: _Neighbours, nodes: np.ndarray) -> np.ndarray:
-    """Return values at all nodes, ``(m, k + 2)``; NaN where every neighbour is."""
+    """Return values at all nodes, ``(m, k + 2)``; NaN if all neighbours are NaN."""
     steps = np.diff(nodes)
     along = np.diff(rays, axis=1)[near.which]
     weights = near.weights[..., None] * np.isfinite(along)
@@ -209,9 +208,9 @@ def _curves(rays: np.ndarray, near: _Neighbours, nodes: np.ndarray) -> np.ndarra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CubeRays:
-    """Extinction integrated through a cube around the Sun: its mean alone.
+    """Mean extinction integrated through a cube around the Sun.
 
-    ``name`` is the array that is integrated, ``arrays`` what the integral is called.
+    ``name`` is the integrated array, ``arrays`` the name of the integral.
     """
 
     cube: Cube
@@ -234,17 +233,17 @@ class CubeRays:
         return self.box.exits(places.directions)
 
     def at(self, names: Iterable[str], places: Places) -> Named:
-        """Extinction to places in the box [mag], shape ``(n,)``."""
+        """Return the extinction to places in the box [mag], shape ``(n,)``."""
         ray = (places.l, places.b, places.distance)
         found = truth_extinction(self.cube, *ray, name=self.name)
         return dict.fromkeys(names, found)
 
     def last_star(self, places: Places) -> np.ndarray:
-        """Where the last seen stretch of each sight line ends [pc]."""
+        """Return the end of the last stretch with stars on each sight line [pc]."""
 
         def support_at(points: np.ndarray) -> np.ndarray:
             found = self.cells.support(Places.of_points(points.reshape(-1, 3)))
-            # Cells end where the box does.
+            # Cells end at the faces of the box.
             inside = self.box.contains(points)
             return np.where(inside, found.reshape(points.shape[:-1]), 0.0)
 
@@ -252,7 +251,7 @@ class CubeRays:
 
 
 def grid_steps(grids: NestedGrids, cells: float) -> np.ndarray:
-    """Return distances [pc] that are some cells of the finest grid there apart."""
+    """Return distances [pc] spaced by ``cells`` cells of the finest grid there."""
     found = [0.0]
     for grid in reversed(grids.grids):
         end = farthest(grid) if grid is grids.box else grid.reach
@@ -267,10 +266,10 @@ def last_seen(
     grids: NestedGrids,
     directions: np.ndarray,
 ) -> np.ndarray:
-    """Return where the last stretch with sight lines ends along rays [pc], ``(n,)``.
+    """Return the end of the last stretch with sight lines along rays [pc], ``(n,)``.
 
-    Support is looked up in the cell nearest to points every half a grid step, so that
-    this is good to a cell. Zero where a ray meets no support.
+    Support is looked up in the nearest cell every half grid step, accurate to a cell.
+    Rays without support give zero.
     """
     ends = grid_steps(grids, 0.5)
     ends = np.append(ends, 2 * ends[-1] - ends[-2])
@@ -286,7 +285,7 @@ def last_seen(
 
 
 def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return where curves ``(m, k)`` first reach ``value (m,)``; NaN of NaN curves."""
+    """Return nodes where curves ``(m, k)`` first reach ``value (m,)``; NaN for NaN."""
     above = curve >= value[:, None]
     step = np.maximum(above.argmax(axis=1), 1)
     row = np.arange(len(curve))

@@ -36,22 +36,22 @@ from pipelines.model.observations import outward_rays
 from pipelines.run.facts import Facts, run_facts
 from pipelines.run.folder import Run
 
-# Places handled at once.
+# Places per batch.
 _ROWS = 1 << 16
-# Seed of what the grid cannot resolve, in draws.
+# Seed of the unresolved part of draws.
 _SEED = 20
-# Directions closer than this [rad], 2 milliarcsec, are one. Round coordinates lie in
-# the middle of such a step, where another rounding of the same direction stays in it.
+# Directions closer than this [rad], 2 milliarcsec, are equal. Round coordinates lie in
+# the middle of such a step, which absorbs rounding errors.
 _NEAR = 1e-8
-# Places closer than this [pc] are one.
+# Places closer than this [pc] are equal.
 _NEAR_PLACES = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunMap(Answers):
-    """A finished fit, which computes every answer anew.
+    """A finished fit, with values computed anew.
 
-    Whole products that lie in its folder are read, the others are computed.
+    Whole products are read from the run folder if present, else computed.
     """
 
     run: Run
@@ -87,7 +87,7 @@ class RunMap(Answers):
         count = len(self.run.posterior.samples)
         if not count:
             raise InputError(
-                "this fit has no posterior samples; fit with --set inference.samples=32"
+                "this run has no posterior samples; fit with --set inference.samples=32"
             )
         chosen = slice(None) if rng is None else int(rng.integers(count))
         inside = self.box.contains(places.positions())
@@ -109,18 +109,18 @@ class RunMap(Answers):
         return last_star(self.run, places.directions)
 
     def reach(self, places: Places) -> np.ndarray:
-        """Distance at which each sight line leaves the box [pc]."""
+        """Return the distance at which each sight line leaves the box [pc]."""
         return self.box.exits(places.directions)
 
     def _cube(self) -> Cube:
         return self._computed[0] if self._store is None else self._store.cube()
 
     def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
-        """The integral through a level's box; ``None`` with the engine svi."""
+        """Return the integral through a level's box; ``None`` with the engine svi."""
         if level:
             return columns(self.run, along, between, level=level)
         stored = None if self._store is None else self._store.columns(along, between)
-        # The published engine would pay a solve for every column.
+        # The published engine needs a solve for every column.
         if stored is not None or not self.run.plan.is_full_batch:
             return stored
         usual = usual_ends(self._cube().y)
@@ -151,12 +151,12 @@ class RunMap(Answers):
         return store if store is not None and self._is_own(store.band) else None
 
     def _is_own(self, band: str) -> bool:
-        """Return true unless this is known to be another band."""
+        """Return true unless the run is known to be in another band."""
         return known_band(band) in ("", self.known_band)
 
     @cached_property
     def _computed(self) -> tuple[Cube, dict[str, Columns]]:
-        """The run's cube and the columns that figures show, from one pass."""
+        """The run's cube and the columns for figures, from one pass."""
         y = self.run.plan.grid.axis(1).numpy()
         return map_and_columns(self.run, usual_ends(y))
 
@@ -195,7 +195,7 @@ class RunMap(Answers):
         self, functionals: Functionals, ends: np.ndarray, integrated: bool
     ) -> np.ndarray:
         if self.run.posterior.model.linear:
-            # The field below the grid is drawn: the same one for all blocks.
+            # The field below the grid is drawn once for all blocks.
             generator = torch.Generator().manual_seed(_SEED)
             return self.run.posterior.draws(functionals, generator).numpy()
         if not integrated:
@@ -213,7 +213,7 @@ class RunMap(Answers):
         """Return keys ``(n, 4)``, equal within a cell of the finest grid."""
 
         def cells(grid: Grid, ends: np.ndarray) -> np.ndarray:
-            """Number the grid's (refined) cells of points, ``(n, 3)``."""
+            """Return the indices of the grid's (refined) cells, ``(n, 3)``."""
             spacing = np.array(grid.spacing) / self.run.plan.refinement
             return np.floor((ends - np.array(grid.origin)) / spacing)
 
@@ -226,10 +226,10 @@ class RunMap(Answers):
 
 
 def _rising(curves: np.ndarray, variances: np.ndarray, places: Places) -> np.ndarray:
-    """`non_decreasing` of extinctions ``(k, n)`` to the places in each direction.
+    """Apply `non_decreasing` to extinctions ``(k, n)`` along each direction.
 
-    A place that is alone in its direction keeps its values: to make these
-    non-decreasing in any call, the whole ray would have to be predicted.
+    A single place in a direction keeps its values: a result that is the same in any
+    call would need predictions along the whole ray.
     """
     keys = _direction_keys(places.positions())
     order = np.lexsort((places.distance, *keys.T))

@@ -1,4 +1,4 @@
-"""Maps of the sky, shells and lines of sight of a run: integrals along many rays."""
+"""Sky maps, shells and lines of sight of a run."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from pipelines.maps.provenance import provenance
 from pipelines.maps.rays import grid_steps, last_seen
 from pipelines.run.folder import Run
 
-# Distances along a ray: of larger boxes every second grid step, or third.
+# Most distances along a ray; larger boxes use every second or third grid step.
 _MOST_DISTANCES = 160
-# Finest resolution that is chosen by default.
+# Finest default resolution.
 _FINEST_NSIDE = 128
-# Lines of sight by default, and stars whose median extinction ranks a direction.
+# Default lines of sight, and stars whose median extinction ranks a direction.
 _LINES = 6
 _NEAR = 7
-# Segments of rays looked at together: some 400 bytes each while W is made.
+# Ray segments per batch: some 400 bytes each while W is built.
 _SEGMENTS = 2**20
-# Rays across a pixel, at most.
+# Most rays across a pixel.
 _ACROSS = 8
 
 
@@ -56,8 +56,8 @@ def default_distances(run: Run) -> np.ndarray:
 def ray_distances(run: Run) -> np.ndarray:
     """Return every grid step [pc] to the box's furthest corner, finer on finer grids.
 
-    Every second or third if these are more than 160; with the published engine, which
-    pays a solve for each, `default_distances`.
+    Every second or third if there are more than 160; `default_distances` with the
+    published engine, which needs a solve for each.
     """
     if not run.plan.is_full_batch:
         return default_distances(run)
@@ -72,22 +72,22 @@ def checked_distances(
     """Return distances, or edges of shells, [pc] as float64.
 
     Raises `InputError` if they do not increase from above zero (edges: from zero), or
-    end beyond the map.
+    extend beyond the map.
     """
     checked = np.asarray(distances, dtype=np.float64)
     check_distances(checked, edges=edges)
     corner = farthest(run.plan.grid)
     if checked[-1] > corner:
         raise InputError(
-            f"{'shells' if edges else 'distances'} go to {checked[-1]:g} pc, where no "
-            "sight line is still inside the map: its furthest corner is "
-            f"{corner:.6g} pc away"
+            f"{'shells' if edges else 'distances'} extend to {checked[-1]:g} pc, where "
+            "no sight line is still inside the map: choose distances up to its "
+            f"furthest corner, {corner:.6g} pc away"
         )
     return checked
 
 
 def checked_nside(nside: int) -> int:
-    """Return the resolution, if NESTED maps have it."""
+    """Return ``nside``; raises `InputError` unless it is a power of 2."""
     if not healpy.isnsideok(nside, nest=True):
         raise InputError(f"nside must be a power of 2, got {nside}")
     return nside
@@ -102,9 +102,10 @@ def pixel_directions(nside: int) -> np.ndarray:
 def default_nside(run: Run) -> int:
     """Return the coarsest resolution, in 16..128, with pixels of a grid step or less.
 
-    That is at half the distance to the furthest face. Where a residual of neighbouring
-    stars sharpens extinctions, pixels are no wider than the median separation of
-    nearest stars. The published engine pays a solve for every pixel and distance: 8.
+    The grid step is seen at half the distance to the furthest face. If residuals of
+    neighbouring stars sharpen extinctions, pixels are no wider than the median
+    separation of nearest stars. With the published engine, which needs a solve for
+    every pixel and distance: 8.
     """
     apart = math.inf
     if run.posterior.residual is not None:
@@ -117,13 +118,13 @@ def ray_nside(run: Run) -> int:
     """Return the resolution, in 16..128, with a grid step or less at the furthest face.
 
     Interpolation between rays is then off by 0.17 standard deviations at the far side
-    of a box of 85 cells, by 0.6 with half the resolution. The published engine: 8.
+    of a box of 85 cells, by 0.6 with half the resolution. With the published engine: 8.
     """
     return _nside(run, _furthest_face(run))
 
 
 def _furthest_face(run: Run) -> float:
-    """Distance to the furthest face of the box along an axis [pc]."""
+    """Return the distance to the furthest face of the box along an axis [pc]."""
     return float(np.abs([run.plan.grid.lower, run.plan.grid.upper]).max())
 
 
@@ -142,9 +143,9 @@ def integrated(
 ) -> SkyMaps:
     """Return moments of the integrated extinction by distance and pixel.
 
-    The std is that of the integral, and curves do not fall (`outward_summaries`).
-    Distances and pixels are `ray_distances` and `ray_nside` unless given. Memory: 20
-    bytes per pixel and distance (0.6 GiB at most), and that of `ray_integrals`.
+    The std is that of the integral, and curves never decrease (`outward_summaries`).
+    Defaults are `ray_distances` and `ray_nside`. Memory: 20 bytes per pixel and
+    distance (0.6 GiB at most), and that of `ray_integrals`.
     """
     nside = checked_nside(ray_nside(run) if nside is None else nside)
     chosen = ray_distances(run) if distances is None else distances
@@ -171,15 +172,15 @@ def shell_maps(
 
     A pixel's value is the average of ``∫ ρ ds / (d1 − d0)`` over rays through it: one
     at its centre, or up to 8 × 8 no further apart than a grid step at the outer sphere
-    (one with the engine svi, which pays a solve for each). All parts of a ray count
-    alike, whereas a mean by volume would favour the outer part.
+    (one with the engine svi, which needs a solve for each). All parts of a ray have
+    equal weight, unlike in a mean by volume.
 
     The std is that of the average: samples are averaged before the variance is taken.
-    What the grid cannot resolve is taken to be the same for all rays of a pixel, an
-    upper limit. Edges are 0 and `default_distances` unless given.
+    The unresolved part is assumed equal for all rays of a pixel, which gives an upper
+    limit. The default edges are 0 and `default_distances`.
 
     Raises `InputError` if edges are not increasing or begin beyond the map, or nside is
-    no power of 2.
+    not a power of 2.
     """
     if edges is None:
         edges = np.concatenate([[0.0], default_distances(run)])
@@ -196,7 +197,7 @@ def shell_maps(
 
 
 def rays_across(run: Run, distance: float, nside: int) -> int:
-    """Return the rays along a pixel's side, a grid step apart or less at a distance."""
+    """Return the rays along a pixel's side, at most a grid step apart at a distance."""
     across = 1
     if run.plan.is_full_batch:
         steps = healpy.nside2resol(nside) * distance / run.plan.step_at(distance)
@@ -208,7 +209,7 @@ def rays_across(run: Run, distance: float, nside: int) -> int:
 def _shell(
     run: Run, kept: list[Tensor], low: float, high: float, nside: int
 ) -> dict[str, np.ndarray]:
-    """Mean, std and quantiles of one shell, shape ``(npix,)`` each."""
+    """Return mean, std and quantiles of one shell, shape ``(npix,)`` each."""
     across = rays_across(run, high, nside)
     each, npix = across**2, 12 * nside**2
     step = max(1, _SEGMENTS // each)
@@ -243,10 +244,10 @@ def _corrected(
     edges: tuple[float, float],
     average: Callable[[Tensor], Tensor],
 ) -> Moments:
-    """Return integrals between two spheres [mag] of the density that stars correct.
+    """Integrate the corrected density between two spheres [mag].
 
-    By the midpoint rule, a grid step apart at most. What is unresolved is taken to be
-    the same within a pixel and independent along rays.
+    Uses the midpoint rule with at most a grid step. The unresolved part is assumed
+    equal within a pixel and independent along rays.
     """
     low, high = edges
     count = math.ceil((high - low) / run.plan.step_at(low))
@@ -265,11 +266,11 @@ def _corrected(
 def lines_of_sight(
     run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
 ) -> list[LineOfSight]:
-    """Return cumulative extinction along a few directions, and the stars near.
+    """Return cumulative extinction along a few directions, and nearby stars.
 
-    Those are up to 60 within the smallest radius that holds them, at most 3 deg.
-    Quantiles are those of the posterior of every integral, normal for a density that
-    may be negative; without posterior samples there are none.
+    These are the 60 nearest stars, at most 3 deg away. Quantiles are those of the
+    posterior of every integral, normal for a density that may be negative; they need
+    posterior samples.
     """
     stars = read_stars(run.path / "stars.parquet")
     assert stars.extinction is not None
@@ -301,7 +302,7 @@ def lines_of_sight(
             star_distance=stars.distance[near],
             star_extinction=stars.extinction[near],
             star_error=stars.extinction_error[near],
-            # Rounded up, for the figure's title.
+            # Round up, for the figure's title.
             radius=math.ceil(10 * radius) / 10,
             last_star=float(last[i]),
             **bands,
@@ -311,10 +312,10 @@ def lines_of_sight(
 
 
 def default_directions(stars: Stars) -> list[tuple[float, float]]:
-    """Return six directions ``l, b`` [deg] of much extinction, spread over the sky.
+    """Return six directions ``l, b`` [deg] of high extinction, spread over the sky.
 
-    Stars in order of the median extinction of their neighbours in the sky, each at
-    least 30 deg from those before (less where the field is small).
+    They are directions of stars, ranked by the median extinction of their neighbours on
+    the sky, and at least 30 deg apart (less in a small field).
     """
     assert stars.extinction is not None
     vectors = unit_vectors(stars.l, stars.b)

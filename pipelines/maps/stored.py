@@ -1,7 +1,7 @@
-"""Exported maps: stores that are read chunk by chunk, and files that are read whole.
+"""Exported maps: stores read chunk by chunk, and files read whole.
 
-Integrals through a cube have a mean, the integral of its mean, but no error; maps of
-the sky have no density and no support of cells.
+Integrals through a cube have a mean but no error; sky maps have neither density nor
+support of cells.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from pipelines.maps.rays import CubeRays, PixelRays
 from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
 
-# Positions that rounding puts this far [cells] beyond a face of the box lie on it.
+# Rounding tolerance [cells] for positions beyond a face of the box.
 _EDGE = 5e-7
 _NO_DENSITY = ("support", "filled")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Stored(Answers):
-    """A map that ``dustmap export`` wrote, interpolated.
+    """A map written by ``dustmap export``, interpolated.
 
     Parameters
     ----------
     cells, rays
-        The density, ``None`` for maps of the sky, and the extinction, ``None`` for a
-        map that was exported without it; one of them is there.
+        The density, ``None`` for sky maps, and the extinction, ``None`` for a map
+        exported without it; at least one is given.
     read_cube, read_maps, read_columns
-        Return the whole products, the latter by axis, that the map holds.
+        Readers of the whole products, ``read_columns`` by axis.
     blank
-        True if there is no value along rays on which the map has no dust at all: they
-        lie outside the footprint of a map of others.
+        True to return NaN along rays without any dust: they lie outside the footprint
+        of a published map.
     draws
-        The run that draws posterior samples.
+        The run for posterior samples.
     """
 
     cells: GridCells | None
@@ -69,7 +69,7 @@ class Stored(Answers):
 
     @property
     def box(self) -> Box:
-        """Where the map is; rounding may pass the faces of cells."""
+        """The volume of the map, with a tolerance for rounding at the faces."""
         if self.cells is None:
             return self._rays().box
         box, slack = self.cells.box, _EDGE * np.array(self.cells.grids.box.spacing)
@@ -101,9 +101,9 @@ class Stored(Answers):
         return () if part is None else part.arrays
 
     def support(self, places: Places) -> np.ndarray:
-        """Sight-line length [cells] in the cell of each place.
+        """Return the sight-line length [cells] in each place's cell.
 
-        For maps of the sky 0 beyond the last star, else 1.
+        For sky maps it is 0 beyond the last star, else 1.
         """
         if self.cells is None:
             return np.where(places.distance > self.last_star(places), 0.0, 1.0)
@@ -120,7 +120,7 @@ class Stored(Answers):
     ) -> tuple[np.ndarray, np.ndarray]:
         rays = self._rays()
         if isinstance(rays, CubeRays):
-            # A mean alone has no intervals.
+            # A mean without quantiles has no intervals.
             return super()._crossings(places, extinction)
         return rays.crossings(places, extinction)
 
@@ -147,7 +147,7 @@ class Stored(Answers):
                 f"{self.path} has no {', '.join(missing)} of the "
                 f"{'extinction' if integrated else 'density'}, only "
                 f"{', '.join(part.arrays)}: choose one of these (--mode, mode=), or "
-                "name the run or its map.zarr"
+                "open the run or its map.zarr"
             )
         read = part.at(names, places)
         if self.blank:
@@ -171,15 +171,16 @@ class Stored(Answers):
         if self.rays is None:
             raise InputError(
                 f"{self.path} holds the density only, not the integrated extinction: "
-                "write it again with `dustmap export RUN --zarr`, or ask the run folder"
+                "write it again with `dustmap export RUN --zarr`, or query the run "
+                "folder"
             )
         return self.rays
 
     def _cells(self) -> GridCells:
         if self.cells is None:
             raise InputError(
-                f"{self.path} holds integrated extinctions only, not the density: ask "
-                "for --integrated (integrated=True), or name a map.zarr or map.fits"
+                f"{self.path} holds integrated extinctions only, not the density: use "
+                "--integrated (integrated=True), or open a map.zarr or map.fits"
             )
         return self.cells
 
@@ -187,7 +188,7 @@ class Stored(Answers):
         return super()._cube() if self.read_cube is None else self.read_cube()
 
     def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
-        """Return columns of the store: through the coarsest grid."""
+        """Return the store's columns through the coarsest grid."""
         found = None if level else self.read_columns().get(along)
         if found is None:
             return None
@@ -201,7 +202,7 @@ class Stored(Answers):
     def _sky_maps(
         self, distances: Sequence[float] | None, nside: int | None
     ) -> SkyMaps:
-        """Maps at some of the distances along the rays."""
+        """Return sky maps at some of the store's distances."""
         maps = self._held_maps()
         if maps is None:
             return super()._sky_maps(distances, nside)
@@ -211,14 +212,14 @@ class Stored(Answers):
 
     def _lines(self, directions: Directions | None) -> list[LineOfSight]:
         maps = self._held_maps()
-        # Maps of the sky alone are too few for curves.
+        # Plain sky maps have too few distances for curves.
         if maps is None or self.cells is None:
             return super()._lines(directions)
         return [maps.ray(*one) for one in directions or maps.informed_directions()]
 
 
 def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, ...]:
-    """Return the arrays that make a kind, some of them extrapolated by `PixelRays`."""
+    """Return the arrays needed for a kind; `PixelRays` may extrapolate some."""
     if kind in ("mean", "std") or kind in arrays:
         return (str(kind),)
     if "p50" not in arrays:
@@ -233,13 +234,13 @@ def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, 
 def open_store(path: Path) -> Stored:
     """Open a map store without reading its arrays or hashes.
 
-    Whole products are read once, where they are needed, and compared with the hashes.
+    Whole products are read on first use, and checked against the hashes.
 
-    Raises `InputError` if it is none of this program's, or of another version.
+    Raises `InputError` if this program did not write it, or wrote another version.
     """
     if not (path / MARKER).is_file():
         raise InputError(
-            f"{path} is incomplete: it has no {MARKER}, so its writer did not finish. "
+            f"{path} is incomplete: {MARKER} is missing, so the export did not finish. "
             "Export it again"
         )
     group, attributes = open_cube(path)
@@ -267,7 +268,7 @@ def open_store(path: Path) -> Stored:
                 arrays=tuple(name.removeprefix("extinction_") for name in names),
             )
     except KeyError as error:
-        raise InputError(f"{path} is no map of this program: {error}") from error
+        raise InputError(f"{path} is not a map of this program: {error}") from error
     return Stored(
         path=path,
         band=str(attributes.get("band", "")),
@@ -281,9 +282,9 @@ def open_store(path: Path) -> Stored:
 
 
 def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
-    """Return a cube as a map: a truth's density is its mean.
+    """Return a cube as a map; the density of a simulated truth becomes the mean.
 
-    It integrates where the Sun is within and no grid was left out.
+    Integrals need the Sun inside the cube and all nested grids.
     """
     names = {n: "mean" if n == "density" else n for n in cube.arrays}
     levels = tuple(f"{number}/" for number in range(len(cube.levels)))
@@ -315,14 +316,14 @@ def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
 
 
 def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
-    """Return maps of the sky as extinctions to their distances and between them.
+    """Return sky maps as a map, with extinctions interpolated between distances.
 
-    Stars look endlessly far if the last ones are not known.
+    The last stars are taken to be infinitely far if unknown.
     """
     arrays = {f"extinction_{name}": values.T for name, values in maps.arrays.items()}
     last = maps.last_star
     endless = np.full(12 * maps.nside**2, np.inf)
-    # So wide that no sight line leaves it before the last distance.
+    # Wide enough that no sight line leaves it before the last distance.
     side = 3 * float(maps.distances[-1])
     rays = PixelRays(
         take=in_memory({**arrays, "last_star": endless if last is None else last}),
@@ -336,6 +337,6 @@ def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
 
 
 def _stated(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return band and verdict of a provenance."""
+    """Return the band and verdict of a provenance."""
     band, verdict = meta.get("extinction_band") or "", meta.get("verdict", "")
     return {"band": str(band), "verdict": str(verdict)}

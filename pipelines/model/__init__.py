@@ -1,1 +1,1 @@
-"""What is fitted: the plan, its cost, what the stars tell of it."""
+"""The model of a fit: its plan, cost, observations and inference."""

@@ -1,4 +1,4 @@
-"""What a fit costs on this machine: memory from counts, time from a short test."""
+"""The cost of a fit on this machine: memory from counts, time from a short test."""
 
 from __future__ import annotations
 
@@ -19,50 +19,51 @@ from dustmap.whitening import nested_tori, transformed_points
 from dustmap.whitening.modes import LEADING
 from pipelines.config import FitConfig
 
-# Entries of W per cell that a ray crosses, with linear weights and half-cell steps:
-# measured 5.6 to 5.8 on isotropic stars. Cubic weights touch about 4 times as many.
+# Entries of W per crossed cell, with linear weights and half-cell steps: measured 5.6
+# to 5.8 on isotropic stars. Cubic weights have about 4 times as many.
 _ENTRIES_PER_CELL = {"linear": 5.8, "cubic": 24.0}
-# Iterations a column takes before its relative residual is 1e-3, with the Nyström
-# preconditioner, on catalogues of a few per cent noise.
+# Iterations per column to a relative residual of 1e-3, with the Nyström preconditioner,
+# on catalogues of a few per cent noise.
 _ITERATIONS = 300
-# Columns of a Gaussian density's samples that are solved at once, and draws of the
-# variance below the grid.
+# Columns per solve of a Gaussian density's samples, and draws of the variance below the
+# grid.
 _BLOCK, _DRAWS = 8, 16
-# Of a lognormal fit: iterations of the Gauss-Newton steps to the mode and of the fit of
-# a sample (measured: 265 to 368, and 55 to 68); fits of samples before all are fitted.
+# For a lognormal fit: iterations of the Gauss-Newton steps to the mode and per sample
+# (measured: 265 to 368, and 55 to 68), and preliminary fits of samples.
 _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
-# What such an iteration takes of the time foreseen from blocks of vectors, with its
-# part of tangents and line searches. Fits of 43,000, 3,440 and 116,000 stars (one grid,
-# one grid and a std of 1.68, three nested grids), with the machine's speed measured
-# anew, give 25, 27 to 29 and 139 to 143 s; they had taken 21, 30 and 147 s.
+# Time of such an iteration relative to the estimate from blocks of vectors, with
+# tangents and line searches. For fits of 43,000, 3,440 and 116,000 stars (one grid, one
+# grid and a std of 1.68, three nested grids) the estimates are 25, 27 to 29 and 139 to
+# 143 s; measured were 21, 30 and 147 s.
 _SINGLY = 3.1
-# What an iteration takes of that in fits of samples, many of which share its passes:
-# inference of 48,000 to 125,000 stars took 28 to 66 s where 37 to 54 s are foreseen.
+# The same for fits of samples, which share passes: inference of 48,000 to 125,000 stars
+# took 28 to 66 s, against estimates of 37 to 54 s.
 _TOGETHER = 0.35
-# With noise that neighbours share: iterations of a sample (measured: 19 to 33), to the
-# mode with its preconditioner, what an iteration takes beside one with
-# independent noise, and seconds for a star's row of the precision, on two threads.
+# With noise shared by neighbours: iterations per sample (measured: 19 to 33), to the
+# mode with its preconditioner, the time of an iteration relative to independent noise,
+# and seconds for a star's row of the precision, on two threads.
 _SHARED_ITERATIONS, _SHARED_MODE, _SHARED, _PER_ROW = 26, 130, 1.5, 1.2e-4
-# Beyond this std of the logarithm samples take longer, and a second round: by about the
-# square of the ratio (foreseen without it at 2.05: 130 s, taken more than 400 s).
+# Beyond this std of the logarithm samples take longer, by about the square of the
+# ratio, and need a second round (at 2.05 without this factor: 130 s estimated, over
+# 400 s measured).
 _EASY_STD = 1.25
-# Python, torch, numba, and the search and learning of scales before the fit [bytes]; a
-# star's columns, neighbours and places [bytes]: from peaks of 1.27 GiB for 94,161
-# stars and 1.90 GiB for 501,000; W of averaged sight lines and of distance errors,
-# relative to that of plain ones.
+# Python, torch, numba, and the learning of scales before the fit [bytes]; columns,
+# neighbours and places per star [bytes], from peaks of 1.27 GiB for 94,161 stars and
+# 1.90 GiB for 501,000; W of averaged sight lines and of distance errors, relative to
+# that of plain ones.
 _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
 # Time of each measurement of speed [s].
 _TESTED = 0.1
-# What takes the same for any catalogue [s], on two idle cores: the scales from 4,000
-# stars (6 and 9 s for 6,000 and 57,000 stars), what neighbours share (4 and 7),
-# held-out stars (4 and 6), and kriging of them without a map (5 and 9).
+# Time that hardly depends on the catalogue [s], on two idle cores: the scales from
+# 4,000 stars (6 and 9 s for 6,000 and 57,000 stars), the residual of neighbours (4 and
+# 7), held-out stars (4 and 6), and their baseline by kriging (5 and 9).
 _BESIDE = 7.5 + 6.5 + 5.0 + 6.0
-# Vectors of a log-normal fit's preconditioner, and how many for every star per point.
+# Vectors of a log-normal fit's preconditioner: least, most, and per star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
-# Fraction of a CUDA device's memory for a fit: the rest is torch's and cuFFT's.
+# Fraction of a CUDA device's memory for a fit; the rest is for torch and cuFFT.
 _OF_DEVICE = 0.8
-# A star's row of the precision of shared noise [bytes]: 31 entries, with the weights
-# and neighbours that make them.
+# A star's row of the precision of shared noise [bytes]: 31 entries, with their weights
+# and neighbours.
 _PRECISION = 31 * 12.0 + 30 * 16.0
 
 
@@ -70,8 +71,8 @@ _PRECISION = 31 * 12.0 + 30 * 16.0
 class Speed:
     """Seconds per unit of work: an FFT point times its log2, an entry of W, a flop.
 
-    ``streamed`` is a flop in the product of a matrix and a single vector, which waits
-    for the matrix to come from memory.
+    ``streamed`` is a flop in the product of a matrix and a single vector, limited by
+    memory bandwidth.
     """
 
     fft: float
@@ -87,8 +88,8 @@ _USUAL = Speed(fft=2.6e-10, entry=1.6e-10, flop=2.1e-11, streamed=7e-11)
 def measure(dtype: torch.dtype, device: torch.device) -> Speed:
     """Time an FFT, a sparse product and a dense product (about half a second).
 
-    Each is the mean of runs for a tenth of a second, after a first one. Not the
-    shortest: what else the machine does slows the fit, too.
+    Each is the mean over a tenth of a second, after a first run. The mean, not the
+    shortest time, includes the load of other programs, which slows the fit too.
     """
     shape, batch, rows, per_row = (64, 64, 32), 8, 20_000, 64
     points = math.prod(shape)
@@ -132,7 +133,7 @@ def measure(dtype: torch.dtype, device: torch.device) -> Speed:
 
 
 def seconds_beside(speed: Speed) -> float:
-    """Return what a fit takes beside its solves [s], more where the machine is slow."""
+    """Return the time of a fit beside its solves [s], scaled to the machine's speed."""
     pairs = zip(astuple(speed), astuple(_USUAL), strict=True)
     slower = math.prod(now / usual for now, usual in pairs) ** 0.25
     return max(slower, 1.0) * _BESIDE
@@ -140,13 +141,13 @@ def seconds_beside(speed: Speed) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The size of a full-batch fit of many ``stars``.
+    """The size of a full-batch fit of ``stars``.
 
-    ``points`` of all tori, ``transformed`` those of all transforms of a lognormal
-    field, one after another; ``ray_cells`` that a sight line crosses, on average;
-    ``std`` of the prior, for a lognormal density of its logarithm. Of ``ranks``
-    processes ``here`` are on this machine; those of a team share out the rows of W.
-    On CUDA each has a device of its own, which keeps the transpose of W as well.
+    ``points`` counts those of all tori, ``transformed`` those of all transforms of a
+    lognormal field; ``ray_cells`` is the mean number of cells on a sight line, ``std``
+    that of the prior (of the logarithm of a lognormal density). ``here`` of all
+    ``ranks`` run on this machine; those of a team divide the rows of W. On CUDA each
+    rank has its own device, which also holds the transpose of W.
     """
 
     config: FitConfig
@@ -169,7 +170,7 @@ class Work:
         ranks: int = 1,
         here: int = 1,
     ) -> Work:
-        """Return the work on these nested grids, for stars' distances [pc]."""
+        """Return the work on nested grids, for stars' distances [pc]."""
         tori = nested_tori(grids, kernel, config.model.wrap_tolerance)
         bounds, cells = [math.inf, *(grid.reach for grid in grids[1:]), 0.0], 0.0
         for grid, outer, inner in zip(grids, bounds[:-1], bounds[1:], strict=True):
@@ -188,7 +189,7 @@ class Work:
 
     @property
     def entries(self) -> float:
-        """Entries of W of a rank."""
+        """Entries of W per rank."""
         model, sharing = self.config.model, self.ranks / self.config.inference.teams
         cells = self.stars * (self.ray_cells * model.refinement + 1) / sharing
         return cells * _ENTRIES_PER_CELL[model.interpolation]
@@ -201,8 +202,8 @@ class Work:
     def seconds(self, speed: Speed) -> float:
         """Return the time of the solves and of draws of the variance below the grid.
 
-        Of a lognormal density these are two maps where neighbours share noise, the
-        first with independent noise, and samples.
+        For a lognormal density the solves are a map and samples, and before them
+        another map with independent noise if neighbours share noise.
         """
         config, points = self.config, self.points
         inference, lognormal = config.inference, config.density == "lognormal"
@@ -235,16 +236,16 @@ class Work:
         return total
 
     def memory(self) -> dict[str, float]:
-        """Return bytes at the peak of the fit, by part, of every rank.
+        """Return peak memory [bytes] per rank by part.
 
-        W and what follows it are shared out; vectors over stars and grid are not.
+        Teams divide W and later parts.
         """
         config, points = self.config, self.points
         lognormal, samples = config.density == "lognormal", config.inference.samples
         item = 8 if config.inference.dtype == "float64" else 4
         fine = points * config.model.refinement**3
         weights = self.entries * (2 if uses_cuda(config) else 1) * (4 + item)
-        # Of the pairs of a lognormal fit's samples one half after the other.
+        # The two halves of a lognormal fit's pairs of samples follow each other.
         together = samples // 2 + 2 if lognormal else max(samples, 1)
         share = LEADING**3 if lognormal else 1.0
         parts = {
@@ -266,13 +267,13 @@ class Work:
 
     @property
     def together(self) -> float:
-        """Bytes at the peak, of all processes of a machine or on one device."""
+        """Peak memory [bytes] of all processes on a machine, or on one device."""
         sharing = 1 if uses_cuda(self.config) else self.here
         return sum(self.memory().values()) * sharing
 
 
 def memory_limit(config: FitConfig) -> float:
-    """Return bytes a fit may use: half of the machine's, or most of a CUDA device's."""
+    """Return the limit [bytes]: half the machine's, or most of a CUDA device's."""
     if config.budget.memory_gib is not None:
         return config.budget.memory_gib * 2**30
     if uses_cuda(config):
@@ -281,15 +282,15 @@ def memory_limit(config: FitConfig) -> float:
 
 
 def uses_cuda(config: FitConfig) -> bool:
-    """Return whether a fit computes on CUDA: it may, and torch sees a device."""
+    """Return true if CUDA is allowed and torch sees a device."""
     return config.inference.device != "cpu" and torch.cuda.is_available()
 
 
 def preconditioner_rank(config: FitConfig, stars: int, points: int) -> int:
-    """Return the configured rank, or one that pays; 0 for none.
+    """Return the configured rank, or an efficient one; 0 for none.
 
-    Where stars are few per point of the torus solves are short and the products with a
-    preconditioner cost most: 4,000 stars and 600,000 points took 98 s with 100 vectors
+    With few stars per point of the torus, solves are short and products with the
+    preconditioner dominate: 4,000 stars and 600,000 points took 98 s with 100 vectors
     and 60 s with 15, 46,000 stars and 300,000 points 44 s and 58 s.
     """
     inference = config.inference

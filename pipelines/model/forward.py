@@ -1,4 +1,4 @@
-"""The forward model of a plan, seen through functionals such as stars' sight lines."""
+"""The forward model of a plan, with functionals such as stars' sight lines."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def build_model(
     generator: torch.Generator,
     group: Group | None = None,
 ) -> ForwardModel:
-    """The forward model of a plan, seen through these functionals.
+    """Build the forward model of a plan for these functionals.
 
-    The ranks of a group share out the functionals, and call the model together.
+    The ranks of a group divide the functionals, and call the model together.
     """
     shared: dict[str, Any] = {"mean": plan.mean, "group": group}
     if not plan.is_full_batch:
@@ -64,7 +64,7 @@ def build_model(
 
 
 def toeplitz_whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
-    """The published engine's whitening, on the circulant embedding of the grid."""
+    """Build the published engine's whitening, on the grid's circulant embedding."""
     own = plan.embedding
     return ToeplitzWhitening(
         plan.build_kernel(),
@@ -81,8 +81,8 @@ def toeplitz_whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
 def _weights_budget(
     plan: Plan, device: torch.device, group: Group | None
 ) -> float | None:
-    """What a rank's W may take [bytes], beside those on the same machine."""
-    # On CUDA every rank has a device of its own.
+    """Return a rank's memory for W [bytes], beside other ranks on the machine."""
+    # On CUDA every rank has its own device.
     if plan.weights_budget is None or group is None or device.type != "cpu":
         return plan.weights_budget
     return plan.weights_budget / group.here

@@ -1,4 +1,4 @@
-"""The stars' sight lines, and the noise of their extinctions."""
+"""Sight lines of stars, and the noise of their extinctions."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
 
 
 def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
-    """Return line integrals [pc] from the observer that go evenly with distance.
+    """Return line integrals [pc] with even steps from the observer.
 
-    Half the steps of the stars' own rays, counted from the observer: the integrals
-    that `pipelines.maps.integrals` adds up. Engine svi has its nodes as `rays`.
+    The steps are half those of the stars' own rays, for the sums of
+    `pipelines.maps.integrals`. Engine svi uses the nodes of `rays`.
     """
     if not plan.is_full_batch:
         return rays(plan, end)
@@ -61,7 +61,7 @@ def sight_lines(
 ) -> LineIntegrals | DistanceMarginalizedIntegrals:
     """Return the stars' line integrals, averaged over uncertain distances.
 
-    Those of merged stars are averaged over the spread of their distances.
+    For merged stars the average is over the spread of their distances.
     """
     ends = torch.as_tensor(stars.positions())
     plain = rays(plan, ends)
@@ -83,11 +83,11 @@ def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
 def noise_of(plan: Plan, stars: Stars, config: FitConfig) -> Normal:
     """Return the independent noise of the stars' extinctions.
 
-    An error of a distance blurs it by an integral through the star from d − σ_d to
-    d + σ_d, scaled to the error of the star's place. The fit learns what the
-    configuration leaves open: the common noise of a lognormal density (in the linear
-    model that its scales are learnt in, it would take in what dense clouds do to the
-    stars behind them), and the stars' share of the unresolved variance.
+    A distance error adds an integral through the star from d − σ_d to d + σ_d, scaled
+    to the error of the star's place. The fit learns parameters that the configuration
+    leaves open: the common noise of a lognormal density (the linear model of its scales
+    would confuse it with the scatter behind dense clouds), and the stars' share of the
+    unresolved variance.
     """
     ends = torch.as_tensor(stars.positions())
     blur = scale = None
@@ -122,13 +122,13 @@ def noise_of(plan: Plan, stars: Stars, config: FitConfig) -> Normal:
 
 
 def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
-    """Return the stars nearest in direction and ln distance; none if there are few."""
+    """Return nearest stars in direction and ln distance; ``None`` if there are few."""
     if len(ends) <= 2 * count:
         return None
     distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
     place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
     index = np.asarray(KDTree(place).query(place, count + 1)[1])
-    # Among stars at one place a star need not be the first that is found.
+    # Among stars at one place a star need not be its own first neighbour.
     drop = index == np.arange(len(ends))[:, None]
     drop[~drop.any(axis=1), -1] = True
     return torch.as_tensor(index[~drop].reshape(len(ends), count))

@@ -1,4 +1,4 @@
-"""The task of an engine, its result, and the device it computes on."""
+"""The task of an engine, its result, and its device."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pipelines.config import FitConfig
 from pipelines.model.cost import uses_cuda
 from pipelines.model.plan import Plan
 
-# Called with stage, step and relative residual (or bound).
+# Callback of stage, step and relative residual (or bound).
 OnStep = Callable[[str, int, float], None]
 
 
 class Place(TypedDict):
-    """Device and precision of the products, and where random numbers come from."""
+    """Device and precision of the products, and the random generator."""
 
     device: torch.device
     dtype: torch.dtype
@@ -33,9 +33,9 @@ class Place(TypedDict):
 
 
 def place_of(config: FitConfig) -> Place:
-    """Return the configured place; ``auto`` takes CUDA where there is one.
+    """Return the configured place; ``auto`` uses CUDA if present.
 
-    The engine svi computes in float64 whatever the configuration says.
+    The engine svi always computes in float64.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def place_of(config: FitConfig) -> Place:
         )
     on_cuda = uses_cuda(config)
     if on_cuda and torch.backends.cuda.matmul.allow_tf32:
-        raise InputError("TF32 is on, which is too coarse for a fit: switch it off")
+        raise InputError("TF32 is on, but too coarse for a fit: switch it off")
     precise = inference.dtype == "float64" or inference.engine == "svi"
     return Place(
         device=torch.device("cuda" if on_cuda else "cpu"),
@@ -63,10 +63,10 @@ def place_of(config: FitConfig) -> Place:
 class Problem:
     """The task of an engine.
 
-    The ranks of ``group`` share out the stars, ``teams`` the samples (`Group.split`);
-    ``checkpointer`` has the state to go on from. The stars' noise is independent, or
-    has this ``correlation``; the mode is sought from ``start``, and need not be
-    accurate if ``rough``. The engine full-batch ends in the ``time_left``.
+    The ranks of ``group`` divide the stars, ``teams`` the samples (`Group.split`);
+    ``checkpointer`` holds the state to resume. The stars' noise is independent, or has
+    this ``correlation``; the search of the mode begins at ``start``, with loose
+    tolerances if ``rough``. The engine full-batch ends within ``time_left``.
     """
 
     plan: Plan
@@ -85,10 +85,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
-    """The posterior that an engine found: ε's mean and samples, and diagnostics.
+    """The posterior from an engine: ε's mean and samples, and diagnostics.
 
-    ``plan`` holds the hyperparameters as learnt; ``noise`` [mag] is the standard
-    deviation every star was weighted with.
+    ``plan`` holds the learnt hyperparameters; ``noise`` [mag] is the standard deviation
+    used to weight every star.
     """
 
     __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)

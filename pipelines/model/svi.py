@@ -25,7 +25,7 @@ def run_svi(problem: Problem) -> Inference:
     Raises
     ------
     InputError
-        If the embedding exceeds its limit, or settings do not fit the problem.
+        If the embedding exceeds its limit, or settings do not suit the problem.
     """
     plan, stars, generator = problem.plan, problem.stars, problem.place["generator"]
     svi, on_step = problem.config.svi, problem.on_step
@@ -66,7 +66,7 @@ def run_svi(problem: Problem) -> Inference:
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None
     seed = int(torch.randint(2**62, (1,), generator=generator))
-    # Each sample by a seed of its own.
+    # Each sample has its own seed.
     samples = [
         result.q.sample(1, torch.Generator().manual_seed(seed + number))
         for number in range(problem.config.inference.samples)
@@ -91,12 +91,12 @@ def run_svi(problem: Problem) -> Inference:
 
 
 def _learnt(plan: Plan, result: SvgpResult, common: float) -> Plan:
-    """Return the plan with the hyperparameters that were learnt."""
+    """Return the plan with the learnt hyperparameters."""
     values = result.model.kernel.parameters()
     whitening = result.model.whitening
     assert isinstance(whitening, ToeplitzWhitening)
     scale = values["lengthscale"].detach().expand(3).tolist()
-    # Learning widens the embedding for the longest lengthscale it may reach.
+    # The embedding is widened for the longest lengthscale that may be learnt.
     shape = tuple(whitening.embedding.torus.shape)
     return replace(
         plan,

@@ -1,1 +1,1 @@
-"""What a fit chooses: box, grid, memory and time, and the scales of the prior."""
+"""Choices of a fit: box, grid, memory and time, and the scales of the prior."""

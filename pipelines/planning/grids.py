@@ -1,4 +1,4 @@
-"""How fine the grids are: by stars, lengthscale, memory and time."""
+"""The spacing of grids, from stars, lengthscale, memory and time."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.plan import SOLVABLE
 
-# The lengthscale in grid steps, at most, of a fit of more stars than these:
-# with 7 instead of 5 errors of 48,000 stars' extinctions were 0.0271 instead of 0.0282
-# mag, and densities correlated by 0.921 instead of 0.913; errors of 3,200 stars were 4%
-# larger.
+# Largest lengthscale in grid steps by number of stars: with 7 instead of 5, errors of
+# 48,000 stars' extinctions were 0.0271 instead of 0.0282 mag, and densities correlated
+# by 0.921 instead of 0.913; errors of 3,200 stars were 4% larger.
 _MANY, _FINEST = 20_000, 7.0
-# A grid need not have more points than this for every star.
+# Most grid points per star, and a floor for few stars.
 _POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
-# The same where neighbouring stars share what a cell hides. Errors of extinctions on
-# 250,000 and 740,000 points for 48,000 stars: 0.0320 and 0.0329 mag; on 400,000 and
-# 590,000 points for 57,000 stars of a rough field: 0.288 and 0.292 mag.
+# The same if neighbouring stars share a residual. Errors of extinctions on 250,000 and
+# 740,000 points for 48,000 stars: 0.0320 and 0.0329 mag; on 400,000 and 590,000 points
+# for 57,000 stars of a rough field: 0.288 and 0.292 mag.
 _SHARED_PER_STAR, _LEAST_SHARED = 7, 500_000
-# Cost of one of the published engine's rows per grid point, measured at M = 4,000.
+# Cost of a row of the published engine per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
-# Fractions of the time budget that the solves may take: at most, and at least where
-# there is little besides what every fit takes.
+# Fractions of the time budget for the solves: at most, and at least if other costs
+# would leave less.
 _SOLVE_SHARE, _LEAST_SHARE = 0.7, 0.4
-# A finer grid reaches as far as stars are, on average, this many of its cells apart: on
-# a sky with stars 5.8 pc apart near the Sun errors of extinctions there were 0.00277,
-# 0.00267 and 0.00264 mag with cells of 11.5, 8 and 5.75 pc.
+# Mean separation of stars, in cells, up to which a finer grid extends: with stars 5.8
+# pc apart near the Sun, errors of extinctions there were 0.00277, 0.00267 and 0.00264
+# mag with cells of 11.5, 8 and 5.75 pc.
 _CELLS_PER_STAR = 1.25
-# A grid that reaches less far than this, in its cells, is not worth its padding.
+# Smallest reach of a finer grid, in its cells, that justifies its padding.
 _LEAST_REACH = 8.0
 _MOST_LEVELS = 12
-# Ratio of spacings that are tried, and how many of them from one to twice of it.
+# Ratio of successive trial spacings, and their number over a factor of two.
 _STEP, _STEPS = 2**0.125, 9
-# Outer over inner radius of shells in which stars are counted, and how many suffice.
+# Ratio of outer to inner radius of shells for star counts, and the fewest stars.
 _SHELL, _FEWEST = 1.1, 50
 
 
@@ -54,17 +53,17 @@ def choose_grids(
     ranks: int = 1,
     here: int = 1,
 ) -> tuple[Grid, ...]:
-    """Return the grids that are given, or the finest that budget and scales call for.
+    """Return the configured grids, or the finest useful ones within the budget.
 
-    Where their number is open, finer ones near the observer may cost the coarsest a
-    factor of two in spacing if the stars' cells become smaller, in the geometric mean.
-    ``ranks`` processes share out the fit, ``here`` of them on this machine: together
-    they may have a finer grid than one.
+    If their number is free, finer ones near the observer may double the spacing of the
+    coarsest if the geometric mean of the stars' cells becomes smaller. ``ranks``
+    processes divide the fit, ``here`` of them on this machine, and may together have a
+    finer grid than one.
 
     Raises
     ------
     InputError
-        If none fits the budget.
+        If no grid fits the budget.
     """
 
     def grids_of(spacing: float, levels: int | None) -> tuple[Grid, ...]:
@@ -107,7 +106,7 @@ def choose_grids(
     if config.levels is None:
         tried = (spacing * _STEP**step for step in range(_STEPS))
         nested = (grids_of(round_spacing(coarser), None) for coarser in tried)
-        # Finer cells in the whole box are finer than the lengthscale calls for.
+        # Finer cells in the whole box would over-resolve the lengthscale.
         inside = (g for g in nested if len(g) > 1 and g[1].upper != g[0].upper)
         allowed = [best, *(grids for grids in inside if fits(grids))]
         best = min(allowed, key=lambda grids: mean_log_cell(grids, distances))
@@ -115,7 +114,7 @@ def choose_grids(
 
 
 def make_grid(box: Box, spacing: tuple[float, ...], config: FitConfig) -> Grid:
-    """Return a grid that covers the box; free sides are multiples of the spacing."""
+    """Return a grid over the box; sides not configured are multiples of the spacing."""
     shape = config.box.shape
     if shape is not None:
         steps = np.subtract(box.upper, box.lower) / (np.array(shape) - 1)
@@ -131,7 +130,7 @@ def make_grid(box: Box, spacing: tuple[float, ...], config: FitConfig) -> Grid:
 
 
 def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
-    """Return the mean over stars of the logarithm of their cells [ln pc]."""
+    """Return the mean over stars of the logarithm of their cell size [ln pc]."""
     cells = np.full(len(distances), max(grids[0].spacing))
     for grid in grids[1:]:
         cells[distances <= grid.reach] = max(grid.spacing)
@@ -139,10 +138,9 @@ def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
 
 
 def svi_spacing(extent: np.ndarray, stars: int, config: FitConfig) -> float:
-    """Return a spacing [pc] with which HIP-GP as published ends within the budget.
+    """Return a spacing [pc] at which HIP-GP as published ends within the budget.
 
-    A row costs ``_ROW_SECONDS`` per grid point, and keeping all takes 8 bytes a point
-    and star.
+    A row takes ``_ROW_SECONDS`` per grid point, and 8 bytes per point and star.
     """
     seconds = _SOLVE_SHARE * 60 * config.budget.minutes
     by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
@@ -162,7 +160,7 @@ def nested_grids(
 ) -> tuple[Grid, ...]:
     """Return the grid and, inside it, finer ones with half the spacing of the last.
 
-    There are ``levels`` of them in all, or as many as the stars call for.
+    There are ``levels`` in all; by default the density of stars sets the number.
     """
     least = config.box.finest or 0.0
     spacings = [max(coarsest.spacing) / 2**level for level in range(1, _MOST_LEVELS)]
@@ -179,7 +177,7 @@ def nested_grids(
 
 
 def dense_within(distances: np.ndarray, separation: float) -> float:
-    """Return the largest distance [pc] with stars on average no further apart."""
+    """Return the largest distance [pc] with a mean separation of stars below this."""
     far = np.sort(distances).astype(np.float64)
     near = far / _SHELL
     count = np.arange(1, len(far) + 1) - np.searchsorted(far, near)

@@ -1,4 +1,4 @@
-"""The plan: grids for a prior, and what of the prior they resolve."""
+"""The plan: grids for a prior, and the part of the prior that they resolve."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipelines.model import cost
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import choose_grids
 
-# Fraction of the memory that W may take before it is recomputed instead.
+# Largest fraction of the memory for W; a larger W is recomputed in every product.
 _WEIGHTS_SHARE = 0.5
 # Nodes of Gauss's rule over a grid step.
 _NODES = 12
@@ -43,10 +43,9 @@ def make_plan(
 ) -> Plan:
     """Choose grids in the box for these scales and stars' distances [pc].
 
-    A lengthscale that the grid does not resolve is raised to one that it does, with the
-    std that goes with it, unless they are given, or the stars ``resolved`` it and share
-    what is below the grid. ``ranks`` processes share out the fit, ``here``
-    of them on this machine.
+    A lengthscale below the resolution of the grid is raised, with a matching std,
+    unless both are given, or the stars ``resolved`` it and share a residual below the
+    grid. ``ranks`` processes divide the fit, ``here`` of them on this machine.
 
     Raises
     ------
@@ -56,7 +55,7 @@ def make_plan(
     model, is_svi = config.model, config.inference.engine == "svi"
     given, family = tuple(scales.lengthscale.tolist()), KERNELS[config.kernel]
     lengthscale, std = given, scales.std
-    # The second grids are made for the std that a raised lengthscale has on the first.
+    # The second grids use the std of a raised lengthscale on the first.
     for _ in range(2):
         kernel = family(lengthscale=list(given), variance=std**2)
         grids = choose_grids(
@@ -73,7 +72,7 @@ def make_plan(
     if lengthscale != given:
         found.append(
             f"lengthscale raised to {RESOLVED:g} grid steps, {min(lengthscale):.4g} "
-            "pc: the grid does not resolve the one found"
+            "pc: the grid does not resolve the estimated one"
         )
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
@@ -116,16 +115,16 @@ def resolved_std(
     grid: Grid,
     config: FitConfig,
 ) -> float:
-    r"""Return the std with which cells of the grid keep the variance of their means.
+    r"""Return the std that preserves the variance of cell means.
 
-    A cell's mean has the mean covariance of two of its points, which for a lognormal
-    density is :math:`e^{\sigma^2 k(r)} - 1` relative to the squared mean. Longer
-    lengthscales would raise it, and a prior of too much structure is slow to fit.
+    This variance is the mean covariance of two points of a cell, which for a lognormal
+    density is :math:`e^{\sigma^2 k(r)} - 1` relative to the squared mean. A longer
+    lengthscale with the same std would raise it, and slow the fit.
     """
     if tuple(raised) == tuple(lengthscale):
         return std
     node, weight = (torch.from_numpy(x) for x in leggauss(_NODES))
-    # The distance of two points of a unit interval has the density 2 (1 - t).
+    # The separation of two points of a unit interval has the density 2 (1 - t).
     node, weight = (node + 1) / 2, (1 - (node + 1) / 2) * weight
     apart = torch.cartesian_prod(*(node * step for step in grid.spacing))
     weights = torch.cartesian_prod(weight, weight, weight).prod(dim=1)

@@ -30,8 +30,8 @@ from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
 
-# Stars that are used at most, and cells along the box's longest side over which they
-# are spread; simulations of these stars.
+# Most stars, and cells along the box's longest side over which they are spread;
+# simulations of these stars.
 _STARS, _CELLS, _SIMULATIONS = 4_000, 16, 16
 # The start's lengthscale over the median distance, nodes on a ray, and rounds of
 # reweighting.

@@ -15,18 +15,18 @@ from pipelines.config import FitConfig
 
 # Pixels of about a degree.
 _NSIDE = 64
-# Fewer stars than this make no map.
+# Fewest stars for a map.
 _FEWEST = 5
-# How much larger than the stars' box one may be that holds the sphere around the Sun.
+# Largest volume of a box around the sphere, relative to the stars' box.
 _WIDER = 2.0
 
 
 def usable_stars(
     source: Path, config: FitConfig, group: Group
 ) -> tuple[Stars, dict[str, int]]:
-    """Read the stars within ``data.max_distance``; count what was read and left out.
+    """Read the stars within ``data.max_distance``, with counts of read and excluded.
 
-    Each rank of the group reads its own part, and has all in the end.
+    Each rank of the group reads its own part, and receives all.
 
     Raises
     ------
@@ -36,7 +36,8 @@ def usable_stars(
     stars = read_stars_together(source, group)
     if stars.extinction is None:
         raise InputError(
-            f"{source} has positions only: a fit needs extinction and extinction_error"
+            f"{source} has positions only, expected extinction and extinction_error: "
+            "map them in `dustmap ingest`"
         )
     counts = {"read": len(stars)}
     if config.data.max_distance is not None:
@@ -51,10 +52,10 @@ def usable_stars(
 
 
 def inside_box(stars: Stars, split: Split, box: Box) -> tuple[Split, dict[str, int]]:
-    """Return the rows of stars in the box, those to fit by direction, and counts.
+    """Return the rows of stars in the box and counts, with stars to fit by direction.
 
-    Neighbours' sight lines cross the same cells, which are then at hand: products with
-    60,000 of them on 6 million points take half the time.
+    Neighbours' sight lines cross the same, cached cells: products with 60,000 of them
+    on 6 million points take half the time.
     """
     inside = split.within(box.contains(stars.positions()))
     train = stars.select(inside.train)
@@ -80,9 +81,8 @@ def choose_box(
 ) -> tuple[Box, list[str]]:
     """Return a box around the observer and the stars at these places [pc], and notes.
 
-    Axes that are not given span the stars, or what ``box.cover`` says; where the
-    furthest 1% of the stars would make the box more than half as large again, they are
-    left out.
+    Axes without configured ends span the stars, or follow ``box.cover``; the furthest
+    1% of the stars are excluded if they would enlarge the box by more than half.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def choose_box(
             box[:, axis] = interval
     box = _covering(box, positions, config)
     extent = box[1] - box[0]
-    # A box thinner than this in one axis would have no cell to put the dust in.
+    # A thinner box would have no cell for the dust along this axis.
     least = 0.02 * extent.max()
     for axis, interval in enumerate(given):
         if interval is None and extent[axis] < least:
@@ -121,10 +121,10 @@ def choose_box(
 
 
 def _covering(box: np.ndarray, positions: np.ndarray, config: FitConfig) -> np.ndarray:
-    """The stars' box, or one that holds the sphere or the cylinder around the observer.
+    """Return the stars' box, or one around the observer's sphere or cylinder.
 
-    Unless asked for, these are taken with ``data.max_distance`` alone, and if they are
-    at most ``_WIDER`` times as large; what the cylinder leaves of that makes it taller.
+    By default these need ``data.max_distance``, and at most ``_WIDER`` times the
+    volume; any remaining volume makes the cylinder taller.
     """
     asked, radius = config.box.cover, config.data.max_distance
     if asked == "stars" or (asked is None and radius is None):

@@ -1,4 +1,4 @@
-"""Tables of answers in the formats that people open."""
+"""Writers of query results as tables in common formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipelines.storage.atomic import atomic_file
 
 Columns = dict[str, np.ndarray]
 Write = Callable[[Columns], None]
-# By the ending of a name: astropy's name of the format.
+# astropy's format name by file suffix.
 _ASTROPY = {
     ".ecsv": "ascii.ecsv",
     ".fits": "fits",
@@ -30,7 +30,7 @@ SUFFIXES = (".parquet", ".csv", *_ASTROPY)
 
 
 class Described(NamedTuple):
-    """A column's unit and what it holds; empty where nothing is known."""
+    """A column's unit and description; empty if unknown."""
 
     unit: str = ""
     text: str = ""
@@ -44,16 +44,15 @@ def answer_file(
     *,
     overwrite: bool,
 ) -> Iterator[Write]:
-    """Yield a function that appends rows; the file appears at the end, whole.
+    """Yield a function that appends rows; the complete file appears at the end.
 
-    Parquet and CSV are written batch by batch, others are held until the end. CSV holds
-    no units, descriptions or ``about``. Raises `InputError` if the ending of its name
-    is not known, or the output exists.
+    Parquet and CSV are written in batches, others at the end. CSV holds no units,
+    descriptions or ``about``. Raises `InputError` if the suffix is unknown, or the
+    output exists.
     """
     if output.suffix not in SUFFIXES:
         raise InputError(
-            f"{output}: the name of a table of answers ends in one of "
-            f"{', '.join(SUFFIXES)}"
+            f"{output}: expected a file name that ends in one of {', '.join(SUFFIXES)}"
         )
     if output.suffix == ".parquet":
         units = {name: each.unit for name, each in described.items() if each.unit}
@@ -88,7 +87,7 @@ def answer_file(
 
 
 def _append_csv(file: BinaryIO, columns: Columns) -> None:
-    """Append rows; a field is empty where a number is NaN."""
+    """Append rows, with empty fields for NaN."""
     options = pacsv.WriteOptions(
         include_header=file.tell() == 0, quoting_style="needed", quoting_header="none"
     )
@@ -102,7 +101,7 @@ def _append_csv(file: BinaryIO, columns: Columns) -> None:
 
 
 def _as_text(columns: Columns) -> Columns:
-    """Return dates and other objects as text, ``None`` where there is no value."""
+    """Return dates and other objects as text, ``None`` for missing values."""
     found = {}
     for name, column in columns.items():
         found[name] = column

@@ -1,12 +1,11 @@
-r"""Extinction within a cone or a beam: its average, the error of that, its scatter.
+r"""Average extinction within a cone or a beam, with its error and scatter.
 
-Directions of equal weight stand on a sunflower spiral (Vogel 1979): the k-th of K at
-the angle :math:`k\,\pi(3-\sqrt5)` around the centre and at that distance r from it
-which holds the share :math:`u = (k + 1/2)/K` of the weight: for a disc of radius R
+Directions of equal weight lie on a sunflower spiral (Vogel 1979): the k-th of K has the
+angle :math:`k\,\pi(3-\sqrt5)` around the centre and the radius r that encloses the
+share :math:`u = (k + 1/2)/K` of the weight: for a disc of radius R
 :math:`\cos r = 1 - u(1-\cos R)`, for a Gaussian of standard deviation :math:`\sigma`
-:math:`r = \sigma\sqrt{-2\ln(1-u)}`. The average of each posterior sample over them is a
-sample of the average; the error of neighbouring sight lines is shared, so that it does
-not shrink as independent errors would.
+:math:`r = \sigma\sqrt{-2\ln(1-u)}`. Every posterior sample is averaged over them, so
+correlated errors of neighbouring sight lines are not treated as independent.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from pipelines.maps.places import Places
 
 _GOLDEN = math.pi * (3 - math.sqrt(5))
 _FWHM = math.sqrt(8 * math.log(2))
-# Beams wider than this [deg] are no longer small on the sphere.
+# Widest beam [deg].
 _WIDEST = 90.0
 
 
 class BeamAverage(NamedTuple):
     """Average extinction within a beam [mag], NaN where the beam leaves the map.
 
-    ``mean`` and ``std`` are of the posterior of the average (std: NaN without samples),
-    ``scatter`` is the standard deviation between the directions: the root mean square
-    over samples, without them that of the mean map, which is smoother.
+    ``mean`` and ``std`` describe the posterior of the average (std: NaN without
+    samples). ``scatter`` is the standard deviation between the directions: the root
+    mean square over samples, or that of the mean map, which is smoother.
     """
 
     mean: u.Quantity
@@ -43,12 +42,10 @@ class BeamAverage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam:
-    """A disc of ``radius``, or a Gaussian of this ``fwhm``; one of the two.
+    """A disc with a ``radius``, or a Gaussian with a ``fwhm``, [deg] or a quantity.
 
-    Numbers are degrees; angles as quantities become degrees. ``directions`` is the
-    number of sight lines.
-
-    Raises `InputError` if none or both are given, or it is not between 0 and 90 deg.
+    ``directions`` is the number of sight lines. Raises `InputError` unless exactly one
+    width is given, above 0 and up to 90 deg.
     """
 
     radius: Any = None
@@ -63,8 +60,8 @@ class Beam:
         given = [size for size in (self.radius, self.fwhm) if size is not None]
         if len(given) != 1 or not 0 < given[0] <= _WIDEST:
             raise InputError(
-                "a beam has a radius or a FWHM (--radius 0.5, or --fwhm 10arcmin; one "
-                f"of them), above 0 and up to {_WIDEST:g} deg; got radius "
+                "a beam needs either a radius or a FWHM (--radius 0.5, or --fwhm "
+                f"10arcmin), above 0 and up to {_WIDEST:g} deg; got radius "
                 f"{self.radius} and FWHM {self.fwhm}"
             )
         if self.directions < 1:

@@ -1,10 +1,10 @@
-"""A map among those of the package ``dustmaps``: the same calls as for Bayestar.
+"""A map with the interface of the package ``dustmaps``, as for Bayestar.
 
 >>> from pipelines.query.dustmaps_map import DustmapQuery             # doctest: +SKIP
 >>> DustmapQuery("map.zarr", integrated=True).query_gal(90, 5, 0.4)   # doctest: +SKIP
 
-Needs ``pip install 'dustmap[dustmaps]'``. That package warns if it has no
-configuration; only maps that it downloads need one, so that this warning is left out.
+Needs ``pip install 'dustmap[dustmaps]'``. That package's warning about a missing
+configuration is suppressed: only maps that it downloads need one.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class DustmapQuery(_Base):
     Parameters
     ----------
     path, samples
-        As of `pipelines.query.open_map`.
+        As for `pipelines.query.open_map`.
     integrated
-        True for extinctions [mag], False for densities [mag/pc], in every query that
-        does not say. Where neither does, a query is an error.
+        Default of queries: True for extinctions [mag], False for densities [mag/pc].
+        Without a default every query needs its own.
     seed
-        Of the choices of ``mode="random_sample"``: each query makes another.
+        Seed of ``mode="random_sample"``; each query draws anew.
     quantity
         False for plain numbers, as most maps of that package return.
     """
@@ -67,7 +67,7 @@ class DustmapQuery(_Base):
         integrated: bool | None = None,
         **options: Any,
     ) -> Any:
-        """Return answers at coordinates: see `pipelines.query.map.DustMap.query`.
+        """Query the map at coordinates: see `pipelines.query.map.DustMap.query`.
 
         ``query_gal(l, b, d)`` and ``query_equ(ra, dec, d)`` take degrees and kpc.
         """

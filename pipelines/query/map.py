@@ -1,4 +1,4 @@
-"""A map with coordinates in and quantities out."""
+"""Queries of a map: coordinates in, quantities out."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from pipelines.storage.atomic import atomic_directory, atomic_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Beams handled at once.
+# Beams per batch.
 _BEAMS = 512
 _NAMES = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
 FLAGS = np.dtype([(name, "?") for name in _NAMES])
-"""Fields of the flags of a query.
+"""Flags of a query.
 
 ``inside``: the place is in the map; values outside are NaN. ``unseen``: no sight line
-crosses the cell. ``extrapolated``: nor any cell behind it, so that the prior alone is
-left. ``no_distance``: the distance is missing. ``to_edge``: the distance was infinite,
-and the value is that at the edge of the map.
+crosses the cell. ``extrapolated``: no sight line crosses it or any cell behind, so the
+value is the prior's. ``no_distance``: the distance is missing. ``to_edge``: the
+distance was infinite, and the value is that at the edge of the map.
 """
 FILLED_FLAGS = np.dtype([*FLAGS.descr, ("filled", "?"), ("joined", "?")])
-"""Flags of a map that another one continues. ``filled``: the answer, or its far part,
-is the other map's; ``joined``: its near part is the map's own."""
-# The moment of each mode that is one.
+"""Flags of a continued map. ``filled``: the value, or its far part, is the other map's;
+``joined``: its near part is the map's own."""
+# Moments by mode.
 _KINDS: dict[str, Kind] = {"mean": "mean", "std": "std", "median": "p50"}
 MODES = (*_KINDS, "percentile", "samples", "random_sample")
 Percentiles = float | Sequence[float] | np.ndarray
 
 
 class Crossing(NamedTuple):
-    """Where a sight line reaches an extinction [pc].
+    """The distance at which a sight line reaches an extinction [pc].
 
-    With probability 68% it is between ``lower`` and ``upper``. What lies beyond the
-    map is NaN; ``lower`` is then how far the map goes, if that is less.
+    ``lower`` to ``upper`` is the 68% interval. Distances beyond the map are NaN, but
+    ``lower`` is at most the end of the map.
     """
 
     distance: u.Quantity
@@ -64,10 +64,10 @@ class Crossing(NamedTuple):
 class Answer:
     """The posterior of extinctions [mag] or densities [mag/pc] at coordinates.
 
-    Values are NaN outside the map and where a distance is missing. ``std`` is ``None``
-    if the map holds none. ``quantiles`` are ``p2_5``, ``p16``, ``p50``, ``p84`` and
-    ``p97_5`` by name, normal where the map holds mean and std alone, none without std.
-    ``flags`` is a structured array: see `FLAGS`.
+    Values are NaN outside the map and for missing distances. ``std`` is ``None`` if the
+    map holds none. ``quantiles`` are ``p2_5``, ``p16``, ``p50``, ``p84`` and ``p97_5``
+    by name, normal if the map holds mean and std alone, empty without std. ``flags`` is
+    a structured array: see `FLAGS`.
     """
 
     mean: u.Quantity
@@ -78,9 +78,9 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DustMap:
-    """A map that answers at coordinates.
+    """A map to query at coordinates.
 
-    A store interpolates moments and quantiles, a fit computes them for every place.
+    Moments and quantiles are interpolated in a store, and computed anew for a run.
     """
 
     answers: Answers
@@ -97,31 +97,32 @@ class DustMap:
 
     @property
     def path(self) -> Path:
-        """File or folder that it was opened from."""
+        """File or folder of the opened map."""
         return self.answers.path
 
     @property
     def band(self) -> str:
-        """The band of the extinction; empty if it is not known."""
+        """The band of the extinction; empty if unknown."""
         return self.answers.band
 
     @property
     def verdict(self) -> str:
-        """Judgement of the map, why, and what to do; empty if not stated."""
+        """The grade of the map, its reason and advice; empty if not stated."""
         return self._facts().get("verdict", "")
 
     @property
     def has_samples(self) -> bool:
-        """True if there are posterior samples."""
+        """True if posterior samples are available."""
         return self.answers.has_samples
 
     @cached_property
     def cube(self) -> Cube:
-        """The density on the map's own grid, whole; of a run it is computed.
+        """The density on the map's own grid, computed for a run.
 
         ``cube.arrays["mean"]``, ``"std"``, ``"p50"`` and others have shape
         ``(z, y, x)``, in ``cube.unit``; ``cube.x`` to ``cube.z`` [pc] are the cells'
-        centres, ``cube.finer`` the nested grids. Raises `InputError` if there is none.
+        centres, ``cube.finer`` the nested grids. Raises `InputError` if the map has no
+        density.
         """
         return self.answers.cube()
 
@@ -130,8 +131,8 @@ class DustMap:
 
         ``kind`` is ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice`` or
         ``compare``; ``options`` are those of `pipelines.figures.registry.PlotOptions`,
-        such as ``distances=[500, 1000]`` [pc]. Raises `InputError` if there is no such
-        figure, or it needs more than the map holds.
+        such as ``distances=[500, 1000]`` [pc]. Raises `InputError` if the kind is
+        unknown, or the map lacks a product for it.
         """
         from pipelines.figures.registry import PlotOptions, draw
 
@@ -140,7 +141,7 @@ class DustMap:
     def save(self, path: str | Path, *, overwrite: bool = False) -> DustMap:
         """Copy the map, e.g. one fitted without ``output``, and open the copy.
 
-        Raises `InputError` if something stands there and ``overwrite`` is false.
+        Raises `InputError` if the path exists and ``overwrite`` is false.
         """
         if self.path.is_dir():
             with atomic_directory(path, overwrite=overwrite) as folder:
@@ -151,7 +152,7 @@ class DustMap:
         return open_map(path)
 
     def continued(self, other: Answers, beyond: str | None = None) -> DustMap:
-        """Return this map continued by another one where it ends (`FILLED_FLAGS`)."""
+        """Return this map continued by another one beyond its end (`FILLED_FLAGS`)."""
         return DustMap(answers=Continued.of(self.answers, other, beyond))
 
     def converted(self, change: Conversion | None) -> DustMap:
@@ -171,13 +172,13 @@ class DustMap:
     ) -> Any:
         """Return the extinction to, or the density at, coordinates.
 
-        What the grid cannot resolve of a positive density is drawn once for each
-        sample and direction (within 2 milliarcsec), and scaled to the scatter at each
-        distance; of the density, once for each sample and cell.
+        The unresolved part of the extinction of a positive density is drawn once for
+        each sample and direction (within 2 milliarcsec), and scaled to the scatter at
+        each distance; that of the density, once for each sample and cell.
 
-        The extinction of a positive density does not fall along a direction: a store
-        holds such curves, and a run makes them of the places of one call. A place in a
-        call of its own has the posterior of that place.
+        The extinction of a positive density never decreases along a direction: a store
+        holds such curves, and a run makes them from the places of one call. A single
+        place keeps its own posterior.
 
         Between grid points a store interpolates mean, std and quantiles trilinearly; a
         run takes quantiles over the samples at the place itself, which are higher.
@@ -185,31 +186,31 @@ class DustMap:
         Parameters
         ----------
         coords
-            Any frame, any shape, with distances; an infinite one is the map's edge.
+            Any frame, any shape, with distances; infinite ones end at the map's edge.
         integrated
             True for the extinction from the observer to each place [mag], False for
-            the density there [mag/pc]. There is no default.
+            the density there [mag/pc]. Required.
         mode
             ``mean``, ``std``, ``median``, ``percentile`` (with ``pct``), ``samples``
-            (all posterior draws, which need a fit) or ``random_sample`` (one of them,
-            the same for all coordinates, chosen by ``rng``).
+            (all posterior draws, from a run) or ``random_sample`` (one of them, the
+            same for all coordinates, chosen by ``rng``).
         pct
             One percentile, or a list of them.
         total
-            The extinction through the whole map, whatever the distances.
+            Return the extinction through the whole map, and ignore distances.
         return_flags
             Return flags beside the values: see `FLAGS`.
 
         Returns
         -------
         A `Quantity` of the coordinates' shape, with a last axis of samples or listed
-        percentiles; NaN outside the map and where a distance is missing. With
+        percentiles; NaN outside the map and for missing distances. With
         ``return_flags`` a pair of it and a structured array.
 
         Raises
         ------
         InputError
-            If a choice or distances are missing, or the map does not hold the answer.
+            If an option or distances are missing, or the map lacks the moment.
         """
         if integrated is None or (total and not integrated):
             raise InputError(
@@ -218,20 +219,20 @@ class DustMap:
                 "[mag/pc]; total=True goes with integrated=True only"
             )
         if mode not in MODES:
-            raise InputError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
+            raise InputError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         if (pct is None) == (mode == "percentile"):
             raise InputError(
-                "mode 'percentile' takes percentiles (--pct 16,50,84 or pct=[16, 50, "
-                f"84]), and no other mode does; got mode {mode!r} and pct={pct!r}"
+                "mode 'percentile', and no other, takes percentiles (--pct 16,50,84 or "
+                f"pct=[16, 50, 84]); got mode {mode!r} and pct={pct!r}"
             )
         percentiles = np.atleast_1d(50.0 if pct is None else pct)
         valid = ((percentiles > 0) & (percentiles < 100)).all() and percentiles.size
         if not valid or percentiles.ndim > 1:
-            raise InputError(f"percentiles lie between 0 and 100, got {pct!r}")
+            raise InputError(f"percentiles must lie between 0 and 100, got {pct!r}")
         if mode == "random_sample" and rng is None:
             raise InputError(
-                "mode='random_sample' takes rng=np.random.default_rng(seed), so that "
-                "the choice can be made again"
+                "mode='random_sample' needs rng=np.random.default_rng(seed), for a "
+                "reproducible choice"
             )
         places, reached = self._reached(coords, integrated, total)
         if mode in ("samples", "random_sample"):
@@ -253,7 +254,7 @@ class DustMap:
     def extinction(self, coords: SkyCoord, *, total: bool = False) -> Answer:
         """Return the posterior of the extinction from the observer to coordinates.
 
-        As `query` with every mode that the map holds, in one reading.
+        As `query` with all modes that the map holds, in one pass.
         """
         return self._answer(coords, integrated=True, total=total)
 
@@ -272,7 +273,7 @@ class DustMap:
         return Answer(mean=mean, std=std, quantiles=parts, flags=flags)
 
     def beam(self, coords: SkyCoord, beam: Beam, *, return_flags: bool = False) -> Any:
-        """Average extinction within a disc or a Gaussian beam around coordinates.
+        """Return the average extinction within a disc or a Gaussian beam.
 
         Each beam, ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg],
         ends at its coordinate's distance.
@@ -280,8 +281,8 @@ class DustMap:
         Returns
         -------
         `BeamAverage` of three quantities [mag] of the coordinates' shape. With
-        ``return_flags`` a pair of it and `FLAGS` of the coordinates, with ``inside``
-        where the whole beam is in the map.
+        ``return_flags`` a pair of it and `FLAGS` of the coordinates, where ``inside``
+        means the whole beam.
 
         Raises
         ------
@@ -299,7 +300,7 @@ class DustMap:
                 moments = self.answers.moments(around, ("mean",), integrated=True)
                 values = moments["mean"]
             found[:, rows] = averaged(values, beam)
-        # A beam that leaves the map has no scatter either.
+        # The scatter is NaN too if a beam leaves the map.
         found[:, np.isnan(found[0])] = np.nan
         average = BeamAverage(*(_quantity(places, part, True) for part in found))
         if not return_flags:
@@ -313,21 +314,19 @@ class DustMap:
         *,
         return_flags: bool = False,
     ) -> Any:
-        """Return the distance at which sight lines reach an extinction.
-
-        It is where the median curve does, with a 68% interval.
+        """Return the distance at which the median curves reach an extinction.
 
         Parameters
         ----------
         coords
-            Directions; distances are not looked at.
+            Directions; distances are ignored.
         extinction
             Positive [mag]: one, or one for each coordinate.
 
         Returns
         -------
-        `Crossing` of three quantities [pc] of the coordinates' shape; NaN where the
-        map ends before. With ``return_flags`` a pair of it and an array of
+        `Crossing` of three quantities [pc] of the coordinates' shape; NaN if the map
+        ends before. With ``return_flags`` a pair of it and an array of
         `pipelines.maps.rays.CROSSING_FLAGS`.
 
         Raises
@@ -360,15 +359,15 @@ class DustMap:
         places = places_of(coords, total=total)
         if total and np.isinf(self.answers.box.upper).any():
             raise InputError(
-                "total=True ends at the edge of the map itself: do not fill that map"
+                "total=True ends at the edge of the map itself: open it without --fill"
             )
         far = np.isposinf(places.distance)
         if not far.any():
             return places, places
         if not integrated:
             raise InputError(
-                "there is no density at an infinite distance; the extinction through "
-                "the whole map is integrated=True, total=True"
+                "the density is undefined at infinite distance; use integrated=True, "
+                "total=True for the extinction through the whole map"
             )
         reach = self.answers.reach(places)
         return places, places.at(np.where(far, reach, places.distance))
@@ -376,10 +375,10 @@ class DustMap:
     def _flags(
         self, places: Places, reached: Places, values: np.ndarray, integrated: bool
     ) -> np.ndarray:
-        """Flags of answers ``(n, ...)`` at places that were ``reached`` in the map."""
+        """Return flags of values ``(n, ...)`` at places ``reached`` in the map."""
         continued = FILLED in self.answers.kinds(integrated=integrated)
         flags = np.zeros(len(places), dtype=FILLED_FLAGS if continued else FLAGS)
-        # A place in the box without a value is not in the map either.
+        # A place in the box without a value is also outside the map.
         axes = tuple(range(1, values.ndim))
         inside = np.asarray(np.isfinite(values).all(axis=axes))
         within = reached.select(inside)
@@ -389,13 +388,13 @@ class DustMap:
             origin = answers[FILLED]
             flags["filled"][inside] = origin != OWN
             flags["joined"][inside] = origin == JOINED
-            # Flags of the map's own part do not hold for a filled place.
+            # Flags of the map's own part do not apply to a filled place.
             unseen &= origin == OWN
         flags["inside"] = inside
         flags["no_distance"] = np.isnan(places.distance)
         flags["to_edge"] = np.isposinf(places.distance) & inside
         flags["unseen"][inside] = unseen
-        # The last star is that of a pixel's ray; a cell's own support goes before it.
+        # A cell's own support takes precedence over the last star of a pixel's ray.
         beyond = within.distance > self.answers.last_star(within)
         flags["extrapolated"][inside] = unseen & beyond
         return places.restore(flags)
@@ -404,13 +403,13 @@ class DustMap:
 def open_map(path: str | Path, *, samples: str | Path | None = None) -> DustMap:
     """Open a map store, another export or a run folder (`open_answers`).
 
-    ``samples`` is the run folder that draws posterior samples beside a store. Raises
-    `InputError` if it is no map, or the samples are those of another map or band.
+    ``samples`` is the run folder for posterior samples of a store. Raises `InputError`
+    if this is not a map, or the samples belong to another map or band.
     """
     return DustMap(answers=open_answers(path, samples=samples))
 
 
 def _quantity(places: Places, values: np.ndarray, integrated: bool) -> u.Quantity:
-    """Return answers ``(n, ...)`` in the shape of the coordinates, with their unit."""
+    """Return values ``(n, ...)`` in the shape of the coordinates, with their unit."""
     unit = u.mag if integrated else u.mag / u.pc
     return u.Quantity(places.restore(values), unit, copy=False)

@@ -16,7 +16,7 @@ from pipelines.query.map import DustMap, open_map
 
 try:
     with warnings.catch_warnings():
-        # Invalid escapes in its strings, when it is first compiled.
+        # Its strings hold invalid escapes, reported at first compilation.
         warnings.simplefilter("ignore")
         from mwdust.DustMap3D import DustMap3D as _Base
         from mwdust.util.extCurves import aebv
@@ -27,11 +27,11 @@ except ImportError as error:
 
 
 class MwdustMap(_Base):
-    """A map, or the path of one, called as ``dust(l, b, d)`` with degrees and kpc.
+    """A map to call as ``dust(l, b, d)`` with degrees and kpc.
 
-    Extinctions are those of a ``filter`` of ``mwdust`` such as ``2MASS H``, with
-    ``sf10`` by Schlafly & Finkbeiner (2011); without one E(B-V) on the scale of
-    Schlegel, Finkbeiner & Davis (1998). ``declare_band`` is the map's, if not known.
+    Extinctions are in a ``filter`` of ``mwdust`` such as ``2MASS H``, with ``sf10`` by
+    Schlafly & Finkbeiner (2011); without a filter they are E(B-V) on the scale of
+    Schlegel, Finkbeiner & Davis (1998). ``declare_band`` is the map's band if unknown.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class MwdustMap(_Base):
         dust = open_map(path) if isinstance(path, str | Path) else path
         meta = {"extinction_band": dust.band}
         self.map = dust.converted(wanted_conversion(meta, "E(B-V)", declare_band))
-        # That package multiplies SFD98's E(B-V), of which 0.884 is the colour excess.
+        # That package multiplies SFD98's E(B-V); 0.884 of it is the colour excess.
         scale = 1.0 if filter is None else float(aebv(filter, sf10=sf10))
         self._factor = scale / float(aebv("E(B-V)"))
         if not np.isfinite(self._factor):
             raise InputError(
-                f"mwdust has no coefficient of {filter!r} with sf10={sf10}: choose the "
-                "other one"
+                f"mwdust has no coefficient of {filter!r} with sf10={sf10}: use the "
+                "other value of sf10"
             )
 
     def _evaluate(self, l: Any, b: Any, d: Any) -> np.ndarray:  # noqa: E741
-        """Extinction at Galactic ``l, b`` [deg] and distances [kpc]; NaN outside."""
+        """Return extinctions at Galactic ``l, b`` [deg] and distances [kpc]."""
         lon, lat, far = np.broadcast_arrays(l, b, d)
         place = {"l": lon * u.deg, "b": lat * u.deg, "distance": far * u.kpc}
         coords = SkyCoord(**place, frame="galactic")

@@ -1,4 +1,4 @@
-"""Answers at the rows of a table: columns with names, units and descriptions."""
+"""Queries at the rows of a table: columns with names, units and descriptions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pipelines.query.targets import TargetTable
 
 _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
-    "distance_lower": "16% quantile of that distance, or how far the map goes",
+    "distance_lower": "16% quantile of that distance, or the end of the map",
     "distance_upper": "84% quantile of that distance",
-    "filled": "the answer, or its far part, is that of the map that fills",
-    "joined": "its near part is that of the map itself",
+    "filled": "the value, or its far part, is from the filling map",
+    "joined": "the near part of the value is from the map itself",
     "inside": "the place is in the map",
-    "extrapolated": "no sight line of a star reaches so far: only the prior",
+    "extrapolated": "no star is behind this place: the value is the prior's",
     "unseen": "no sight line of a star crosses this cell",
     "no_distance": "the row has no distance",
     "no_position": "the row has no position",
@@ -40,18 +40,18 @@ _KINDS = {
     "std": "standard deviation",
     "scatter": "standard deviation between directions",
 }
-# Digits of a standard deviation, and of a number that has none.
+# Digits of a standard deviation, and of a number without one.
 _OF_STD, _ALONE = 3, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """The question at each row.
+    """Options of a query at each row.
 
-    ``integrated`` lists one quantity or both; without a ``mode`` there are mean, std
-    and five quantiles. With ``extinction`` [mag] the answer is the distance where it
-    is reached, with ``beam`` the average extinction over that. ``prefix`` begins the
-    names of answers.
+    ``integrated`` lists one quantity or both; without a ``mode`` the columns are mean,
+    std and five quantiles. ``extinction`` [mag] selects the distance at which it is
+    reached, ``beam`` the average extinction over a beam. Names of the new columns
+    begin with ``prefix``.
     """
 
     integrated: tuple[bool, ...] = (True, False)
@@ -70,9 +70,9 @@ class QueryOptions:
 
 
 def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any]:
-    """Return astropy columns of answers, ``(n,)`` each, with units; flags are boolean.
+    """Return astropy columns of results ``(n,)`` with units, and boolean flags.
 
-    A row whose coordinates are NaN has the flag ``no_position`` and NaN as answers.
+    Rows with NaN coordinates have the flag ``no_position`` and NaN as results.
     """
     sphere: Any = coords.spherical
     known = np.isfinite(sphere.lon.deg) & np.isfinite(sphere.lat.deg)
@@ -111,7 +111,7 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
 def _moments(
     dust: DustMap, coords: SkyCoord, options: QueryOptions, integrated: bool
 ) -> tuple[dict[str, u.Quantity], np.ndarray]:
-    """Return answers of one quantity by the end of their names, and flags."""
+    """Return the results of one quantity by the end of their names, and flags."""
     total, mode = options.total, options.mode
     if mode is None:
         whole = (
@@ -139,7 +139,7 @@ def _moments(
 
 
 def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
-    """Return what the column of an answer holds."""
+    """Return the description of a result's column."""
     if name in _TEXTS:
         return _TEXTS[name]
     what, _, kind = name.partition("_")
@@ -158,11 +158,11 @@ def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
 
 
 def rounded(columns: dict[str, Column]) -> dict[str, Column]:
-    """Round answers to significant digits, in single precision.
+    """Round results to significant digits, in single precision.
 
-    A standard deviation keeps three digits, and its quantity as many decimals, at least
-    three digits; distances do so with half their interval. Others keep five digits, and
-    so do extinctions, whose order rounding by their own std might change.
+    A standard deviation keeps three digits, and its quantity as many decimals but at
+    least three digits; for distances, half the interval serves as std. Others keep five
+    digits, as do extinctions, because rounding by their std might change their order.
     """
     found = {}
     for name, column in columns.items():
@@ -197,17 +197,17 @@ def write_answers(
     *,
     overwrite: bool = False,
 ) -> Counter[str]:
-    """Write a table with answers beside its own columns.
+    """Write a table with results beside its own columns.
 
-    Return the number of ``rows``, and of those for which each flag is set.
+    Returns the number of ``rows``, and the number of rows by flag.
 
-    Raises `InputError` if the output's format is not known or it exists, there is no
-    row, or an answer has the name of a column.
+    Raises `InputError` if the output exists or its format is unknown, the table has no
+    rows, or a result has the name of a column.
     """
     batches = ((rows, rounded(ask(dust, rows.coords, options))) for rows in targets)
     first = next(batches, None)
     if first is None:
-        raise InputError("there is no row to ask the map at")
+        raise InputError("the table has no rows, expected at least one place")
     described = {
         name: Described(unit=info.unit or "", text=info.description or "")
         for name, info in targets.columns.items()
@@ -215,8 +215,8 @@ def write_answers(
     names = [options.prefix + name for name in first[1]]
     if taken := [name for name in names if name in described]:
         raise InputError(
-            f"the table has columns {', '.join(taken)} already: put something before "
-            "the names of the answers, such as --prefix map_"
+            f"the table already has columns {', '.join(taken)}: rename the results "
+            "with a prefix, such as --prefix map_"
         )
     for name, column in zip(names, first[1].values(), strict=True):
         text = str(column.description)

@@ -1,4 +1,4 @@
-"""Places from the rows of a table of any format, every row kept."""
+"""Places from the rows of a table of any format."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _KNOWN = ("l", "b", "ra", "dec", "distance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Coordinates of some rows, and all columns as the table has them.
+    """Coordinates of some rows, with all original columns.
 
-    Coordinates are NaN where a column of theirs has no value.
+    Coordinates are NaN if a value is missing.
     """
 
     coords: SkyCoord
@@ -39,13 +39,13 @@ class Targets:
 
 
 class TargetTable:
-    """A table of places; iteration yields its rows in order, as `Targets`.
+    """A table of places; iteration yields all rows in order, as `Targets`.
 
-    Coordinates are ``l b`` or ``ra dec`` (ICRS), with ``distance`` unless none is
-    needed, under these names, as a preset has them or as mapped,
-    CANONICAL=COLUMN[:UNIT]; a unit is in the file, the preset or the mapping, and never
-    guessed. ``columns`` describes the table's own, by name; one with several values per
-    row becomes several, NAME_0, NAME_1 and so on.
+    Coordinates are ``l b`` or ``ra dec`` (ICRS), with ``distance`` if needed, under
+    these names, a preset's or mapped names, CANONICAL=COLUMN[:UNIT]; units are given in
+    the file, the preset or the mapping, and never guessed. ``columns`` describes the
+    table's own columns by name; one with several values per row becomes several,
+    NAME_0, NAME_1 and so on.
 
     Raises
     ------
@@ -73,7 +73,10 @@ class TargetTable:
         first = self._sources[0]
         for source in self._sources:
             if list(source.columns) != list(first.columns):
-                raise InputError(f"{source.path} has other columns than {first.path}")
+                raise InputError(
+                    f"{source.path} has other columns than {first.path}: query tables "
+                    "with different columns one by one"
+                )
             yield from self._rows(source)
 
     def _rows(self, source: Source) -> Iterator[Targets]:
@@ -99,7 +102,7 @@ class TargetTable:
 
 
 def _parts(name: str, width: int | None) -> list[str]:
-    """Return names of the values of a column, of which a row may have several."""
+    """Return one name for each value of a column in a row."""
     return [name] if width is None else [f"{name}_{index}" for index in range(width)]
 
 
@@ -111,7 +114,7 @@ def _origins(
     for name, origin in mapped.items():
         if name not in _KNOWN or (origin and origin.value is not None):
             raise InputError(
-                f"--map {name}=...: a query takes columns for {', '.join(_KNOWN)}"
+                f"--map {name}=...: expected a column for one of {', '.join(_KNOWN)}"
             )
     user: dict[str, Origin | None] = {}
     for name, item in ({} if preset is None else load_preset(preset).columns).items():
@@ -130,15 +133,15 @@ def _origins(
         if missing:
             absent = describe_absence(source, example.partition("=")[0])
             raise InputError(
-                f"{source.path} gives no {what}: it {absent}; name the columns, e.g. "
-                f"--map {example}"
+                f"{source.path} gives no {what}: it {absent}; map the columns, e.g. "
+                f"with --map {example}"
             )
     needed = (*pairs[0], "distance") if distance else pairs[0]
     return {name: found[name] for name in needed}
 
 
 def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
-    """Return coordinates of ``l b`` or ``ra dec`` [deg] and maybe ``distance`` [pc].
+    """Return coordinates from ``l b`` or ``ra dec`` [deg] and maybe ``distance`` [pc].
 
     Raises `InputError` if a latitude or a distance is out of range.
     """

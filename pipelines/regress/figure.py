@@ -12,17 +12,14 @@ from pipelines.figures.style import BLUE, ORANGE, SMALL
 from pipelines.regress.regressor import Prediction, Regressor
 from pipelines.regress.table import Rows
 
-# Ends of the 68% and of the 95% interval.
+# Ends of the 68% and the 95% interval.
 _INNER, _OUTER = (0.15865525, 0.84134475), (0.025, 0.975)
-# Points of a curve, pixels along each side of an image, rows drawn at most.
+# Points of a curve, pixels along each side of an image, most rows to draw.
 _CURVE, _PIXELS, _ROWS = 500, 120, 4000
 
 
 def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
-    """Draw the figure that suits the number of inputs.
-
-    ``prediction`` is that of the rows to test.
-    """
+    """Draw a figure for the number of inputs; ``prediction`` is for the test rows."""
     if len(rows.inputs) == 1:
         return _curve(rows, model)
     if len(rows.inputs) == 2:
@@ -115,7 +112,7 @@ def _image(rows: Rows, model: Regressor) -> Figure:
 def _against_truth(
     axes: Axes, truth: np.ndarray, prediction: Prediction, target: str
 ) -> None:
-    """Draw truth against mean of the test rows."""
+    """Draw truth against mean for the test rows."""
     axes.set_title(f"{len(truth):,} rows to test", fontsize="medium")
     some = _some(np.arange(len(truth)))
     truth, mean = truth[some], prediction.mean[some]
@@ -140,7 +137,7 @@ def _against_truth(
 def _reliability(
     axes: Axes, truth: np.ndarray, probability: np.ndarray, name: str
 ) -> None:
-    """Draw how often a class comes true against its predicted probability."""
+    """Draw the frequency of a class against its predicted probability."""
     order = np.argsort(probability)
     groups = np.array_split(order, max(1, min(12, len(order) // 20)))
     mean, share = (
@@ -155,12 +152,12 @@ def _reliability(
 
 
 def _some(rows: np.ndarray) -> np.ndarray:
-    """Choose at most 4,000 of the rows, at random but always the same."""
+    """Choose at most 4,000 of the rows at random, reproducibly."""
     return np.random.default_rng(0).permutation(rows)[:_ROWS]
 
 
 def _limit(axes: Axes, values: np.ndarray) -> None:
-    """Limit the axis so that an outlier or two do not flatten the rest."""
+    """Limit the axis, robust to a few outliers."""
     low, high = np.percentile(values, [0.2, 99.8])
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, high + margin)

@@ -1,6 +1,6 @@
 """The methods of a regression, in standardised units.
 
-All begin with the kernel and scales of largest exact evidence of at most 1,000 rows
+All begin with the kernel and scales of largest exact evidence for at most 1,000 rows
 (`find_start`). `fit_exact` keeps the exact posterior, `fit_neighbours` predicts every
 place from its nearest rows, `fit_variational` has inducing points.
 """
@@ -32,8 +32,8 @@ from dustmap.likelihoods import Gaussian, Likelihood
 from dustmap.whitening import CholeskyWhitening
 from pipelines.base.progress import Progress
 
-# Rows of the first search, how many near neighbours form a group of them, and rows on
-# which its first places are compared.
+# Rows of the first search, near neighbours in a group of them, and rows to compare its
+# starting points on.
 _ROWS, _GROUP, _FEW = 1000, 4, 300
 # These places: lengthscales in the root of the dimension, as which distances of random
 # points grow, and variances of the noise.
@@ -47,11 +47,11 @@ _MORE_ROWS = 2_000
 # neighbouring values: beyond, a field along this axis cannot be distinguished from one
 # that does not vary, and from noise.
 _LONGEST, _SHORTEST = 10.0, 0.1
-# Least variance of the noise: less makes covariances singular in double precision.
+# Smallest variance of the noise: less makes covariances singular in double precision.
 _QUIET = 1e-8
 
-# Rounds of noise and field in turn, rows from which the noise is fitted, and how far
-# the logarithm of a parameter may move in one round.
+# Alternating rounds of noise and field, rows for fitting the noise, and the largest
+# change of the logarithm of a parameter in one round.
 _NOISE_ROUNDS, _NOISE_ROWS, _REACH = 4, 5_000, 3.0
 
 # Neighbours: rows whose log score decides on their number; rows, or covariances of
@@ -64,23 +64,23 @@ _ROUNDS, _STILL_ROUND = 3, 2e-3
 # Neighbours that predict (the first two while scales are learnt), and the gain for
 # which more are taken [nats per row].
 _COUNTS, _GAIN = (32, 64, 100, 200, 400), 5e-3
-# What a prediction may take on one core [s], which makes this many operations and
-# values of a kernel a second.
+# Longest time of a prediction on one core [s], and operations and values of a kernel
+# per second.
 _PREDICTION, _OPERATIONS, _VALUES = 30.0, 8e9, 5e7
 
-# Inducing points: one for five rows, within limits, and their relative nugget.
+# Inducing points: one per five rows, within limits, and their relative nugget.
 _ROWS_PER_POINT, _FEWEST_POINTS, _MOST_POINTS, _NUGGET = 5, 50, 500, 1e-6
 # Rows from which scales and noise start by the collapsed bound. The search begins
 # within a factor of e of the start: from afar it can leap to where the whole target is
 # noise, and stay. What few points cannot follow is noise to them: it starts with more.
 _START_ROWS, _REACHES, _LEAST_NOISE = 3000, (1.0, 3.0), 0.1
-# Steps: what Adam needs to move a scale by a factor of ten, and many passes.
+# Steps: enough for Adam to change a scale by a factor of ten, and many passes.
 _BATCH, _FEWEST_STEPS, _MOST_STEPS, _EPOCHS = 256, 800, 3000, 30
 # Of the natural gradient. With 0.3 the bound of 3,000 rows and 200 points ends lower,
 # by 0.001 nats per row (kin40k), 0.004 (four inputs) and 0.006 (Student-T noise).
 _NATURAL_RATE = 0.1
-# Rows that measure whether the bound has ceased to move, and what the last tenth of the
-# steps may still move it by [nats per row].
+# Rows for the convergence of the bound, and its largest change in the last tenth of the
+# steps [nats per row].
 _WATCHED, _STILL = 10_000, 1e-3
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
@@ -91,8 +91,8 @@ Noise = TypeVar("Noise", bound=Likelihood)
 class FittedField:
     """A latent field with its noise.
 
-    ``why`` is the reason for the kernel, ``messages`` are lines for people, ``facts``
-    are for the record; ``converged`` if every search and solve did.
+    ``why`` is the reason for the kernel, ``messages`` are lines for the user, ``facts``
+    are for the record; ``converged`` is true if every search and solve converged.
     """
 
     model: Regression | Svgp
@@ -108,13 +108,13 @@ class FittedField:
 
     @property
     def kernel(self) -> Radial:
-        """The kernel of the field, learnt."""
+        """The learnt kernel of the field."""
         assert isinstance(self.model.kernel, Radial)
         return self.model.kernel
 
 
 class Start(NamedTuple):
-    """The better kernel with its hyperparameters, why it, and ranges of a search."""
+    """The best kernel with its hyperparameters, the reason, and ranges of a search."""
 
     model: ExactGP
     converged: bool
@@ -123,11 +123,11 @@ class Start(NamedTuple):
 
 
 def ranges_of(x: Float[Tensor, "n d"]) -> Ranges:
-    """Return what inputs can resolve of lengthscales, and double precision of noise."""
+    """Return ranges of lengthscales resolved by the inputs, and of the noise."""
     ends = []
     for column in x.T:
         values = torch.unique(column)
-        # A column that is constant among these rows varies by its unit among others.
+        # A column constant in these rows varies by its unit in others.
         values = values if len(values) > 1 else torch.tensor([0.0, 1.0]).to(x)
         longest = _LONGEST * (values[-1] - values[0])
         ends.append(torch.stack([_SHORTEST * values.diff().median(), longest]))
@@ -141,8 +141,8 @@ def find_start(
 ) -> Start:
     """Maximise the evidence of at most 1,000 rows for every kernel.
 
-    The first is searched from five lengthscales, equal along all axes, each with the
-    best noise for 300 of the rows; the others from where it ended.
+    The search begins at five lengthscales, equal along all axes, each with the best
+    noise for 300 of the rows; for other kernels at the result of the first.
     """
     ranges = ranges_of(x)
     settings = replace(_SEARCH, ranges=ranges)
@@ -183,12 +183,12 @@ def find_start(
 
 
 def _on(x: Float[Tensor, "n d"], y: Float[Tensor, " n"], model: ExactGP) -> ExactGP:
-    """Return the exact posterior of other rows by these hyperparameters."""
+    """Return the exact posterior of other rows with these hyperparameters."""
     return replace(model, functionals=PointValues(x), observations=y)
 
 
 def _ended(fit: EvidenceFit[Any], ranges: Ranges) -> bool:
-    # A search whose variance or mean goes to its limit runs away.
+    # A variance or mean at its limit means divergence.
     return fit.converged and set(fit.at_bounds) <= set(ranges)
 
 
@@ -200,8 +200,8 @@ def fit_exact(
 ) -> FittedField:
     """Fit the exact posterior of all rows, with the scales of largest evidence.
 
-    Of more rows than the first search had, up to 2,000 are searched again; a second
-    search that lowers the evidence of all is not taken.
+    With more rows than in the first search, up to 2,000 are searched again; the result
+    is used unless it lowers the evidence of all rows.
     """
     tame = kind.tamed(y)
     start = find_start(x, tame, generator)
@@ -233,8 +233,7 @@ def fit_neighbours(
     """Learn scales and noise by the log score of rows, and the number of neighbours.
 
     Each row is predicted from its neighbours among all others. The number of neighbours
-    grows as long as the score does and the prediction of as many places as there are
-    rows stays within half a minute.
+    grows while the score does and a prediction of all rows takes under half a minute.
     """
     tame = kind.tamed(y)
     start = find_start(x, tame, generator)
@@ -263,8 +262,7 @@ def fit_neighbours(
     with Progress(description="scales", unit="searches") as progress:
         for _ in range(_ROUNDS):
             before = score
-            # Neighbours of the current lengthscales; a search ends the rounds where
-            # those that it found add nothing more.
+            # Neighbours for the current lengthscales; rounds end without further gain.
             found = maximise(model.renewed(count=near), settings)
             model, score = found.model, found.log_marginal / len(rows)
             progress.update(score=score)
@@ -294,7 +292,7 @@ def fit_neighbours(
 def log_scores(model: NeighbourGP, counts: tuple[int, ...]) -> dict[int, float]:
     """Return log scores per row by the number of neighbours.
 
-    They end where the score falls, or a prediction of all rows would take too long.
+    They end if the score decreases, or a prediction of all rows would take too long.
     """
     scores: dict[int, float] = {}
     for count in counts:

@@ -1,4 +1,4 @@
-"""A regressor on arrays and tables, with scikit-learn's names, in the user's units."""
+"""A regressor for arrays and tables with scikit-learn's interface, in user units."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.tables import is_table
 from pipelines.regress.methods import METHODS
 
-# Most rows for which `auto` is exact, and for which `exact` is possible at all; most
-# inputs for which rows with outliers are not left to `svgp`.
+# Most rows for which `auto` is exact, and for which `exact` is possible; most inputs
+# for which `auto` does not use `svgp` for outliers.
 EXACT_ROWS, MOST_EXACT, ROBUST_INPUTS = 2_000, 8_000, 3
 # Fewer rows do not constrain a covariance.
 _FEWEST = 10
@@ -27,12 +27,11 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Distributions of the target at some places, its noise included.
+    """Distributions of the target at some places, including its noise.
 
-    Of two classes the mean is the probability of the second, and quantiles are those of
-    this probability, as the field's uncertainty leaves it. ``latent`` and
-    ``likelihood`` are standardised: the target is ``shift + scale ·`` its standardised
-    value.
+    For two classes the mean is the probability of the second, and quantiles are those
+    of this probability due to the field's uncertainty. ``latent`` and ``likelihood``
+    are standardised: the target is ``shift + scale ·`` its standardised value.
     """
 
     latent: LatentMoments
@@ -58,7 +57,7 @@ class Prediction:
         return self.scale * self.latent.variance.sqrt().numpy()
 
     def quantile(self, probability: float) -> np.ndarray:
-        """Quantile of the target, or of the second class's probability (n,)."""
+        """Return a quantile of the target, or of the second class's probability."""
         if not self.likelihood.classes:
             values = self.likelihood.quantile(probability, *self.latent)
             return self.shift + self.scale * values.numpy()
@@ -67,7 +66,7 @@ class Prediction:
         return torch.special.ndtr(bound).numpy()
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """Log density of true values [nats, per unit of the target] (n,)."""
+        """Return the log density of true values [nats, per unit of the target] (n,)."""
         white = torch.as_tensor((y - self.shift) / self.scale)
         density = self.likelihood.predictive_log_density(white, *self.latent)
         return density.numpy() - np.log(self.scale)
@@ -75,7 +74,7 @@ class Prediction:
 
 @dataclass(kw_only=True, eq=False)
 class Regressor:
-    """A Gaussian process that chooses kernel, scales, noise and method by itself.
+    """A Gaussian process with automatic kernel, scales, noise and method.
 
     The kernel is a Matérn with one lengthscale per input. After ``fit`` it has
     ``n_features_in_``, ``feature_names_in_`` if the inputs had names, ``classes_`` of
@@ -91,12 +90,12 @@ class Regressor:
         than three inputs, else ``exact`` for up to 2,000 rows and ``neighbours`` for
         more.
     seed
-        Of all random choices.
+        Seed of all random choices.
 
     Raises
     ------
     InputError
-        If a choice is unknown, or the method cannot have the likelihood.
+        If an option is unknown, or the method does not support the likelihood.
     """
 
     likelihood: str = "gaussian"
@@ -158,15 +157,14 @@ class Regressor:
             raise InputError(f"the target is {values[0]:g} in every row to fit")
         if self.method == "exact" and len(x) > MOST_EXACT:
             raise InputError(
-                f"the method exact takes at most {MOST_EXACT} rows to fit, here are "
-                f"{len(x)}"
+                f"the method exact takes at most {MOST_EXACT} rows to fit, got {len(x)}"
             )
         self.method_, self.why_ = self._choose(*x.shape)
         self.n_features_in_ = x.shape[1]
         if self._names is not None:
             self.feature_names_in_ = np.array(self._names, dtype=object)
         spread = x.std(axis=0)
-        # An input that does not vary has no effect.
+        # Constant inputs have no effect.
         self.input_shift_, self.input_scale_ = x.mean(axis=0), spread + (spread == 0)
         self.target_shift_, self.target_scale_ = 0.0, 1.0
         if not self.kind.classes:
@@ -221,7 +219,7 @@ class Regressor:
                 "covariance is close to singular, try another method"
             )
         return Prediction(
-            # What is left below zero is rounding.
+            # Remaining negative values are due to rounding.
             latent=latent._replace(variance=latent.variance.clamp_min(0.0)),
             likelihood=self.field_.likelihood,
             shift=self.target_shift_,
@@ -243,7 +241,7 @@ class Regressor:
         }
 
     def _choose(self, rows: int, inputs: int) -> tuple[str, str]:
-        """Return the method that suits rows, and why, for people."""
+        """Return a suitable method, and the reason for the user."""
         if self.method != "auto":
             return self.method, "as given"
         if self.kind.classes:
@@ -256,7 +254,7 @@ class Regressor:
         return "neighbours", f"more than {EXACT_ROWS:,} rows"
 
     def _inputs(self, X: Any) -> Float[np.ndarray, "n d"]:
-        """Put columns side by side, by the names and units of the fit."""
+        """Return columns as an array, in the order and units of the fit."""
         if is_table(X):
             if self._names is None:
                 raise InputError("the fit had inputs without names: give an array")
@@ -285,12 +283,12 @@ class Regressor:
 
 
 def classes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return 0 and 1 for two values of any kind, and the two, in order.
+    """Return 0 and 1 for two values of any kind, and the sorted values.
 
     Raises
     ------
     InputError
-        If there are not two values.
+        If the number of distinct values is not two.
     """
     found = np.unique(values.astype(str) if values.dtype == object else values)
     if len(found) != 2:
@@ -302,7 +300,7 @@ def classes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers(values: Any, unit: Any, what: str) -> Float[np.ndarray, " n"]:
-    """Finite numbers in a unit; values without one are in it already."""
+    """Return finite numbers in a unit, also assumed for values without one."""
     try:
         if isinstance(values, np.ma.MaskedArray):
             values = np.ma.filled(values.astype(np.float64), np.nan)

@@ -34,9 +34,9 @@ from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, write_manifest
 from pipelines.storage.digests import input_digests
 
-# Ends of the 68% and of the 95% interval.
+# Ends of the 68% and the 95% interval.
 _LOW, _HIGH, _LOWER, _UPPER = 0.15865525, 0.84134475, 0.025, 0.975
-# Rows whose mean a fit has to beat, and test rows on which it is compared with that.
+# Nearest rows in the baseline's mean, and most test rows for the comparison.
 _NEAR, _COMPARED = 10, 10_000
 
 
@@ -51,16 +51,15 @@ def regress_table(
     overwrite: bool = False,
     **settings: Any,
 ) -> Report:
-    """Fit a table, test the fit on rows that were held out, and write the folder.
+    """Fit a table, test the fit on held-out rows, and write the folder.
 
-    Arguments as in `pipelines.regress.table.split`; ``settings`` are those of
-    `Regressor`, whose seed also holds rows out.
+    Arguments are those of `pipelines.regress.table.split`; ``settings`` are those of
+    `Regressor`, with the seed also for the held-out rows.
 
     Raises
     ------
     InputError
-        If the table or a setting is of no use, or the output exists or cannot be
-        written.
+        If the table or a setting is invalid, or the output exists or cannot be written.
     """
     check_run_folder(output, overwrite=overwrite, marker="summary.json")
     clock, model = StageClock(), Regressor(**settings)
@@ -181,7 +180,7 @@ def beside_neighbours(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The record of one regression; ``str`` gives the lines for people.
+    """The record of one regression; ``str`` gives a summary.
 
     ``seconds`` are those of each stage, ``memory`` is the peak [bytes].
     """
@@ -196,9 +195,9 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The usability of the fit, by its test rows."""
+        """The usability of the fit, from its test rows."""
         names = ("rmse", "coverage_68", "coverage_95", "z_median")
-        # Rows at the very places of the test rows leave no error to compare with.
+        # Rows at the places of the test rows leave no error to compare with.
         if self.metrics["rmse_neighbours"]:
             names += ("rmse_neighbours", "excess")
         score = {n: self.metrics[n] for n in names if n in self.metrics}

@@ -1,4 +1,4 @@
-"""A table of any origin, and the columns and rows of it that a regression takes."""
+"""A table of any origin, and the selection of its columns and rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelines.catalog.sources import is_gzipped, refuse_duplicates
 from pipelines.catalog.tables import unreadable
 from pipelines.regress.regressor import classes_of
 
-# What people write where a number is missing.
+# Marks of missing numbers.
 _MISSING = ["", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "?"]
 _DELIMITERS = (",", ";", "\t", "|")
 _SHOWN = 20
@@ -25,10 +25,10 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Columns by name in the file's order, and what was noticed on reading them.
+    """Columns by name in the file's order, and notes on reading them.
 
-    Numbers (booleans as 0 and 1) are float64 with NaN where they are missing; text is
-    an object array with ``None``; columns that are neither are ``None``.
+    Numbers (booleans as 0 and 1) are float64 with NaN for missing values; text is an
+    object array with ``None``; other columns are ``None``.
     """
 
     path: Path
@@ -46,12 +46,12 @@ class Table:
         )
 
     def column(self, name: str, role: str, *, text: bool = False) -> np.ndarray:
-        """Return a column of numbers, or of ``text`` where that is allowed, by name.
+        """Return a column of numbers, or of ``text`` if allowed, by name.
 
         Raises
         ------
         InputError
-            If there is none of the name, or it holds something else.
+            If there is no such column, or it has another type.
         """
         if name not in self.columns:
             names = list(self.columns)
@@ -76,10 +76,9 @@ class Table:
 class Rows:
     """Rows to fit and to test, in the table's own units.
 
-    Inputs x (N, D) and target y (N,) are finite; y of two classes is 0 and 1, which
-    stand for ``classes``. ``row`` numbers rows of the table from 0; ``missing`` and
-    ``left_out`` count rows without a finite value, by column and in all; ``notes`` are
-    for people.
+    Inputs x (N, D) and target y (N,) are finite; y is 0 and 1 for two ``classes``.
+    ``row`` numbers rows of the table from 0; ``missing`` and ``left_out`` count rows
+    without a finite value, by column and in all; ``notes`` are for the user.
     """
 
     x: np.ndarray
@@ -104,7 +103,7 @@ def read_any(path: str | Path) -> Table:
     Raises
     ------
     InputError
-        If the file is missing, no such table, empty or has two columns of one name.
+        If the file is missing, empty, of another format or has duplicate columns.
     """
     source, notes = Path(path), []
     if not source.is_file():
@@ -131,7 +130,7 @@ def read_any(path: str | Path) -> Table:
 
 
 def _text(path: Path, notes: list[str]) -> pa.Table:
-    """Read CSV; columns of a file that begins with numbers get names."""
+    """Read CSV, and name the columns of a file without a header."""
     opener = gzip.open if is_gzipped(path) else open
     with opener(path, "rt", encoding="utf-8-sig") as stream:
         first = stream.readline().rstrip("\r\n")
@@ -163,7 +162,7 @@ def _is_number(text: str) -> bool:
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Return numbers or text, ``None`` if it is neither."""
+    """Return numbers or text, ``None`` for other types."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
@@ -198,13 +197,13 @@ def split(
     classes
         True if the target has two classes.
     test_fraction, seed, split_column
-        Share of the rows that is held out, at random; or the column that holds 1 for
-        rows to test and 0 for rows to fit.
+        Share of the rows to hold out at random; or a column with 1 for rows to test and
+        0 for rows to fit.
 
     Raises
     ------
     InputError
-        If a column is absent or of no use, or no row remains on one side.
+        If a column is absent or unusable, or no row remains to fit or to test.
     """
     notes, path = list(table.notes), table.path
     y = table.column(target, "target", text=True)

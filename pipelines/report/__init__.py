@@ -1,1 +1,1 @@
-"""The report of a run: one HTML file that opens anywhere, without a network."""
+"""The report of a run: one HTML file, usable without a network."""

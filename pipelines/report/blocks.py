@@ -1,4 +1,4 @@
-"""Blocks of a report (paragraphs, tables, pictures) and texts of its numbers.
+"""Blocks of a report (paragraphs, tables, pictures) and formatting of its numbers.
 
 A paragraph is a plain string; ``page.html`` draws the other blocks by their ``kind``.
 """
@@ -22,7 +22,7 @@ _MINUS, _FIXED = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True)
 class Notice:
-    """A ``title`` and its lines that must be seen; ``loud`` if it warns."""
+    """A prominent ``title`` with lines; ``loud`` for warnings."""
 
     title: str
     lines: Sequence[str]
@@ -42,9 +42,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image in the page itself; ``alt`` says in words what it shows.
+    """An image in the page itself; ``alt`` describes it.
 
-    ``width`` in pixels of the page; a narrow one stands beside its neighbour.
+    ``width`` is in pixels of the page; narrow pictures are side by side.
     """
 
     source: str
@@ -56,7 +56,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Listing:
-    """Text as it stands in a file, folded away under ``title``."""
+    """The verbatim text of a file, folded under ``title``."""
 
     title: str
     content: str
@@ -77,9 +77,9 @@ Block = str | Notice | Table | Picture | Listing | View
 
 @dataclass(frozen=True)
 class Section:
-    """A headline and what stands under it; ``key`` is its anchor.
+    """A headline and its blocks; ``key`` is its anchor.
 
-    A ``folded`` one shows its headline alone until it is opened.
+    A ``folded`` section shows only its headline until opened.
     """
 
     key: str
@@ -90,10 +90,7 @@ class Section:
 
 @styled
 def picture(figure: Figure, alt: str, caption: str, *, vector: bool = False) -> Picture:
-    """Return a figure as a data URI: PNG, or SVG where lines are few.
-
-    The same figure is the same text.
-    """
+    """Return a figure as a reproducible data URI: PNG, or SVG if ``vector``."""
     stream = io.BytesIO()
     form, mime = ("svg", "image/svg+xml") if vector else ("png", "image/png")
     metadata = {"Date": None} if vector else None
@@ -106,17 +103,17 @@ def picture(figure: Figure, alt: str, caption: str, *, vector: bool = False) -> 
 
 
 def count(number: float) -> str:
-    """Write a whole number with separators of thousands."""
+    """Format a whole number with separators of thousands."""
     return f"{int(number):,}"
 
 
 def several(number: float, noun: str) -> str:
-    """Write ``1 star``, ``2 stars``."""
+    """Format ``1 star``, ``2 stars``."""
     return f"{count(number)} {noun}{'' if int(number) == 1 else 's'}"
 
 
 def significant(number: float, digits: int = 3) -> str:
-    """Write a measured number to its digits, zeros at the end included."""
+    """Format a measured number to significant digits, including trailing zeros."""
     if not math.isfinite(number) or (number and not 1e-5 < abs(number) < 1e9):
         return plain(number, digits)
     leading = math.floor(math.log10(abs(number))) if number else 0
@@ -125,7 +122,7 @@ def significant(number: float, digits: int = 3) -> str:
 
 
 def plain(number: float, digits: int = 4) -> str:
-    """Write a number that was set, with no more digits than it has."""
+    """Format a setting without superfluous digits."""
     text = f"{number:.{digits}g}"
     if "e" in text and 1 <= abs(number) < 1e9:
         text = f"{number:.0f}"
@@ -133,25 +130,25 @@ def plain(number: float, digits: int = 4) -> str:
 
 
 def percent(fraction: float, error: float | None = None) -> str:
-    """Write a fraction in percent, with its error where there is one."""
+    """Format a fraction in percent, with its error if given."""
     around = "" if error is None else f"{_FIXED}±{_FIXED}{100 * error:.1f}"
     return f"{100 * fraction:.1f}{around}%"
 
 
 def by(numbers: Iterable[float], digits: int = 4) -> str:
-    """Write ``4200 × 4300 × 900``; one number where all are equal."""
+    """Format ``4200 × 4300 × 900``, or one number if all are equal."""
     texts = [plain(number, digits) for number in numbers]
     return texts[0] if len(set(texts)) == 1 else " × ".join(texts)
 
 
 def duration(seconds: float) -> str:
-    """Write seconds, minutes or hours, as suits."""
+    """Format seconds in a suitable unit up to hours."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def size(number: float) -> str:
-    """Write bytes in MiB or GiB, as suits."""
+    """Format bytes in MiB or GiB."""
     mebi = number / 2**20
     return f"{mebi:.3g} MiB" if mebi < 1024 else f"{mebi / 1024:.2f} GiB"

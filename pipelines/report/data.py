@@ -1,4 +1,4 @@
-"""All that a report is made from, read or computed once."""
+"""The data of a report, read or computed once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNJUDGED = (
 class ReportData:
     """A run, its map (``source``), and its held-out stars.
 
-    ``nside`` is the resolution of sky maps; ``None`` leaves the choice to the map.
+    ``nside`` is the resolution of sky maps; ``None`` for the map's default.
     """
 
     run: Run
@@ -41,19 +41,19 @@ class ReportData:
 
     @cached_property
     def exact_distances(self) -> bool:
-        """Whether the stars came without errors of their distances."""
+        """True if the stars have no distance errors."""
         return read_stars(self.run.path / "stars.parquet").distance_error is None
 
     @cached_property
     def z(self) -> np.ndarray | None:
-        """z-scores of the held-out stars, ``None`` if the map states no uncertainty."""
+        """z-scores of the held-out stars, ``None`` without uncertainties."""
         if self.held_out is None or not self.held_out.has_uncertainty:
             return None
         return self.held_out.z_scores(positive=self.run.plan.is_lognormal)
 
     @cached_property
     def judged(self) -> Calibration | None:
-        """Errors and coverage of the held-out stars; without z-scores errors alone."""
+        """Errors of the held-out stars, and coverage if z-scores are known."""
         if self.held_out is None:
             return None
         residual = self.held_out.residual
@@ -64,12 +64,12 @@ class ReportData:
 
 
 def gather(path: Path, *, nside: int | None = None) -> ReportData:
-    """Read a run; exports that lie in its folder are used, the rest is computed.
+    """Read a run; exports in its folder are used, the rest is computed.
 
     Raises
     ------
     InputError
-        If a run is incomplete or was altered.
+        If the run is incomplete or was altered.
     """
     source = open_run(path)
     run = source.fit

@@ -1,4 +1,4 @@
-"""A run as one HTML file: no other file, no network."""
+"""The report of a run as one HTML file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_report(
     nside: int | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write the report of a run; with the 3-D view it is some 5 MB larger.
+    """Write the report of a run; the 3-D view adds some 5 MB.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def write_report(
 
 
 def render(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """Return the page as HTML; every text is escaped."""
+    """Return the page as HTML, with all texts escaped."""
     jinja2 = _optional("jinja2")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
@@ -86,7 +86,7 @@ def render(title: str, subtitle: str, sections: Sequence[Section]) -> str:
     )
     plotly = script = ""
     if any(isinstance(b, View) for s in sections for b in s.blocks):
-        # plotly.js as it is bundled with plotly, about 4.8 MB.
+        # plotly.js as bundled with plotly, about 4.8 MB.
         plotly = _optional("plotly.offline").get_plotlyjs()
         script = (_FOLDER / "view.js").read_text(encoding="utf-8")
     return environment.get_template("page.html").render(

@@ -33,7 +33,7 @@ from pipelines.run.folder import Run
 from pipelines.run.verdict import Grade
 from pipelines.storage.metrics import Record
 
-# Lines in which a fit says how its solvers ended and what it found.
+# Beginnings of a fit's messages about solvers and results.
 _STATUS = ("mean: ", "samples: ", "sight lines ", "residual: ")
 _DENSITIES = {
     "lognormal": "a log-normal density, which is positive",
@@ -44,9 +44,9 @@ _PARTS = {
     "scales": "learning the prior's scales",
     "held-out test": "sight lines and held-out stars",
 }
-# What a record holds of a solve, of the stars, of a step and of the evidence.
+# Values in a record of a solve, of the stars, of a step and of the evidence.
 _NUMBERS = ("residual", "misfit", "expected_gain", "bound")
-# Of figures of `dustmap plot`: what they show in words, and their captions.
+# Descriptions and captions of figures of `dustmap plot`.
 _FIGURES = {
     "face-on": (
         "Map of the extinction through the box seen from the north Galactic pole, the "
@@ -105,7 +105,7 @@ def overview(data: ReportData) -> list[Block]:
 
 
 def drawn(data: ReportData, kind: str) -> Picture:
-    """Draw a figure as `dustmap plot` does; its panels' titles stand in the words."""
+    """Draw a figure as `dustmap plot`, with its panels' titles in the description."""
     figure = draw(data.source, kind, PlotOptions(nside=data.nside))
     alt, caption = _FIGURES[kind]
     titles = dict.fromkeys(axes.get_title() for axes in figure.axes)
@@ -115,7 +115,7 @@ def drawn(data: ReportData, kind: str) -> Picture:
 
 
 def maps(data: ReportData) -> list[Block]:
-    """Draw what is near the Sun, the box edge-on, and a slice."""
+    """Draw the neighbourhood of the Sun, the box edge-on, and a slice."""
     cube = data.source.cube()
     seen = percent(float((cube.arrays["support"] > 0).mean()))
     text = (
@@ -143,7 +143,7 @@ def warnings_of(data: ReportData) -> list[str]:
 
 
 def fit_warnings(run: Run) -> list[str]:
-    """Collect what the fit itself found wanting."""
+    """Collect the warnings of the fit itself."""
     found = []
     converged = run.summary["converged"]
     learning = run.summary.get("learning") or {}
@@ -183,7 +183,7 @@ def judged_warnings(data: ReportData) -> list[str]:
 
 
 def limits(data: ReportData) -> list[Block]:
-    """Write what the map does not show."""
+    """Write the limits of the map."""
     plan = data.run.plan
     cell = plain(max(plan.grid.spacing))
     length = significant(min(plan.lengthscale))
@@ -203,7 +203,7 @@ def limits(data: ReportData) -> list[Block]:
 
 
 def summary(data: ReportData) -> list[Block]:
-    """Write what was mapped, in a paragraph and tables, and what the fit said."""
+    """Write a paragraph and tables about the map, and the messages of the fit."""
     run, plan, warnings = data.run, data.run.plan, warnings_of(data)
     grid, converged = plan.grid, run.summary["converged"]
     text = (
@@ -266,7 +266,7 @@ def _learnt(run: Run) -> Table:
 
     def row(name: str, key: str, text: str) -> tuple[str, str, str]:
         error = errors.get(key)
-        # The root of a variance has half the relative error.
+        # The square root of a variance has half its relative error.
         half = 2 if key == "variance" else 1
         said = "unconstrained" if error is None or error > 1 else percent(error / half)
         return name, text, said if key in errors else "not learnt"
@@ -290,7 +290,7 @@ def _learnt(run: Run) -> Table:
 
 
 def diagnostics(data: ReportData) -> list[Block]:
-    """Write how the solves converged, and what the parts of the fit cost."""
+    """Write the convergence of the solves, and the cost of the fit's parts."""
     found, resumed = data.run.summary, data.run.provenance.get("resumed") or []
     seconds, memory = found["seconds"], size(found["peak_memory_bytes"])
     whole = duration(sum(seconds.values()))
@@ -304,7 +304,7 @@ def diagnostics(data: ReportData) -> list[Block]:
     stages: dict[str, list[Record]] = {}
     for record in data.records:
         if "seconds" in record:
-            # Without the numbers of the samples it solved for.
+            # Drop the numbers of the samples.
             part = re.sub(r" \d+-\d+$", "", record["stage"])
             stages.setdefault(part, []).append(record)
     rows = []

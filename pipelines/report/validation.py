@@ -1,4 +1,4 @@
-"""How well held-out stars are predicted."""
+"""The validation of a map by held-out stars."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipelines.run.baseline import NAME, in_words
 from pipelines.run.held_out import HeldOut
 
 _BINS = 6
-# Stars in a bin of which a coverage still says something.
+# Fewest stars in a bin for a meaningful coverage.
 _FEWEST = 25
 
 
@@ -43,7 +43,7 @@ def validation(data: ReportData) -> list[Block]:
 
 
 def _errors(stars: HeldOut, judged: Calibration, *, positive: bool) -> list[Block]:
-    """Write how stars were judged, and errors beside those without a map."""
+    """Write the method, and errors beside those without a map."""
     kind = "the distribution between the posterior's five quantiles"
     robust = "robust scatter (1.4826 × median absolute deviation)"
     rows = [

@@ -1,4 +1,4 @@
-"""The view that turns: surfaces of equal density, thinned for a browser."""
+"""The interactive view: surfaces of equal density, thinned for a browser."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from astropy import units as u
 from pipelines.cubes.cube import Cube
 from pipelines.report.blocks import View, by, count, significant
 
-# A browser computes the surfaces of so many points in about a second.
+# Points of which a browser computes the surfaces in about a second.
 _POINTS = 320_000
-# Fractions of the seen cells, by density, below the levels on offer.
+# Quantiles of the seen cells' density for the levels to choose from.
 _LEVELS = (0.50, 0.70, 0.80, 0.88, 0.93, 0.96, 0.98, 0.99, 0.995, 0.998)
 _FIRST = 4
 _HOW = (
@@ -26,10 +26,10 @@ _HOW = (
 
 
 class Thinned(NamedTuple):
-    """Means over blocks of a cube that are ``factor`` cells a side.
+    """Means over blocks of a cube with ``factor`` cells a side.
 
-    ``x y z`` [pc] of the blocks' centres; ``density`` [mag/kpc] and ``seen`` (whether a
-    sight line crosses the block), shape ``(z, y, x)``.
+    ``x y z`` [pc] are the blocks' centres; ``density`` [mag/kpc] and ``seen`` (true if
+    a sight line crosses the block) have shape ``(z, y, x)``.
     """
 
     x: np.ndarray
@@ -41,7 +41,7 @@ class Thinned(NamedTuple):
 
 
 def view(cube: Cube) -> View:
-    """Collect what ``view.js`` draws and its description; two boxes of nested cubes."""
+    """Return data for ``view.js`` and a description; nested cubes have two boxes."""
     shown = {"Whole box": cube}
     if cube.finer:
         shown["Near the Sun"] = cube.levels[cube.level_within()]
@@ -77,8 +77,8 @@ def view(cube: Cube) -> View:
 def thinned(cube: Cube, points: int = _POINTS) -> Thinned:
     """Average the density in blocks of equal sides, at most ``points`` of them.
 
-    The posterior mean is averaged, which integrates to the extinction. A block at an
-    edge may hold fewer cells.
+    The posterior mean is averaged, which integrates to the extinction. Blocks at an
+    edge may have fewer cells.
     """
     shape = cube.arrays["mean"].shape
     factor = 1
@@ -107,7 +107,7 @@ def _blocks(values: np.ndarray, factor: int) -> np.ndarray:
 
 
 def iso_levels(thin: Thinned) -> list[float]:
-    """Return increasing positive densities, which ever fewer seen blocks exceed."""
+    """Return increasing positive densities, exceeded by ever fewer seen blocks."""
     known = thin.density[thin.seen] if thin.seen.any() else thin.density
     found = np.quantile(known, _LEVELS)
     least = float(np.max(known, initial=0.0)) * 1e-6

@@ -1,1 +1,1 @@
-"""A run: its folder, what it predicts, how good it is, how far it got."""
+"""A run: its folder, predictions, assessment and status."""

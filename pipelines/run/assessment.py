@@ -1,4 +1,4 @@
-"""Errors on held-out stars, and which cells sight lines cross."""
+"""Sight-line lengths in cells, and the share of cells that sight lines cross."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pipelines.catalog.schema import Stars
 from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 
-# Of the cells, below which a map counts as mostly prior.
+# Share of crossed cells below which a map counts as mostly prior.
 _FEW = 0.1
 
 
 def sight_line_lengths(
     plan: Plan, stars: Stars, group: Group | None = None
 ) -> list[torch.Tensor]:
-    """Length of sight lines per cell of every grid, in its cells, the coarsest first.
+    """Return sight-line lengths per cell of every grid [cells], the coarsest first.
 
-    The ranks of a group share out the stars.
+    The ranks of a group divide the stars.
     """
-    # On minimal tori of the boxes themselves; every grid counts in all of its box.
+    # On minimal tori of the boxes themselves; every grid covers all of its box.
     tori = [
         Torus(grid=grid, shape=tuple(n + n % 2 for n in grid.shape))
         for grid in plan.grids
@@ -46,7 +46,7 @@ def sight_line_lengths(
 
 
 def crossed(support: torch.Tensor) -> str:
-    """In words, the share of cells that sight lines cross."""
+    """Describe the share of cells that sight lines cross."""
     share = float((support > 0).to(torch.float64).mean())
     text = "sight lines cross {} of the cells, the others show the prior"
     if share >= _FEW:

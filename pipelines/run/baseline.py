@@ -1,4 +1,4 @@
-"""What a map has to beat: extinctions kriged from neighbours, without a grid."""
+"""The baseline of a map: extinctions kriged from neighbours, without a grid."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dustmap.residual.learning import learn_grid_free
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
-# Least number of stars to learn the covariance from.
+# Fewest stars to learn the covariance from.
 FEWEST = 100
-NO_BASELINE = f"a baseline needs {FEWEST} fitted stars, here are fewer"
-# Stars on which the covariance is learnt, and at most this part of all.
+NO_BASELINE = f"a baseline needs {FEWEST} fitted stars, got fewer"
+# Most stars for learning the covariance, and their largest share of all.
 _HELD, _SHARE = 1500, 0.2
-# Standard errors by which a map must be worse before it is said to be.
+# Standard errors beyond which a map counts as worse.
 _WORSE = 2.0
 NAME = "grid-free kriging"
 
@@ -32,7 +32,7 @@ class Baseline(NamedTuple):
 def predict_baseline(
     train: Stars, targets: Stars, generator: torch.Generator
 ) -> Baseline | None:
-    """Krige from the stars of ``train``; return ``None`` if these are too few.
+    """Krige from the stars of ``train``; return ``None`` if there are too few.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def predict_baseline(
 def baseline_score(
     found: Baseline, observed: np.ndarray, predicted: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return the baseline's RMSE [mag] and how much worse a map's predictions are.
+    """Return the baseline's RMSE [mag] and the excess error of a map.
 
     ``excess`` is the mean difference of squared errors, map minus baseline, in its own
     standard errors.
@@ -79,12 +79,12 @@ def baseline_score(
 
 
 def loses(score: dict[str, float]) -> bool:
-    """Return whether the map is worse than the baseline, beyond chance."""
+    """Return true if the map is significantly worse than the baseline."""
     return score.get("excess", 0.0) > _WORSE
 
 
 def in_words(score: dict[str, float]) -> str:
-    """Return the baseline's error in words and, if the map loses, by how much."""
+    """Describe the baseline's error and the map's excess over it, if any."""
     said = f"RMSE without a map: {NAME} {score['rmse_kriging']:.4g} mag"
     if not loses(score):
         return said

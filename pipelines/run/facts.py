@@ -1,4 +1,4 @@
-"""A few lines about a run or a map, for the prompt and for notebooks."""
+"""Summaries of a run or a map, for the prompt and for notebooks."""
 
 from __future__ import annotations
 

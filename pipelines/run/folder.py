@@ -1,12 +1,12 @@
-"""The run folder: what a fit leaves behind, and how it is read back.
+"""The run folder of a fit, written and read.
 
 =========================  ====================================================
 ``run.json``               plan, provenance, summary; read first
-``config.toml``            the configuration as it was used
+``config.toml``            the configuration
 ``posterior.safetensors``  mean and samples of ε, sight-line lengths per cell
 ``residual.safetensors``   the stars' residuals and their covariance, if learnt
-``metrics.jsonl``          one record per solver iteration that was reported
-``stars.parquet``          the stars that were fitted (at most 200,000 of them)
+``metrics.jsonl``          one record per reported solver iteration
+``stars.parquet``          the fitted stars (at most 200,000 of them)
 ``held_out.parquet``       held-out stars: observed, by the map, without it
 ``manifest.json``          hashes of all of these; ``COMPLETE`` is written last
 =========================  ====================================================
@@ -68,13 +68,13 @@ class Run:
 
     @property
     def box(self) -> Box:
-        """Where the map is."""
+        """The volume of the map."""
         return Box(lower=self.plan.grid.lower, upper=self.plan.grid.upper)
 
     def support_at(self, points: np.ndarray) -> np.ndarray:
-        """Sight-line length [cells] in the cell around each point [pc], ``(..., 3)``.
+        """Return the sight-line length [cells] around points [pc], ``(..., 3)``.
 
-        That of the finest grid there; zero outside the box.
+        Cells are those of the finest grid there; zero outside the box.
         """
         flat = points.reshape(-1, 3)
         found = np.zeros(len(flat))
@@ -90,17 +90,17 @@ class Run:
 
 
 def check_run_folder(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
-    """Refuse an output folder, as `check_output_folder`, or one of unfinished fits.
+    """Check an output folder, as `check_output_folder`; refuse names of workspaces.
 
     Raises
     ------
     InputError
-        If nothing may or can be written there.
+        If the folder must not or cannot be written.
     """
     if path.name.endswith(SUFFIX):
         raise InputError(
-            f"{path}: names that end in {SUFFIX} are those of fits that are not "
-            "finished, choose another output"
+            f"{path}: names that end in {SUFFIX} are reserved for unfinished fits, "
+            "choose another output"
         )
     check_output_folder(path, marker, overwrite=overwrite)
 
@@ -110,12 +110,12 @@ def write_posterior(
 ) -> None:
     """Save ε's mean ``(P,)`` and samples ``(S, P)``, and sight-line lengths of grids.
 
-    The format, safetensors, holds plain numbers and nothing that could run.
+    The format, safetensors, holds plain numbers without executable content.
     """
     named = zip(support_names(len(supports)), supports, strict=True)
     tensors = {"mean": mean, "samples": samples, **dict(named)}
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    # By bytes: safetensors' own writer makes files that nobody else may read.
+    # safetensors' own writer makes files that only the owner may read.
     (folder / "posterior.safetensors").write_bytes(save(plain))
 
 
@@ -125,7 +125,7 @@ def support_names(levels: int) -> list[str]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write strict JSON, readable."""
+    """Write strict, indented JSON."""
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
@@ -135,15 +135,14 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
     Raises
     ------
     InputError
-        If the folder is no run, is incomplete, or was altered.
+        If the folder is not a run, is incomplete, or was altered.
     """
     folder = Path(path)
     begun = unfinished(folder)
     if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
         raise InputError(
-            f"{begun.output}: this fit is not finished: go on with the command it was "
-            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
-            "is)"
+            f"{begun.output}: this fit is not finished: continue with its original "
+            f"command and --resume (`dustmap status {begun.output}` shows its progress)"
         )
     if not (folder / "run.json").is_file():
         raise InputError(
@@ -163,7 +162,7 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
     if len(tensors["mean"]) != model.latent_size:
         raise InputError(
             f"{folder}: the posterior holds {len(tensors['mean'])} numbers a sample, "
-            f"expected {model.latent_size} Fourier modes: it is of an earlier version, "
+            f"expected {model.latent_size} Fourier modes: an earlier version wrote it, "
             "fit again"
         )
     return Run(
@@ -182,7 +181,7 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
 
 
 def fit_of(path: Path) -> str:
-    """Return the name of the fit of a finished run; empty if it has none."""
+    """Return the name of the fit of a finished run; empty without one."""
     try:
         provenance = json.loads((path / "run.json").read_text())["provenance"]
         return str(provenance["fit"])

@@ -1,4 +1,4 @@
-"""The held-out stars: what was observed of them, and what the map says."""
+"""The held-out stars: observations and predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OBSERVED = ("extinction", "extinction_error", "noise")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Stars in the map that were not fitted, each of shape ``(n,)``.
+    """Stars in the map that were not fitted, with columns of shape ``(n,)``.
 
     Parameters
     ----------
@@ -30,15 +30,15 @@ class HeldOut:
     distance
         Heliocentric distance [pc].
     observed, noise
-        Extinction and its standard deviation [mag], with what common noise and the
-        distance's error add.
+        Extinction and its standard deviation [mag], with common noise and the effect of
+        distance errors.
     predicted
         ``mean std`` and quantiles of the noise-free extinction [mag].
     baseline
-        What neighbouring stars alone predict; ``None`` if they were too few.
+        Predictions from neighbouring stars alone; ``None`` if there were too few.
     """
 
-    l: np.ndarray  # noqa: E741  the field's name for Galactic longitude
+    l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude
     b: np.ndarray
     distance: np.ndarray
     observed: np.ndarray
@@ -64,7 +64,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
-        """Return stars with extinctions, beside the columns predicted for them."""
+        """Return the stars with extinctions, with their predicted columns."""
         places = {"l": stars.l, "b": stars.b, "distance": stars.distance}
         return cls.of_columns({**columns, **places, **_observed(stars, plan, columns)})
 
@@ -73,7 +73,7 @@ class HeldOut:
 
     @property
     def residual(self) -> np.ndarray:
-        """Observed minus predicted mean [mag]."""
+        """Residuals, observed minus predicted mean [mag]."""
         return self.observed - self.predicted["mean"]
 
     @property
@@ -92,11 +92,11 @@ class HeldOut:
 
     @property
     def has_uncertainty(self) -> bool:
-        """Whether the map states one, as it has posterior samples."""
+        """True if the predictions have standard deviations, from posterior samples."""
         return bool(np.isfinite(self.predicted["std"]).all())
 
     def z_scores(self, *, positive: bool) -> np.ndarray:
-        """Return z-scores: of a log-normal prediction of a ``positive`` density."""
+        """Return z-scores, with a log-normal prediction for a ``positive`` density."""
         return predictive_z(
             self.observed, self.noise, self.predicted, positive=positive
         )
@@ -105,7 +105,7 @@ class HeldOut:
 def _observed(
     stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return columns of the observation; ``noise`` is its whole standard error."""
+    """Return columns of the observation; ``noise`` is its total standard error."""
     assert stars.extinction is not None
     assert stars.extinction_error is not None
     variance = stars.variance(predictions["density_mean"], plan.common_noise)
@@ -125,7 +125,7 @@ def held_out_score(
         "rmse": held.rmse,
         "scatter": float(np.std(held.observed)),
     }
-    # Without posterior samples there is no standard deviation to judge.
+    # The standard deviation needs posterior samples.
     if held.has_uncertainty:
         z = held.z_scores(positive=plan.is_lognormal)
         score["z_median"] = float(np.median(z))
@@ -137,15 +137,15 @@ def held_out_score(
 def write_held_out(
     path: Path, stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> None:
-    """Write predictions beside what was observed."""
+    """Write predictions beside the observations."""
     observed = _observed(stars, plan, predictions)
     write_predictions(path, stars, {**observed, **predictions}, {})
 
 
 def read_held_out(run: Path) -> HeldOut | None:
-    """Read those of a run in its map; return ``None`` if it has none to judge by.
+    """Read the held-out stars of a run; return ``None`` if unusable.
 
-    Runs of earlier versions keep predictions only, or fewer quantiles.
+    Runs of earlier versions hold predictions only, or fewer quantiles.
     """
     if not (run / FILE).is_file():
         return None

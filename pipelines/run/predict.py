@@ -28,17 +28,17 @@ UNITS = {
     "kriging": "mag",
     "kriging_std": "mag",
 }
-# Rows predicted at once.
+# Rows per batch.
 _ROWS = 131_072
 
 
 def predict_columns(
     plan: Plan, posterior: Posterior, stars: Stars
 ) -> dict[str, np.ndarray]:
-    """Mean, std, p2_5 to p97_5 of noise-free extinction [mag] and density [mag/pc].
+    """Predict noise-free extinction [mag] and density [mag/pc] of stars, in order.
 
-    One entry per star, in order. Stars outside the box get NaN and
-    ``inside = False``. Standard deviations contain what the grid cannot resolve.
+    Columns are mean, std and p2_5 to p97_5. Stars outside the box get NaN and
+    ``inside = False``. Standard deviations include the unresolved part.
     """
     positions = torch.as_tensor(stars.positions())
     inside = plan.grid.contains(positions)
@@ -50,7 +50,7 @@ def predict_columns(
     }
     ends = positions[inside]
     if len(ends):
-        # One call: both share the draws behind the sub-grid variance.
+        # One call: both share the draws of the sub-grid variance.
         both = Stack([outward_rays(plan, ends), PointValues(ends)])
         moments = posterior.moments(both, rows=_ROWS)
         for name, part in summaries(moments, quantiles=True).items():
@@ -68,7 +68,7 @@ def write_predictions(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write one row per star in the same order, with what identifies it."""
+    """Write one row per star in the same order, with its identifiers."""
     columns: dict[str, np.ndarray] = {}
     if stars.source_id is not None:
         columns["source_id"] = stars.source_id

@@ -1,4 +1,4 @@
-"""How far a fit is: of one under way, finished, stopped or dead."""
+"""The status of a fit: under way, finished, stopped or dead."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _KEYS = (
 
 
 def status_of(path: Path) -> dict[str, Any]:
-    """Return what is known of the fit into a run, as plain JSON; ``None`` if unknown.
+    """Return the status of a fit as plain JSON, with ``None`` for unknown values.
 
     ``state`` is ``planning``, ``learning``, ``running`` or ``writing`` while a process
     works on it, ``stopped`` by a signal, ``failed``, ``dead`` if it ended without a
-    word, or ``finished``.
+    report, or ``finished``.
 
     Raises
     ------
     InputError
-        If there is neither a run nor an unfinished fit.
+        If the path holds neither a run nor an unfinished fit.
     """
     work = unfinished(path)
     if work is None and not (path / "run.json").is_file():
@@ -47,7 +47,7 @@ def status_of(path: Path) -> dict[str, Any]:
 
 
 def describe(found: dict[str, Any]) -> str:
-    """Return the same in words, one fact per line."""
+    """Describe a status, one fact per line."""
     lines = [f"{found['run']}: {found['state']}"]
     if found["message"]:
         lines.append(found["message"])
@@ -70,7 +70,7 @@ def describe(found: dict[str, Any]) -> str:
     if found["pid"]:
         lines.append(f"process: {found['pid']} on {found['host']}")
     if found["state"] in (*_ENDED, "dead"):
-        lines.append("go on with the command it was begun with and --resume")
+        lines.append("continue with its original command and --resume")
     return "\n".join(lines)
 
 
@@ -108,7 +108,7 @@ def _of_run(path: Path) -> dict[str, Any]:
         "last": records[-1] if records else {},
         "run": str(path),
         "state": "finished" if whole else "damaged",
-        "message": None if whole else f"`dustmap verify {path}` says what is wrong",
+        "message": None if whole else f"check the run with `dustmap verify {path}`",
         "seconds": summary.get("seconds"),
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
     }

@@ -1,4 +1,4 @@
-"""The verdict on a fit: a grade, its reason and advice, the same in all places."""
+"""The verdict on a fit: a grade, its reason and advice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 # Standard errors beyond chance, in coverages and biases, and in comparisons.
 _TOO_FAR, _WORSE = 3.0, 2.0
-# Fewer objects do not show whether a fit is good.
+# Fewest objects to judge a fit.
 _FEWEST = 30
 _CHECK = "check the units, errors and outliers of the data"
 _USE = "use the predictions with their intervals"
@@ -32,7 +32,7 @@ class Verdict:
     advice: str
 
     def meets(self, required: str) -> bool:
-        """Return whether this is ``usable`` or, if that suffices, so with ``care``."""
+        """Return true for ``usable`` or, if ``required`` allows it, for ``care``."""
         return self.grade in (Grade.USABLE, Grade.CARE)[: 1 + (required == "care")]
 
     def __str__(self) -> str:
@@ -44,10 +44,10 @@ class Verdict:
 def verdict(
     converged: bool, score: Mapping[str, float], *, intervals: bool = True
 ) -> Verdict:
-    """Return the worst grade that one of these rules gives, with the reasons for it.
+    """Return the worst grade of these rules, with the reasons for it.
 
     =========================================  ==============  ==========
-    what                                       with care       not usable
+    rule                                       with care       not usable
     =========================================  ==============  ==========
     values held out                            none, or < 30
     held-out errors                                            not finite
@@ -59,12 +59,12 @@ def verdict(
     median z-score (3 σ)                       > 0.2           > 1
     =========================================  ==============  ==========
 
-    A rule with σ applies only to deviations of more standard errors. ``score`` holds,
-    for held-out stars or rows, ``rmse``, ``stars`` (their number), and where known
+    A rule with σ applies only beyond that many standard errors. ``score`` holds, for
+    held-out stars or rows, ``rmse``, ``stars`` (their number), and if known
     ``rmse_<name>`` of predictions without a model, ``excess`` (of the squared error
     over the best of these, in standard errors), ``coverage_68``, ``coverage_95``,
-    ``z_median``; it is empty where nothing was held out. Probabilities of classes have
-    no ``intervals``.
+    ``z_median``; it is empty if nothing was held out. Probabilities of classes have no
+    ``intervals``.
     """
     slow = (Grade.CARE, "the fit did not converge", "fit again with more time")
     found: list[tuple[Grade, str, str]] = [] if converged else [slow]
@@ -122,7 +122,7 @@ def _deviations(
 
 
 def _good(score: Mapping[str, float]) -> str:
-    """Say how well held-out values are predicted."""
+    """Describe the predictions of held-out values."""
     beside = f", that of {best[0]} {best[1]:.3g}," if (best := _best(score)) else ""
     text = f"the RMSE of held-out values is {score['rmse']:.3g}{beside}"
     if "coverage_68" not in score:
@@ -132,6 +132,6 @@ def _good(score: Mapping[str, float]) -> str:
 
 
 def _best(score: Mapping[str, float]) -> tuple[str, float] | None:
-    """Return the best prediction without a model, and its error."""
+    """Return the name and error of the best prediction without a model."""
     known = {k.removeprefix("rmse_"): v for k, v in score.items() if k[:5] == "rmse_"}
     return min(known.items(), key=lambda item: item[1], default=None)

@@ -1,1 +1,1 @@
-"""What a fit leaves while it is under way: a lock, checkpoints, how far it is."""
+"""The files of an unfinished fit: lock, checkpoints and status."""

@@ -1,4 +1,4 @@
-"""What a fit is a fit of: configuration, catalogue and version of the program."""
+"""The identity of a fit: configuration, catalogue and version of the program."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import dustmap
 from pipelines.config import FitConfig
 
-# When states are written, and how processes share the work, changes only rounding.
+# Settings of checkpoints and processes, which change only rounding.
 _WITHOUT_EFFECT = ("checkpoint.", "inference.teams")
 _SHOWN = 20
 
 
 def identity_of(config: FitConfig, inputs: list[dict[str, str]]) -> dict[str, Any]:
-    """Return settings, SHA-256 of every input file, and version, by their names."""
+    """Return settings, SHA-256 of every input file, and version, by name."""
     settings = {
         f"configuration: {section}.{key}": value
         for section, values in config.model_dump(mode="json").items()
         for key, value in values.items()
         if not f"{section}.{key}".startswith(_WITHOUT_EFFECT)
     }
-    # Folders of a catalogue may hold files of one name.
+    # Folders of a catalogue may hold files of the same name.
     files = {
         f"catalogue: file {number}, {file['name']},": file["sha256"]
         for number, file in enumerate(inputs, start=1)
@@ -30,7 +30,7 @@ def identity_of(config: FitConfig, inputs: list[dict[str, str]]) -> dict[str, An
 
 
 def differences(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Describe what differs between two identities, a line each."""
+    """Describe the differences between two identities, a line each."""
     names = sorted(n for n in now.keys() | before if now.get(n) != before.get(n))
     lines = []
     for name in names[:_SHOWN]:

@@ -1,7 +1,6 @@
 """The state of an unfinished fit: one file of tensors (safetensors) and plain JSON.
 
-It appears by one rename over the one before, and holds the SHA-256 of all its other
-bytes.
+It replaces the previous file atomically, and holds the SHA-256 of all its other bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pipelines.storage.digests import (
 
 STATE = "state.safetensors"
 _RECORD, _FORMAT = "dustmap.state", 5
-# What stands in JSON for a tensor, and for bytes as a tensor.
+# Keys in JSON of a tensor, and of bytes as a tensor.
 _TENSOR, _BYTES = "$tensor", "$bytes"
 
 
@@ -43,7 +42,7 @@ def write_state(path: Path, content: dict[str, Any]) -> None:
     Raises
     ------
     OSError
-        If it cannot be written; the last one is as it was.
+        If the file cannot be written; the last one remains unchanged.
     """
     tensors: dict[str, Tensor] = {}
     memory: set[int] = set()
@@ -56,7 +55,7 @@ def write_state(path: Path, content: dict[str, Any]) -> None:
             mark = _BYTES
             value = torch.from_numpy(np.frombuffer(value, np.uint8).copy())
         own = value.detach().cpu().contiguous()
-        # The format does not allow tensors that share memory.
+        # The format does not allow tensors with shared memory.
         pointer = own.untyped_storage().data_ptr()
         tensors[name] = own.clone() if pointer in memory else own
         memory.add(pointer)
@@ -68,18 +67,18 @@ def write_state(path: Path, content: dict[str, Any]) -> None:
         try:
             save_file(tensors, part, {_RECORD: text, CHECKSUM_KEY: PLACEHOLDER})
         except SafetensorError as error:
-            # Its writer is not Python's and passes the system's error on as text.
+            # Its writer is not Python's and reports system errors as text.
             full = "No space left" in str(error)
             raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
         insert_checksum(part)
-        # Its writer makes files that nobody else may read.
+        # Its writer makes files that only the owner may read.
         part.chmod(0o644)
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read a state after comparing it with its hash; dataclasses come back as dicts.
+    """Read a state and check its hash; dataclasses become dicts.
 
-    Its Unix time is under ``written``.
+    The key ``written`` holds its Unix time.
 
     Raises
     ------
@@ -93,7 +92,7 @@ def read_state(path: Path) -> dict[str, Any]:
             def unpacked(plain: dict[str, Any]) -> Any:
                 if plain.keys() not in ({_TENSOR}, {_BYTES}):
                     return plain
-                # In memory that torch has aligned: some products round by it.
+                # Use torch's aligned memory: rounding of some products depends on it.
                 ((mark, name),) = plain.items()
                 value = file.get_tensor(name).clone()
                 return value if mark == _TENSOR else value.numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Signals that ask a long run to end at its next safe point."""
+"""Signals that end a long run at its next safe point."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopFlag:
-    """While it is entered, the first signal is noted and a second one ends at once.
+    """A context that records the first signal; a second one interrupts at once.
 
-    Noted are SIGTERM, SIGUSR1 and SIGINT; ``name`` is that which came, or ``None``. In
-    a thread other than the first nothing can be noted.
+    It handles SIGTERM, SIGUSR1 and SIGINT, in the main thread only; ``name`` is the
+    received signal, or ``None``.
     """
 
     def __init__(self) -> None:

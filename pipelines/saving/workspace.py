@@ -1,12 +1,12 @@
-"""The folder of a fit that is not finished: ``RUN.unfinished`` beside its ``RUN``.
+"""The folder of an unfinished fit: ``RUN.unfinished`` beside its ``RUN``.
 
 =====================  =========================================================
-``status.json``        which fit this is, its process, what it may replace and did
-``lock``               locked by the process that works here
-``state.safetensors``  from which it can be resumed (`pipelines.saving.state_file`)
+``status.json``        identity, process, permission to replace, and progress
+``lock``               locked by the active process
+``state.safetensors``  state to resume from (`pipelines.saving.state_file`)
 =====================  =========================================================
 
-The run itself appears by one rename when it is whole; then this folder goes.
+The complete run appears by one rename, after which this folder is removed.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from pipelines.storage.atomic import (
 
 SUFFIX = ".unfinished"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-# `Workspace.is_held` takes the lock for a moment [s].
+# Patience for the short lock of `Workspace.is_held` [s].
 _PATIENCE, _PAUSE = 1.0, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """Where an unfinished fit keeps its files.
+    """The folder of an unfinished fit.
 
-    ``output`` is the absolute path of the run that it will be; ``facts`` are those of
-    ``status.json``, empty if that is absent or damaged: ``fit`` names this fit, also in
-    its run, and ``overwrite`` allows it to replace a run at the output.
+    ``output`` is the absolute path of the future run; ``facts`` are those of
+    ``status.json``, empty if absent or damaged: ``fit`` names this fit, also in its
+    run, and ``overwrite`` allows it to replace a run at the output.
     """
 
     output: Path
@@ -58,31 +58,31 @@ class Workspace:
 
     @property
     def state(self) -> Path:
-        """The file of its state."""
+        """The file of the state."""
         return self.folder / STATE
 
     @property
     def is_held(self) -> bool:
-        """Whether a process works here."""
+        """True if a process works here."""
         try:
             with (self.folder / "lock").open() as stream:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
         except OSError as error:
-            # No fit begins on a file system without locks.
+            # Fits never begin on a file system without locks.
             return error.errno not in _UNSUPPORTED
         return False
 
     def note(self, **facts: object) -> None:
-        """Change facts, also in the file."""
+        """Update facts, also in the file."""
         self.facts.update(facts)
         with atomic_file(self.folder / "status.json", overwrite=True) as temporary:
             temporary.write_text(json.dumps(self.facts, indent=1) + "\n")
 
 
 def unfinished(path: Path) -> Workspace | None:
-    """Return the unfinished fit of a run, also if its own folder is named."""
+    """Return the unfinished fit of a run or of its own folder."""
     whole = Path(os.path.abspath(path))
     work = Workspace(output=whole.with_name(whole.name.removesuffix(SUFFIX)))
     if not work.folder.is_dir():
@@ -104,14 +104,13 @@ def read_json(path: Path) -> dict[str, Any]:
 def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspace]:
     """Begin or resume the workspace of a run, for this process alone.
 
-    It is removed once the block is through, and if the block fails before there is a
-    state.
+    It is removed at the end of the block, or if the block fails without a state.
 
     Raises
     ------
     InputError
-        If another process works there, or a fit was begun there and neither
-        ``resume`` nor ``overwrite`` is true.
+        If another process works there, or the workspace exists and neither ``resume``
+        nor ``overwrite`` is true.
     """
     work = Workspace(output=Path(os.path.abspath(output)))
     folder = work.folder
@@ -135,7 +134,7 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
                 if item.name != "lock":
                     remove(item)
             work.facts.clear()
-        # What a killed process left half-written.
+        # Partial files of a killed process.
         remove_parts(folder)
         host, process = socket.gethostname(), os.getpid()
         name = f"{host}-{process}-{time.time_ns()}"
@@ -152,12 +151,12 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder (``flock``), which its process's end frees.
+    """Hold the lock of a folder (``flock``); the system frees it with the process.
 
     Raises
     ------
     InputError
-        If another process has it; the message names it.
+        If another process holds it.
     """
     end = time.monotonic() + _PATIENCE
     with (folder / "lock").open("a") as stream:

@@ -30,19 +30,19 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """A mock catalogue, and the dust that it was observed through.
+    """A mock catalogue, and its true dust.
 
     Parameters
     ----------
     stars
         The catalogue: the canonical columns, ``extinction_true`` [mag],
         ``density_true`` [mag/pc] at the true position, ``distance_true`` [pc],
-        ``magnitude`` [mag] and ``outlier``; ``distance_error`` [pc] where the parallax
-        has an error.
+        ``magnitude`` [mag] and ``outlier``; ``distance_error`` [pc] if the parallax has
+        an error.
     truth
         The true density [mag/pc]; its ``meta`` lists clouds and cavities.
     losses
-        Numbers of stars drawn, and not in the catalogue.
+        Counts of drawn stars, and of those missing in the catalogue.
     """
 
     stars: Stars
@@ -56,7 +56,7 @@ class Simulation:
         truth: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Write the catalogue (parquet), and the true density (zarr) where given."""
+        """Write the catalogue (parquet), and the true density (zarr) to ``truth``."""
         check_outputs(output, truth, overwrite=overwrite)
         if truth is not None:
             write_zarr(truth, self.truth, overwrite=overwrite)
@@ -78,15 +78,15 @@ class Simulation:
 
 
 def simulate(config: SimulateConfig) -> Simulation:
-    """Make a galaxy and its catalogue; the same seed gives the same.
+    """Make a galaxy and its catalogue, reproducible from the seed.
 
-    The dust, the stars and their measurement have random streams of their own: a
-    larger catalogue is drawn in the same galaxy.
+    The dust, the stars and their measurement have separate random streams, so a larger
+    catalogue is drawn in the same galaxy.
 
     Raises
     ------
     InputError
-        If next to no star can be seen.
+        If hardly any star is visible.
     """
     dust, sample, noise = np.random.default_rng(config.seed).spawn(3)
     cube = make_dust(config, dust)
@@ -112,9 +112,11 @@ def check_outputs(
     *,
     overwrite: bool,
 ) -> None:
-    """Raise an `InputError` if catalogue or truth cannot be written where they go."""
+    """Raise an `InputError` if catalogue or truth cannot be written."""
     paths = [Path(path) for path in (output, truth) if path is not None]
     if len({path.resolve() for path in paths}) < len(paths):
-        raise InputError(f"{output} is named both for the stars and for the truth")
+        raise InputError(
+            f"{output} is named both for the stars and for the truth: name two paths"
+        )
     for path in paths:
         check_output(path, overwrite=overwrite)

@@ -11,11 +11,11 @@ from pipelines.config.simulation import DustConfig, TruthConfig
 from pipelines.cubes.cube import Cube
 from pipelines.simulate.turbulence import Axes, draw_turbulence
 
-# Standard deviations after which a cloud's Gaussian profile is cut (3e-4 of it).
+# Standard deviations at which a cloud's Gaussian profile is cut (3e-4 of its mass).
 _REACH = 4.0
-# Dust left in a cavity, and swept into its shell, relative to the dust before.
+# Fractions of the original dust left in a cavity, and swept into its shell.
 _INSIDE, _SHELL = 0.08, 1.5
-# Least and largest number of beads of a filament.
+# Smallest and largest number of beads of a filament.
 _BEADS = (6, 20)
 
 Point = tuple[float, float, float]
@@ -26,8 +26,8 @@ class Cloud:
     """A Gaussian cloud, or a filament of Gaussian beads one radius apart.
 
     ``beads`` are the centres [pc], one for a round cloud; ``radius`` is the standard
-    deviation of each bead's profile [pc], ``extinction`` A_V through the middle (across
-    a filament) [mag].
+    deviation of each bead's profile [pc], ``extinction`` is A_V through the middle
+    (across a filament) [mag].
     """
 
     beads: tuple[Point, ...]
@@ -38,7 +38,7 @@ class Cloud:
         """Add the cloud to a density [mag/pc], shape ``(z, y, x)``, in place."""
         amplitude = self.extinction / (np.sqrt(2 * np.pi) * self.radius)
         if len(self.beads) > 1:
-            # Beads one radius apart add up to sqrt(2 pi) times one of them.
+            # Beads one radius apart add up to sqrt(2 pi) times a single bead.
             amplitude /= np.sqrt(2 * np.pi)
         reach = _REACH * self.radius
         for bead in self.beads:
@@ -49,13 +49,13 @@ class Cloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cavity:
-    """An emptied sphere with its dust piled up in a shell; ``radius`` [pc]."""
+    """An empty sphere with its dust in a shell; ``radius`` [pc]."""
 
     centre: Point
     radius: float
 
     def carve(self, density: np.ndarray, axes: Axes) -> None:
-        """Empty the cavity of a density, shape ``(z, y, x)``, in place."""
+        """Carve the cavity into a density, shape ``(z, y, x)``, in place."""
         window, squared = _near(axes, self.centre, 2 * self.radius)
         u = np.sqrt(squared) / self.radius
         hollow = 1 - (1 - _INSIDE) * np.exp(-(u**6))
@@ -83,7 +83,7 @@ def make_dust(config: SimulateConfig, rng: np.random.Generator) -> Cube:
             rng=rng,
         )
         for density, field, variance in zip(densities, fields, variances, strict=True):
-            # The band that the next finer grid adds has the mean one, too.
+            # The band of the next finer grid also has mean one.
             half = 0.5 * dust.turbulence**2 * variance
             density *= np.exp(dust.turbulence * field - half)
     clouds = draw_clouds(
@@ -102,7 +102,7 @@ def make_dust(config: SimulateConfig, rng: np.random.Generator) -> Cube:
             cloud.add_to(density, axes)
         for cavity in cavities:
             cavity.carve(density, axes)
-    # Stars see the stored density, so the precision of the file is the truth's.
+    # The truth has the precision of the file: stars use the stored density.
     first, *finer = (
         Cube(x=x, y=y, z=z, arrays={"density": density.astype(np.float32)})
         for density, (x, y, z) in zip(densities, grids, strict=True)
@@ -134,16 +134,16 @@ def draw_clouds(
 ) -> list[Cloud]:
     """Draw clouds in proportion to ``density``, every second one a filament.
 
-    That keeps them to the plane and to the dense patches of the diffuse dust, shape
-    ``(z, y, x)``. ``radius`` has the least and largest standard deviation [pc],
-    ``extinction`` is the median A_V through a cloud [mag].
+    They are thus near the plane and in dense diffuse dust, shape ``(z, y, x)``.
+    ``radius`` holds the smallest and largest standard deviation [pc], ``extinction`` is
+    the median A_V through a cloud [mag].
     """
     flatten = np.array([1.0, 1.0, 0.4])
     clouds = []
     for index, centre in enumerate(_draw_positions(density, axes, count, rng)):
         size, beads = _draw_radius(radius, rng), [centre]
         if index % 2:
-            # Walk with a slowly turning direction, mostly in the plane.
+            # A walk with a slowly turning direction, mostly in the plane.
             size, bead, beads = radius[0], centre, []
             heading = rng.standard_normal(3) * flatten
             for _ in range(rng.integers(*_BEADS)):
@@ -165,7 +165,7 @@ def draw_cavities(
     radius: tuple[float, float],
     rng: np.random.Generator,
 ) -> list[Cavity]:
-    """Draw cavities in proportion to ``density``; the first one holds the Sun."""
+    """Draw cavities in proportion to ``density``; the first one contains the Sun."""
     centres = _draw_positions(density, axes, max(count - 1, 0), rng)
     local = [np.zeros(3)] if count else []
     return [
@@ -177,8 +177,8 @@ def draw_cavities(
 def _grids(truth: TruthConfig) -> list[Axes]:
     """Return grid points [pc] of every level, the coarsest first.
 
-    Those of the coarsest go from face to face, as near to the spacing as fits. A finer
-    grid has half the spacing of the grid around it and reaches half as far.
+    The coarsest grid extends from face to face, with nearly the given spacing. A finer
+    grid has half the spacing and half the extent of the grid around it.
     """
     halves = (truth.half_x, truth.half_y, truth.half_z)
     x, y, z = (

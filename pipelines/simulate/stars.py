@@ -13,7 +13,7 @@ from pipelines.config import SimulateConfig
 from pipelines.cubes.cube import Cube, truth_extinction
 
 _BATCH = 200_000
-# Batches without a single star after which the galaxy counts as dark.
+# Most successive batches without a visible star.
 _BARREN = 200
 
 Sample = dict[str, np.ndarray]
@@ -23,10 +23,10 @@ apparent ``magnitude``, dust included [mag]; ``parallax`` as observed [mas]."""
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """How many stars were drawn in the box, and why some are not in the catalogue.
+    """Counts of stars drawn in the box, and of losses by reason.
 
-    The drawn less all others are the catalogue; ``surplus`` were seen after it was
-    full.
+    The catalogue holds the drawn stars minus all others; ``surplus`` counts visible
+    stars beyond its size.
     """
 
     drawn: int
@@ -46,15 +46,15 @@ class Losses:
 def draw_sample(
     config: SimulateConfig, cube: Cube, rng: np.random.Generator
 ) -> tuple[Sample, Losses]:
-    """Draw stars from their disc until enough of them are seen through the dust.
+    """Draw stars from their disc until enough are visible through the dust.
 
-    A star is lost if it is too faint at its distance, if the dust dims it beyond the
-    limit, or if its observed parallax has too little signal.
+    A star is lost if it is too faint at its distance or behind dust, or if its observed
+    parallax has a low signal-to-noise.
 
     Raises
     ------
     InputError
-        If next to no star is bright enough to be seen.
+        If hardly any star is bright enough.
     """
     batches: list[Sample] = []
     counts = np.zeros(4, dtype=int)
@@ -85,9 +85,9 @@ def measure(
     """Observe ``sample``, and return columns of the catalogue by name.
 
     The extinction's error is log-normal around its median and grows with apparent
-    magnitude; an outlier's extinction scatters by a multiple of its stated error.
-    The distance is the inverse of the observed parallax and its error is propagated
-    to first order; without parallax errors there is no ``distance_error``.
+    magnitude; an outlier's extinction scatters by a multiple of its stated error. The
+    distance is the inverse of the observed parallax, with an error to first order;
+    without parallax errors the catalogue has no ``distance_error``.
     """
     errors, magnitude = config.errors, sample["magnitude"]
     count = len(magnitude)
@@ -120,9 +120,9 @@ def measure(
 def _draw_batch(
     config: SimulateConfig, cube: Cube, rng: np.random.Generator
 ) -> tuple[Sample, list[int]]:
-    """Draw a batch and keep the stars that are seen.
+    """Draw a batch; return visible stars, and counts of drawn and lost ones.
 
-    Return them, and the numbers drawn, too faint, of poor parallax, and dimmed.
+    The counts are: drawn, too faint, of poor parallax, and dimmed.
     """
     tracers, errors = config.tracers, config.errors
     position = _draw_positions(config, rng)
@@ -167,16 +167,15 @@ def _directions(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndarray:
     """Draw from the stars' exponential disc in the box, shape ``(n, 3)`` [pc].
 
-    Where every star is observed to a distance d only, a share min(1, (d/r)³) of the
-    disc's stars is: proposals are then isotropic, with distances from
-    r² min(1, (d/r)³).
+    With completeness to a distance d only, a share min(1, (d/r)³) of the disc's stars
+    is observed: proposals are then isotropic, with distances from r² min(1, (d/r)³).
     """
     truth, tracers, dust = config.truth, config.tracers, config.dust
     halves = np.array([truth.half_x, truth.half_y, truth.half_z])
     complete = tracers.complete_within
 
     def radial_share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the disc's density over its largest, at the box's innermost point."""
+        """Return the disc's density relative to the box's innermost point."""
         innermost = max(dust.centre_distance - truth.half_x, 0.0)
         radius = np.hypot(dust.centre_distance - x, y)
         return np.exp(-(radius - innermost) / tracers.scale_length)
@@ -189,8 +188,8 @@ def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndar
         low, high = vertical.cdf([-truth.half_z, truth.half_z])
         z = vertical.ppf(low + (high - low) * rng.random(_BATCH))
         return np.stack((x, y, z), axis=1)[accepted]
-    # The integral of the distances' density, in units of d³: (r/d)³ / 3, and
-    # beyond d 1/3 + ln(r/d).
+    # The cumulative density of distances, in units of d³: (r/d)³ / 3, and beyond d
+    # 1/3 + ln(r/d).
     furthest = float(np.linalg.norm(halves))
     u = rng.random(_BATCH) * (1 / 3 + np.log(max(furthest / complete, 1.0)))
     distance = complete * np.where(u < 1 / 3, np.cbrt(3 * u), np.exp(u - 1 / 3))

@@ -1,4 +1,4 @@
-"""Random fields with the spectrum, and something of the look, of turbulence."""
+"""Random fields with the spectrum, and partly the look, of turbulence."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scipy.ndimage import map_coordinates
 Axes = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Coordinates ``x, y, z`` [pc] of a grid's points."""
 
-# Correlation lengths between opposite faces: the correlation left is under 1%.
+# Correlation lengths between opposite faces, for a correlation under 1%.
 _PADDING = 5
-# Cells between opposite faces of a finer grid: of its band's correlation 2% is left.
+# Cells between opposite faces of a finer grid, for 2% of its band's correlation.
 _PADDING_CELLS = 32
-# Fall of the displacement's spectrum: smooth at the scale of the turbulence.
+# Negative slope of the displacement's spectrum, smooth at the turbulence's scale.
 _FLOW_SLOPE = 6.0
 
 
@@ -31,24 +31,25 @@ def draw_turbulence(
     """Draw a stationary field on nested grids whose finest values are standard normal.
 
     Its power spectrum is von Karman's with a cut at the grid's scale, ``P(k) = (1 +
-    (k L)^2)^(-slope/2) exp(-(k h)^2)``, with L the correlation length and h the
-    largest spacing: below L it falls as k^-slope (11/3: Kolmogorov), above it levels
-    off, and the cut leaves nothing that a trilinear interpolant would distort. A finer
-    grid adds the band between its own cut and that of the grid around it.
+    (k L)^2)^(-slope/2) exp(-(k h)^2)``, with the correlation length L and the largest
+    spacing h: below L it falls as k^-slope (11/3: Kolmogorov), above it levels off, and
+    the cut removes scales that trilinear interpolation would distort. A finer grid adds
+    the band between its own cut and that of the grid around it.
 
-    Every band is drawn on a torus that exceeds its box, the coarsest by several L, and
-    cut out of it, so opposite faces of the box are independent. Stirring looks the
-    field up at displaced points, each component of the displacement an independent
-    smooth field: blobs become sheets and wisps, and every single value stays normal.
+    Every band is drawn on a torus larger than its box, for the coarsest by several L,
+    so that opposite faces of the box are independent. Stirring evaluates the field at
+    displaced points, with independent smooth fields as components of the displacement:
+    blobs become sheets and wisps, and every single value remains normal.
 
     Grids are coordinates ``x, y, z`` [pc], the coarsest first, each with half the
-    spacing of the one before and its corners at points of it. ``correlation_length`` is
-    L [pc]; ``slope`` is above 3 for a continuous field; ``stirring`` is the standard
+    spacing of the previous one and corners at points of it. ``correlation_length`` is
+    L [pc]; ``slope`` must exceed 3 for a continuous field; ``stirring`` is the standard
     deviation of each component of the displacement, in units of L.
 
     Returns fields of shape ``(z, y, x)``, and the variance of each, 1 for the finest.
     """
-    # Everything along z, y, x. Grids begin at the index ``first`` of the coarsest.
+    # All axes are in the order z, y, x. Grids begin at the index ``first`` of the
+    # coarsest.
     shapes = [tuple(len(axis) for axis in axes[::-1]) for axes in grids]
     steps = [np.array([a[1] - a[0] for a in axes[::-1]]) for axes in grids]
     first = []
@@ -60,7 +61,7 @@ def draw_turbulence(
         pad = np.full(3, _PADDING_CELLS)
         if not level:
             pad = np.ceil(_PADDING * correlation_length / step).astype(int)
-        # At least ``pad`` points beside the grid's, in sizes that transform fast.
+        # The grid's points and at least ``pad`` more, in sizes with fast transforms.
         sizes = zip(shape, pad, strict=True)
         tori.append([cast(int, fft.next_fast_len(n + p, real=True)) for n, p in sizes])
         k2s.append(_wavenumbers_squared(tori[-1], step))
@@ -93,7 +94,7 @@ def draw_turbulence(
             length = stirring * correlation_length / steps[0][axis]
             own = tuple(slice(n) for n in shape)
             displaced[axis] += length * (_at(flow, index) if level else flow[own])
-        # Cubic: a linear look-up would take variance from between the points.
+        # Cubic: linear interpolation would lower the variance between points.
         parts = [
             np.sqrt(variances[n]) * _at(bands[n], (displaced - first[n]) * 2**n)
             for n in range(level + 1)
@@ -103,13 +104,13 @@ def draw_turbulence(
 
 
 def _at(field: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Look a periodic field up at fractional indices ``(3, z, y, x)``."""
+    """Interpolate a periodic field at fractional indices ``(3, z, y, x)``."""
     return map_coordinates(field, index, order=3, mode="grid-wrap")
 
 
 def _draw(torus: list[int], power: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw a field of unit variance with a (half) power spectrum on a torus."""
-    # The half spectrum holds most modes for two; the inverse transform knows which.
+    # Most modes of the half spectrum count twice, as the inverse transform accounts.
     variance = np.asarray(fft.irfftn(power, s=torus)).flat[0]
     white = np.asarray(fft.rfftn(rng.standard_normal(torus)))
     return np.asarray(fft.irfftn(white * np.sqrt(power / variance), s=torus))

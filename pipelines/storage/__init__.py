@@ -1,1 +1,1 @@
-"""Files that are whole or absent, their digests, and records as they grow."""
+"""Atomic files, their digests, and records of iterations."""

@@ -1,9 +1,8 @@
-"""Files that are whole or absent: the only code here that renames a file.
+"""Atomic writing of files and folders.
 
-A single file is written under a temporary name, synced to disk and renamed. A folder
-is written likewise, and carries a manifest of the SHA-256 and size of every file in
-it, with a completion marker written last, so that a reader can tell a whole folder
-from one that was cut short or changed.
+A single file is written under a temporary name, synced to disk and renamed. A folder is
+written likewise, with a manifest of the SHA-256 and size of every file and a completion
+marker written last, so that readers recognize incomplete or altered folders.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MANIFEST = "manifest.json"
 MARKER = "COMPLETE"
 _FORMAT = 1
 _NAMED = 5
-# Endings of what is not yet whole, and of what was moved aside for it.
+# Suffixes of incomplete files, and of those moved aside for them.
 _PART, _OLD = ".part", ".old"
 
 
@@ -42,7 +41,7 @@ def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pa
     target = Path(path)
     temporary = _temporary_beside(target, overwrite=overwrite)
     if target.is_dir():
-        raise InputError(f"{target} is a folder: name a file to write")
+        raise InputError(f"{target} is a folder, expected the name of a file")
     try:
         yield temporary
         _fsync(temporary)
@@ -56,12 +55,12 @@ def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pa
 def atomic_directory(
     path: str | os.PathLike[str], *, overwrite: bool, within: Path | None = None
 ) -> Iterator[Path]:
-    """Yield a temporary directory beside ``path``; on success it takes its place.
+    """Yield a temporary directory beside ``path``, and rename it there on success.
 
-    An existing directory is moved aside before and removed after, so that a killed
-    run leaves the old one, the new one or none, never a mixture. What is temporary lies
-    ``within`` another folder of the same file system, if one is given: there
-    `restore_retired` and `remove_parts` put in order what a killed run leaves.
+    An existing directory is moved aside before and removed after, so that a killed run
+    leaves the old one, the new one or none, never a mixture. Temporary files are
+    ``within`` another folder of the same file system, if given: `restore_retired` and
+    `remove_parts` clean it up after a killed run.
     """
     target = Path(path)
     temporary = _temporary_beside(target, overwrite=overwrite)
@@ -87,27 +86,27 @@ def atomic_directory(
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a folder so that a killed run leaves it whole or out of sight."""
+    """Remove a folder so that a killed run leaves it complete or hidden."""
     hidden = _temporary_beside(path, overwrite=True)
     os.replace(path, hidden)
     shutil.rmtree(hidden)
 
 
 def restore_retired(folder: Path, target: Path) -> None:
-    """Put back what a killed `atomic_directory` had moved aside ``within`` a folder."""
+    """Restore a directory moved aside ``within`` a folder by a killed writer."""
     for retired in sorted(folder.glob(f".{target.name}.*{_PART}{_OLD}")):
         if not target.exists():
             os.replace(retired, target)
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove partial files of killed writers from a folder without a writer."""
+    """Remove partial files of killed writers from an unused folder."""
     for part in [*folder.glob(f".*{_PART}"), *folder.glob(f".*{_PART}{_OLD}")]:
         remove(part)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it."""
+    """Remove a file, or a folder with its content."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -141,10 +140,10 @@ def check_manifest(
     allow_extra: bool = False,
     hashes: bool = True,
 ) -> dict[str, FileDigest]:
-    """Compare a directory with its manifest and return what the manifest lists.
+    """Compare a directory with its manifest, and return the manifest.
 
-    ``allow_extra`` accepts files that it does not list; without ``hashes`` only
-    presence and size are compared.
+    ``allow_extra`` accepts unlisted files; without ``hashes`` only presence and size
+    are compared.
 
     Raises
     ------
@@ -177,7 +176,7 @@ def _altered(folder: Path, how: str) -> InputError:
 
 
 def _read_manifest(folder: Path) -> dict[str, FileDigest]:
-    """Read a manifest that its marker says is whole."""
+    """Read a manifest and check it against its marker."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
     marker, manifest = folder / MARKER, folder / MANIFEST
@@ -199,7 +198,7 @@ def _read_manifest(folder: Path) -> dict[str, FileDigest]:
 
 
 def _file_names(folder: Path) -> list[str]:
-    """List all files under a folder, but for its manifest and marker."""
+    """List all files under a folder, except its manifest and marker."""
     names = [
         (Path(root) / name).relative_to(folder).as_posix()
         for root, _, files in os.walk(folder)
@@ -212,8 +211,8 @@ def check_output(target: Path, *, overwrite: bool) -> None:
     """Raise an `InputError` if a file or folder cannot be written at ``target``."""
     if target.exists() and not overwrite:
         raise InputError(
-            f"{target} exists: choose another output, or have it replaced "
-            "(--overwrite; in Python overwrite=True)"
+            f"{target} exists: choose another output, or replace it (--overwrite; in "
+            "Python overwrite=True)"
         )
     folder = target.parent
     if not folder.is_dir():

@@ -1,8 +1,8 @@
-"""SHA-256 of files, and that which a parquet or safetensors file holds of itself.
+"""SHA-256 of files, and checksums inside parquet and safetensors files.
 
-Parquet's page checksums leave out page headers and the footer, in which names, units,
-statistics and provenance are: of flipped bits there about half are read without an
-error. The file's own checksum is the hash of the whole with zeros in its own place.
+Parquet's page checksums exclude page headers and the footer, with names, units,
+statistics and provenance: about half of flipped bits there cause no error. The file's
+own checksum is the hash of the whole file with zeros in place of the checksum.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pipelines.base.errors import InputError
 
 CHECKSUM_KEY = "dustmap.sha256"
 PLACEHOLDER = "0" * 64
-"""Content of the checksum's place until all else is written."""
-# In a parquet footer a text follows its field's mark and its length, in the header of
-# a safetensors file a colon.
+"""Content of the checksum's place before it is computed."""
+# A text in a parquet footer follows its field's mark and its length; in a safetensors
+# header it follows a colon.
 _IN_PARQUET = CHECKSUM_KEY.encode() + b"\x18\x40"
 _IN_SAFETENSORS = b'"' + CHECKSUM_KEY.encode() + b'":"'
 
@@ -46,7 +46,7 @@ def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     Raises
     ------
     InputError
-        If there is neither.
+        If the path does not exist.
     """
     source = Path(path)
     if not source.exists():
@@ -61,7 +61,7 @@ def insert_checksum(path: Path) -> None:
     Raises
     ------
     InputError
-        If it has no such place.
+        If the file has no place for it.
     """
     place, _, expected = _checksum(path)
     with path.open("r+b") as stream:
@@ -75,18 +75,18 @@ def verify_checksum(path: Path) -> None:
     Raises
     ------
     InputError
-        If it was altered, cut short, or never had one.
+        If the file was altered, truncated, or has no checksum.
     """
     _, found, expected = _checksum(path)
     if found != expected:
         raise InputError(
-            f"{path} is damaged: it does not match the SHA-256 that it holds. Restore "
+            f"{path} is damaged: it does not match its own SHA-256. Restore "
             "it from a copy or write it again"
         )
 
 
 def _checksum(path: Path) -> tuple[int, bytes, bytes]:
-    """Return the checksum's place, the text there, and the right one."""
+    """Return the checksum's place, the stored checksum, and the correct one."""
     with (
         path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,

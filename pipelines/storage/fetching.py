@@ -1,4 +1,4 @@
-"""Published maps fetched by name, from a registry of places and hashes.
+"""Fetching of published maps by name, from a registry of URLs and hashes.
 
 A registry is TOML, a table for each map::
 
@@ -36,7 +36,7 @@ _TAR = (".tar", ".tar.gz", ".tgz")
 
 
 class Published(BaseModel):
-    """A map in a registry: where it is, its SHA-256, and whom to cite."""
+    """A map in a registry: its URL, SHA-256 and citation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,7 +54,7 @@ class Published(BaseModel):
 
     @property
     def product(self) -> str:
-        """Usual name of the map: a folder without the ending of its archive."""
+        """Default name of the map: a folder without the suffix of its archive."""
         endings = [ending for ending in _TAR if self.file.endswith(ending)]
         return self.file.removesuffix(endings[0]) if endings else self.file
 
@@ -65,7 +65,7 @@ def read_registry(place: str) -> dict[str, Published]:
     Raises
     ------
     InputError
-        If it cannot be read, or an entry lacks a key or has an unknown one.
+        If the registry cannot be read, or an entry has missing or unknown keys.
     """
     try:
         with _opened(place) as stream:
@@ -81,13 +81,13 @@ def read_registry(place: str) -> dict[str, Published]:
 
 
 def fetch(published: Published, output: Path, *, overwrite: bool = False) -> Path:
-    """Download a map and verify it; an archive is unpacked.
+    """Download and verify a map, and unpack an archive.
 
     Raises
     ------
     InputError
-        If the output exists, the URL cannot be read, or the file is not the one of the
-        registry.
+        If the output exists, the URL cannot be read, or the hash differs from the
+        registry's.
     """
     check_output(output, overwrite=overwrite)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".fetch") as folder:
@@ -121,7 +121,7 @@ def _opened(place: str) -> Iterator[Any]:
     Raises
     ------
     InputError
-        If it cannot be read.
+        If the place cannot be read.
     """
     scheme = urlparse(place).scheme
     if scheme not in ("", "file", "http", "https", "ftp"):
@@ -140,12 +140,12 @@ def _opened(place: str) -> Iterator[Any]:
 
 
 def _unpack(archive: Path, output: Path, *, overwrite: bool) -> None:
-    """Unpack the archive's one folder as ``output``: plain files, none outside it."""
+    """Unpack the archive's single folder as ``output``, with plain files inside it."""
     with (
         atomic_directory(output, overwrite=overwrite) as folder,
         tarfile.open(archive) as tar,
     ):
-        # Python 3.11.2 has no filters of archives yet.
+        # Python 3.11.2 lacks filters of archives.
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tops, items = set(), []
         for item in tar:

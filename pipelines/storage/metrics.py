@@ -1,4 +1,4 @@
-"""The reported iterations of a fit: one line of JSON each."""
+"""The reported iterations of a fit, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_metrics(path: Path) -> list[Record]:
     Raises
     ------
     ValueError
-        If a line is no JSON, naming it.
+        If a line is not JSON; the message has its number.
     """
     records = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):

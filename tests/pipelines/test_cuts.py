@@ -140,5 +140,5 @@ def test_a_density_is_its_mean_and_an_extinction_has_its_std_beside_it():
 def test_what_a_map_lacks_is_refused():
     source = of_cube(Path("c"), make_cube(mean=1e-5, std=1e-6))
     for quantity, show in (("extinction", "std"), ("density", "sample")):
-        with pytest.raises(MissingError, match="name a run"):
+        with pytest.raises(MissingError, match="open a run"):
             cut_sky(source, quantity, 100.0, show)

@@ -243,7 +243,7 @@ def test_a_state_of_another_fit_is_refused_with_the_difference(
 def test_it_is_resumed_all_the_same_if_that_is_asked_for(again, monkeypatch, capsys):
     another(again, "version", monkeypatch)
     again.fit(anyway=True)
-    assert "warning: resumed all the same" in capsys.readouterr().err
+    assert "warning: resumed regardless" in capsys.readouterr().err
     (taken_up,) = read_run(again.output).provenance["resumed"]
     assert "version" in taken_up["differences"][0]
 

@@ -260,7 +260,7 @@ def test_only_a_folder_of_stars_is_replaced(catalogue, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "match"),
-    [({"workers": 0}, "at least 1"), ({"merge": "8,10pc"}, "name a folder")],
+    [({"workers": 0}, "at least 1"), ({"merge": "8,10pc"}, "needs a folder")],
 )
 def test_unfit_options_are_refused(
     options, match: str, catalogue, tmp_path: Path

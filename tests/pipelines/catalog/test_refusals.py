@@ -78,7 +78,7 @@ def test_an_unparsable_unit_in_the_file_is_refused_unless_it_is_stated(
 def test_a_contradictory_unit_is_refused(tmp_path: Path, catalogue, run) -> None:
     unit_table(catalogue, "pc").write(tmp_path / "a.fits")
     contradiction = ["distance=distance:kpc"]
-    refuse(run, tmp_path / "a.fits", "says 'pc' but 'kpc'", mappings=contradiction)
+    refuse(run, tmp_path / "a.fits", "has 'pc' but 'kpc'", mappings=contradiction)
     _, report = run(tmp_path / "a.fits", mappings=["distance=distance:parsec"])
     assert report.rows_kept == 20
 
@@ -194,7 +194,7 @@ def test_unfit_mappings_are_refused(mappings, match: str, catalogue, run) -> Non
     [
         ({"keep": ["colour"]}, "no column 'colour'"),
         ({"keep": ["distance"]}, "cannot keep a column as 'distance'"),
-        ({"preset": "gaia"}, "there are ananke, gaia-dr3-gspphot"),
+        ({"preset": "gaia"}, "choose one of ananke, gaia-dr3-gspphot"),
         *(({"max_bad": value}, "from 0 to 1") for value in (-0.1, 1.5, float("nan"))),
     ],
 )

@@ -54,7 +54,7 @@ def test_each_makes_a_whole_folder(desk, positive_run, command, name):
         ("map.npz --factor -1", "must be positive"),
         ("other.csv", "dustmap ingest"),
         ("nothing.csv", "does not exist"),
-        ("dustmaps:bayestar --integrated", "say with --factor"),
+        ("dustmaps:bayestar --integrated", "give --factor"),
         ("map.npz --query mode", "KEY=VALUE"),
         ("map.npz --points 0", "at least 1"),
     ],

@@ -145,7 +145,7 @@ def test_filling_on_the_command_line(command, store, other_file, tmp_path):
     assert said.exit_code == 0, said.output
     answers = Table.read(tmp_path / "answers.ecsv")
     assert answers["filled"].tolist() == [False, True]
-    assert "map that fills" in answers["filled"].description
+    assert "filling map" in answers["filled"].description
     assert answers["extinction_mean"][1] > 0.5 * LEVEL * 400
     wrong = command(line + "--overwrite --fill-factor 2")
     assert wrong.exit_code == 2 and "--fill" in wrong.output

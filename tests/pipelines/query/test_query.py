@@ -81,7 +81,7 @@ def test_percentiles_follow_the_log_normal_on_a_last_axis(dust, points, integrat
     ("wrong", "said"),
     [
         ({"integrated": None}, r"integrated=True.*integrated=False"),
-        ({"mode": "average"}, "mode is one of"),
+        ({"mode": "average"}, "mode must be one of"),
         ({"mode": "percentile"}, "takes percentiles"),
         ({"mode": "mean", "pct": 5}, "takes percentiles"),
         ({"mode": "percentile", "pct": [0, 50]}, "between 0 and 100"),

@@ -225,7 +225,7 @@ def test_directions_need_no_distance(command, path, rows, tmp_path):
         ("--l 5 --b 5", "--distance PC"),
         ("--l 5 --distance 10", "--l and --b"),
         ("--l 5 --b 95 --distance 10", "latitude beyond 90 deg"),
-        ("--l 5 --b 5 --distance 10 --mode best", "mode is one of"),
+        ("--l 5 --b 5 --distance 10 --mode best", "mode must be one of"),
         ("--l 5 --b 5 --distance 10 --pct a,b", "separated by commas"),
         ("--l 5 --b 5 --distance 10 --mode std --pct 5", "--mode percentile"),
         ("--l 5 --b 5 --total --differential", "--differential"),
@@ -247,7 +247,7 @@ def test_what_is_wrong_with_a_place_is_said(command, path, rest, text):
         ("-o {0}/a.csv", "gives no l and b"),
         ("-o {0}/a.csv --map l=lon --map b=lat:deg --map distance=d:pc", "no unit"),
         ("-o {0}/a.csv --map l=lon:deg --map b=lat:deg", "gives no distance"),
-        ("-o {0}/a.csv --map extinction=d:mag", "a query takes columns for"),
+        ("-o {0}/a.csv --map extinction=d:mag", "expected a column for one of"),
         ("-o {0}/a.csv --l 5 --b 5", "not both"),
     ],
 )
