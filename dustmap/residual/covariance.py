@@ -14,9 +14,9 @@ angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
        \left(e^{k_{[0, t]}(\sqrt{b^2 + x^2})} - 1\right) dx ,
 
 over shells up to the shorter ray's end, with the t of the finest grid around the
-start of the shell. :math:`\alpha` is one if the prior is right. Near its ends a ray sees less
-than this: the error is of the order of :math:`\sqrt t`. With the chord for b the
-covariance is positive definite on every shell.
+start of the shell. :math:`\alpha` is one if the prior is right. Near its ends a ray
+sees less than this: the error is of the order of :math:`\sqrt t`. With the chord for b
+the covariance is positive definite on every shell.
 
 Without a map the spectrum is free:
 

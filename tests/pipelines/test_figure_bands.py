@@ -108,7 +108,7 @@ def test_bands_that_are_not_known_or_contradict_are_refused(stores, tmp_path, co
     write_zarr(tmp_path / "bare.zarr", cube)
     for name, words, message in (
         (tmp_path / "bare.zarr", "--band A_V", "--declare-band"),
-        (tmp_path / "bare.zarr", "--band foo", "E(BP-RP)"),
+        (tmp_path / "bare.zarr", "--band foo", "--declare-band"),
         (tmp_path / "bare.zarr", "--declare-band foo", "E(BP-RP)"),
         (stores["A_V"], "--band foo", "E(BP-RP)"),
         (stores["A_V"], "--declare-band A_G", "--band A_G converts"),

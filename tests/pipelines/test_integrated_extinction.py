@@ -8,8 +8,9 @@ import one_cloud
 import pytest
 import torch
 
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
 from dustmap.moments import Moments
+from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.sky import SkyMaps
@@ -209,9 +210,14 @@ def test_the_last_star_ends_the_last_stretch_with_support(cloud_run):
     np.testing.assert_array_equal(last_star(nowhere, towards), 0.0)
 
 
+def on_grid(run, grid):
+    tori = Tori(tori=(Torus(grid=grid, shape=grid.shape),))
+    return replace(run, plan=replace(run.plan, tori=tori))
+
+
 def test_distances_of_a_fine_grid_are_thinned_out(cloud_run):
     grid = Grid(shape=(601, 5, 5), spacing=(1.0,) * 3, origin=(0.0, -2.0, -2.0))
-    edges = ray_distances(replace(cloud_run, plan=replace(cloud_run.plan, grid=grid)))
+    edges = ray_distances(on_grid(cloud_run, grid))
     np.testing.assert_array_equal(edges, 4.0 * np.arange(1, 151))
 
 
@@ -220,8 +226,7 @@ def test_pixels_are_a_grid_step_at_the_furthest_face(cloud_run):
     assert ray_nside(cloud_run) == 16
     for spacing, expected in ((0.02, 64), (0.011, 128), (0.001, 128)):
         grid = Grid(shape=(3, 3, 3), spacing=(spacing,) * 3, origin=(-1.0,) * 3)
-        run = replace(cloud_run, plan=replace(cloud_run.plan, grid=grid))
-        assert ray_nside(run) == expected
+        assert ray_nside(on_grid(cloud_run, grid)) == expected
 
 
 def test_svi_pays_for_few_distances_and_pixels(svi_run):
