@@ -168,14 +168,14 @@ def test_a_common_noise_is_learnt_from_the_middle_of_the_residuals(excess):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"blur": LineIntegrals(torch.ones(2, 2), RULE)}, "missing"),
-        ({"blur_scale": torch.ones(3)}, "missing"),
+        ({"blur": LineIntegrals(torch.ones(2, 2), RULE)}, "neither"),
+        ({"blur_scale": torch.ones(3)}, "neither"),
         (
             {
                 "blur": LineIntegrals(torch.ones(2, 2), RULE),
                 "blur_scale": torch.ones(2),
             },
-            "2 rows",
+            "got 2",
         ),
         ({"degrees": 1.0}, "exceed 1"),
     ],

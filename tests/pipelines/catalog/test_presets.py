@@ -201,9 +201,9 @@ l = { column = "l", unit = "deg" }
     [
         (("[columns]", "[colums]"), "colums"),
         (("l = {", "lon = {"), "not canonical: lon"),
-        (('"deg"', '"degrees"'), "'degrees' is no unit"),
+        (('"deg"', '"degrees"'), "'degrees' is not a unit"),
         (('column = "l"', 'value = "l"'), "value"),
-        (("[columns]", "[columns"), "no TOML"),
+        (("[columns]", "[columns"), "valid TOML"),
         (('column = "l", ', ""), "either column or value"),
         (('["me"]', '["me", 2023]'), "references"),
     ],
