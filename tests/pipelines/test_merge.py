@@ -144,7 +144,7 @@ def test_malformed_cells_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="expected NSIDE,WIDTH"):
         parse_cells(text)
     assert parse_cells(" 256, 0.025kpc ") == Cells(nside=256, width=25.0)
-    assert str(parse_cells("256,25")) == "256,25pc"
+    assert str(parse_cells("256,25pc")) == "256,25pc"
 
 
 def exponential(x: np.ndarray, z: np.ndarray, scale: float, std: float) -> np.ndarray:
