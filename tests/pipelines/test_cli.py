@@ -97,7 +97,7 @@ MISTAKES = {
     "fit stars.parquet -o text.csv --overwrite": "text.csv holds no run.json",
     "fit stars.parquet -o absent/x": "absent is not a folder",
     "fit stars.parquet -o x --set prior.lengthscal=3": "prior.lengthscale?",
-    "fit stars.parquet -o x --set prior.std=wide": "expected a number, got 'wide'",
+    "fit stars.parquet -o x --set prior.std=wide": "prior.std: input",
     "fit stars.parquet -o x --set box.spacing=9 --set box.shape=[9,9,9]": "one out",
     "fit stars.parquet -o x --set prior.mean=zero --set prior.scale_height=1": (
         "scale_height has no meaning"
@@ -128,7 +128,7 @@ MISTAKES = {
     "verify text.csv": "none of the outputs",
     "verify altered": "altered: metrics.jsonl",
     "simulate -o stars.parquet": "stars.parquet exists",
-    "simulate -o x --stars 0": "expected a number greater than or equal to 1, got 0",
+    "simulate -o x --stars 0": "greater than or equal to 1, got 0",
     "simulate -o x --truth x": "named both for the stars and for the truth",
     "ingest mock.parquet --preset moc -o x": "there is no preset 'moc'",
     "ingest mock.parquet --preset mock -o stars.parquet": "stars.parquet exists",

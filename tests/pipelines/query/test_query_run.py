@@ -137,7 +137,7 @@ def test_samples_of_another_map_or_band_are_refused(positive_run, store):
     path = store.parent / "other_band.zarr"
     write_zarr(path, other, rays)
     assert open_map(path).band == "E(B-V)"
-    with pytest.raises(InputError, match=r"map of E\(B-V\)"):
+    with pytest.raises(InputError, match=r"is in E\(B-V\)"):
         open_map(path, samples=positive_run.path)
 
 
