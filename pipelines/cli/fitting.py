@@ -32,7 +32,6 @@ from pipelines.cli.reporting import (
     is_flag=True,
     help="Resume even if the configuration, catalogue or version has changed.",
 )
-@click.option("--quick", is_flag=True, help="Make no map, only its baseline.")
 @REQUIRE
 @OVERWRITE
 @reporting
@@ -41,7 +40,6 @@ def fit(
     output: Path,
     config: Path | None,
     overrides: tuple[str, ...],
-    quick: bool,
     require: str | None,
     overwrite: bool,
     **resuming: bool,
@@ -50,8 +48,7 @@ def fit(
 
     `dustmap config` prints every key with its default. A fit saves checkpoints every
     few minutes and on SIGTERM, SIGUSR1 and Ctrl-C, after which it ends with status 75:
-    the same command with --resume continues. With --quick no map is made: held-out
-    stars are predicted from their neighbours alone, in seconds, into RUN.quick.json.
+    the same command with --resume continues.
     """
     from pipelines.base.allocation import keep_freed_memory
     from pipelines.config import FitConfig, load_config
@@ -67,13 +64,6 @@ def fit(
         )
     stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)
-    if quick:
-        from pipelines.fit.quick import quick as run_quick
-
-        if require or any(resuming.values()):
-            raise InputError("--quick makes no map: leave out --resume and --require")
-        click.echo(str(run_quick(stars, output, settings, overwrite=overwrite)))
-        return
     keep_freed_memory()
     with processes() as group:
         report = run(

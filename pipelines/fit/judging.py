@@ -76,10 +76,9 @@ def judge(state: FitState, at: Context) -> Judgement | None:
 def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Predict the held-out stars from their neighbours, or explain the omission."""
     if at.seconds_left < _BASELINE:
-        limit = f"budget.minutes = {at.config.budget.minutes:g}"
         return {}, (
             "no baseline predictions without a map: they would exceed "
-            f"{limit} (`dustmap fit --quick` makes them)",
+            f"budget.minutes = {at.config.budget.minutes:g}",
         )
     say("predicting the held-out stars from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)

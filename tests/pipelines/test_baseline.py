@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ import one_cloud
 import pytest
 import torch
 
-from pipelines.catalog.schema import Stars, read_table, write_stars
+from pipelines.catalog.schema import Stars, read_table
 from pipelines.fit import FitReport
 from pipelines.report.data import ReportData
 from pipelines.report.sections import judged_warnings
@@ -27,13 +26,6 @@ from pipelines.run.held_out import HeldOut, read_held_out
 @pytest.fixture(scope="module")
 def catalogue() -> Stars:
     return one_cloud.catalogue(300, seed=8)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, catalogue):
-    path = tmp_path_factory.mktemp("quick")
-    write_stars(path / "stars.parquet", catalogue, overwrite=False)
-    return path
 
 
 def beside(error: float, count: int = 200) -> tuple[Baseline, np.ndarray]:
@@ -110,38 +102,3 @@ def test_a_report_warns_of_a_map_that_loses(positive_run) -> None:
     assert "no map: grid-free kriging" in shown
     without = report_data(positive_run, replace(held, baseline=None))
     assert "no map" not in str(validation(without))
-
-
-def test_quick_writes_the_figures_that_it_prints(command, folder, catalogue) -> None:
-    line = f"fit {folder}/stars.parquet -o {folder}/run --quick --set data.holdout=0.2"
-    done = command(line)
-    assert done.exit_code == 0, done.output
-    found = json.loads((folder / "run.quick.json").read_text())
-    assert not (folder / "run").exists()
-    for name, digits in (
-        ("rmse_kriging", ".4g"),
-        ("coverage_68", ".3f"),
-        ("log_score", ".4g"),
-    ):
-        assert format(found[name], digits) in done.output
-    # Of 60 those in the box of the others.
-    assert 57 <= found["counts"]["held out"] <= 60
-    assert found["rmse_kriging"] < 0.6 * found["scatter"]
-    assert 0.4 < found["coverage_68"] < found["coverage_95"] <= 1
-    again = command(line)
-    assert again.exit_code == 2 and "--overwrite" in again.output
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("--resume", "leave out --resume"),
-        ("--set data.holdout=0", "raise data.holdout"),
-        ("--set data.max_distance=200", "expected at least 100"),
-    ],
-)
-def test_quick_refuses_what_it_cannot_do(command, folder, more, said) -> None:
-    done = command(f"fit {folder}/stars.parquet -o {folder}/other --quick {more}")
-    assert done.exit_code == 2
-    assert said in done.output
-    assert not (folder / "other.quick.json").exists()
