@@ -18,12 +18,14 @@ from dustmap.grid import Torus
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.projection.corner_weights import Lattice
 from dustmap.projection.nodes import NodeProjection
+from dustmap.projection.ray_tree import Ends, RayTree
 from dustmap.projection.weight_rows import RecomputedProjection, stored
 from dustmap.tori import Tori
 
 Interpolation = Literal["linear", "cubic"]
 # One process's rows of W: stored, or recomputed in every product.
 OwnProjection = SparseMatrix | RecomputedProjection | NodeProjection
+_MANY = 100_000
 Projection = OwnProjection | ShardedRows
 
 
@@ -76,6 +78,10 @@ def projection(
     if group is not None and group.size > 1:
         cuts = row_cuts(functionals, group.size)
         rows = functionals.select(torch.arange(cuts[group.rank], cuts[group.rank + 1]))
+    ends = Ends.of(rows) if len(rows) >= _MANY else None
+    if ends is not None and refinement == 1 and interpolation == "linear":
+        W = RayTree(ends, lattice, dtype=dtype, device=torch.device(device))
+        return W if cuts is None or group is None else ShardedRows(W, cuts, group)
     W: OwnProjection = RecomputedProjection(lattice, rows, dtype=dtype)
     device = torch.device(device)
     on_cpu = device.type == "cpu"

@@ -61,10 +61,12 @@ _SPLITS = np.array(
     ]
 )
 _WHOLE = 4
+# Distance from the sight line, relative to its length, due to rounding.
+_ASIDE = 1e-9
 
 
 class Ends(NamedTuple):
-    """Rows as averages of integrals from the observer, over several distances each."""
+    """Rows as weighed sums of integrals from the observer to some distances."""
 
     directions: Float[np.ndarray, "n 3"]
     distances: Float[np.ndarray, "n q"]
@@ -72,32 +74,43 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, functionals: Functionals) -> Ends | None:
-        """Return the ends of line integrals; ``None`` for other functionals.
+        """Return the ends of integrals along sight lines; ``None`` for others.
 
         A normal distribution of distances becomes Gauss–Legendre nodes in probability.
         """
-        uncertain = type(functionals) is DistanceMarginalizedIntegrals
-        if functionals.dimension != 3 or not (
-            uncertain
-            or (type(functionals) is LineIntegrals and not functionals.start.any())
-        ):
+        known = LineIntegrals, DistanceMarginalizedIntegrals
+        if functionals.dimension != 3 or type(functionals) not in known:
             return None
-        assert isinstance(functionals, DistanceMarginalizedIntegrals | LineIntegrals)
-        mean = functionals.lengths
-        directions = (functionals.end / mean.clamp_min(1e-300)[:, None]).numpy()
-        if not isinstance(functionals, DistanceMarginalizedIntegrals):
-            one = np.ones((len(mean), 1))
-            return cls(directions, mean[:, None].numpy(), one)
+        assert isinstance(functionals, LineIntegrals | DistanceMarginalizedIntegrals)
+        mean = torch.linalg.vector_norm(functionals.end, dim=1)
+        unit = functionals.end / mean.clamp_min(1e-300)[:, None]
+        # A ray without length has any direction.
+        unit[mean == 0, 0] = 1.0
+        directions = unit.numpy()
+        if isinstance(functionals, LineIntegrals):
+            first = (functionals.start * unit).sum(dim=1)
+            aside = functionals.start - first[:, None] * unit
+            if bool((aside.norm(dim=1) > _ASIDE * mean).any() or (first < 0).any()):
+                return None
+            both = torch.stack([mean, first], dim=1).numpy()
+            weights = np.broadcast_to([1.0, -1.0], both.shape)
+            some = slice(1) if not bool(first.any()) else slice(2)
+            return cls(directions, both[:, some], weights[:, some])
         node, weight = np.polynomial.legendre.leggauss(_DISTANCES)
+        weights = torch.from_numpy(weight / 2)
         spread = torch.where(functionals.spread > 0, functionals.spread, 1.0)
         far = torch.minimum(functionals.reach, mean + 3 * functionals.spread)
-        low = torch.special.ndtr(-mean / spread)[:, None]
-        high = torch.special.ndtr((far - mean) / spread)[:, None]
+        limits = torch.stack([-mean / spread, (far - mean) / spread], dim=1)
+        low, high = torch.special.ndtr(limits)[:, :, None].unbind(1)
         z = torch.special.ndtri(low + (high - low) * torch.from_numpy((node + 1) / 2))
+        # The nodes have the mean of the truncated distribution.
+        density = torch.exp(-(limits**2) / 2) / math.sqrt(2 * math.pi)
+        z += -density.diff(dim=1) / (high - low) - (z @ weights)[:, None]
         # A ray of zero length has no direction along which to average.
         error = torch.where(mean > 0, functionals.spread, 0.0)[:, None]
-        distances = (mean[:, None] + error * torch.where(error > 0, z, 0.0)).numpy()
-        return cls(directions, distances, np.broadcast_to(weight / 2, distances.shape))
+        distances = mean[:, None] + error * torch.where(error > 0, z, 0.0)
+        weights = weights.expand(distances.shape).numpy()
+        return cls(directions, distances.clamp(min=0.0).numpy(), weights)
 
 
 class _Shells(NamedTuple):
@@ -206,7 +219,15 @@ class RayTree(SizedOperator):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        reach = float(ends.distances.max(initial=1e-6)) * (1 + 1e-12)
+        box, far = lattice.grids.box, ends.distances.max(axis=1, initial=0.0)
+        last = torch.from_numpy(ends.directions * far[:, None])
+        outside = int((~box.contains(last)).sum())
+        if outside:
+            raise ValueError(
+                f"{outside} sight lines end outside the box {box.lower} to "
+                f"{box.upper}: enlarge the box or leave these observations out"
+            )
+        reach = float(far.max(initial=1e-6)) * (1 + 1e-12)
         shells = _Shells.of(lattice.grids, reach)
         sky = _Sky.of(len(shells.firsts) - 1)
         rows, count = ends.distances.shape

@@ -1,0 +1,129 @@
+"""W as a tree of rays, against W by rows and its own adjoint."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from stand_in_device import STAND_IN, stand_in_device
+
+from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
+    FixedStep,
+    LineIntegrals,
+    PointValues,
+)
+from dustmap.grid import Grid
+from dustmap.kernels import KERNELS
+from dustmap.nested_grids import NestedGrids
+from dustmap.projection import projection
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.ray_tree import Ends, RayTree
+from dustmap.whitening import nested_tori
+
+COARSE = Grid(shape=(31, 35, 17), spacing=(20.0,) * 3, origin=(-300.0, -340.0, -160.0))
+FINE = Grid(shape=(17, 17, 17), spacing=(10.0,) * 3, origin=(-80.0,) * 3)
+GRIDS = {"one grid": (COARSE,), "nested grids": (COARSE, FINE)}
+KINDS = ("exact", "uncertain", "differences")
+
+
+def sight_lines(grids, kind, generator, count=400):
+    unit = torch.rand(count, 3, generator=generator, dtype=torch.float64)
+    lower, upper = torch.tensor(COARSE.lower), torch.tensor(COARSE.upper)
+    ends = lower + unit * (upper - lower).double()
+    # A star at the observer, and one in a corner of the box.
+    ends[0], ends[1] = 0.0, lower
+    rule = FixedStep(step=5.0, grids=NestedGrids(grids=grids))
+    if kind == "exact":
+        return LineIntegrals(ends, rule)
+    if kind == "differences":
+        return LineIntegrals(ends, rule, start=0.7 * ends)
+    distance = ends.norm(dim=1)
+    room = torch.where(ends > 0, upper / ends, lower / ends).amin(dim=1)
+    reach = distance * room.clamp(1.0, 1.1).nan_to_num(1.0)
+    return DistanceMarginalizedIntegrals(ends, 0.05 * distance, reach, rule)
+
+
+def tree(tori, lines, dtype=torch.float64, device="cpu"):
+    ends, device = Ends.of(lines), torch.device(device)
+    assert ends is not None
+    lattice = Lattice.make(tori, 1, cubic=False)
+    return RayTree(ends, lattice, dtype=dtype, device=device)
+
+
+@pytest.fixture(params=GRIDS)
+def tori(request):
+    kernel = KERNELS["matern12"](lengthscale=[60.0] * 3, variance=1.0)
+    return nested_tori(GRIDS[request.param], kernel, 0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_adjoint(tori, kind, generator) -> None:
+    W = tree(tori, sight_lines(tori.grids.grids, kind, generator))
+    x = torch.randn(3, W.shape[1], generator=generator, dtype=torch.float64)
+    y = torch.randn(3, W.shape[0], generator=generator, dtype=torch.float64)
+    forward, backward = (W.matvec(x) * y).sum(1), (x * W.rmatvec(y)).sum(1)
+    scale = W.matvec(x).norm(dim=1) * y.norm(dim=1)
+    assert float(((forward - backward) / scale).abs().max()) < 1e-12
+    weights = y[0] ** 2
+    gram = W.rmatvec(weights * W.matvec(x))
+    torch.testing.assert_close(W.gram(x, weights), gram, rtol=1e-10, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_constant_has_the_length_of_the_sight_line(tori, kind, generator) -> None:
+    lines = sight_lines(tori.grids.grids, kind, generator)
+    one = torch.ones(tori.size, dtype=torch.float64)
+    off = tree(tori, lines).matvec(one) - projection(tori, lines).matvec(one)
+    assert float(off.abs().max()) < 1e-7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_smooth_field_has_the_integrals_of_rows(tori, kind, generator) -> None:
+    lines = sight_lines(tori.grids.grids, kind, generator)
+    x, y, z = tori.positions().T
+    field = torch.exp(torch.sin(x / 90) + torch.cos(y / 70) + z / 200)
+    rows, found = projection(tori, lines).matvec(field), tree(tori, lines).matvec(field)
+    assert float((found - rows).norm() / rows.norm()) < 5e-3
+    assert float(((found - rows).sum() / rows.sum()).abs()) < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["exact", "uncertain"])
+def test_another_device_adds_up_the_same(tori, kind, generator) -> None:
+    lines = sight_lines(tori.grids.grids, kind, generator)
+    here = tree(tori, lines)
+    x = torch.randn(2, here.shape[1], generator=generator, dtype=torch.float64)
+    y = torch.randn(2, here.shape[0], generator=generator, dtype=torch.float64)
+    with stand_in_device():
+        there = tree(tori, lines, device=STAND_IN)
+        forward = there.matvec(x.to(STAND_IN)).cpu()
+        backward = there.rmatvec(y.to(STAND_IN)).cpu()
+    torch.testing.assert_close(forward, here.matvec(x), rtol=1e-9, atol=1e-7)
+    torch.testing.assert_close(backward, here.rmatvec(y), rtol=1e-9, atol=1e-7)
+
+
+def test_threads_and_precision_change_rounding_alone(tori, generator) -> None:
+    lines = sight_lines(tori.grids.grids, "exact", generator)
+    single, double = tree(tori, lines, torch.float32), tree(tori, lines)
+    x = torch.rand(double.shape[1], generator=generator, dtype=torch.float64)
+    before, threads = double.matvec(x), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert torch.equal(double.matvec(x), before)
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(
+        single.matvec(x.float()).double(), before, rtol=1e-5, atol=0
+    )
+
+
+def test_other_functionals_have_no_tree(generator) -> None:
+    points = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    assert Ends.of(PointValues(points)) is None
+    away = LineIntegrals(points, FixedStep(step=1.0), start=points + 1.0)
+    assert Ends.of(away) is None
+
+
+def test_a_star_outside_the_box_is_refused(tori) -> None:
+    far = torch.tensor([[0.0, 0.0, 170.0]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="outside the box"):
+        tree(tori, LineIntegrals(far, FixedStep(step=1.0)))
