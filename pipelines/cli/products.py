@@ -40,7 +40,6 @@ def _products(command: Any) -> Any:
 @click.argument("run", type=OUT)
 @_products
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
-@click.option("--shell-edges", type=LENGTHS, help="Edges of the shells.")
 @click.option("--nside", type=int, help="Resolution of all HEALPix products.")
 @click.option("--ordering", type=click.Choice(["nested", "ring"]), help="Of pixels.")
 @click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")

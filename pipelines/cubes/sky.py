@@ -39,71 +39,13 @@ def statistic_title(name: str, quantity: str) -> str:
     return f"{_STATISTICS[name]} of the {quantity}" if name in _STATISTICS else name
 
 
-def check_distances(distances: np.ndarray, *, edges: bool = False) -> None:
-    """Raise an `InputError` unless these are positive, increasing distances [pc].
-
-    Edges of shells are two or more and may begin at 0.
-    """
+def check_distances(distances: np.ndarray) -> None:
+    """Raise an `InputError` unless these are positive, increasing distances [pc]."""
     rising = distances.ndim == 1 and bool((np.diff(distances) > 0).all())
-    if edges:
-        sound = rising and len(distances) > 1 and distances[0] >= 0
-        expected = "shells lie between two or more distances that increase from 0 on"
-    else:
-        sound = rising and len(distances) > 0 and distances[0] > 0
-        expected = "distances must be positive and increasing"
-    if not sound:
-        raise InputError(f"{expected} [pc], got {distances.tolist()}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Maps:
-    """HEALPix maps (NESTED, Galactic) of a quantity, and their provenance as JSON."""
-
-    arrays: dict[str, np.ndarray]
-    unit: str
-    meta: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def nside(self) -> int:
-        """HEALPix resolution."""
-        return healpy.npix2nside(next(iter(self.arrays.values())).shape[1])
-
-    def check_arrays(self, count: int) -> None:
-        """Raise an `InputError` unless there are ``count`` maps of each statistic."""
-        if not {"mean", "std"} <= set(self.arrays) <= set(KINDS):
-            raise InputError(
-                f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
-                f"{', '.join(self.arrays) or 'none'}"
-            )
-        pixels = self.arrays["mean"].shape[-1]
-        if not healpy.isnpixok(pixels) or pixels // 12 & (pixels // 12 - 1):
-            raise InputError(
-                f"got {pixels} pixels, expected 12 nside² with nside a power of two"
-            )
-        for name, array in self.arrays.items():
-            if array.shape != (count, pixels):
-                raise InputError(
-                    f"array {name!r} has shape {array.shape}, expected "
-                    f"{(count, pixels)}"
-                )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellMaps(_Maps):
-    """Density averaged over the pixels of spherical shells around the observer.
-
-    The shells lie between increasing ``edges`` [pc], shape ``(n + 1,)``. ``arrays``
-    have the shape ``(n, npix)`` [unit]: ``mean``, ``std`` of the average, and of a
-    positive density its quantiles ``p2_5`` to ``p97_5``; NaN where a pixel reaches out
-    of the map.
-    """
-
-    edges: np.ndarray
-    unit: str = "mag pc-1"
-
-    def __post_init__(self) -> None:
-        check_distances(self.edges, edges=True)
-        self.check_arrays(len(self.edges) - 1)
+    if not (rising and len(distances) > 0 and distances[0] > 0):
+        raise InputError(
+            f"distances must be positive and increasing [pc], got {distances.tolist()}"
+        )
 
 
 def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
@@ -113,7 +55,7 @@ def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkyMaps(_Maps):
+class SkyMaps:
     """Cumulative extinction from the observer out to a list of distances.
 
     Parameters
@@ -125,6 +67,8 @@ class SkyMaps(_Maps):
         *integral* along the ray through each pixel's centre, and of a positive density
         its quantiles ``p2_5`` to ``p97_5``. Pixels are HEALPix, NESTED, Galactic; NaN
         where the ray leaves the map before the distance.
+    meta
+        Provenance: JSON-serialisable.
     last_star
         Where the last stretch of a ray that any star looks through ends [pc], shape
         ``(npix,)``, 0 where there is none; beyond it the map extrapolates. ``None`` if
@@ -135,18 +79,40 @@ class SkyMaps(_Maps):
     """
 
     distances: np.ndarray
+    arrays: dict[str, np.ndarray]
     unit: str = "mag"
+    meta: dict[str, Any] = field(default_factory=dict)
     last_star: np.ndarray | None = None
     filled: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         check_distances(self.distances)
-        self.check_arrays(len(self.distances))
+        if not {"mean", "std"} <= set(self.arrays) <= set(KINDS):
+            raise InputError(
+                f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
+                f"{', '.join(self.arrays) or 'none'}"
+            )
+        pixels = self.arrays["mean"].shape[-1]
+        if not healpy.isnpixok(pixels) or pixels // 12 & (pixels // 12 - 1):
+            raise InputError(
+                f"got {pixels} pixels, expected 12 nside² with nside a power of two"
+            )
+        expected = len(self.distances), pixels
+        for name, array in self.arrays.items():
+            if array.shape != expected:
+                raise InputError(
+                    f"array {name!r} has shape {array.shape}, expected {expected}"
+                )
         if self.last_star is not None and len(self.last_star) != 12 * self.nside**2:
             raise InputError(
                 f"last_star has {len(self.last_star)} pixels, expected "
                 f"{12 * self.nside**2}"
             )
+
+    @property
+    def nside(self) -> int:
+        """HEALPix resolution."""
+        return healpy.npix2nside(self.mean.shape[1])
 
     @property
     def mean(self) -> np.ndarray:

@@ -16,7 +16,7 @@ from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cub
 from pipelines.cubes.sky import Columns, SkyMaps, sky_outside, usual_ends
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
-from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
+from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
@@ -34,7 +34,6 @@ from pipelines.maps.sky import (
     integrated,
     pixel_directions,
     ray_distances,
-    shell_maps,
 )
 from pipelines.run.folder import Run, read_run
 
@@ -184,8 +183,6 @@ def export_run(
         checked_nside(options.nside)
     if options.distances is not None:
         checked_distances(fitted, options.distances)
-    if options.shell_edges is not None:
-        checked_distances(fitted, options.shell_edges, edges=True)
     held = len(fitted.posterior.samples)
     if options.samples is not None and not 1 <= options.samples <= held:
         raise InputError(
@@ -236,17 +233,6 @@ def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     products.note_outside(path, maps.mean, maps.distances)
 
 
-def _shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Write the mean density in shells around the observer."""
-    options = products.options
-    edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
-    found = shell_maps(products.run, edges=edges, nside=options.nside)
-    found = convert(found, products.change)
-    ordering = options.ordering or ORDERINGS[0]
-    write_shells(path, found, ordering=ordering, overwrite=overwrite)
-    products.note_outside(path, found.arrays["mean"], found.edges[1:])
-
-
 def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction on the pixels of a WCS."""
     run, options = products.run, products.options
@@ -291,7 +277,6 @@ _WRITERS = {
     "zarr": _zarr,
     "fits": _fits,
     "healpix": _healpix,
-    "shells": _shells,
     "image": _image,
     "vti": _vti,
 }

@@ -51,7 +51,6 @@ EXPORTERS = {
         ("distances", "ordering", "fill"),
         usual="map.healpix.fits",
     ),
-    "shells": Exporter("Density in HEALPix shells.", ("shell_edges", "ordering")),
     "image": Exporter(
         "Integrated extinction on pixels of a WCS: DS9, Aladin.",
         ("distances", "field", "fill"),
@@ -69,10 +68,8 @@ class ExportOptions:
 
     distances: Sequence[float] | None = None
     """Distances of the HEALPix maps and images [pc]."""
-    shell_edges: Sequence[float] | None = None
-    """Distances between shells [pc]."""
     nside: int | None = None
-    """Resolution of integrated extinctions, HEALPix maps and shells."""
+    """Resolution of integrated extinctions, and of HEALPix maps."""
     field: Field | None = None
     """Field of images on the sky."""
     ordering: str | None = None

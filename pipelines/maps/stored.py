@@ -21,7 +21,6 @@ from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, QUANTILES, between, normal
 from pipelines.cubes.cube import AXES, Cube, grid_of
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
-from pipelines.formats.vtk import LEFT_OUT
 from pipelines.formats.zarr import (
     level_prefixes,
     open_cube,
@@ -284,7 +283,7 @@ def open_store(path: Path) -> Stored:
 def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
     """Return a cube as a map; the density of a simulated truth becomes the mean.
 
-    Integrals need the Sun inside the cube and all nested grids.
+    Integrals need the Sun inside the cube.
     """
     names = {n: "mean" if n == "density" else n for n in cube.arrays}
     levels = tuple(f"{number}/" for number in range(len(cube.levels)))
@@ -302,7 +301,7 @@ def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
     )
     summed = next((n for n in ("mean", "density", "p50") if n in cube.arrays), None)
     rays = None
-    if summed and cells.box.contains(np.zeros(3)) and not cube.meta.get(LEFT_OUT):
+    if summed and cells.box.contains(np.zeros(3)):
         rays = CubeRays(cube=cube, cells=cells, name=summed, arrays=(names[summed],))
     return Stored(
         path=path,

@@ -17,7 +17,7 @@ from pipelines.cubes.cube import Cube
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.images import Field, pixel_vectors
-from pipelines.formats.vtk import read_vti, write_vti
+from pipelines.formats.vtk import write_vti
 from pipelines.maps.density import map_cube
 
 with warnings.catch_warnings():
@@ -187,23 +187,3 @@ def test_a_nested_map_gives_vtk_its_finest_values(tmp_path):
     assert values[2, 2, 2] == 2.0 and values[0, 0, 0] == 1.0
     meta = {"note": "<a & b> -- ü", "finer_grids_left_out": 1}
     assert json.loads(grid.field_data["provenance"][0]) == meta
-    back = read_vti(tmp_path / "nested.vti")
-    np.testing.assert_array_equal(back.arrays["mean"], values)
-    np.testing.assert_allclose(back.x, np.arange(-40, 41, 20))
-    assert back.meta == meta and back.unit == "mag pc-1"
-    dust = dustmap.open_map(tmp_path / "nested.vti")
-    places = galactic([0.0, 90.0], [0.0, 0.0], [5.0, 35.0])
-    density = dust.query(places, integrated=False).value
-    assert density[0] == pytest.approx(2.0) and density[1] == pytest.approx(1.25)
-    with pytest.raises(InputError, match="integrated"):
-        dust.query(places, integrated=True)
-
-
-@pytest.mark.parametrize("kept", [0.3, 0.9])
-def test_a_truncated_volume_is_refused(positive_run, tmp_path, kept):
-    whole, part = tmp_path / "map.vti", tmp_path / "part.vti"
-    export(positive_run, whole)
-    content = whole.read_bytes()
-    part.write_bytes(content[: int(kept * len(content))])
-    with pytest.raises(InputError, match="vti"):
-        dustmap.open_map(part)
