@@ -36,15 +36,12 @@ _PATH = click.Path(path_type=Path)
               help="Of it; may be repeated. Default: value, and the std of an "
               "extinction where known.")  # fmt: skip
 @click.option("--sample", default=0, help="Number of the posterior sample to show.")
-@click.option("--log", is_flag=True, help="Logarithmic colours.")
 @click.option("--band", help="Convert to this band.")
 @click.option("--declare-band", help="State the map's band if it is not known.")
 @click.option("--nside", default=64, type=click.IntRange(min=1, max=4096),
               help="HEALPix "
               "resolution of what is not interpolated between cells, a power of two "
               "(64).")  # fmt: skip
-@click.option("--width", default=180.0, type=click.FloatRange(min=80, max=400),
-              help="Of the page [mm].")  # fmt: skip
 @click.option("--dpi", default=300.0, type=click.FloatRange(min=30, max=2400))
 @click.option("-o", "--output", type=_PATH,
               help="PNG, PDF or SVG to write (replaced if it exists); by default a PNG "
@@ -70,10 +67,8 @@ def draw(
     shows: tuple[str, ...] = (),
     sample: int = 0,
     nside: int = 64,
-    log: bool = False,
     band: str | None = None,
     declare_band: str | None = None,
-    width: float = 180.0,
     dpi: float = 300.0,
     output: Path | None = None,
 ) -> Path:
@@ -91,7 +86,7 @@ def draw(
     )
     if len(panels) == len(distances) > 1:
         columns = min(len(panels), 3)
-    figure = sky_panels(panels, columns=columns, width=width, log=log)
+    figure = sky_panels(panels, columns=columns)
     ends = "-".join(f"{d:g}" for d in distances)
     place = output or Path(f"{path.resolve().stem}_{quantity}_{ends}pc.png")
     save_figure(figure, place, dpi=dpi)

@@ -120,19 +120,6 @@ class _Kind(click.ParamType):
     "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"
 )
 @click.option("--dpi", type=click.FloatRange(min=30, max=2400), default=300.0)
-@click.option(
-    "--width",
-    type=click.FloatRange(min=80, max=400),
-    default=180.0,
-    help="Of the page [mm]: 88 is a journal's column, 180 two.",
-)
-@click.option("--log/--linear", default=None, help="Colours.  [default: automatic]")
-@click.option(
-    "--within",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="PC",
-    help="edge-on: integrate |y| < PC. slice, near: show the Sun's neighbourhood.",
-)
 @click.option("--panel", help="Only mean, median, std or relative-error, as there are.")
 @click.option("--vmin", type=float, help="Lower limit of the colours of map or panel.")
 @click.option("--vmax", type=float, help="Upper limit of these colours.")

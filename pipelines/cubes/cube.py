@@ -117,14 +117,12 @@ class Cube:
         """This cube alone and the finer ones, the coarsest first."""
         return (replace(self, finer=()), *self.finer)
 
-    def level_within(self, reach: float | None = None) -> int:
-        """Number of the finest level that holds all within a distance of the Sun [pc].
+    def level_near_the_sun(self) -> int:
+        """Return the number of the finest level that holds an eighth of the box.
 
-        Along x and y, to a cell: boxes may be flatter. Of an eighth of this box's reach
-        if ``None``.
+        That is an eighth of its reach along x and y, to a cell.
         """
-        if reach is None:
-            reach = float(max(np.abs(self.x).max(), np.abs(self.y).max())) / 8
+        reach = float(max(np.abs(self.x).max(), np.abs(self.y).max())) / 8
         found = 0
         for number, cube in enumerate(self.levels):
             ends = zip((cube.x, cube.y), cube.spacing)

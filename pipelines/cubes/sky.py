@@ -248,16 +248,14 @@ class Columns:
     arrays: dict[str, np.ndarray]
 
 
-def near_the_sun(centres: np.ndarray, within: float | None = None) -> Ends:
+def near_the_sun(centres: np.ndarray) -> Ends:
     """Return ends of columns along x or y [pc], at most 500 pc from the Sun.
 
-    Of boxes up to 2 kpc wide the whole; ``within`` is another distance from the Sun.
+    Of boxes up to 2 kpc wide, and of those without the Sun, the whole.
     """
     low, high = float(centres[0]), float(centres[-1])
-    if within is None:
-        within = _NEAR if high - low > _WIDE else np.inf
-    ends = max(low, -within), min(high, within)
-    return ends if ends[0] < ends[1] else (low, high)
+    ends = max(low, -_NEAR), min(high, _NEAR)
+    return ends if high - low > _WIDE and ends[0] < ends[1] else (low, high)
 
 
 def usual_ends(y: np.ndarray) -> dict[str, Ends | None]:

@@ -39,10 +39,8 @@ from pipelines.figures.scales import (
     veil,
 )
 from pipelines.figures.style import (
-    DOUBLE,
-    NARROW,
     NORMAL,
-    SINGLE,
+    PAGE,
     SMALL,
     band_of,
     density_label,
@@ -61,8 +59,8 @@ _UNSEEN = "pale, hatched: no sight line passes, only the prior"
 _CIRCLES = 4
 # Ratio of height to width below which panels are stacked.
 _FLAT = 0.55
-# Width [mm] below which a comparison has two panels side by side, above it four.
-_PAIRS = 160.0
+# Width of a page with a single panel [mm].
+_ALONE = 134.0
 # Space for labels beside a panel, and with its bar above and below it; a line [mm].
 _BESIDE, _ABOVE, _LINE = 9.0, 24.0, 4.0
 # Most letters of a map's name above a panel.
@@ -114,9 +112,7 @@ class Panel:
 
 
 @styled
-def face_on(
-    cube: Cube, columns: Columns | None = None, *, log: bool = False, **look: Any
-) -> Figure:
+def face_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     """Draw the mean extinction through the box, seen from the north Galactic pole.
 
     Parameters
@@ -127,12 +123,10 @@ def face_on(
         The integral and its std from posterior samples (`columns`), with the relative
         error if more informative. Without columns only the integral of the mean density
         is drawn.
-    log
-        Logarithmic colours.
     look
-        ``width`` of the page [mm] (180; under 120 the panels are stacked); ``panel``,
-        a single one to draw: ``mean``, ``median``, ``std`` or ``relative error``;
-        ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in `colour_scale`.
+        ``panel``, a single one to draw: ``mean``, ``median``, ``std`` or ``relative
+        error``; ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in
+        `colour_scale`.
 
     Raises
     ------
@@ -140,25 +134,18 @@ def face_on(
         If there is no such panel.
     """
     ends = float(cube.z[0]), float(cube.z[-1])
-    return _through(cube, columns, "z", ends, log=log, **look)
+    return _through(cube, columns, "z", ends, **look)
 
 
 @styled
-def edge_on(
-    cube: Cube,
-    columns: Columns | None = None,
-    *,
-    within: float | None = None,
-    log: bool | None = None,
-    **look: Any,
-) -> Figure:
+def edge_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     """Draw the extinction through the box along y, with z upwards.
 
-    Parameters are those of `face_on`; colours are logarithmic by default if linear ones
-    would show the plane alone. Without columns a box wider than 2 kpc is cut to 500 pc
-    on either side of the Sun, or ``within`` [pc].
+    Parameters are those of `face_on`; colours are logarithmic if linear ones would show
+    the plane alone. Without columns a box wider than 2 kpc is cut to 500 pc on either
+    side of the Sun.
     """
-    return _through(cube, columns, "y", near_the_sun(cube.y, within), log=log, **look)
+    return _through(cube, columns, "y", near_the_sun(cube.y), **look)
 
 
 def _through(
@@ -167,8 +154,6 @@ def _through(
     along: str,
     ends: Ends,
     *,
-    log: bool | None,
-    width: float = DOUBLE,
     panel: str | None = None,
     **colours: Any,
 ) -> Figure:
@@ -185,7 +170,7 @@ def _through(
         default.append("relative error")
     shown = chosen(extinction_panels(arrays, band_of(cube.meta)), default, panel)
     notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
-    if log is None and (log := spans_decades(shown[0].image, seen)):
+    if log := along == "y" and spans_decades(shown[0].image, seen):
         notes.append("logarithmic colours")
     panels = []
     for kind, image, label in shown:
@@ -193,7 +178,7 @@ def _through(
         scale = colour_scale(kind, image, seen=seen, log=log, **given)
         plane = {"cube": cube, "along": along, "image": image, "seen": seen}
         panels.append(Panel(**plane, scale=scale, label=label))
-    return _drawn(panels, notes, width=width, columns=len(panels))
+    return _drawn(panels, notes, columns=len(panels))
 
 
 @styled
@@ -203,8 +188,6 @@ def density_slice(
     *,
     axis: str = "z",
     at: float = 0.0,
-    log: bool = False,
-    width: float = DOUBLE,
     panel: str | None = None,
     **colours: Any,
 ) -> Figure:
@@ -243,7 +226,7 @@ def density_slice(
     ]
     place = getattr(cube, axis)[nearest(cube, axis, at)]
     notes = [f"${axis}$ = {signed_text(place)} pc"]
-    return _drawn(panels, notes, width=width, columns=len(panels))
+    return _drawn(panels, notes, columns=len(panels))
 
 
 @styled
@@ -256,8 +239,6 @@ def compare(
     factor: float = 1.0,
     axis: str = "z",
     at: float = 0.0,
-    width: float = DOUBLE,
-    log: bool = False,
 ) -> Figure:
     """Draw two maps and their difference, also relative to the first one's std.
 
@@ -275,7 +256,7 @@ def compare(
         Names of the maps.
     factor
         Factor from the second map's band to the first one's.
-    axis, at, width, log
+    axis, at
         As in `density_slice`.
 
     Raises
@@ -310,7 +291,7 @@ def compare(
     first, last = (n if len(n) <= _LETTERS else f"{n[:_LETTERS]}…" for n in names)
     panels = []
     for along, seen, mine, its, label in rows:
-        value = colour_scale("value", mine, its, seen=seen, log=log)
+        value = colour_scale("value", mine, its, seen=seen)
         apart = mine - its
         difference = colour_scale("difference", apart, seen=seen)
         panels += [
@@ -335,29 +316,26 @@ def compare(
         scale = colour_scale("deviation", image)
         panels.insert(3, replace(panels[2], image=image, scale=scale, label=label))
         notes.insert(1, f"σ: std of {names[0]}")
-    return _drawn(panels, notes, width=width, columns=-(-len(panels) // 2), small=True)
+    return _drawn(panels, notes, columns=-(-len(panels) // 2), small=True)
 
 
 def _drawn(
     panels: Sequence[Panel],
     notes: Sequence[str],
     *,
-    width: float,
     columns: int,
     small: bool = False,
 ) -> Figure:
     """Draw a page of panels, row by row, with ``notes`` at the top.
 
-    Narrow pages or flat panels have fewer ``columns``; a single panel has a narrower
-    page. ``small`` panels have fewer numbers.
+    Flat panels are stacked; a single panel has a narrower page. ``small`` panels have
+    fewer numbers.
     """
-    flat = panels[0].aspect <= _FLAT
-    if width < (_PAIRS if small else NARROW):
-        columns = columns // 2 if small else 1
-    elif flat and not small:
+    flat, width = panels[0].aspect <= _FLAT, PAGE
+    if flat and not small:
         columns = 1
     elif len(panels) == 1:
-        width = min(width, (SINGLE + DOUBLE) / 2)
+        width = _ALONE
     if not small and any(p.seen is not None and not p.seen.all() for p in panels):
         notes = [*notes, _UNSEEN]
     column = (width - _BESIDE) / columns

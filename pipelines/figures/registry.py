@@ -11,14 +11,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.cuts import cut_box
+from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import near_the_sun
 from pipelines.figures.box import compare, density_slice, edge_on, face_on
 from pipelines.figures.integrals import shared_range
 from pipelines.figures.sightlines import lines_of_sight
 from pipelines.figures.sky import sky
-from pipelines.figures.style import DOUBLE, save_figure
+from pipelines.figures.style import save_figure
 from pipelines.maps.answers import Answers, Directions, MissingError
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places
@@ -54,14 +53,6 @@ class PlotOptions:
     """Extinction curve of the conversion."""
     r_v: float | None = None
     """R_V of the conversion."""
-    width: float = DOUBLE
-    """Width of the page [mm]."""
-    log: bool | None = None
-    """Logarithmic colours; if ``None`` only for an edge-on view that needs them."""
-    within: float | None = None
-    """Distance from the Sun [pc] of the edge-on integral on either side (500 in a wide
-    box), and extent of a slice and of the view of the neighbourhood (an eighth of the
-    box)."""
     dpi: float = 300.0
     """Dots per inch of images."""
     panel: str | None = None
@@ -76,9 +67,8 @@ class PlotOptions:
 
 
 def _look(options: PlotOptions) -> dict[str, Any]:
-    names = ("width", "panel", "vmin", "vmax", "cmap")
-    look = {name: getattr(options, name) for name in names}
-    return {**look, "log": bool(options.log)}
+    names = ("panel", "vmin", "vmax", "cmap")
+    return {name: getattr(options, name) for name in names}
 
 
 def _face_on(source: Answers, options: PlotOptions) -> Figure:
@@ -89,16 +79,15 @@ def _near(source: Answers, options: PlotOptions) -> Figure:
     cube = source.cube()
     if not cube.finer:
         raise MissingError(f"{source.path} has one grid, and no finer one near the Sun")
-    level = cube.level_within(options.within)
+    level = cube.level_near_the_sun()
     columns = source.columns("z", level=level)
     return face_on(cube.levels[level], columns, **_look(options))
 
 
 def _edge_on(source: Answers, options: PlotOptions) -> Figure:
-    cube, within = source.cube(), options.within
-    columns = source.columns("y", near_the_sun(cube.y, within))
-    look = {**_look(options), "log": options.log}
-    return edge_on(cube, columns, within=within, **look)
+    cube = source.cube()
+    columns = source.columns("y", near_the_sun(cube.y))
+    return edge_on(cube, columns, **_look(options))
 
 
 def _sky(source: Answers, options: PlotOptions) -> Figure:
@@ -107,16 +96,12 @@ def _sky(source: Answers, options: PlotOptions) -> Figure:
 
 
 def _lines(source: Answers, options: PlotOptions) -> Figure:
-    lines = source.lines(options.directions)
-    return lines_of_sight(lines, width=options.width, band=source.known_band)
+    return lines_of_sight(source.lines(options.directions), band=source.known_band)
 
 
 def _slice(source: Answers, options: PlotOptions) -> Figure:
-    cube = source.cube()
-    if options.within is not None:
-        near = (-options.within, options.within)
-        cube = cut_box(cube, **{name: near for name in AXES if name != options.axis})
-    return density_slice(cube, axis=options.axis, at=options.at, **_look(options))
+    plane = {"axis": options.axis, "at": options.at}
+    return density_slice(source.cube(), **plane, **_look(options))
 
 
 def _compare(source: Answers, options: PlotOptions) -> Figure:
@@ -142,8 +127,6 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         factor=factor,
         axis=options.axis,
         at=options.at,
-        width=options.width,
-        log=bool(options.log),
     )
 
 

@@ -15,9 +15,8 @@ from pipelines.cubes.sky import LineOfSight
 from pipelines.figures.style import (
     BLACK,
     BLUE,
-    DOUBLE,
-    NARROW,
     ORANGE,
+    PAGE,
     SMALL,
     extinction_label,
     length_unit,
@@ -34,9 +33,7 @@ _OPACITY = {"95%": 0.18, "68%": 0.36}
 
 
 @styled
-def lines_of_sight(
-    lines: Sequence[LineOfSight], *, width: float = DOUBLE, band: str = ""
-) -> Figure:
+def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
     """Draw mean or median, 68% and 95% bands, nearby stars, and the truth if known.
 
     A line without quantiles is drawn as normal, with its mean and multiples of its std.
@@ -50,12 +47,10 @@ def lines_of_sight(
     """
     if not lines:
         raise ValueError("expected at least one line of sight")
-    columns = 1 if width < NARROW else min(len(lines), 3 if len(lines) > 4 else 2)
-    column = width / columns - _BESIDE
+    columns = min(len(lines), 3 if len(lines) > 4 else 2)
+    column = PAGE / columns - _BESIDE
     height = column * (0.56 if columns < 3 else 0.8) + _ABOVE
-    figure, every = page(
-        len(lines), columns, width=width, height=height, layout="constrained"
-    )
+    figure, every = page(len(lines), columns, height=height, layout="constrained")
     factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
     for number, (axes, line) in enumerate(zip(every, lines)):
@@ -69,7 +64,7 @@ def lines_of_sight(
         list(handles.values()),
         list(handles),
         loc="outside upper center",
-        ncols=len(handles) if width >= NARROW else 3,
+        ncols=len(handles),
         handlelength=1.8,
         columnspacing=1.4,
     )

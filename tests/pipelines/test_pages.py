@@ -35,23 +35,21 @@ def shown(figure, panel):
     return np.asarray(panels(figure)[panel].images[0].get_array())
 
 
-@pytest.mark.parametrize(("width", "across"), [(180.0, 2), (88.0, 1)])
-def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path, width, across):
+def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path):
     cube = random_cube(mean=1e-3)
     arrays = {"mean": np.ones((9, 17)), "std": np.ones((9, 17))}
     own = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
-    page = face_on(replace(cube, y=cube.y * 2), own, width=width)
+    page = face_on(replace(cube, y=cube.y * 2), own)
     save_figure(page, tmp_path / "a.png", dpi=100)
-    assert imread(tmp_path / "a.png").shape[1] == pytest.approx(
-        width * 100 / 25.4, abs=1
-    )
+    across = imread(tmp_path / "a.png").shape[1]
+    assert across == pytest.approx(180 * 100 / 25.4, abs=1)
     lefts = {round(axes.get_position().x0, 3) for axes in panels(page)}
-    assert len(lefts) == across
+    assert len(lefts) == 2
 
 
-def drawn(run, other, width):
+def drawn(run, other):
     """Every figure of a run that there is, by its kind."""
-    options = PlotOptions(width=width, other=other, distances=(70.0, 300.0))
+    options = PlotOptions(other=other, distances=(70.0, 300.0))
     source, found = open_answers(run.path), {}
     for kind, (_, drawing) in KINDS.items():
         with suppress(MissingError):
@@ -59,10 +57,9 @@ def drawn(run, other, width):
     return found
 
 
-@pytest.mark.parametrize("width", [80.0, 120.0, 400.0])
-def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path, width):
+def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path):
     write_zarr(tmp_path / "other.zarr", random_cube(mean=1e-3, std=1e-4))
-    figures = drawn(positive_run, tmp_path / "other.zarr", width)
+    figures = drawn(positive_run, tmp_path / "other.zarr")
     assert {"face-on", "edge-on", "sky", "los", "slice", "compare"} <= set(figures)
     for kind, figure in figures.items():
         assert len(drawn_text(figure)) > 5
@@ -125,7 +122,7 @@ def test_columns_of_a_positive_density_have_quantiles(positive_run):
     ones = {"mean": np.ones((len(z), len(y), len(x)))}
     cube = Cube(x=x, y=y, z=z, arrays=ones)
     for panel, values in (("mean", made.arrays["mean"]), ("median", middle)):
-        page = face_on(cube, made, panel=panel, log=True)
+        page = face_on(cube, made, panel=panel)
         np.testing.assert_allclose(shown(page, 0), values)
         assert bar_labels(page) == [f"{panel} extinction [mag]"]
 
@@ -233,7 +230,6 @@ def test_a_panel_is_drawn_alone_with_the_colours_asked_for(
         ("--kind slice --panel std", "choose --panel from mean"),
         ("--kind los --panel std", "--panel does not apply to los"),
         ("--kind face-on --vmin 2 --vmax 1", "choose --vmin below --vmax"),
-        ("--kind face-on --log --vmin 0", "above 0"),
         ("--kind face-on --cmap rainbows", "not a colour map"),
     ):
         done = command(f"plot {path} -o {tmp_path}/out {more}")

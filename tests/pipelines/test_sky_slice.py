@@ -69,7 +69,7 @@ def say(folder, script, monkeypatch):
         ("map.fits --distance 250.5 --nside 16", "map_density_250.5pc.png"),
         ("sky.fits --distance 150", "sky_extinction_150pc.png"),
         ("sky.fits --distance 300 --show relative-error -o a.png", "a.png"),
-        ("sky.fits --distance 300 --log -o b.svg", "b.svg"),
+        ("sky.fits --distance 300 -o b.svg", "b.svg"),
         ("map.zarr --distance 100 --distance 200", "map_density_100-200pc.png"),
         ("map.fits --distance 200 --quantity extinction --nside 8 -o c.pdf", "c.pdf"),
     ],
