@@ -10,9 +10,8 @@ import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantiles import KINDS, between
+from pipelines.base.quantiles import KINDS, QUANTILES, between
 
-Band = tuple[np.ndarray, np.ndarray]
 Ends = tuple[float, float]
 
 REGRESSION = "isotonic_regression"
@@ -162,21 +161,16 @@ class SkyMaps:
         pixel = healpy.ang2pix(self.nside, l, b, lonlat=True, nest=True)
         known = np.isfinite(self.mean[:, pixel])
         found = {n: a[known, pixel].astype(np.float64) for n, a in self.arrays.items()}
-        bands = {}
         if "p50" in found:
-            bands = {
-                "median": found["p50"],
-                "inner": (found["p16"], found["p84"]),
-                "outer": (between(found, 0.025), between(found, 0.975)),
-            }
+            # Earlier versions have no quantiles of 95%.
+            for name in ("p2_5", "p97_5"):
+                found.setdefault(name, between(found, QUANTILES[name]))
         return LineOfSight(
             l=l,
             b=b,
             distance=self.distances[known],
-            mean=found["mean"],
-            std=found["std"],
+            arrays=found,
             last_star=None if self.last_star is None else float(self.last_star[pixel]),
-            **bands,
         )
 
     def informed_directions(self) -> list[tuple[float, float]]:
@@ -200,36 +194,33 @@ class SkyMaps:
 class LineOfSight:
     """Cumulative extinction along one direction, and the stars near it.
 
-    ``l, b`` [deg]; ``distance`` [pc], ``mean``, ``std`` [mag] along the ray;
-    ``star_distance`` [pc], ``star_extinction``, ``star_error`` [mag] of the stars
-    within ``radius`` [deg]; ``truth`` [mag] along the ray where it is known.
-
-    ``median`` [mag], ``inner`` and ``outer``, each the lower and the upper curve [mag]
-    that hold 68% and 95%, are there if the posterior has samples; ``last_star`` [pc],
-    the end of the last stretch that any star looks through, where it is known.
+    ``l, b`` [deg]; ``distance`` [pc]; ``arrays`` are ``mean``, ``std`` and, if the
+    posterior has samples, ``p2_5`` to ``p97_5`` [mag] along the ray, ``truth`` [mag]
+    where it is known. ``star_distance`` [pc], ``star_extinction`` and ``star_error``
+    [mag] are those of the stars within ``radius`` [deg]. ``last_star`` [pc] is the end
+    of the last stretch that any star looks through, where it is known.
     """
 
     l: float  # noqa: E741  the field's name for Galactic longitude
     b: float
     distance: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
+    arrays: dict[str, np.ndarray]
     star_distance: np.ndarray = field(default_factory=lambda: np.zeros(0))
     star_extinction: np.ndarray = field(default_factory=lambda: np.zeros(0))
     star_error: np.ndarray = field(default_factory=lambda: np.zeros(0))
     radius: float = 0.0
     truth: np.ndarray | None = None
-    median: np.ndarray | None = None
-    inner: Band | None = None
-    outer: Band | None = None
     last_star: float | None = None
 
     def scaled(self, factor: float) -> LineOfSight:
         """Return this line with all extinctions multiplied by a factor."""
-        names = ("mean", "std", "star_extinction", "star_error", "truth", "median")
-        names += ("inner", "outer")
-        known = {n: v for n in names if (v := getattr(self, n)) is not None}
-        return replace(self, **{n: factor * np.asarray(v) for n, v in known.items()})
+        return replace(
+            self,
+            arrays={name: factor * curve for name, curve in self.arrays.items()},
+            star_extinction=factor * self.star_extinction,
+            star_error=factor * self.star_error,
+            truth=None if self.truth is None else factor * self.truth,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,11 +247,3 @@ def near_the_sun(centres: np.ndarray) -> Ends:
     low, high = float(centres[0]), float(centres[-1])
     ends = max(low, -_NEAR), min(high, _NEAR)
     return ends if high - low > _WIDE and ends[0] < ends[1] else (low, high)
-
-
-def usual_ends(y: np.ndarray) -> dict[str, Ends | None]:
-    """Return the default ends of columns by axis, ``None`` for the whole box.
-
-    ``y`` are the centres of its cells.
-    """
-    return {"z": None, "y": near_the_sun(y)}

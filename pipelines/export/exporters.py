@@ -11,9 +11,8 @@ import numpy as np
 
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import Cube
-from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
-from pipelines.cubes.sky import Columns, SkyMaps, sky_outside, usual_ends
+from pipelines.cubes.cube import Cube, cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix
@@ -22,7 +21,12 @@ from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import NOTHING
 from pipelines.maps.continued import Continued, filled_cube
-from pipelines.maps.density import density_samples, map_and_columns, map_cube
+from pipelines.maps.density import (
+    density_samples,
+    map_and_columns,
+    map_cube,
+    usual_ends,
+)
 from pipelines.maps.integrals import integrals_along
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import convert, converted, provenance
@@ -73,45 +77,30 @@ class RunProducts:
         return 1.0 if self.change is None else self.change.factor
 
     @cached_property
-    def _whole(self) -> tuple[Cube, dict[str, Columns]]:
-        """The density in the whole box, and the columns for figures."""
-        plan = self.run.plan
-        # The published engine needs a solve for every column.
-        ends = usual_ends(plan.grid.axis(1).numpy()) if plan.is_full_batch else {}
-        return map_and_columns(self.run, ends)
+    def density(self) -> tuple[Cube, list[Columns]]:
+        """The density within the cuts, and columns through the box if there are none.
 
-    @property
-    def _is_whole(self) -> bool:
-        options = self.options
-        return not (options.spacing or options.box or options.sphere)
-
-    @property
-    def columns(self) -> list[Columns]:
-        """Columns through the whole box at its own spacing; none for other cubes."""
-        if not self._is_whole:
-            return []
-        return [convert(one, self.change) for one in self._whole[1].values()]
-
-    @cached_property
-    def cube(self) -> Cube:
-        """The density within the cuts, which its provenance states."""
-        options = self.options
-        if self._is_whole:
-            return convert(self._whole[0], self.change)
-        cube = map_cube(self.run, spacing=options.spacing, within=options.box)
-        if options.box:
-            cube = cut_box(cube, **options.box)
-        if options.sphere is not None:
-            cube = cut_sphere(cube, options.sphere)
-        return convert(cube, self.change)
+        The provenance states the cuts.
+        """
+        options, columns = self.options, {}
+        if options.spacing or options.box or options.sphere:
+            cube = map_cube(self.run, spacing=options.spacing, within=options.box)
+            if options.box:
+                cube = cut_box(cube, **options.box)
+            if options.sphere is not None:
+                cube = cut_sphere(cube, options.sphere)
+        else:
+            cube, columns = map_and_columns(self.run, usual_ends(self.run))
+        shown = [convert(one, self.change) for one in columns.values()]
+        return convert(cube, self.change), shown
 
     @property
     def filled_cube(self) -> Cube:
         """The density, with holes filled from another map, if any."""
-        other = self.options.fill
+        cube, other = self.density[0], self.options.fill
         if other is None:
-            return self.cube
-        return filled_cube(self.cube, other.converted(self.change))
+            return cube
+        return filled_cube(cube, other.converted(self.change))
 
     def filled(
         self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
@@ -204,7 +193,8 @@ def export_run(
 
 def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the density and the integrated extinction."""
-    cube, found, options = products.cube, products.integrated("zarr"), products.options
+    cube, columns = products.density
+    found, options = products.integrated("zarr"), products.options
     if options.box or options.sphere:
         reach = min(reach_of_cube(cube), options.sphere or np.inf)
         found = cut_distance(found, reach)
@@ -213,8 +203,8 @@ def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         scale = np.float32(products.factor)
         drawn = (density_samples(products.run, each, count) for each in cube.levels)
         samples = [scale * values for values in drawn]
-    own = products.columns
-    write_zarr(path, cube, found, columns=own, samples=samples, overwrite=overwrite)
+    more = {"columns": columns, "samples": samples}
+    write_zarr(path, cube, found, **more, overwrite=overwrite)
 
 
 def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:

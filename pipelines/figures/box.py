@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.cuts import cut_box
+from pipelines.cubes.cube import AXES, Cube, cut_box
 from pipelines.cubes.sky import Columns, Ends, near_the_sun
 from pipelines.figures.integrals import (
     chosen,
@@ -219,7 +218,7 @@ def density_slice(
         shown = {"truth": (truth, true, true_label, None), **shown}
     limits = seen if truth is None else None
     images = [image for _, image, _, _ in shown.values()]
-    scale = colour_scale("value", *images, seen=limits, log=log, **colours)
+    scale = colour_scale("value", *images, seen=limits, **colours)
     panels = [
         Panel(cube=of, along=axis, image=image, scale=scale, label=label, seen=seen)
         for of, image, label, seen in chosen(shown, shown, panel)

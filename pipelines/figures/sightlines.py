@@ -76,13 +76,17 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
 
     Limits include the curves and all but the most extreme stars.
     """
-    if line.median is not None and line.outer is not None and line.inner is not None:
-        name, curve = "posterior median", line.median
-        bands = {"95%": line.outer, "68%": line.inner}
-    else:
-        name, curve = "posterior mean", line.mean
+    arrays = line.arrays
+    if "p50" in arrays:
+        name, curve, reach = "posterior median", arrays["p50"], "68%"
         bands = {
-            share: (curve - width * line.std, curve + width * line.std)
+            "95%": (arrays["p2_5"], arrays["p97_5"]),
+            "68%": (arrays["p16"], arrays["p84"]),
+        }
+    else:
+        name, curve, reach = "posterior mean", arrays["mean"], "95%"
+        bands = {
+            share: (curve - width * arrays["std"], curve + width * arrays["std"])
             for share, width in (("95%", WIDTH_95), ("68%", 1.0))
         }
     # Curves begin with 0 mag at 0 pc.
@@ -94,7 +98,7 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         low, high = map(from_sun, ends)
         look = {"color": BLUE, "alpha": _OPACITY[share], "lw": 0, "zorder": 2}
         handles[share] = axes.fill_between(distance * factor, low, high, **look)
-    shown = list(bands["95%" if line.median is None else "68%"])
+    shown = list(bands[reach])
     if line.truth is not None:
         shown.append(line.truth)
         look = {"color": BLACK, "linewidth": 0.9, "dashes": (4, 2), "zorder": 4}

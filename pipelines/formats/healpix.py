@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
 
 import healpy
 import numpy as np
@@ -115,15 +114,21 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
         meta = read_provenance(hdus[0].header, source)
         if len(hdus) != 2 or hdus[1].name != _TABLE:
             raise InputError(f"{source}: expected one HEALPix table named {_TABLE}")
-        header = hdus[1].header
-        for keyword, expected in _CONVENTION.items():
-            if (found := header.get(keyword)) != expected:
+        table, header = hdus[1], hdus[1].header
+        expected = {keyword: [value] for keyword, value in _CONVENTION.items()}
+        expected["ORDERING"] = [ordering.upper() for ordering in ORDERINGS]
+        for keyword, known in expected.items():
+            if (found := header.get(keyword)) not in known:
                 raise InputError(
-                    f"{source}: {keyword} is {found!r}, expected {expected!r}"
+                    f"{source}: {keyword} is {found!r}, expected {' or '.join(known)}"
                 )
         cards = takewhile(header.__contains__, map("DIST{}".format, count(1)))
         distances = np.array([float(header[card]) for card in cards])
-        statistics, others = _read_columns(hdus[1], source)
+        values = healpy.read_map(table, field=None, nest=True)
+        values = np.where(values == _UNSEEN, np.float32(np.nan), values)
+        columns = dict(zip(table.columns.names, values, strict=True))
+    others = {n: v for n, v in columns.items() if n.startswith((_LAST_STAR, _FILLED))}
+    statistics = {n: v for n, v in columns.items() if n not in others}
     maps, kind_of = len(distances), {_head(kind): kind for kind in KINDS}
     heads = [str(name).split("_")[0] for name in statistics]
     names = [kind_of.get(head, head) for head in heads]
@@ -143,25 +148,6 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
         filled=np.stack(list(others.values())) if others else None,
         meta=meta,
     )
-
-
-def _read_columns(
-    table: Any, source: Path
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Read statistics and the other columns, in NESTED order, shape ``(npix,)``."""
-    ordering = str(table.header.get("ORDERING")).lower()
-    if ordering not in ORDERINGS:
-        named, known = ordering.upper(), " or ".join(ORDERINGS)
-        raise InputError(f"{source}: ORDERING is {named!r}, expected {known}")
-    statistics, others = {}, {}
-    for column in table.columns:
-        values = np.ravel(table.data.field(column.name)).astype(np.float32)
-        values = np.where(values == _UNSEEN, np.float32(np.nan), values)
-        if ordering == "ring":
-            values = np.asarray(healpy.reorder(values, r2n=True))
-        is_other = column.name.startswith((_LAST_STAR, _FILLED))
-        (others if is_other else statistics)[column.name] = values
-    return statistics, others
 
 
 def _head(kind: str) -> str:

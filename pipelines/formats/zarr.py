@@ -247,9 +247,7 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Sky
         )
 
 
-def read_columns(
-    path: str | os.PathLike[str], *, verify: bool = True
-) -> dict[str, Columns]:
+def read_columns(path: str | os.PathLike[str]) -> dict[str, Columns]:
     """Read the columns of a map by :func:`write_zarr`, by axis; possibly none.
 
     Raises
@@ -257,7 +255,7 @@ def read_columns(
     InputError
         As :func:`read_zarr`.
     """
-    with _opened(Path(path), verify=verify) as (group, about):
+    with _opened(Path(path), verify=True) as (group, about):
         place, found = level_prefixes(about)[0], {}
         for along, one in about.get("columns", {}).items():
             head, low, high = f"{place}{_COLUMNS}{along}_", one["low"], one["high"]

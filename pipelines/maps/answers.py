@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,10 +153,6 @@ class Answers:
 
         This method and those below raise `MissingError` if the map lacks the product.
         """
-        return self._converted_cube
-
-    @cached_property
-    def _converted_cube(self) -> Cube:
         return convert(self._cube(), self.change, self.factor)
 
     def columns(
@@ -165,11 +160,6 @@ class Answers:
     ) -> Columns | None:
         """Return the integral through a level's box; ``None`` if unavailable."""
         found = self._columns(along, between, level)
-        return None if found is None else convert(found, self.change, self.factor)
-
-    def held_maps(self) -> SkyMaps | None:
-        """Return precomputed integrated extinctions at all distances, if any."""
-        found = self._held_maps()
         return None if found is None else convert(found, self.change, self.factor)
 
     def sky_maps(
@@ -244,9 +234,6 @@ class Answers:
         raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
 
     def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
-        return None
-
-    def _held_maps(self) -> SkyMaps | None:
         return None
 
     def _sky_maps(

@@ -19,7 +19,7 @@ from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.sky import Columns, Ends
+from pipelines.cubes.sky import Columns, Ends, near_the_sun
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
 
@@ -85,6 +85,16 @@ def map_and_columns(
         for grid, support, each in zip(run.plan.grids, supports, every, strict=True)
     )
     return replace(cube, finer=tuple(finer)), found
+
+
+def usual_ends(run: Run) -> dict[str, Ends | None]:
+    """Return the ends of the columns that figures show, by axis; ``None`` for the box.
+
+    There are none with the published engine, which needs a solve for every column.
+    """
+    if not run.plan.is_full_batch:
+        return {}
+    return {"z": None, "y": near_the_sun(run.plan.grid.axis(1).numpy())}
 
 
 def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z y x"]:

@@ -11,7 +11,6 @@ from scipy.spatial import KDTree
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.base.quantiles import NAMES
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.cubes.cube import farthest
 from pipelines.cubes.sky import LineOfSight, SkyMaps, check_distances
@@ -178,23 +177,17 @@ def lines_of_sight(
         nearest = np.argsort(angle)[:60]
         near = nearest[angle[nearest] <= 3.0]
         radius = float(angle[near].max()) if len(near) else 3.0
-        bands = {}
-        if sampled:
-            low, left, median, right, high = (found[name][:, i] for name in NAMES)
-            bands = {"median": median, "inner": (left, right), "outer": (low, high)}
         line = LineOfSight(
             l=lon,
             b=lat,
             distance=edges[:, i],
-            mean=found["mean"][:, i],
-            std=found["std"][:, i],
+            arrays={name: curves[:, i] for name, curves in found.items()},
             star_distance=stars.distance[near],
             star_extinction=stars.extinction[near],
             star_error=stars.extinction_error[near],
             # Round up, for the figure's title.
             radius=math.ceil(10 * radius) / 10,
             last_star=float(last[i]),
-            **bands,
         )
         lines.append(line)
     return lines

@@ -195,25 +195,22 @@ class Stored(Answers):
         ends = between or (box.lower[axis], box.upper[axis])
         return found if np.allclose((found.low, found.high), ends) else None
 
-    def _held_maps(self) -> SkyMaps | None:
-        return None if self.read_maps is None else self.read_maps()
-
     def _sky_maps(
         self, distances: Sequence[float] | None, nside: int | None
     ) -> SkyMaps:
         """Return sky maps at some of the store's distances."""
-        maps = self._held_maps()
-        if maps is None:
+        if self.read_maps is None:
             return super()._sky_maps(distances, nside)
+        maps = self.read_maps()
         if nside not in (None, maps.nside):
             raise InputError(f"{self.path} has sky maps of nside {maps.nside} only")
         return maps.out_to(distances)
 
     def _lines(self, directions: Directions | None) -> list[LineOfSight]:
-        maps = self._held_maps()
         # Plain sky maps have too few distances for curves.
-        if maps is None or self.cells is None:
+        if self.read_maps is None or self.cells is None:
             return super()._lines(directions)
+        maps = self.read_maps()
         return [maps.ray(*one) for one in directions or maps.informed_directions()]
 
 

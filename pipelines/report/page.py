@@ -18,8 +18,8 @@ from pipelines.report.sections import (
     origin,
     overview,
     summary,
+    validation,
 )
-from pipelines.report.validation import validation
 from pipelines.report.view import view
 from pipelines.storage.atomic import atomic_file, check_output
 

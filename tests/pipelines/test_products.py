@@ -141,11 +141,10 @@ def test_lines_of_sight_end_at_the_box_and_show_the_stars_near_them(cloud_run):
     true = one_cloud.extinction(
         cloud.distance[:, None] * unit_vectors(CLOUD_L, CLOUD_B)
     )
-    assert np.abs(cloud.mean - true).max() < 0.1 * true.max()
-    assert (np.diff(cloud.mean)[5:15] > 0).all() and cloud.mean[-1] > 10 * empty.mean[
-        -1
-    ]
-    assert (cloud.std > 0).all() and 0 < cloud.radius <= 3
+    mean = cloud.arrays["mean"]
+    assert np.abs(mean - true).max() < 0.1 * true.max()
+    assert (np.diff(mean)[5:15] > 0).all() and mean[-1] > 10 * empty.arrays["mean"][-1]
+    assert (cloud.arrays["std"] > 0).all() and 0 < cloud.radius <= 3
     assert 0 < len(cloud.star_distance) == len(cloud.star_extinction) <= 60
 
 

@@ -81,18 +81,6 @@ def test_several_distances_make_a_cube(positive_run, tmp_path):
     assert Projection.from_hdu(plane).shape == (4, 6)
 
 
-def test_spectral_cube_opens_an_image(positive_run, tmp_path):
-    field = Field(projection="ZEA", centre=(40.0, 60.0), size=(6.0, 4.0), pixel=1.0)
-    export(positive_run, tmp_path / "a.fits", field=field, distances=[80.0])
-    with fits.open(tmp_path / "a.fits") as hdus:
-        image = Projection.from_hdu(hdus["MEAN"])
-        assert image.unit == u.mag
-        lat, lon = image.spatial_coordinate_map
-        where = galactic(lon.to_value(u.deg), lat.to_value(u.deg), 80.0)
-        found = dustmap.open_map(positive_run.path).query(where, integrated=True)
-        np.testing.assert_allclose(image.value, found.value, rtol=1e-2)
-
-
 def test_any_header_gives_the_pixels(positive_run, tmp_path):
     wcs = WCS(naxis=2)
     wcs.wcs.ctype, wcs.wcs.cunit = ["RA---SIN", "DEC--SIN"], ["deg", "deg"]

@@ -68,19 +68,6 @@ def test_integrated_arrays_come_back_beside_the_cube(tmp_path, names):
     np.testing.assert_array_equal(cube.arrays["mean"], make_cube().arrays["mean"])
 
 
-def test_the_group_says_what_the_arrays_are(store):
-    said = dict(zarr.open_group(store, mode="r", zarr_format=3).attrs)
-    assert said["version"] == 2
-    assert said["integrated"] == {
-        "nside": 2,
-        "ordering": "NESTED",
-        "frame": "galactic",
-        "arrays": [f"extinction_{n}" for n in ("mean", "std", *QUANTILES)],
-    }
-    assert said["band"] == "A_V" and said["citation"] == {"software": "dustmap"}
-    assert "heliocentric" in said["frame"]["name"]
-
-
 def test_a_chunk_holds_whole_rays_of_one_patch_of_the_sky(tmp_path):
     nside, count = 32, 200
     ones = np.ones((count, 12 * nside**2), dtype=np.float32)
@@ -98,12 +85,6 @@ def test_a_chunk_holds_whole_rays_of_one_patch_of_the_sky(tmp_path):
     assert 4 * chunks[0] * chunks[1] <= 2**20
 
 
-def test_a_store_without_integrated_arrays_says_how_to_get_them(tmp_path):
-    write_zarr(tmp_path / "truth.zarr", make_cube())
-    with pytest.raises(InputError, match=r"dustmap export RUN --zarr truth\.zarr"):
-        read_integrated(tmp_path / "truth.zarr")
-
-
 def test_a_store_of_version_1_still_reads(tmp_path):
     path = tmp_path / "old.zarr"
     write_zarr(path, make_cube())
@@ -112,7 +93,7 @@ def test_a_store_of_version_1_still_reads(tmp_path):
     (path / "zarr.json").write_text(json.dumps(described))
     write_manifest(path)
     assert list(read_zarr(path).arrays) == ["mean"]
-    with pytest.raises(InputError, match="earlier version"):
+    with pytest.raises(InputError, match=r"dustmap export RUN --zarr old\.zarr"):
         read_integrated(path)
     described["attributes"]["version"] = 4
     (path / "zarr.json").write_text(json.dumps(described))

@@ -17,6 +17,7 @@ from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.fits import read_fits, write_fits
 from pipelines.formats.healpix import read_healpix
+from pipelines.formats.images import Field
 from pipelines.maps.opening import QueriedMap
 from pipelines.maps.stored import of_cube
 
@@ -181,7 +182,12 @@ def test_exported_maps_say_where_every_value_is_from(
     }
     distances = (100.0, 300.0, 500.0)
     options = ExportOptions(
-        nside=8, distances=distances, fill=other, fill_beyond="stars", ordering="ring"
+        nside=8,
+        distances=distances,
+        field=Field(pixel=6.0),
+        fill=other,
+        fill_beyond="stars",
+        ordering="ring",
     )
     targets["zarr"] = [tmp_path / "map.zarr"]
     done = export_run(positive_run.path, targets, options)
