@@ -45,10 +45,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     the effect of its distance error; z is that of the posterior predictive, log-normal
     for a positive density.
 
-    Raises
-    ------
-    InputError
-        If the table has no extinctions or no star remains.
+    Raises `InputError` if the table has no extinctions or no star remains.
     """
     if stars.extinction is None:
         raise InputError(f"{name} has positions only, expected extinctions")
@@ -72,10 +69,8 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
 def compare_held_out(run: Run) -> Comparison:
     """Compare the map with the held-out stars of its run, as `compare_stars`.
 
-    Raises
-    ------
-    InputError
-        If the run has none, or an earlier version wrote their predictions only.
+    Raises `InputError` if the run has none, or an earlier version wrote their
+    predictions only.
     """
     held = read_held_out(run.path)
     if held is None:

@@ -156,11 +156,8 @@ def export_run(
 
     Without any path the default products are written into the run's folder.
 
-    Raises
-    ------
-    InputError
-        Before any computation, if the run is incomplete, an output exists or an option
-        is invalid.
+    Raises `InputError` before any computation, if the run is incomplete, an output
+    exists or an option is invalid.
     """
     options = options or ExportOptions()
     if not targets:

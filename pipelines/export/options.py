@@ -99,11 +99,8 @@ class ExportOptions:
     def check(self, targets: Targets, *, overwrite: bool) -> None:
         """Check products and paths before any computation.
 
-        Raises
-        ------
-        InputError
-            If an option concerns none of the products, two of them have one path, or a
-            path cannot be written or has a wrong suffix.
+        Raises `InputError` if an option concerns none of the products, two of them have
+        one path, or a path cannot be written or has a wrong suffix.
         """
         for option in sorted({o for e in EXPORTERS.values() for o in e.options}):
             concerned = [n for n, e in EXPORTERS.items() if option in e.options]
@@ -132,10 +129,7 @@ class ExportOptions:
 def parse_box(text: str) -> dict[str, Range]:
     """Parse ``x=-500:500,z=:100``; omitted ends are the map's.
 
-    Raises
-    ------
-    InputError
-        If the form differs, or an axis occurs twice.
+    Raises `InputError` if the form differs, or an axis occurs twice.
     """
     ranges: dict[str, Range] = {}
     try:

@@ -198,12 +198,8 @@ def density_slice(
     are pale and hatched: there the map is its prior, and does not set colours. Other
     parameters are those of `face_on`, with the panels ``mean`` and ``truth``.
 
-    Raises
-    ------
-    ValueError
-        If ``at`` lies outside the cube.
-    MissingError
-        If there is no such panel.
+    Raises `ValueError` if ``at`` lies outside the cube; `MissingError` if there is no
+    such panel.
     """
     cube = finest_at(cube, axis, at)
     name = density_name(cube.arrays)

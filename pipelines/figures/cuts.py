@@ -31,10 +31,7 @@ def cut_sky(
     a density is its mean, which integrates to the extinction; that of an extinction is
     its median if available.
 
-    Raises
-    ------
-    MissingError
-        If the map lacks the quantity.
+    Raises `MissingError` if the map lacks the quantity.
     """
     integrated = quantity == "extinction"
     kinds, names = _kinds(source, quantity), ["std"] if show == "std" else []

@@ -71,10 +71,7 @@ def chosen(
 ) -> list[T]:
     """Return the panel of this name, or by default the available ones of ``default``.
 
-    Raises
-    ------
-    MissingError
-        If the figure has no such panel.
+    Raises `MissingError` if the figure has no such panel.
     """
     if panel is None:
         return [known[name] for name in default if name in known]
@@ -148,10 +145,7 @@ def crossed(cube: Cube, along: str, ends: Ends) -> np.ndarray | None:
 def nearest(cube: Cube, axis: str, at: float) -> int:
     """Return the index of the cells nearest to ``axis = at`` [pc].
 
-    Raises
-    ------
-    ValueError
-        If ``at`` lies outside the cube.
+    Raises `ValueError` if ``at`` lies outside the cube.
     """
     centres = getattr(cube, axis)
     half = (centres[1] - centres[0]) / 2
@@ -207,10 +201,7 @@ def finest_at(cube: Cube, axis: str, at: float) -> Cube:
 def shared_range(cube: Cube, other: Cube, axis: str) -> Ends:
     """Return the ends of the first one's cells that `regridded` fills, centres [pc].
 
-    Raises
-    ------
-    ValueError
-        If there are fewer than two.
+    Raises `ValueError` if there are fewer than two.
     """
     centres, known = getattr(cube, axis), _averaged(other, cube, axis)[1]
     within = centres[(centres >= known[0]) & (centres <= known[-1])]

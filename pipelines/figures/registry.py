@@ -145,10 +145,7 @@ KINDS: dict[str, tuple[str, Callable[[Answers, PlotOptions], Figure]]] = {
 def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
     """Draw one figure of a map.
 
-    Raises
-    ------
-    InputError
-        If the kind is unknown, or the map lacks a product for it.
+    Raises `InputError` if the kind is unknown, or the map lacks a product for it.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

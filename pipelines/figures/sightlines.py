@@ -40,10 +40,7 @@ def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
     Titles count stars outside a panel's limits; a dotted line marks the last star along
     a ray.
 
-    Raises
-    ------
-    ValueError
-        If there is no line.
+    Raises `ValueError` if there is no line.
     """
     if not lines:
         raise ValueError("expected at least one line of sight")

@@ -184,10 +184,7 @@ def save_figure(
     The figure keeps its width, and its height is cut to the content. Files hold no
     time, and are reproducible; ``about`` is the description (in a PDF, the subject).
 
-    Raises
-    ------
-    InputError
-        If ``path`` has another suffix or cannot be written.
+    Raises `InputError` if ``path`` has another suffix or cannot be written.
     """
     kind = Path(path).suffix[1:].lower()
     if kind not in _FORMATS:

@@ -48,13 +48,9 @@ def write_healpix(
     The header holds ``DIST1 ...`` [pc] in their order; ``ordering`` of the pixels is
     ``nested`` or ``ring``.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or cannot be written, or the maps
-        need more than the 999 columns of a FITS table.
-    ValueError
-        If the provenance is not JSON.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or cannot be
+    written, or the maps need more than the 999 columns of a FITS table; `ValueError` if
+    the provenance is not JSON.
     """
     if ordering not in ORDERINGS:
         raise InputError(f"ordering must be {' or '.join(ORDERINGS)}, got {ordering!r}")
@@ -103,11 +99,8 @@ def write_healpix(
 def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
     """Read maps by :func:`write_healpix`, with checksums (float32).
 
-    Raises
-    ------
-    InputError
-        If the file is absent, truncated, altered, not Galactic or not from this
-        program.
+    Raises `InputError` if the file is absent, truncated, altered, not Galactic or not
+    from this program.
     """
     source = Path(path)
     with open_checked(source) as hdus:

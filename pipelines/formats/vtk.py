@@ -27,12 +27,8 @@ def write_vti(
 
     The provenance, as JSON, and the unit are strings among the field data.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or cannot be written.
-    ValueError
-        If the provenance is not JSON.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or cannot be
+    written; `ValueError` if the provenance is not JSON.
     """
     axes = (cube.x, cube.y, cube.z)
     arrays, meta = cube.arrays, cube.meta
