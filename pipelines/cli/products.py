@@ -216,7 +216,9 @@ def _keyword(text: str) -> tuple[str, Any]:
 @click.argument("reference")
 @output("Folder to make.")
 @click.option(
-    "--factor", type=float, help="Factor from the reference to the band of the map."
+    "--factor",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Factor from the reference to the band of the map.",
 )
 @click.option("--integrated/--differential", default=None, help=DUSTMAPS_GIVES)
 @click.option(
@@ -225,7 +227,12 @@ def _keyword(text: str) -> tuple[str, Any]:
     type=Parsed("key=value", _keyword),
     help="Keyword for a map of the package dustmaps, such as mode=median.",
 )
-@click.option("--points", default=5000, help="Random cells to compare maps in.")
+@click.option(
+    "--points",
+    type=click.IntRange(min=1),
+    default=5000,
+    help="Random cells to compare maps in.",
+)
 @click.option("--seed", default=0, help="Seed of the random cells.")
 @OVERWRITE
 @reporting

@@ -194,11 +194,12 @@ class SkyMaps:
 class LineOfSight:
     """Cumulative extinction along one direction, and the stars near it.
 
-    ``l, b`` [deg]; ``distance`` [pc]; ``arrays`` are ``mean``, ``std`` and, if the
-    posterior has samples, ``p2_5`` to ``p97_5`` [mag] along the ray, ``truth`` [mag]
-    where it is known. ``star_distance`` [pc], ``star_extinction`` and ``star_error``
-    [mag] are those of the stars within ``radius`` [deg]. ``last_star`` [pc] is the end
-    of the last stretch that any star looks through, where it is known.
+    ``l, b`` [deg]; ``distance`` [pc] along the ray; ``arrays`` are ``mean``, ``std``
+    and, if the posterior has samples, ``p2_5`` to ``p97_5`` [mag]; ``truth`` [mag] is
+    the true extinction where it is known. ``star_distance`` [pc], ``star_extinction``
+    and ``star_error`` [mag] are those of the stars within ``radius`` [deg].
+    ``last_star`` [pc] is the end of the last stretch that any star looks through, where
+    it is known.
     """
 
     l: float  # noqa: E741  the field's name for Galactic longitude

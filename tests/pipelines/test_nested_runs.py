@@ -246,5 +246,5 @@ def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
     np.testing.assert_allclose(through.arrays["mean"], expected, rtol=0.1)
     for number, source in enumerate((run.path, exported / "map.zarr")):
         figures = tmp_path / str(number)
-        done = command(f"plot {source} -o {figures} --kind near")
+        done = command(f"plot {source} -o {figures} --kind near --dpi 50")
         assert done.exit_code == 0 and (figures / "near.png").exists()

@@ -50,7 +50,7 @@ def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path):
 
 def drawn(run, other):
     """Every figure of a run that there is, by its kind."""
-    options = PlotOptions(other=other, distances=(70.0, 300.0))
+    options = PlotOptions(other=other, distances=(70.0, 300.0), nside=4)
     source, found = open_answers(run.path), {}
     for kind, (_, drawing) in KINDS.items():
         with suppress(MissingError):

@@ -65,13 +65,10 @@ def say(folder, script, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        ("map.zarr --distance 200", "map_density_200pc.png"),
         ("map.fits --distance 250.5 --nside 16", "map_density_250.5pc.png"),
         ("sky.fits --distance 150", "sky_extinction_150pc.png"),
-        ("sky.fits --distance 300 --show relative-error -o a.png", "a.png"),
-        ("sky.fits --distance 300 -o b.svg", "b.svg"),
+        ("sky.fits --distance 300 --show relative-error -o a.svg", "a.svg"),
         ("map.zarr --distance 100 --distance 200", "map_density_100-200pc.png"),
-        ("map.fits --distance 200 --quantity extinction --nside 8 -o c.pdf", "c.pdf"),
     ],
 )
 def test_a_slice_of_each_format_is_drawn(folder, say, line, name):
@@ -101,12 +98,10 @@ def test_dust_towards_longitude_90_appears_left_of_the_centre(folder, say):
     ("line", "message"),
     [
         ("sky.fits --distance 301", "nothing at 301 pc"),
-        ("map.zarr --distance 900", "nothing at 900 pc"),
         ("map.zarr --distance -5", "distance"),
         ("map.zarr", "--distance"),
         ("map.zarr --distance 100 --show std", "no std"),
         ("map.zarr --distance 100 --show sample", "open a run"),
-        ("map.fits --distance 100 --quantity extinction --show std", "open a run"),
         ("sky.fits --distance 100 --quantity density", "no mean of the density"),
         ("map.zarr --distance 100 --nside 6", "power of two"),
         ("map.zarr --distance 100 -o a.jpg", "png, pdf, svg"),
