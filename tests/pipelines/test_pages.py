@@ -1,14 +1,12 @@
 """Pages have their printed size; columns, profiles and pairs their own numbers."""
 
 import re
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import one_cloud
 import pytest
 import torch
-from drawn_text import cut_off, drawn_text, overlapping
 from matplotlib.image import imread
 from test_figures import bar_labels, random_cube
 
@@ -17,12 +15,11 @@ from pipelines.base.quantiles import NAMES
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns
 from pipelines.figures.box import face_on
-from pipelines.figures.registry import KINDS, PlotOptions, draw
+from pipelines.figures.registry import PlotOptions, draw
 from pipelines.figures.sightlines import lines_of_sight
 from pipelines.figures.style import band_of, band_symbol, save_figure
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.answers import MissingError
 from pipelines.maps.density import columns
 from pipelines.maps.opening import open_answers
 from pipelines.maps.sky import lines_of_sight as find_lines
@@ -46,26 +43,6 @@ def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path):
     assert across == pytest.approx(180 * 100 / 25.4, abs=1)
     lefts = {round(axes.get_position().x0, 3) for axes in panels(page)}
     assert len(lefts) == 2
-
-
-def drawn(run, other):
-    """Every figure of a run that there is, by its kind."""
-    options = PlotOptions(other=other, distances=(70.0, 300.0), nside=4)
-    source, found = open_answers(run.path), {}
-    for kind, (_, drawing) in KINDS.items():
-        with suppress(MissingError):
-            found[kind] = drawing(source, options)
-    return found
-
-
-def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path):
-    write_zarr(tmp_path / "other.zarr", random_cube(mean=1e-3, std=1e-4))
-    figures = drawn(positive_run, tmp_path / "other.zarr")
-    assert {"face-on", "edge-on", "sky", "los", "slice", "compare"} <= set(figures)
-    for kind, figure in figures.items():
-        assert len(drawn_text(figure)) > 5
-        assert not cut_off(figure), kind
-        assert not overlapping(figure), kind
 
 
 def test_letters_of_a_pdf_are_letters(tmp_path):
