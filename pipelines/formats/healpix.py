@@ -117,7 +117,8 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
                 )
         cards = takewhile(header.__contains__, map("DIST{}".format, count(1)))
         distances = np.array([float(header[card]) for card in cards])
-        values = healpy.read_map(table, field=None, nest=True)
+        every: Any = None
+        values = healpy.read_map(table, field=every, nest=True)
         values = np.where(values == _UNSEEN, np.float32(np.nan), values)
         columns = dict(zip(table.columns.names, values, strict=True))
     others = {n: v for n, v in columns.items() if n.startswith((_LAST_STAR, _FILLED))}
