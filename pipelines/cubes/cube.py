@@ -114,6 +114,12 @@ class Cube:
         )
 
     @property
+    def points(self) -> np.ndarray:
+        """The cell centres ``x, y, z`` [pc], shape ``(z, y, x, 3)``."""
+        z, y, x = np.meshgrid(self.z, self.y, self.x, indexing="ij")
+        return np.stack([x, y, z], axis=-1)
+
+    @property
     def levels(self) -> tuple[Cube, ...]:
         """This cube alone and the finer ones, the coarsest first."""
         return (replace(self, finer=()), *self.finer)

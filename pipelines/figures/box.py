@@ -13,7 +13,7 @@ from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
 from pipelines.cubes.cube import AXES, Cube, cut_box
-from pipelines.cubes.sky import Columns, Ends, near_the_sun
+from pipelines.cubes.sky import Columns, near_the_sun
 from pipelines.figures.integrals import (
     chosen,
     crossed,
@@ -132,8 +132,7 @@ def face_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     MissingError
         If there is no such panel.
     """
-    ends = float(cube.z[0]), float(cube.z[-1])
-    return _through(cube, columns, "z", ends, **look)
+    return _through(cube, columns, "z", **look)
 
 
 @styled
@@ -144,20 +143,22 @@ def edge_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     the plane alone. Without columns a box wider than 2 kpc is cut to 500 pc on either
     side of the Sun.
     """
-    return _through(cube, columns, "y", near_the_sun(cube.y), **look)
+    return _through(cube, columns, "y", **look)
 
 
 def _through(
     cube: Cube,
     columns: Columns | None,
     along: str,
-    ends: Ends,
     *,
     panel: str | None = None,
     **colours: Any,
 ) -> Figure:
     """Draw the integral along an axis and its std."""
     if columns is None:
+        ends = float(cube.z[0]), float(cube.z[-1])
+        if along == "y":
+            ends = near_the_sun(cube.y)
         name = density_name(cube.arrays)
         arrays = {name: integral(cube, name, along, ends)}
     elif columns.along != along:

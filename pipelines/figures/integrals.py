@@ -192,10 +192,9 @@ def finest_at(cube: Cube, axis: str, at: float) -> Cube:
             middle = round((at - centres[0]) / step)
             around = np.clip(middle, 1, len(axes[name]) - 2) + np.arange(-1, 2)
             axes[name] = axes[name][around]
-    z, y, x = np.meshgrid(axes["z"], axes["y"], axes["x"], indexing="ij")
-    points = np.stack([x, y, z], axis=-1)
-    arrays = {name: cube.sample(name, points) for name in cube.arrays}
-    return replace(cube, **axes, arrays=arrays, finer=())
+    planes = replace(cube, **axes, arrays={}, finer=())
+    arrays = {name: cube.sample(name, planes.points) for name in cube.arrays}
+    return replace(planes, arrays=arrays)
 
 
 def shared_range(cube: Cube, other: Cube, axis: str) -> Ends:
@@ -230,8 +229,7 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
             values, count, axis=array_axis(axis)
         ).mean(axis=-1)
     means = Cube(**axes, arrays={"density": values}, unit=other.unit)
-    z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-    found = means.sample("density", np.stack([x, y, z], axis=-1))
+    found = means.sample("density", cube.points)
     found *= u.Unit(other.unit).to(u.Unit(cube.unit)) * factor
     return replace(cube, arrays={"density": found}, meta=other.meta)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
@@ -115,9 +114,9 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         other = second.cube()
     except MissingError:
         # A map of the package dustmaps is queried at points of the first map's grid.
-        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-        points = Places.of_points(np.stack([x, y, z], axis=-1).reshape(-1, 3))
-        found = second.central(points, integrated=False).reshape(x.shape)
+        points = cube.points
+        places = Places.of_points(points.reshape(-1, 3))
+        found = second.central(places, integrated=False).reshape(points.shape[:3])
         other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays={"mean": found})
     return compare(
         cube,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from itertools import count, takewhile
 from pathlib import Path
+from typing import Any
 
 import healpy
 import numpy as np

@@ -33,9 +33,7 @@ def write_vti(
     axes = (cube.x, cube.y, cube.z)
     arrays, meta = cube.arrays, cube.meta
     if cube.finer:
-        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-        points = np.stack([x, y, z], axis=-1)
-        arrays = {name: cube.sample(name, points) for name in arrays}
+        arrays = {name: cube.sample(name, cube.points) for name in arrays}
         meta = {**meta, _LEFT_OUT: len(cube.finer)}
     # x varies fastest.
     data = [np.ascontiguousarray(values, dtype="<f4") for values in arrays.values()]

@@ -103,8 +103,8 @@ def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z 
     They are taken at the points of one level of a cube, with the correction by
     neighbouring stars but without unresolved variance; NaN as in the cube.
     """
-    points = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij"), axis=-1)
-    places = torch.from_numpy(np.ascontiguousarray(points.reshape(-1, 3)[:, ::-1]))
+    points = cube.points
+    places = torch.from_numpy(points.reshape(-1, 3))
     values = np.empty((count, len(places)), dtype=np.float32)
     posterior = run.posterior.over_cells(cube.spacing)
     for first in range(0, len(places), _POINTS):
