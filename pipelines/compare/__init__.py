@@ -61,7 +61,6 @@ def compare(
             options=query,
             points=points,
             generator=np.random.default_rng(seed),
-            scale=f"{factor or 1.0:g} times the values of {path.name}",
         )
     elif factor not in (None, 1.0):
         raise InputError(

@@ -232,7 +232,6 @@ def compare(
     *,
     columns: Columns | None = None,
     names: tuple[str, str] = ("map", "other"),
-    factor: float = 1.0,
     axis: str = "z",
     at: float = 0.0,
 ) -> Figure:
@@ -250,8 +249,6 @@ def compare(
         Columns of the first map, along z over the `shared_range`.
     names
         Names of the maps.
-    factor
-        Factor from the second map's band to the first one's.
     axis, at
         As in `density_slice`.
 
@@ -268,7 +265,7 @@ def compare(
             f"{columns.low:g} to {columns.high:g} pc"
         )
     part = cut_box(cube, **{name: shared[name] for name in AXES if name != axis})
-    second = regridded(other, part, factor)
+    second = regridded(other, part)
     own, band = density_name(cube.arrays), band_of(cube.meta)
     # Extinctions between the centres of cells along z.
     held, theirs = cut_box(part, z=(low, high)), cut_box(second, z=(low, high))
@@ -298,11 +295,10 @@ def compare(
                 (apart, difference, f"difference\n{label[label.rindex('[') :]}"),
             )
         ]
-    times = f" × {factor:g}" if factor != 1.0 else ""
     place = getattr(part, axis)[nearest(part, axis, at)]
     steps = (f"{p.step * p.unit[0]:.4g} {p.unit[1]}" for p in panels[::3])
     notes = [
-        f"differences: {names[0]} minus {names[1]}{times}",
+        f"differences: {names[0]} minus {names[1]}",
         f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
         f"below: ${axis}$ = {signed_text(place)} pc",
         f"circles every {' and '.join(dict.fromkeys(steps))}",

@@ -214,8 +214,8 @@ def shared_range(cube: Cube, other: Cube, axis: str) -> Ends:
     return float(within[0]), float(within[-1])
 
 
-def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
-    """Return the density of another cube, times ``factor``, at the cells of a first.
+def regridded(other: Cube, cube: Cube) -> Cube:
+    """Return the density of another cube at the cells of a first.
 
     Values are trilinear between cell centres and NaN beyond, in the first one's unit.
     Finer cells of the other are first averaged over cells of the first, so that
@@ -230,7 +230,7 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
         ).mean(axis=-1)
     means = Cube(**axes, arrays={"density": values}, unit=other.unit)
     found = means.sample("density", cube.points)
-    found *= u.Unit(other.unit).to(u.Unit(cube.unit)) * factor
+    found *= u.Unit(other.unit).to(u.Unit(cube.unit))
     return replace(cube, arrays={"density": found}, meta=other.meta)
 
 

@@ -108,7 +108,7 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         raise MissingError("compare needs a second map: name it with --other")
     integrated = options.other_integrated
     second = open_other(options.other, factor=options.factor, integrated=integrated)
-    second, factor = second.beside(source, convert=options.factor is None)
+    second = second.beside(source, convert=options.factor is None)
     cube = source.cube()
     try:
         other = second.cube()
@@ -123,7 +123,6 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         other,
         columns=source.columns("z", shared_range(cube, other, "z")),
         names=(source.path.name, Path(options.other).name),
-        factor=factor,
         axis=options.axis,
         at=options.at,
     )

@@ -186,15 +186,15 @@ class Answers:
         factor = self.factor * change.factor
         return replace(self, band=change.target, change=change, factor=factor)
 
-    def beside(self, first: Answers, *, convert: bool = True) -> tuple[Answers, float]:
-        """Return this map for a comparison, and the factor to the band of the first.
+    def beside(self, first: Answers, *, convert: bool = True) -> Answers:
+        """Return this map for a comparison, in the band of the first.
 
         If either band is unknown, this map is assumed to be in the band of the first
         map's file.
         """
         if convert and self.known_band and first.known_band:
-            return self.in_band(first.known_band), 1.0
-        return self, first.factor
+            return self.in_band(first.known_band)
+        return self.converted(None, first.factor)
 
     def _moments(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
