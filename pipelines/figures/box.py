@@ -178,7 +178,7 @@ def _through(
         scale = colour_scale(kind, image, seen=seen, log=log, **given)
         plane = {"cube": cube, "along": along, "image": image, "seen": seen}
         panels.append(Panel(**plane, scale=scale, label=label))
-    return _drawn(panels, notes, columns=len(panels))
+    return _drawn(panels, notes)
 
 
 @styled
@@ -222,7 +222,7 @@ def density_slice(
     ]
     place = getattr(cube, axis)[nearest(cube, axis, at)]
     notes = [f"${axis}$ = {signed_text(place)} pc"]
-    return _drawn(panels, notes, columns=len(panels))
+    return _drawn(panels, notes)
 
 
 @styled
@@ -308,23 +308,21 @@ def compare(
         scale = colour_scale("deviation", image)
         panels.insert(3, replace(panels[2], image=image, scale=scale, label=label))
         notes.insert(1, f"σ: std of {names[0]}")
-    return _drawn(panels, notes, columns=-(-len(panels) // 2), small=True)
+    return _drawn(panels, notes, small=True)
 
 
 def _drawn(
-    panels: Sequence[Panel],
-    notes: Sequence[str],
-    *,
-    columns: int,
-    small: bool = False,
+    panels: Sequence[Panel], notes: Sequence[str], *, small: bool = False
 ) -> Figure:
-    """Draw a page of panels, row by row, with ``notes`` at the top.
+    """Draw a page of panels with ``notes`` at the top.
 
-    Flat panels are stacked; a single panel has a narrower page. ``small`` panels have
-    fewer numbers.
+    Flat panels are stacked; a single panel has a narrower page. ``small`` panels are in
+    two rows and have fewer numbers.
     """
-    flat, width = panels[0].aspect <= _FLAT, PAGE
-    if flat and not small:
+    flat, width, columns = panels[0].aspect <= _FLAT, PAGE, len(panels)
+    if small:
+        columns = -(-len(panels) // 2)
+    elif flat:
         columns = 1
     elif len(panels) == 1:
         width = _ALONE
