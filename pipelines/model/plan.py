@@ -112,11 +112,6 @@ class Plan:
         """All grids."""
         return self.tori.grids
 
-    def step_at(self, distance: float) -> float:
-        """Spacing [pc] of the finest grid that reaches so far in all directions."""
-        within = [grid for grid in self.grids[1:] if grid.reach >= distance]
-        return min((within or [self.grid])[-1].spacing)
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values, of which JSON makes lists and numbers."""
         return {**asdict(self), "tori": [asdict(torus) for torus in self.tori]}
