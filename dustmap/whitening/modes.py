@@ -160,8 +160,6 @@ class GridWhitening(ABC):
         Tori of the field.
     noise
         Tori of the white noise.
-    refinement
-        Factor by which the field is finer than ``tori``.
     cut
         If positive, c of the band of a Matérn covariance that the field has: its times
         from :math:`t = (c h)^2` on, with the largest step h along an axis, in
@@ -176,14 +174,12 @@ class GridWhitening(ABC):
         tori: Tori,
         noise: Sequence[Torus],
         *,
-        refinement: int = 1,
         cut: float = 0.0,
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
         self.kernel = kernel
         self.tori = tori
-        self.refinement = refinement
         self.cut = cut
         self.dtype = dtype
         self.device = torch.device(device)
@@ -193,11 +189,6 @@ class GridWhitening(ABC):
     def size(self) -> int:
         """P, the length of ε."""
         return self.modes.size
-
-    @property
-    def fine_size(self) -> int:
-        """Length of the field: all points of the tori, refined."""
-        return self.tori.size * self.refinement**self.tori.grids.dimension
 
     @property
     def unresolved(self) -> list[float]:

@@ -91,12 +91,12 @@ class TorusWhitening(GridWhitening):
             kernel,
             Tori(tori=(torus,)),
             (torus,),
-            refinement=refinement,
             cut=cut,
             dtype=dtype,
             device=device,
         )
         self.torus = torus
+        self.refinement = refinement
         # The number of images grows as the cube of their distance: for a torus of four
         # lengthscales, single precision needs a fifth of those of double precision.
         precise = IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
@@ -193,7 +193,7 @@ class TorusWhitening(GridWhitening):
         self, generator: torch.Generator, count: int = 1
     ) -> tuple[Float[Tensor, "s f"], Float[Tensor, "s p"]]:
         """Draw fields on the fine torus; also return the ε of their coarse points."""
-        shape = (count, self.fine_size)
+        shape = (count, math.prod(self.fine_shape))
         white = torch.randn(shape, generator=generator, dtype=self.dtype)
         field = self._fine_root.matvec(white.to(self.device))
         grid = field.reshape(count, *self.fine_shape)

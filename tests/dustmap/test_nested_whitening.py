@@ -246,7 +246,7 @@ def test_colouring_has_its_transpose(dtype, generator):
     levels = nested_tori(off_centre(), kernel, 0.05)
     whitening = LevelWhitening(kernel, levels, dtype=dtype)
     eps = torch.randn(3, whitening.size, generator=generator).to(dtype)
-    field = torch.randn(3, whitening.fine_size, generator=generator).to(dtype)
+    field = torch.randn(3, whitening.tori.size, generator=generator).to(dtype)
     left = (whitening.colour(eps) * field).double().sum(-1)
     right = (eps * whitening.colour_transpose(field)).double().sum(-1)
     scale = float(left.abs().max())

@@ -71,7 +71,7 @@ def torus_points(torus, refinement):
 
 def as_operator(w):
     return FunctionOperator(
-        (w.fine_size, w.size), w.colour, w.colour_transpose, dtype=w.dtype
+        (math.prod(w.fine_shape), w.size), w.colour, w.colour_transpose, dtype=w.dtype
     )
 
 

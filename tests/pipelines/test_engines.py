@@ -82,7 +82,7 @@ def field_mean(result, ends):
 def test_both_engines_find_the_same_extinctions():
     observed = data()
     # Neither adds sub-grid noise, whose size depends on the feature map.
-    plain: dict[str, Any] = {"model": {"subgrid_noise": False, "refinement": 2}}
+    plain: dict[str, Any] = {"model": {"subgrid_noise": False}}
     full, _ = run(settings("full-batch", **plain), observed)
     published, steps = run(settings("svi", **plain), observed)
     ends = torch.as_tensor(one_cloud.catalogue(50, seed=9).positions())
