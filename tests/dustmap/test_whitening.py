@@ -120,8 +120,9 @@ def test_modes_lost_to_rounding_are_reported_and_do_no_harm(
     assert w.report.dropped_modes == lost
     assert w.report.dropped_fine_modes >= lost
     A = as_operator(w).to_dense()
-    assert torch.allclose(A @ A.mT, w.fine.to_dense(), atol=1e-10)
-    check_linear_operator(as_operator(w), generator=generator)
+    assert torch.allclose(A @ A.mT, w.fine.to_dense(), atol=1e-8)
+    # The field on fine points is a sum of numbers up to 1e7 that nearly cancel.
+    check_linear_operator(as_operator(w), generator=generator, rtol=1e-8)
 
 
 def test_the_wrap_error_is_that_of_the_covariance_inside_the_box():
