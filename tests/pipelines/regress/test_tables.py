@@ -20,8 +20,8 @@ SEEDS = {
     name: range(5)
     for name in ("ages", "metallicities", "fast_and_slow", "lattice", "heavy_input")
 }
-# The quickest, with noise, without, and with repeated inputs.
-EVERY_TIME = ("ages", "quiet_curve", "repeated_inputs")
+# The quickest, with noise and without.
+EVERY_TIME = ("ages", "quiet_curve")
 CASES = [
     pytest.param(
         name,
