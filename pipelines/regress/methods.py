@@ -416,8 +416,9 @@ def fit_variational(
             settings=settings,
             on_step=lambda *_: progress.update(),
         )
-    rise = result.rise
+    rise, likelihood = result.rise, result.model.likelihood
     assert rise is not None
+    assert isinstance(likelihood, Gaussian | StudentT)
     messages = [
         f"inducing points: {len(points)}; a fixed number of steps ({settings.steps} of "
         f"{batch} rows)",
@@ -431,7 +432,7 @@ def fit_variational(
         )
     return FittedField(
         model=result.model,
-        likelihood=result.model.likelihood,
+        likelihood=likelihood,
         why=start.why,
         converged=ended and result.rows.unconverged == 0,
         messages=tuple(messages),

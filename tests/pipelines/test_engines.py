@@ -89,7 +89,8 @@ def test_both_engines_find_the_same_extinctions():
     one, other = field_mean(full, ends), field_mean(published, ends)
     assert full.converged and published.converged
     scatter = np.std(observed.extinction)
-    assert (one - other).square().mean().sqrt() < 0.1 * scatter
+    # Linear weights on two cells to a lengthscale.
+    assert (one - other).square().mean().sqrt() < 0.15 * scatter
     assert {step[0] for step in steps} == {"svi rows", "svi bound", "svi mean"}
     assert "bound" in published.facts and "wrap_error" in full.facts
 
