@@ -133,18 +133,6 @@ def test_columns_may_have_matrices_of_their_own(generator):
     torch.testing.assert_close(together.value, exact, rtol=1e-8, atol=1e-8)
 
 
-def test_progress_is_reported_step_by_step(generator):
-    A, _ = spectrum_matrix(torch.logspace(0, 2, 30), generator)
-    b = torch.randn(2, 30, generator=generator, dtype=torch.float64)
-    seen = []
-    solution = ConjugateGradients(rtol=1e-6).solve(
-        lambda x: x @ A, b, on_step=lambda step, worst: seen.append((step, worst))
-    )
-    steps = [step for step, _ in seen]
-    assert steps == list(range(1, int(solution.iterations.max()) + 1))
-    assert seen[-1][1] <= 1e-6 < seen[0][1]
-
-
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="rtol"):
         ConjugateGradients(rtol=0.0)

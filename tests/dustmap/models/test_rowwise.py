@@ -141,18 +141,6 @@ def test_what_rounding_leaves_below_zero_is_counted_and_zero():
     assert f"{model.report.below_zero} conditional variances" in str(model.report)
 
 
-def test_another_kernel_keeps_the_embedding_and_goes_on_counting():
-    problem = box(2, "matern32", 2.0)
-    model = fresh_model(problem)
-    all_rows(model)
-    kernel = model.whitening.kernel
-    shorter = kernel.with_parameters({"lengthscale": kernel.lengthscale * 0.7})
-    moved = model.on(model.whitening.with_kernel(shorter))
-    assert moved.latent_size == model.latent_size
-    all_rows(moved)
-    assert moved.report.rows == 2 * len(model.functionals)
-
-
 def test_an_embedding_of_fixed_shape_that_is_not_positive_is_refused():
     whitening = whitened(2, "matern32", 1.0)
     longer = whitening.kernel.with_parameters(
