@@ -16,6 +16,7 @@ from dustmap.kernels import KERNELS, Radial
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori
+from pipelines.base.errors import InputError
 from pipelines.config.fitting import (
     DensityKind,
     EngineName,
@@ -124,13 +125,13 @@ class Plan:
 
         Raises
         ------
-        ValueError
+        InputError
             If an earlier version refined the grid or interpolated by cubics.
         """
         plain = dict(plain)
         for name, only in (("refinement", 1), ("interpolation", "linear")):
             if (value := plain.pop(name, only)) != only:
-                raise ValueError(
+                raise InputError(
                     f"the fit has model.{name} = {value!r}, which this version does "
                     "not support: read the run with the version that wrote it"
                 )

@@ -94,7 +94,7 @@ def test_a_plan_of_an_earlier_version_is_read(engine):
     assert read.tori == new.tori and read.mean == new.mean
     assert read.embedding.shape == ((12, 12, 10) if engine == "svi" else ())
     for removed in ({"refinement": 2}, {"interpolation": "cubic"}):
-        with pytest.raises(ValueError, match="does not support"):
+        with pytest.raises(InputError, match="does not support"):
             Plan.from_dict({**old, **removed})
 
 
