@@ -72,14 +72,17 @@ def read_rows(
     if not path.is_file():
         raise InputError(f"{path} is not a file: name a table")
     source, notes = open_source(path), []
-    own = (target,) if split_column is None else (target, split_column)
+    reserved = (target,) if split_column is None else (target, split_column)
     if inputs is None:
-        singles = (n for n, info in source.columns.items() if info.width is None)
-        rest = [name for name in singles if name.strip() and name not in own]
-        columns = _read(source, [*own, *rest])
-        inputs = [name for name in rest if columns[name].dtype == np.float64]
-        if others := [name for name in rest if name not in inputs]:
-            notes.append(f"columns without numbers are left out: {', '.join(others)}")
+        free = [name for name in source.columns if name not in reserved]
+        named = [n for n in free if n.strip() and source.columns[n].width is None]
+        columns = _read(source, [*reserved, *named])
+        inputs = [name for name in named if columns[name].dtype == np.float64]
+        if others := [name or "(unnamed)" for name in free if name not in inputs]:
+            notes.append(
+                "columns of text, of several values or without a name are left out: "
+                + ", ".join(others)
+            )
         if not inputs:
             raise InputError(f"{path} has no column of numbers beside {target!r}")
     else:
@@ -89,10 +92,10 @@ def read_rows(
             raise InputError(f"--inputs names {', '.join(repeated)} twice")
         if target in inputs:
             raise InputError(f"the target {target!r} is among the inputs: leave it out")
-        columns = _read(source, [*own, *inputs])
-    for name in (*own, *inputs):
+        columns = _read(source, [*reserved, *inputs])
+    for name in (*reserved, *inputs):
         _require_numbers(path, name, columns[name])
-    bad = {name: ~np.isfinite(columns[name]) for name in (*inputs, *own)}
+    bad = {name: ~np.isfinite(columns[name]) for name in (*inputs, *reserved)}
     missing = {name: int(rows.sum()) for name, rows in bad.items() if rows.any()}
     kept = ~np.any(list(bad.values()), axis=0)
     if not kept.any():
