@@ -151,7 +151,7 @@ def columns(
     start[..., axis] = low
     end = start.clone()
     end[..., axis] = high
-    step = run.plan.ray_step * grid.spacing[axis] / run.plan.refinement
+    step = run.plan.ray_step * grid.spacing[axis]
     through = LineIntegrals(
         end.reshape(-1, 3), FixedStep(step=step), start=start.reshape(-1, 3)
     )

@@ -82,7 +82,7 @@ def _densities(
     model: LogNormal, samples: Tensor, kept: list[Tensor]
 ) -> Iterator[Tensor]:
     """Yield every sample's density on the grid, cached if all fit in memory."""
-    size = model.whitening.fine_size * samples.element_size() * len(samples)
+    size = model.whitening.tori.size * samples.element_size() * len(samples)
     for i, sample in enumerate(samples):
         density = kept[i] if i < len(kept) else model.density(sample)
         if i == len(kept) and size <= _DENSITIES:

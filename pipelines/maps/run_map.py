@@ -211,9 +211,8 @@ class RunMap(Answers):
         """Return keys ``(n, 4)``, equal within a cell of the finest grid."""
 
         def cells(grid: Grid, ends: np.ndarray) -> np.ndarray:
-            """Return the indices of the grid's (refined) cells, ``(n, 3)``."""
-            spacing = np.array(grid.spacing) / self.run.plan.refinement
-            return np.floor((ends - np.array(grid.origin)) / spacing)
+            """Return the indices of the grid's cells, ``(n, 3)``."""
+            return np.floor((ends - np.array(grid.origin)) / np.array(grid.spacing))
 
         coarsest, *finer = self.run.plan.grids
         keys = _keys(1, cells(coarsest, ends))
