@@ -59,8 +59,8 @@ class Tori:
         sizes = torch.tensor([torus.size for torus in self.tori])
         return torch.tensor(values, dtype=torch.float64).repeat_interleave(sizes)
 
-    def positions(self, refinement: int = 1) -> Float[Tensor, "f d"]:
-        """Return positions of refined points; in paddings, the nearest ones of the box.
+    def positions(self) -> Float[Tensor, "m d"]:
+        """Return positions of the points; in paddings, the nearest ones of the box.
 
         Values in the padding are not used: they need only be finite and smooth.
         """
@@ -68,11 +68,11 @@ class Tori:
         for torus in self.tori:
             axes = []
             for axis, n in enumerate(torus.shape):
-                last = (torus.grid.shape[axis] - 1) * refinement
-                index = torch.arange(n * refinement)
-                beyond = torch.where(index - last <= n * refinement - index, last, 0)
+                last = torus.grid.shape[axis] - 1
+                index = torch.arange(n)
+                beyond = torch.where(index - last <= n - index, last, 0)
                 index = torch.where(index <= last, index, beyond)
-                step = torus.grid.spacing[axis] / refinement
+                step = torus.grid.spacing[axis]
                 axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
             mesh = torch.meshgrid(*axes, indexing="ij")
             found.append(torch.stack(mesh, dim=-1).flatten(0, -2))

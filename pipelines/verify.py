@@ -13,7 +13,7 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.tables import reading
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import open_checked, read_fits
-from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
+from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
 from pipelines.maps.opening import form_of
 from pipelines.saving.state_file import STATE, check_state
@@ -113,14 +113,12 @@ def _verify_zarr(path: Path) -> str:
 
 
 def _verify_fits(path: Path) -> str:
-    """Compare a cube, HEALPix maps or shells with their CHECKSUMs."""
+    """Compare a cube or HEALPix maps with their CHECKSUMs."""
     with open_checked(path) as hdus:
-        units, names = len(hdus), [hdu.name for hdu in hdus]
+        units = len(hdus)
         is_table = any("TFIELDS" in hdu.header for hdu in hdus)
     if not is_table:
         content = f"FITS cube, {_describe(read_fits(path))}"
-    elif SHELLS in names:
-        content = f"{len(read_shells(path).edges) - 1} HEALPix shells"
     else:
         content = f"HEALPix maps to {len(read_healpix(path).distances)} distances"
     return f"{path}: {content}; {units} units match CHECKSUM"

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Draw sky slices of a map.
+"""Draw the density of a map on spheres around the Sun.
 
-MAP is a run, a zarr store, a FITS cube or HEALPix maps. Of a run or a cube the density
-on the sphere at each --distance is drawn, of HEALPix maps the extinction out to it,
-unless --quantity says otherwise; beside an extinction stands its standard deviation
-where MAP has it. Grey is outside the map; where it is pale and hatched no star looks,
-and the map is the prior.
+MAP is a run, a zarr store or a FITS cube; `dustmap plot --kind sky` draws extinctions.
+Grey is outside the map; where it is pale and hatched no star looks, and the map is the
+prior.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import click
 
 from pipelines.base.errors import InputError
 from pipelines.cli.reporting import LENGTH
-from pipelines.figures.cuts import QUANTITIES, SHOWS, cut_panels
+from pipelines.figures.cuts import SHOWS, density_panels
 from pipelines.figures.sky import sky_panels
 from pipelines.figures.style import save_figure
 from pipelines.maps.opening import open_answers
@@ -31,20 +29,16 @@ _PATH = click.Path(path_type=Path)
 @click.option("--distance", "distances", required=True, multiple=True, type=LENGTH,
               metavar="PC", help="How far from the Sun [pc]; repeat it for a strip of "
               "panels.")  # fmt: skip
-@click.option("--quantity", type=click.Choice(QUANTITIES), help="What is drawn.")
-@click.option("--show", "shows", multiple=True, type=click.Choice(SHOWS),
-              help="Of it; may be repeated. Default: value, and the std of an "
-              "extinction where known.")  # fmt: skip
+@click.option("--show", "shows", multiple=True, type=click.Choice(list(SHOWS)),
+              default=["value"],
+              help="What is drawn of it; may be repeated.")  # fmt: skip
 @click.option("--sample", default=0, help="Number of the posterior sample to show.")
-@click.option("--log", is_flag=True, help="Logarithmic colours.")
 @click.option("--band", help="Convert to this band.")
 @click.option("--declare-band", help="State the map's band if it is not known.")
 @click.option("--nside", default=64, type=click.IntRange(min=1, max=4096),
               help="HEALPix "
               "resolution of what is not interpolated between cells, a power of two "
               "(64).")  # fmt: skip
-@click.option("--width", default=180.0, type=click.FloatRange(min=80, max=400),
-              help="Of the page [mm].")  # fmt: skip
 @click.option("--dpi", default=300.0, type=click.FloatRange(min=30, max=2400))
 @click.option("-o", "--output", type=_PATH,
               help="PNG, PDF or SVG to write (replaced if it exists); by default a PNG "
@@ -66,14 +60,11 @@ def draw(
     path: Path,
     *,
     distances: tuple[float, ...],
-    quantity: str | None = None,
-    shows: tuple[str, ...] = (),
+    shows: tuple[str, ...] = ("value",),
     sample: int = 0,
     nside: int = 64,
-    log: bool = False,
     band: str | None = None,
     declare_band: str | None = None,
-    width: float = 180.0,
     dpi: float = 300.0,
     output: Path | None = None,
 ) -> Path:
@@ -83,17 +74,11 @@ def draw(
     if not min(distances) > 0:
         raise InputError("--distance is positive")
     source = open_answers(path).in_band(band, declare_band)
-    if quantity is None:
-        only_sky = source.fit is None and not source.kinds(integrated=False)
-        quantity = "extinction" if only_sky else "density"
-    panels, columns = cut_panels(
-        source, quantity, distances, shows, sample=sample, nside=nside
-    )
-    if len(panels) == len(distances) > 1:
-        columns = min(len(panels), 3)
-    figure = sky_panels(panels, columns=columns, width=width, log=log)
+    panels = density_panels(source, distances, shows, sample=sample, nside=nside)
+    columns = len(shows) if len(shows) > 1 else min(len(panels), 3)
+    figure = sky_panels(panels, columns=columns)
     ends = "-".join(f"{d:g}" for d in distances)
-    place = output or Path(f"{path.resolve().stem}_{quantity}_{ends}pc.png")
+    place = output or Path(f"{path.resolve().stem}_density_{ends}pc.png")
     save_figure(figure, place, dpi=dpi)
     return place
 

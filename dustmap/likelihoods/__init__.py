@@ -5,8 +5,4 @@ from dustmap.likelihoods.bernoulli import Bernoulli
 from dustmap.likelihoods.gaussian import Gaussian
 from dustmap.likelihoods.student_t import StudentT
 
-LIKELIHOODS: dict[str, type[Likelihood]] = {
-    kind.name: kind for kind in (Gaussian, StudentT, Bernoulli)
-}
-
-__all__ = ["LIKELIHOODS", "Bernoulli", "Gaussian", "Likelihood", "StudentT"]
+__all__ = ["Bernoulli", "Gaussian", "Likelihood", "StudentT"]

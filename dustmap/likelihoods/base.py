@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -13,21 +13,6 @@ Vector = Float[Tensor, " n"]
 Batched = Float[Tensor, "*#batch"]
 
 
-class PredictiveMoments(NamedTuple):
-    """Mean and variance of an observation, noise included."""
-
-    mean: Vector
-    variance: Vector
-
-
-class Initial(NamedTuple):
-    """Start of learning: a likelihood, and the field's variance and mean."""
-
-    likelihood: Likelihood
-    variance: Tensor
-    mean: Tensor
-
-
 class Likelihood(ABC):
     """``p(y_n | f_n)``, one observation for each latent functional.
 
@@ -35,40 +20,8 @@ class Likelihood(ABC):
     ``f_n ~ N(mean_n, variance_n)``.
     """
 
-    # The name in options.
-    name: ClassVar[str]
     # True if the gradients of ``E[ln p]`` do not depend on the latent's variance.
     conjugate: ClassVar[bool] = False
-    # True if ``y_n`` is one of two classes, coded as 0 and 1.
-    classes: ClassVar[bool] = False
-    # True if there are ``normal_variances``.
-    mixture_of_normals: ClassVar[bool] = False
-    # Ranges of parameters in a fit; within e³ of their start by default.
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {}
-
-    @classmethod
-    def tamed(cls, y: Vector) -> Vector:
-        """Return targets for a search with normal noise, which finds a start."""
-        return y
-
-    @classmethod
-    @abstractmethod
-    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        """Return the start, from a fit of ``tamed`` targets with normal noise."""
-
-    def noise_in(self, unit: float) -> dict[str, float]:
-        """Return the parameters of the noise, in the unit of y."""
-        return {}
-
-    def normal_variances(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
-        """Return variances ``s²/w_n`` of the normal noise in a step of EM.
-
-        Raises
-        ------
-        NotImplementedError
-            If the likelihood is not a mixture of normals.
-        """
-        raise NotImplementedError(f"{type(self).__name__} is not a mixture of normals")
 
     @abstractmethod
     def log_density(self, y: Batched, f: Batched) -> Batched:
@@ -86,20 +39,6 @@ class Likelihood(ABC):
         self, y: Vector, mean: Vector, variance: Vector
     ) -> Vector:
         """Return ``ln E[p(y_n | f_n)]``."""
-
-    @abstractmethod
-    def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
-        """Return mean and variance of ``y_n``."""
-
-    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        """Return the least y with ``P(y_n ≤ y) ≥ probability``."""
-        if not 0 < probability < 1:
-            raise ValueError(f"a probability lies between 0 and 1, got {probability}")
-        return self._quantile(probability, mean, variance)
-
-    @abstractmethod
-    def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        """Return the quantile of a valid probability."""
 
     def parameters(self) -> dict[str, Tensor]:
         """Return positive parameters, by the names of the constructor's arguments."""

@@ -8,13 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.likelihoods.base import (
-    Batched,
-    Initial,
-    Likelihood,
-    PredictiveMoments,
-    Vector,
-)
+from dustmap.likelihoods.base import Batched, Likelihood, Vector
 
 # Steps of the trapezoidal rule in f/std and in f. The zeros of Φ nearest to the real
 # axis have an imaginary part of 2.8: the error is exp(−2π · 2.8 / 0.9), 3e-9.
@@ -32,21 +26,6 @@ class Bernoulli(Likelihood):
     Gauss–Hermite nodes is 2e-4 for a variance of 100.
     """
 
-    name = "bernoulli"
-    classes = True
-
-    @classmethod
-    def tamed(cls, y: Vector) -> Vector:
-        """Return classes as −1 and 1."""
-        return 2 * y - 1
-
-    @classmethod
-    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        """Return the start in units of the noise, as a probit's has variance one."""
-        variance = (variance / noise).clamp(0.5, 30.0)
-        share = torch.special.ndtri(y.mean().clamp(1e-3, 1 - 1e-3))
-        return Initial(cls(), variance, share * (1 + variance).sqrt())
-
     def log_density(self, y: Batched, f: Batched) -> Batched:
         return torch.special.log_ndtr((2 * y - 1) * f)
 
@@ -55,22 +34,10 @@ class Bernoulli(Likelihood):
         f = mean[:, None] + variance.sqrt()[:, None] * x
         return self.log_density(y[:, None], f) @ weights
 
-    def probability(self, mean: Vector, variance: Vector) -> Vector:
-        """Return ``P(y_n = 1)``."""
-        return torch.special.ndtr(mean / (1 + variance).sqrt())
-
     def predictive_log_density(
         self, y: Vector, mean: Vector, variance: Vector
     ) -> Vector:
         return torch.special.log_ndtr((2 * y - 1) * mean / (1 + variance).sqrt())
-
-    def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
-        chance = self.probability(mean, variance)
-        return PredictiveMoments(chance, chance * self.probability(-mean, variance))
-
-    def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        none = self.probability(-mean, variance)
-        return (none < probability).to(mean.dtype)
 
     def check(self, y: Vector) -> None:
         """Check as in the base class, and that each value is 0 or 1."""

@@ -9,13 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dustmap.likelihoods.base import (
-    Batched,
-    Initial,
-    Likelihood,
-    PredictiveMoments,
-    Vector,
-)
+from dustmap.likelihoods.base import Batched, Likelihood, Vector
 
 
 class Gaussian(Likelihood):
@@ -37,15 +31,7 @@ class Gaussian(Likelihood):
         If the noise of an observation is not positive and finite.
     """
 
-    name = "gaussian"
     conjugate = True
-
-    @classmethod
-    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        return Initial(cls(variance=noise), variance, mean)
-
-    def noise_in(self, unit: float) -> dict[str, float]:
-        return {"noise": float(self.variance.sqrt()) * unit}
 
     def __init__(
         self, *, variance: float | Tensor = 0.0, known: Vector | None = None
@@ -102,10 +88,12 @@ class Gaussian(Likelihood):
     ) -> Vector:
         return _log_normal(y - mean, self.noise + variance)
 
-    def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
-        return PredictiveMoments(mean, variance + self.noise)
+    def predictive_variance(self, variance: Vector) -> Vector:
+        """Return the variance of ``y_n``, whose mean is that of ``f_n``."""
+        return variance + self.noise
 
-    def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
+    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
+        """Return the y with ``P(y_n ≤ y) = probability``."""
         z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
         return mean + z * (variance + self.noise).sqrt()
 

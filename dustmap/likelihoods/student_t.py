@@ -24,9 +24,7 @@ from torch import Tensor
 
 from dustmap.likelihoods.base import (
     Batched,
-    Initial,
     Likelihood,
-    PredictiveMoments,
     Vector,
     positive_parameter,
 )
@@ -62,9 +60,7 @@ class StudentT(Likelihood):
         If either is not one positive finite number.
     """
 
-    name = "student-t"
-    mixture_of_normals = True
-    # The variance exists above 2, and beyond 100 the noise is nearly normal.
+    # Ranges in a fit: the variance exists above 2, beyond 100 noise is nearly normal.
     ranges: ClassVar[dict[str, tuple[float, float]]] = {"degrees": (2.1, 100.0)}
 
     @classmethod
@@ -75,13 +71,6 @@ class StudentT(Likelihood):
         if not float(spread):
             return y
         return y.clamp(float(centre - 6 * spread), float(centre + 6 * spread))
-
-    @classmethod
-    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        return Initial(cls(scale=noise.sqrt(), degrees=4.0), variance, mean)
-
-    def noise_in(self, unit: float) -> dict[str, float]:
-        return {"noise": float(self.scale) * unit, "degrees": float(self.degrees)}
 
     def normal_variances(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         """Return ``s²/w_n`` with ``w_n = (ν + 1) / (ν + E[r_n²]/s²)``."""
@@ -119,14 +108,14 @@ class StudentT(Likelihood):
             parts.append(torch.logsumexp(normal + weights, dim=1))
         return torch.cat(parts) - self.scale.log()
 
-    def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
-        """Return mean and variance, which is infinite for ν ≤ 2."""
+    def predictive_variance(self, variance: Vector) -> Vector:
+        """Return the variance of ``y_n``, infinite for ν ≤ 2; the mean is ``f_n``'s."""
         nu = self.degrees
         if float(nu.detach()) <= 2:
-            return PredictiveMoments(mean, torch.full_like(mean, math.inf))
-        return PredictiveMoments(mean, variance + self.scale**2 * nu / (nu - 2))
+            return torch.full_like(variance, math.inf)
+        return variance + self.scale**2 * nu / (nu - 2)
 
-    def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
+    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         """Find where the distribution function is ``probability``, by Newton's method.
 
         The search starts at the mean, above which the distribution function is concave:

@@ -182,7 +182,7 @@ class CIQ:
     Parameters
     ----------
     rtol
-        Relative error of a root, or relative residual of a solve.
+        Relative error of a root.
     max_steps
         Limit J on products with K per row; never more than K has rows.
 
@@ -226,29 +226,6 @@ class CIQ:
     ) -> RootSolution:
         """Return ``K^{1/2} b = K (K^{-1/2} b)``; see :meth:`inverse_root`."""
         return self._roots(product, rhs, floor, positive=True)
-
-    @torch.no_grad()
-    def solve(self, product: Product, rhs: Float[Tensor, "b n"]) -> Solution:
-        """Return ``K⁻¹ b`` of every row by MINRES, without derivatives."""
-        parts, zero = [], torch.zeros(1, dtype=torch.float64, device=rhs.device)
-        for some in self._blocks(rhs.detach()):
-            krylov = Lanczos(some, min(self.max_steps, some.shape[1]))
-            krylov.run(
-                product,
-                lambda k: ratio(k.residuals(zero)[0][0], self.rtol * k.scale),
-            )
-            value = krylov.answers(zero)[0]
-            off = some - product(value)
-            residual = ratio(inner(off, off).sqrt(), krylov.scale)
-            parts.append(
-                Solution(
-                    value=value,
-                    residual=residual,
-                    iterations=krylov.steps,
-                    converged=residual <= self.rtol,
-                )
-            )
-        return Solution.joined(parts)
 
     def _blocks(self, rhs: Tensor) -> tuple[Tensor, ...]:
         """Split rows into blocks whose Krylov bases fit into memory, or single rows."""

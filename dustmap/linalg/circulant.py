@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.operator import SymmetricOperator
@@ -61,19 +61,22 @@ class Circulant(SymmetricOperator):
             modes.mul_(self.spectrum)
         return inverse_transform(modes, self.grid_shape).reshape(x.shape)
 
-    def full_counts(self) -> Tensor:
-        """Multiplicity of each half-spectrum entry in the full spectrum."""
-        last = self.grid_shape[-1]
-        counts = torch.full((last // 2 + 1,), 2, dtype=torch.int64)
-        counts[0] = 1
-        if last % 2 == 0:
-            counts[-1] = 1
-        return counts.expand(self.spectrum.shape)
-
     def dropped_modes(self) -> int:
         """Number of eigenvalues that :meth:`power` replaces by zero."""
         dropped = (self.spectrum <= DROP * self.spectrum.max()).cpu()
-        return int((self.full_counts() * dropped).sum())
+        return int((conjugates(self.grid_shape[-1]) * dropped).sum())
+
+
+def conjugates(last: int) -> Int[Tensor, " n"]:
+    """Return how many modes of a full spectrum each mode of its half represents.
+
+    ``last`` is the length of the last axis, along which the spectrum is halved.
+    """
+    counts = torch.full((last // 2 + 1,), 2)
+    counts[0] = 1
+    if last % 2 == 0:
+        counts[-1] = 1
+    return counts
 
 
 def inverse_transform(

@@ -32,6 +32,9 @@ from dustmap.linalg.cg import Solution
 from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.operator import SymmetricOperator
 
+# Eigenvalues below zero by less than this fraction of the largest are rounding.
+_ROUNDING = 1e-12
+
 Covariance = Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n"]]
 Solve = Callable[[Float[Tensor, "b m"]], Solution]
 
@@ -58,13 +61,12 @@ class EmbeddingReport:
 class EmbeddingLimits:
     """Limits of a circulant embedding's size and error.
 
-    The embedding has at most ``max_points``. Eigenvalues above ``−tolerance · max D``
-    count as rounding. With ``clip``, eigenvalues still negative at the limit become
-    zero, if this changes the covariance by at most ``max_error`` of ``k(0)``.
+    The embedding has at most ``max_points``. With ``clip``, eigenvalues still negative
+    at the limit become zero, if this changes the covariance by at most ``max_error`` of
+    ``k(0)``.
     """
 
     max_points: int = 2**24
-    tolerance: float = 1e-12
     clip: bool = False
     max_error: float = 1e-2
 
@@ -126,7 +128,7 @@ class CirculantEmbedding:
             column = first_column(covariance, self.torus, nugget)
             self.circulant = Circulant.from_first_column(column)
             smallest, largest = map(float, self.circulant.spectrum.aminmax())
-            clipped = smallest < -limits.tolerance * largest
+            clipped = smallest < -_ROUNDING * largest
             # The axis that is thinnest in lengthscales grows by a quarter.
             sides = zip(shape, grid.spacing, lengthscales, strict=True)
             scales = [n * h / s for n, h, s in sides]

@@ -1,8 +1,8 @@
 r"""Fields on tori, whose predictions need no solve, and a Gaussian one.
 
-``Φ = W diag(d) A``: colour ε onto the (refined) torus, then apply the projection. The
-residual of a Gaussian field that the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn
-on a torus at least as fine.
+``Φ = W diag(d) A``: colour ε onto the torus, then apply the projection. The residual of
+a Gaussian field that the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn on a torus at
+least as fine.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ AnyWhitening = TypeVar("AnyWhitening", bound=GridWhitening)
 class TorusTangent(LinearOperator):
     """``Φ = W diag(d) A``: one sparse product and two FFTs.
 
-    ``whitening`` is A, ``weights`` W and ``derivative`` ``d = ∂ρ/∂f`` on the (refined)
-    torus, with one row or as many rows as the operands; 1 if ``None``.
+    ``whitening`` is A, ``weights`` W and ``derivative`` ``d = ∂ρ/∂f`` on the torus,
+    with one row or as many rows as the operands; 1 if ``None``.
     """
 
     def __init__(
@@ -76,6 +76,8 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
     """A field on grids, observed through one sparse W."""
 
     memory_budget: float | None = None
+    refinement = 1
+    interpolation: Interpolation = "linear"
 
     def __init__(
         self,
@@ -83,13 +85,11 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
         functionals: Functionals,
         *,
         mean: Mean,
-        interpolation: Interpolation,
         group: Group | None,
     ) -> None:
         self.group = Group() if group is None else group
         self.whitening = whitening
         self.mean = mean
-        self.interpolation: Interpolation = interpolation
         self.latent_size = whitening.size
         self.dtype = whitening.dtype
         self.device = whitening.device
@@ -97,7 +97,7 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
 
     def _observe(self, functionals: Functionals) -> None:
         self._functionals = functionals
-        self.weights = self._projection(self.whitening.refinement)
+        self.weights = self._projection(self.refinement)
 
     def _projection(self, refinement: int) -> Projection:
         return projection(
@@ -165,14 +165,12 @@ class TorusGaussian(TorusModel[TorusWhitening]):
         generator: torch.Generator,
         group: Group | None = None,
     ) -> None:
-        fine = whitening.refinement
-        self.residual_refinement = (
-            fine if residual_refinement is None else residual_refinement
-        )
-        if self.residual_refinement % fine:
+        self.refinement, self.interpolation = whitening.refinement, interpolation
+        self.residual_refinement = residual_refinement or self.refinement
+        if self.residual_refinement % self.refinement:
             raise ValueError(
                 f"residual_refinement {self.residual_refinement} must be a multiple of "
-                f"the refinement {fine}"
+                f"the refinement {self.refinement}"
             )
         self.residual_count = residual_count
         # A fixed seed makes the draws for v_n reproducible.
@@ -181,7 +179,6 @@ class TorusGaussian(TorusModel[TorusWhitening]):
             whitening,
             functionals,
             mean=ConstantMean() if mean is None else mean,
-            interpolation=interpolation,
             group=group,
         )
 
@@ -229,7 +226,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
         """Draw residuals."""
         fine = self.whitening.refined(self.residual_refinement)
         weights = self.weights
-        if self.residual_refinement != self.whitening.refinement:
+        if self.residual_refinement != self.refinement:
             weights = self._projection(self.residual_refinement)
         for _ in range(count):
             field, eps = fine.prior_draw(generator)

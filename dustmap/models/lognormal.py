@@ -28,7 +28,6 @@ from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
-from dustmap.projection import Interpolation
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import LEADING
 
@@ -39,13 +38,11 @@ class LogNormal(TorusModel[GridWhitening]):
     Parameters
     ----------
     whitening
-        ε ↔ f; the density is computed on its grid of refinement r.
+        ε ↔ f.
     functionals
         Point values and line integrals; the local residual of others is not known.
     mean
         ``ρ_0(x) > 0``, the median of the prior density.
-    interpolation
-        Weights of W.
     memory_budget
         Memory for W [bytes]; a larger W is recomputed in every product.
     subgrid_share
@@ -69,7 +66,6 @@ class LogNormal(TorusModel[GridWhitening]):
         functionals: Functionals,
         *,
         mean: Mean,
-        interpolation: Interpolation = "linear",
         memory_budget: float | None = None,
         subgrid_share: float = 1.0,
         group: Group | None = None,
@@ -78,12 +74,10 @@ class LogNormal(TorusModel[GridWhitening]):
             raise ValueError(f"subgrid_share must be positive, got {subgrid_share}")
         self.subgrid_share = subgrid_share
         self.memory_budget = memory_budget
-        super().__init__(
-            whitening, functionals, mean=mean, interpolation=interpolation, group=group
-        )
+        super().__init__(whitening, functionals, mean=mean, group=group)
         self.leading = whitening.modes.longest(LEADING)
-        # ``ln ρ_0`` on the (refined) torus.
-        median = mean(whitening.tori.positions(whitening.refinement))
+        # ``ln ρ_0`` on the tori.
+        median = mean(whitening.tori.positions())
         if not bool((median > 0).all()):
             raise ValueError(
                 "the median of a log-normal density must be positive everywhere, the "
@@ -93,8 +87,7 @@ class LogNormal(TorusModel[GridWhitening]):
         logarithm = median.log()
         if whitening.cut:
             # The mean over what the grids do not carry.
-            below = whitening.tori.constants(whitening.unresolved)
-            logarithm += below.repeat_interleave(len(median) // len(below)) / 2
+            logarithm += whitening.tori.constants(whitening.unresolved) / 2
         self._log_mean = logarithm.to(dtype=self.dtype, device=self.device)
         # Shared with all models derived from this: one for each level.
         self._measured: list[LocalResidual] = []
@@ -121,19 +114,13 @@ class LogNormal(TorusModel[GridWhitening]):
         """The unresolved part of f on every level, measured once."""
         if not self._measured:
             self._measured += [
-                local_residual(
-                    self.kernel,
-                    grid.spacing,
-                    refinement=self.whitening.refinement,
-                    interpolation=self.interpolation,
-                    cut=self.whitening.cut,
-                )
+                local_residual(self.kernel, grid.spacing, cut=self.whitening.cut)
                 for grid in self.whitening.tori.grids
             ]
         return self._measured
 
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
-        """``ρ`` on the (refined) torus."""
+        """``ρ`` on the tori."""
         return torch.exp(self._log_mean + self.whitening.colour(eps))
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:

@@ -22,7 +22,7 @@ from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Radial
 from dustmap.linalg.operator import LinearOperator
-from dustmap.projection import Interpolation, projection
+from dustmap.projection import projection
 from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import band_covariance, shortest_time
 
@@ -71,8 +71,6 @@ def local_residual(
     kernel: Radial,
     spacing: tuple[float, ...],
     *,
-    refinement: int = 1,
-    interpolation: Interpolation = "linear",
     cut: float = 0.0,
 ) -> LocalResidual:
     r"""Measure the residual of a kernel on a grid of this spacing.
@@ -85,10 +83,6 @@ def local_residual(
 
     Parameters
     ----------
-    refinement
-        Refinement of the grid on which the inducing points determine the field.
-    interpolation
-        Weights of W.
     cut
         The shortest scale of the field on the grid, in its steps. Shorter scales are an
         independent part of the residual, whose κ is that of its exponential,
@@ -102,23 +96,18 @@ def local_residual(
     fine = TorusWhitening(
         kernel,
         torus,
-        refinement=refinement * _PHASES,
+        refinement=_PHASES,
         cut=cut,
         image_tolerance=_IMAGES,
     )
-    known = fine.refined(refinement)
-    count = refinement * _PHASES
+    known = fine.refined(1)
     # Interpolation along every axis to all phases of all cells but the last.
     weights: list[LinearOperator] = []
     for h in spacing:
         axis = Grid(shape=cells[:1], spacing=(h,), origin=(0.0,))
         around = Torus(grid=axis, shape=cells[:1])
-        points = PointValues(axis.refined(count).points()[:-1])
-        weights.append(
-            projection(
-                around, points, refinement=refinement, interpolation=interpolation
-            )
-        )
+        points = PointValues(axis.refined(_PHASES).points()[:-1])
+        weights.append(projection(around, points))
     generator = torch.Generator().manual_seed(_SEED)
     variance = torch.zeros(fine.fine_shape, dtype=torch.float64)
     power = torch.zeros_like(variance)
@@ -128,7 +117,7 @@ def local_residual(
         for axis, matrix in enumerate(weights):
             values = resolved.movedim(axis, -1)
             # The last cell is the previous one, shifted.
-            last = matrix.matvec(values.roll(-refinement, dims=-1))[..., -count:]
+            last = matrix.matvec(values.roll(-1, dims=-1))[..., -_PHASES:]
             along = torch.cat([matrix.matvec(values), last], dim=-1)
             resolved = along.movedim(-1, axis)
         residual = field[0].reshape(fine.fine_shape) - resolved
@@ -136,8 +125,8 @@ def local_residual(
         power += torch.fft.fftn(residual).abs() ** 2 / _DRAWS / residual.numel()
     # Average over cells.
     for axis in range(dimension):
-        variance = variance.unflatten(axis, (-1, count)).mean(dim=axis)
-    line = _line_variance(power, [h / count for h in spacing]) * _kinks(variance)
+        variance = variance.unflatten(axis, (-1, _PHASES)).mean(dim=axis)
+    line = _line_variance(power, [h / _PHASES for h in spacing]) * _kinks(variance)
     if cut:
         line += _line_below(prior, spacing, cut)
         zero = torch.zeros(1, dtype=torch.float64)

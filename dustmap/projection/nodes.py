@@ -51,7 +51,7 @@ class NodeProjection(SizedOperator):
     Raises
     ------
     ValueError
-        If a node differentiates, or lies outside the box.
+        If a node differentiates or lies outside the box, or weights are cubic.
     """
 
     stored = False
@@ -71,7 +71,6 @@ class NodeProjection(SizedOperator):
         axes = [d for d in range(3) if lattice.sizes[0, 1, d] > 1]
         self._sizes = torch.from_numpy(lattice.sizes[:, 0, axes]).to(device)
         self._firsts = torch.from_numpy(lattice.firsts).to(device)
-        self._cubic = lattice.cubic
         origin, step = torch.from_numpy(lattice.scales[..., axes]).unbind(1)
         self._blocks: list[_Block] = []
         for begin, run in source.node_runs(together):
@@ -153,9 +152,8 @@ class NodeProjection(SizedOperator):
         sizes = self._sizes[level].unbind(-1)
         ways = []
         for axis, size in enumerate(sizes):
-            shares = _axis_weights(share[..., axis], cubic=self._cubic)
-            first = cell[..., axis] - (1 if self._cubic else 0)
-            ways.append([((first + i) % size, w) for i, w in enumerate(shares)])
+            first, beyond = cell[..., axis], share[..., axis]
+            ways.append([(first % size, 1 - beyond), ((first + 1) % size, beyond)])
         corners = []
         for corner in itertools.product(*ways):
             column, weight = corner[0]
@@ -163,18 +161,6 @@ class NodeProjection(SizedOperator):
                 column, weight = column * size + index, weight * factor
             corners.append((self._firsts[level] + column, weight))
         return corners
-
-
-def _axis_weights(t: Tensor, *, cubic: bool) -> list[Tensor]:
-    """Return weights of an axis at fraction t of a cell (cubic: Keys, a = −1/2)."""
-    if not cubic:
-        return [1 - t, t]
-    return [
-        ((-0.5 * t + 1.0) * t - 0.5) * t,
-        (1.5 * t - 2.5) * t * t + 1.0,
-        ((-1.5 * t + 2.0) * t + 0.5) * t,
-        (0.5 * t - 0.5) * t * t,
-    ]
 
 
 def _joined(parts: list[Float[Tensor, "n k"]], like: Tensor) -> Float[Tensor, "b n"]:

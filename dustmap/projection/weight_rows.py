@@ -171,14 +171,14 @@ class RecomputedProjection(RowOperator):
         Raises
         ------
         ValueError
-            If a node differentiates.
+            If a node differentiates, or weights are cubic.
         """
         for begin, end in itertools.pairwise(self._block_cuts(together).tolist()):
             nodes = self._nodes(begin, end)
-            if nodes.axes.max(initial=-1) >= 0:
+            if nodes.axes.max(initial=-1) >= 0 or self.lattice.cubic:
                 raise ValueError(
-                    "derivatives need stored weights: raise the memory budget, or use "
-                    "the CPU"
+                    "derivatives and cubic weights must be stored: raise the memory "
+                    "budget, or use the CPU"
                 )
             yield begin, nodes
 

@@ -1,4 +1,4 @@
-"""Public checkers for operators, kernels and forward models.
+"""Public checkers for operators and forward models.
 
 Each raises an ``AssertionError`` that states the fault and its size, so that a test of
 a new object takes one line::
@@ -9,8 +9,7 @@ Errors are relative to the size of the computed values, never absolute: a wrong 
 of small scale does not pass, and results do not depend on units.
 """
 
-from dustmap.testing.kernels import check_kernel
 from dustmap.testing.models import check_forward_model
 from dustmap.testing.operators import check_linear_operator
 
-__all__ = ["check_forward_model", "check_kernel", "check_linear_operator"]
+__all__ = ["check_forward_model", "check_linear_operator"]

@@ -6,7 +6,7 @@ Roots of one covariance differ by a rotation, under which posteriors stay the sa
 - :class:`LevelWhitening`: the same on nested tori, each finer than the last.
 - :class:`ToeplitzWhitening`: the box of a circulant embedding (HIP-GP).
 - :class:`CholeskyWhitening`: free points; exact, ``O(M³)`` once.
-- :class:`CiqWhitening`: free points or a grid; products with K alone.
+- :class:`CiqWhitening`: free points; products with K alone.
 
 The last three share :class:`Whitening`.
 """

@@ -5,38 +5,29 @@ eq. 20): ``K = L Lᵀ``, ``u = L ε``, ``k_n = L⁻¹ k_un``, exact, ``O(M³)`` 
 
 By products alone through contour integral quadrature (Pleiss et al. 2020,
 arXiv:2006.11267, section 5): ``u = K^{1/2} ε`` and ``k_n = K^{-1/2} k_un``, in
-``O(J M²)`` for free points and ``O(J M log M)`` on a grid, for which K is hierarchical
-Toeplitz.
+``O(J M²)``.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from dustmap.grid import Grid, Torus, smooth_size
+from dustmap.grid import Grid
 from dustmap.kernels import Kernel, Radial
-from dustmap.linalg.cg import Solution
+from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.ciq import CIQ
-from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
-from dustmap.linalg.toeplitz import ToeplitzOperator, first_column
 
-# Entries of K that are evaluated at once if K is not kept; limit on bytes of a kept K.
-_BLOCK = 2**22
-_MEMORY = 2**31
 # First trial jitter, relative to the mean of K's diagonal.
 _FIRST = 1e-12
-Built = TypeVar("Built")
 
 
 @dataclass(eq=False)
@@ -130,16 +121,11 @@ def point_covariance(
 
 
 class KernelMatrix(SymmetricOperator):
-    """``K + nugget · I`` in float64, at free points or on a grid.
-
-    At free points K is kept if it fits into 2 GiB; otherwise its rows are evaluated
-    anew, block by block, for each product. On a grid K is hierarchical Toeplitz, with
-    two FFTs per product: they need a circulant that contains K but may be indefinite,
-    of about twice the grid's points per axis for any lengthscale.
+    """``K + nugget · I`` at free points, dense in float64.
 
     Where the kernel's hyperparameters or the points carry gradients, products made
     while gradients are enabled are differentiable in them, each with a graph of its
-    own.
+    own; otherwise K is kept.
 
     Raises
     ------
@@ -149,84 +135,39 @@ class KernelMatrix(SymmetricOperator):
     """
 
     def __init__(
-        self, kernel: Kernel, at: Float[Tensor, "m d"] | Grid, *, nugget: float = 0.0
+        self, kernel: Kernel, points: Float[Tensor, "m d"], *, nugget: float = 0.0
     ) -> None:
         if not 0 <= nugget < float("inf"):
             raise ValueError(f"nugget must be finite and not negative, got {nugget}")
-        self.kernel, self.at, self.nugget = kernel, at, nugget
-        self.dtype, self.device = torch.float64, torch.device("cpu")
-        self.inputs = tuple(kernel.parameters().values())
-        self._kept: Any = None
-        if isinstance(at, Grid):
-            self.shape = (at.size, at.size)
-            return
-        if at.ndim != 2 or not len(at):
+        if points.ndim != 2 or not len(points):
             raise ValueError(
                 "inducing points must be a matrix of at least one row, got shape "
-                f"{tuple(at.shape)}"
+                f"{tuple(points.shape)}"
             )
-        faulty = int((~torch.isfinite(at)).any(dim=1).sum())
+        faulty = int((~torch.isfinite(points)).any(dim=1).sum())
         if faulty:
             raise ValueError(f"{faulty} inducing points are not finite: remove them")
-        self.shape, self.device = (len(at), len(at)), at.device
-        self.at = at.to(torch.float64)
-        self.inputs = (*self.inputs, self.at)
-
-    @property
-    def differentiable(self) -> bool:
-        """True if K's inputs carry gradients and gradients are enabled."""
-        return torch.is_grad_enabled() and any(p.requires_grad for p in self.inputs)
-
-    def _built(self, build: Callable[[], Built]) -> Built:
-        """Build the matrix of products; keep it, unless it is differentiable."""
-        if self.differentiable:
-            return build()
-        if self._kept is None:
-            with torch.no_grad():
-                self._kept = build()
-        return self._kept
+        self.kernel, self.points, self.nugget = kernel, points, nugget
+        self.shape = (len(points), len(points))
+        self.dtype, self.device = torch.float64, points.device
+        self._kept: Tensor | None = None
 
     def to_dense(self) -> Float[Tensor, "m m"]:
-        """Return K, with a new graph if ``differentiable``."""
-        if isinstance(self.at, Grid):
-            return super().to_dense()
-        return self._built(lambda: self._rows(slice(None)))
+        """Return K, with a new graph where it is differentiable."""
+        inputs = (*self.kernel.parameters().values(), self.points)
+        moving = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+        if self._kept is not None and not moving:
+            return self._kept
+        with torch.set_grad_enabled(moving):
+            K = point_covariance(self.kernel, self.points, self.points)
+            if self.nugget:
+                K = K + self.nugget * torch.eye(len(K)).to(K)
+        if not moving:
+            self._kept = K
+        return K
 
     def matvec(self, x: Tensor) -> Tensor:
-        if isinstance(self.at, Grid):
-            return self._built(self._toeplitz).matvec(x)
-        size = self.shape[0]
-        if 8 * size**2 <= _MEMORY:
-            return x @ self.to_dense()
-        rows = max(1, _BLOCK // size)
-        parts = []
-        for start in range(0, size, rows):
-            block = slice(start, min(start + rows, size))
-            # The graph would hold all of K: evaluate again in the backward pass.
-            parts.append(
-                checkpoint(self._product, x, block, use_reentrant=False)
-                if self.differentiable
-                else self._product(x, block)
-            )
-        return torch.cat(parts, dim=-1)
-
-    def _product(self, x: Tensor, block: slice) -> Tensor:
-        return x @ self._rows(block).mT
-
-    def _rows(self, block: slice) -> Tensor:
-        assert isinstance(self.at, Tensor)
-        K = point_covariance(self.kernel, self.at[block], self.at)
-        if not self.nugget:
-            return K
-        eye = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
-        return K + self.nugget * eye[block]
-
-    def _toeplitz(self) -> ToeplitzOperator:
-        assert isinstance(self.at, Grid)
-        shape = tuple(smooth_size(2 * n - 1) for n in self.at.shape)
-        torus = Torus(grid=self.at, shape=shape)
-        column = first_column(self.kernel, torus, self.nugget)
-        return ToeplitzOperator(Circulant.from_first_column(column), self.at)
+        return x @ self.to_dense()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -329,7 +270,7 @@ def _status(value: Tensor, image: Tensor, rhs: Tensor) -> Solution:
 
 @dataclass(eq=False, kw_only=True)
 class CiqWhitening(Whitening):
-    """``u = K^{1/2} ε`` at points of any dimension, or on a grid.
+    """``u = K^{1/2} ε`` at points of any dimension.
 
     If a root misses the tolerance of ``ciq``, a
     :class:`~dustmap.linalg.ciq.RootWarning` is issued and the status is not converged.
@@ -339,8 +280,7 @@ class CiqWhitening(Whitening):
     ciq: CIQ = field(default_factory=CIQ)
 
     def __post_init__(self) -> None:
-        at = self.at if isinstance(self.at, Grid) else self.points
-        self.covariance = KernelMatrix(self.kernel, at, nugget=self.nugget)
+        self.covariance = KernelMatrix(self.kernel, self.points, nugget=self.nugget)
 
     def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
         """Return ``K^{1/2} ε``. Cost: a root."""
@@ -355,8 +295,10 @@ class CiqWhitening(Whitening):
         return self.colour(values)
 
     def solve(self, rhs: Float[Tensor, "b m"]) -> Solution:
-        """Return ``K⁻¹ v`` by MINRES, to the residual ``ciq.rtol``."""
-        return self.ciq.solve(self.covariance.matvec, rhs)
+        """Return ``K⁻¹ v`` by conjugate gradients, to the residual ``ciq.rtol``."""
+        solver = ConjugateGradients(rtol=self.ciq.rtol, max_steps=self.ciq.max_steps)
+        with torch.no_grad():
+            return solver.solve(self.covariance.matvec, rhs.detach())
 
     def features(
         self, cross: Float[Tensor, "b m"]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dustmap.grid import Torus
 from dustmap.kernels import Radial
-from dustmap.linalg.circulant import inverse_transform
+from dustmap.linalg.circulant import conjugates, inverse_transform
 from dustmap.tori import Tori
 from dustmap.whitening.bands import band_covariance, shortest_time
 
@@ -35,18 +35,14 @@ class TorusModes:
     """Fourier modes on one torus, as complex half spectra.
 
     ``pairs`` is the number of modes of the full spectrum that each mode of the half
-    spectrum represents: two, or one in the first plane and in that of the Nyquist mode.
+    spectrum represents.
     """
 
     def __init__(self, torus: Torus, dtype: torch.dtype, device: torch.device) -> None:
         *others, last = torus.shape
         self.torus = torus
         self.half = (*others, last // 2 + 1)
-        pairs = torch.full(self.half[-1:], 2.0, dtype=torch.float64)
-        pairs[0] = 1.0
-        if last % 2 == 0:
-            pairs[-1] = 1.0
-        self.pairs = pairs.to(device)
+        self.pairs = conjugates(last).to(device, torch.float64)
         self._factor = self.pairs.sqrt().to(dtype)
         self.axes = tuple(range(-len(torus.shape), 0))
 
@@ -160,8 +156,6 @@ class GridWhitening(ABC):
         Tori of the field.
     noise
         Tori of the white noise.
-    refinement
-        Factor by which the field is finer than ``tori``.
     cut
         If positive, c of the band of a Matérn covariance that the field has: its times
         from :math:`t = (c h)^2` on, with the largest step h along an axis, in
@@ -176,14 +170,12 @@ class GridWhitening(ABC):
         tori: Tori,
         noise: Sequence[Torus],
         *,
-        refinement: int = 1,
         cut: float = 0.0,
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
         self.kernel = kernel
         self.tori = tori
-        self.refinement = refinement
         self.cut = cut
         self.dtype = dtype
         self.device = torch.device(device)
@@ -193,11 +185,6 @@ class GridWhitening(ABC):
     def size(self) -> int:
         """P, the length of ε."""
         return self.modes.size
-
-    @property
-    def fine_size(self) -> int:
-        """Length of the field: all points of the tori, refined."""
-        return self.tori.size * self.refinement**self.tori.grids.dimension
 
     @property
     def unresolved(self) -> list[float]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from dustmap.grid import Grid
 from dustmap.kernels import Kernel
 from dustmap.linalg.cg import ConjugateGradients, Solution
-from dustmap.linalg.circulant import DROP, Circulant
+from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.preconditioners import CirculantPreconditioner
 from dustmap.linalg.toeplitz import (
     CirculantEmbedding,
@@ -151,12 +151,7 @@ class ToeplitzWhitening(Whitening):
         """
         torus = self.embedding.torus
         column = first_column(self.kernel, torus, self.nugget, self.device)
-        spectrum = torch.fft.rfftn(column).real
-        values = self.embedding.circulant.spectrum
-        kept = (values > DROP * values.max()).to(spectrum.device)
-        positive = torch.where(kept, spectrum, torch.zeros_like(spectrum))
-        block = tuple(slice(0, n) for n in self.grid.shape)
-        column = torch.fft.irfftn(positive, s=torus.shape)[block]
-        safe = torch.where(kept, spectrum, torch.ones_like(spectrum))
-        roots = torch.where(kept, safe.sqrt(), torch.zeros_like(spectrum))
-        return column, Circulant(roots, torus.shape)
+        circulant = Circulant.from_first_column(column)
+        kept = torch.fft.irfftn(circulant.power(1.0).spectrum, s=torus.shape)
+        inside = tuple(slice(0, n) for n in self.grid.shape)
+        return kept[inside], circulant.power(0.5)

@@ -52,10 +52,10 @@ class TorusReport:
 class TorusWhitening(GridWhitening):
     r"""Modes ε of white noise ξ on a torus to the field's mean on a finer one.
 
-    ``A ε = E[f_fine | u = C^{1/2} ξ] = F_f⁻¹[ D_f ⊙ tile_r( D_c^{-1/2} ⊙ F_c ξ ) ]``
-    with ``ε = T ξ`` and one periodised kernel in ``D_f`` and ``D_c``. For
-    ``refinement = 1`` it is ``C^{1/2} ξ``, one FFT per vector; else it takes two of the
-    coarse torus and one of the fine one.
+    ``A ε = C^{1/2} ξ`` with ``ε = T ξ`` takes one FFT per vector. With a refinement it
+    is ``E[f_fine | u = C^{1/2} ξ] = C_f Z C^{-1/2} ξ``, where Z puts a vector on every
+    r-th point of the fine torus and C_f has the same periodised kernel: two more FFTs,
+    of the fine torus.
 
     Parameters
     ----------
@@ -91,23 +91,23 @@ class TorusWhitening(GridWhitening):
             kernel,
             Tori(tori=(torus,)),
             (torus,),
-            refinement=refinement,
             cut=cut,
             dtype=dtype,
             device=device,
         )
         self.torus = torus
+        self.refinement = refinement
         # The number of images grows as the cube of their distance: for a torus of four
         # lengthscales, single precision needs a fifth of those of double precision.
         precise = IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
         self.image_tolerance = image_tolerance or precise
         self._refined: dict[int, TorusWhitening] = {}
-        self._dims = tuple(range(-len(torus.shape), 0))
         self.fine_shape = tuple(n * refinement for n in torus.shape)
         coarse = fine = self._circulant(1)
         if refinement > 1:
             fine = self._circulant(refinement)
         self.coarse, self.fine = coarse, fine
+        self._every = (..., *(slice(None, None, refinement),) * len(torus.shape))
         at_zero = kernel(torch.zeros(1, len(torus.shape)).double())
         self.report = TorusReport(
             shape=torus.shape,
@@ -116,16 +116,13 @@ class TorusWhitening(GridWhitening):
             wrap_error=self._wrap_gap() / float(at_zero),
         )
         # Roots for modes with the factors √2: from them, and to them.
-        root = coarse.power(0.5).to(dtype, self.device).spectrum
+        exponent = 0.5 if refinement == 1 else -0.5
+        root = coarse.power(exponent).to(dtype, self.device).spectrum
         factor = self.modes.parts[0].pairs.sqrt().to(dtype)
         self._root, self._root_transpose = root / factor, root * factor
         self._fine_root = fine.power(0.5).to(dtype, self.device)
         self._inverse_root = coarse.power(-0.5).to(dtype, self.device)
-        if refinement > 1:
-            inverse, last = coarse.power(-0.5).spectrum, torus.shape[-1]
-            full = _full_spectrum(inverse, last, len(torus.shape))
-            self._full_inverse_root = full.to(dtype)
-            self._fine_spectrum = fine.spectrum.to(dtype)
+        self._fine = fine.to(dtype, self.device)
 
     def _circulant(self, refinement: int) -> Circulant:
         """Return the periodised covariance on the torus with this refinement."""
@@ -162,43 +159,33 @@ class TorusWhitening(GridWhitening):
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """Return ``A ε``: the conditional mean of the field on the fine torus."""
         (modes,), (spectrum,) = self.modes.parts, self.modes.spectra(eps)
+        field = modes.inverse(spectrum * self._root)
         if self.refinement == 1:
-            return modes.flat(modes.inverse(spectrum * self._root))
-        white = modes.unflat(modes.white(spectrum))
-        coarse = torch.fft.fftn(white, dim=self._dims) * self._full_inverse_root
-        repeats = (self.refinement,) * len(self._dims)
-        tiled = coarse.repeat(*(1,) * (coarse.ndim - len(repeats)), *repeats)
-        half = tiled[..., : self.fine_shape[-1] // 2 + 1]
-        fine = torch.fft.irfftn(
-            half * self._fine_spectrum, s=self.fine_shape, dim=self._dims
-        )
-        return modes.flat(fine)
+            return modes.flat(field)
+        spread = eps.new_zeros(*eps.shape[:-1], *self.fine_shape)
+        spread[self._every] = field
+        return self._fine.matvec(modes.flat(spread))
 
     def colour_transpose(
         self, field: Float[Tensor, "*batch f"]
     ) -> Float[Tensor, "*batch p"]:
-        """Return ``Aᵀ g``, summing the fine spectrum's aliases onto coarse modes."""
+        """Return ``Aᵀ g``."""
         (modes,) = self.modes.parts
-        if self.refinement == 1:
-            spectrum = modes.forward(modes.unflat(field)).mul_(self._root_transpose)
-            return self.modes.joined([spectrum])
-        grid = field.unflatten(-1, self.fine_shape)
-        fine = torch.fft.rfftn(grid, dim=self._dims) * self._fine_spectrum
-        folded = self._folded(fine) * self._full_inverse_root
-        white = torch.fft.ifftn(folded, dim=self._dims).real
-        scale = self.refinement ** -len(self._dims)
-        return self.modes.of(modes.flat(scale * white))
+        if self.refinement > 1:
+            fine = self._fine.matvec(field).unflatten(-1, self.fine_shape)
+            field = modes.flat(fine[self._every])
+        spectrum = modes.forward(modes.unflat(field)).mul_(self._root_transpose)
+        return self.modes.joined([spectrum])
 
     def prior_draw(
         self, generator: torch.Generator, count: int = 1
     ) -> tuple[Float[Tensor, "s f"], Float[Tensor, "s p"]]:
         """Draw fields on the fine torus; also return the ε of their coarse points."""
-        shape = (count, self.fine_size)
+        shape = (count, math.prod(self.fine_shape))
         white = torch.randn(shape, generator=generator, dtype=self.dtype)
         field = self._fine_root.matvec(white.to(self.device))
         grid = field.reshape(count, *self.fine_shape)
-        every = (slice(None, None, self.refinement),) * len(self._dims)
-        coarse = grid[(..., *every)].reshape(count, -1)
+        coarse = grid[self._every].reshape(count, -1)
         return field, self.modes.of(self._inverse_root.matvec(coarse))
 
     def refined(self, refinement: int) -> TorusWhitening:
@@ -217,14 +204,6 @@ class TorusWhitening(GridWhitening):
                 image_tolerance=self.image_tolerance,
             )
         return self._refined[refinement]
-
-    def _folded(self, modes: Tensor) -> Tensor:
-        """Sum the aliases of a half spectrum; return a full complex coarse spectrum."""
-        r, coarse = self.refinement, self.torus.shape
-        for axis, n in enumerate(coarse[:-1], start=-len(coarse)):
-            modes = modes.unflatten(axis, (r, n)).sum(dim=axis - 1)
-        full = _full_spectrum(modes, self.fine_shape[-1], len(coarse))
-        return full.unflatten(-1, (r, coarse[-1])).sum(dim=-2)
 
 
 def _even_column(
@@ -249,14 +228,3 @@ def _even_column(
     if len(axes[0]) < shape[0]:
         column[len(axes[0]) :] = column[1 : (shape[0] + 1) // 2].flip(0)
     return column
-
-
-def _full_spectrum(half: Tensor, last: int, dimension: int) -> Tensor:
-    """Return a full spectrum, whose last axis has this length, from its half.
-
-    The other half holds conjugates at the negated indices along every axis.
-    """
-    mirrored = half[..., 1 : (last + 1) // 2].conj().flip(-1)
-    for axis in range(-dimension, -1):
-        mirrored = mirrored.flip(axis).roll(1, dims=axis)
-    return torch.cat([half, mirrored], dim=-1)

@@ -109,7 +109,7 @@ def status(run: Path, as_json: bool) -> None:
 @click.option(
     "--likelihood",
     default="gaussian",
-    help="gaussian, student-t (outliers) or bernoulli (two classes).",
+    help="gaussian, or student-t for outliers.",
 )
 @click.option("--method", default="auto", help="auto, exact, neighbours or svgp.")
 @click.option("--seed", default=0)
@@ -127,9 +127,9 @@ def regress(
 ) -> None:
     """Predict one column of TABLE from others with a Gaussian process.
 
-    TABLE: CSV (also .gz) or parquet. Method, kernel, scales and noise are automatic and
-    printed; RUN holds metrics.json and predictions.parquet of the test rows, plot.png
-    and summary.txt.
+    TABLE: any format that ingest reads. Method, kernel, scales and noise are automatic
+    and printed; RUN holds metrics.json and predictions.parquet of the test rows,
+    plot.png and summary.txt.
     """
     from pipelines.regress import regress_table
 

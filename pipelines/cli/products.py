@@ -40,7 +40,6 @@ def _products(command: Any) -> Any:
 @click.argument("run", type=OUT)
 @_products
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
-@click.option("--shell-edges", type=LENGTHS, help="Edges of the shells.")
 @click.option("--nside", type=int, help="Resolution of all HEALPix products.")
 @click.option("--ordering", type=click.Choice(["nested", "ring"]), help="Of pixels.")
 @click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")
@@ -121,19 +120,6 @@ class _Kind(click.ParamType):
     "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"
 )
 @click.option("--dpi", type=click.FloatRange(min=30, max=2400), default=300.0)
-@click.option(
-    "--width",
-    type=click.FloatRange(min=80, max=400),
-    default=180.0,
-    help="Of the page [mm]: 88 is a journal's column, 180 two.",
-)
-@click.option("--log/--linear", default=None, help="Colours.  [default: automatic]")
-@click.option(
-    "--within",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="PC",
-    help="edge-on: integrate |y| < PC. slice, near: show the Sun's neighbourhood.",
-)
 @click.option("--panel", help="Only mean, median, std or relative-error, as there are.")
 @click.option("--vmin", type=float, help="Lower limit of the colours of map or panel.")
 @click.option("--vmax", type=float, help="Upper limit of these colours.")
@@ -230,7 +216,9 @@ def _keyword(text: str) -> tuple[str, Any]:
 @click.argument("reference")
 @output("Folder to make.")
 @click.option(
-    "--factor", type=float, help="Factor from the reference to the band of the map."
+    "--factor",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Factor from the reference to the band of the map.",
 )
 @click.option("--integrated/--differential", default=None, help=DUSTMAPS_GIVES)
 @click.option(
@@ -239,7 +227,12 @@ def _keyword(text: str) -> tuple[str, Any]:
     type=Parsed("key=value", _keyword),
     help="Keyword for a map of the package dustmaps, such as mode=median.",
 )
-@click.option("--points", default=5000, help="Random cells to compare maps in.")
+@click.option(
+    "--points",
+    type=click.IntRange(min=1),
+    default=5000,
+    help="Random cells to compare maps in.",
+)
 @click.option("--seed", default=0, help="Seed of the random cells.")
 @OVERWRITE
 @reporting

@@ -56,10 +56,8 @@ def write_comparison(
 ) -> list[Path]:
     """Write ``comparison.json``, ``*.csv`` and ``*.png``, and return their paths.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or is another kind of folder.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or is another
+    kind of folder.
     """
     check_output_folder(path, SUMMARY, overwrite=overwrite)
     names = [SUMMARY]

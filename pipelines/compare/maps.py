@@ -64,7 +64,6 @@ def compare_map(
     options: dict[str, Any] | None = None,
     points: int = 5000,
     generator: np.random.Generator,
-    scale: str = "",
 ) -> Comparison:
     """Compare the map with another map in cells with sight lines.
 
@@ -80,8 +79,6 @@ def compare_map(
         mag/pc in the band of the map, and ``options`` are keywords of ``query``.
     points
         Most cells, drawn at random.
-    scale
-        Description of the factor.
 
     Raises
     ------
@@ -92,6 +89,7 @@ def compare_map(
     second = open_other(
         other, factor=factor, integrated=integrated, query=options, step=min(spacing)
     )
+    scale = f"{factor or 1.0:g} times the values of {second.path.name}"
     cells, seen = seen_cells(run, points, generator)
     if not seen:
         raise InputError(
@@ -163,7 +161,7 @@ def compare_map(
             f"Cells: {counts['cells']}, of which sight lines cross {seen}; "
             f"{counts['asked']} were chosen, and {counts['known to both']}, in the "
             "other map's box and footprint, compared.",
-            f"Scale: {scale or 'as given'}. Slope (of this map on the other) and ratio "
+            f"Scale: {scale}. Slope (of this map on the other) and ratio "
             "of means carry the scales of both maps. The median of a skew posterior "
             "lies below its mean, most where little is known.",
             "Extinctions correlate because both grow with distance: read the bins. The "
@@ -239,8 +237,7 @@ def _drawn(
         std = pairs.std if what == "extinction" else None
         _against_distance(lower, distance, own - other, std)
         label(lower, "distance [pc]", f"difference in {what} [{unit}]")
-    if scale:
-        figure.suptitle(f"other map: {scale}")
+    figure.suptitle(f"other map: {scale}")
     return figure
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from pipelines.base.calibration import (
-    Bin,
     Calibration,
     by_bins,
     calibrate,
@@ -24,8 +22,7 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.base.measurement import Row
 from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison, rows_of
-from pipelines.figures import held_out as drawing
-from pipelines.figures.style import styled
+from pipelines.figures.held_out import held_out_figure
 from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words, predict_baseline
 from pipelines.run.folder import Run
@@ -48,10 +45,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     the effect of its distance error; z is that of the posterior predictive, log-normal
     for a positive density.
 
-    Raises
-    ------
-    InputError
-        If the table has no extinctions or no star remains.
+    Raises `InputError` if the table has no extinctions or no star remains.
     """
     if stars.extinction is None:
         raise InputError(f"{name} has positions only, expected extinctions")
@@ -75,10 +69,8 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
 def compare_held_out(run: Run) -> Comparison:
     """Compare the map with the held-out stars of its run, as `compare_stars`.
 
-    Raises
-    ------
-    InputError
-        If the run has none, or an earlier version wrote their predictions only.
+    Raises `InputError` if the run has none, or an earlier version wrote their
+    predictions only.
     """
     held = read_held_out(run.path)
     if held is None:
@@ -178,19 +170,8 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
         },
         shown=("summary", "without_a_map", "by_distance", "by_region"),
         words=(*_words(held, z, counts, whole), beside),
-        figures={"stars": _drawn(held, z, whole, bins)},
+        figures={"stars": held_out_figure(held, z, whole, bins)},
     )
-
-
-@styled
-def _drawn(held: HeldOut, z: np.ndarray, whole: Calibration, bins: list[Bin]) -> Figure:
-    figure = Figure(figsize=(7.8, 6.8), layout="constrained")
-    upper, lower = figure.subplots(2, 2)
-    drawing.observed(upper[0], held)
-    drawing.z_scores(upper[1], z)
-    drawing.coverage(lower[0], whole)
-    drawing.errors(lower[1], bins, "distance [pc]")
-    return figure
 
 
 def _figures(found: Calibration) -> Row:

@@ -23,7 +23,6 @@ from pipelines.config.base import (
 
 KernelName = Literal["matern12", "matern32", "matern52", "squared-exponential"]
 DensityKind = Literal["lognormal", "gaussian"]
-Interpolation = Literal["linear", "cubic"]
 EngineName = Literal["full-batch", "svi"]
 Cover = Literal["stars", "cylinder", "sphere"]
 Quadrature = Literal["monte-carlo", "gauss-legendre"]
@@ -115,10 +114,6 @@ class ModelConfig(Settings):
     density: Auto[DensityKind] = None
     """density as the exponential of the field, which is positive, or as the field
     itself; lognormal when auto, with the engine svi gaussian"""
-    refinement: Annotated[int, Field(ge=1, le=4)] = 1
-    """points of the quadrature grid per grid point and axis"""
-    interpolation: Interpolation = "linear"
-    """interpolation between grid points"""
     subgrid_noise: bool = True
     """add the variance below the grid to the stars' noise"""
     ray_step: Annotated[float, Field(gt=0, le=1)] = 0.5
@@ -280,8 +275,6 @@ class FitConfig(Settings):
             yield f'{asked} needs model.density = "lognormal"'
         if self.kernel == "squared-exponential":
             yield f"{asked} needs a Matern kernel: choose another prior.kernel"
-        if self.model.refinement != 1:
-            yield f"{asked} needs model.refinement = 1, got {self.model.refinement}"
 
     def _conflicts_with_lognormal(self) -> Iterator[str]:
         if self.inference.engine == "svi":
@@ -290,11 +283,6 @@ class FitConfig(Settings):
             yield (
                 f"inference.samples = {self.inference.samples}: samples of a lognormal "
                 "density come in pairs, use an even number"
-            )
-        if self.model.interpolation == "cubic":
-            yield (
-                'model.interpolation = "cubic" has negative weights: use linear, or '
-                'model.density = "gaussian"'
             )
         if self.prior.mean == "zero":
             yield (

@@ -1,1 +1,1 @@
-"""The nouns that travel: cubes, columns, maps of the sky and of shells."""
+"""The nouns that travel: cubes, columns, maps of the sky."""

@@ -10,9 +10,8 @@ import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantiles import KINDS, between
+from pipelines.base.quantiles import KINDS, QUANTILES, between
 
-Band = tuple[np.ndarray, np.ndarray]
 Ends = tuple[float, float]
 
 REGRESSION = "isotonic_regression"
@@ -39,71 +38,13 @@ def statistic_title(name: str, quantity: str) -> str:
     return f"{_STATISTICS[name]} of the {quantity}" if name in _STATISTICS else name
 
 
-def check_distances(distances: np.ndarray, *, edges: bool = False) -> None:
-    """Raise an `InputError` unless these are positive, increasing distances [pc].
-
-    Edges of shells are two or more and may begin at 0.
-    """
+def check_distances(distances: np.ndarray) -> None:
+    """Raise an `InputError` unless these are positive, increasing distances [pc]."""
     rising = distances.ndim == 1 and bool((np.diff(distances) > 0).all())
-    if edges:
-        sound = rising and len(distances) > 1 and distances[0] >= 0
-        expected = "shells lie between two or more distances that increase from 0 on"
-    else:
-        sound = rising and len(distances) > 0 and distances[0] > 0
-        expected = "distances must be positive and increasing"
-    if not sound:
-        raise InputError(f"{expected} [pc], got {distances.tolist()}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Maps:
-    """HEALPix maps (NESTED, Galactic) of a quantity, and their provenance as JSON."""
-
-    arrays: dict[str, np.ndarray]
-    unit: str
-    meta: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def nside(self) -> int:
-        """HEALPix resolution."""
-        return healpy.npix2nside(next(iter(self.arrays.values())).shape[1])
-
-    def check_arrays(self, count: int) -> None:
-        """Raise an `InputError` unless there are ``count`` maps of each statistic."""
-        if not {"mean", "std"} <= set(self.arrays) <= set(KINDS):
-            raise InputError(
-                f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
-                f"{', '.join(self.arrays) or 'none'}"
-            )
-        pixels = self.arrays["mean"].shape[-1]
-        if not healpy.isnpixok(pixels) or pixels // 12 & (pixels // 12 - 1):
-            raise InputError(
-                f"got {pixels} pixels, expected 12 nside² with nside a power of two"
-            )
-        for name, array in self.arrays.items():
-            if array.shape != (count, pixels):
-                raise InputError(
-                    f"array {name!r} has shape {array.shape}, expected "
-                    f"{(count, pixels)}"
-                )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellMaps(_Maps):
-    """Density averaged over the pixels of spherical shells around the observer.
-
-    The shells lie between increasing ``edges`` [pc], shape ``(n + 1,)``. ``arrays``
-    have the shape ``(n, npix)`` [unit]: ``mean``, ``std`` of the average, and of a
-    positive density its quantiles ``p2_5`` to ``p97_5``; NaN where a pixel reaches out
-    of the map.
-    """
-
-    edges: np.ndarray
-    unit: str = "mag pc-1"
-
-    def __post_init__(self) -> None:
-        check_distances(self.edges, edges=True)
-        self.check_arrays(len(self.edges) - 1)
+    if not (rising and len(distances) > 0 and distances[0] > 0):
+        raise InputError(
+            f"distances must be positive and increasing [pc], got {distances.tolist()}"
+        )
 
 
 def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
@@ -113,7 +54,7 @@ def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkyMaps(_Maps):
+class SkyMaps:
     """Cumulative extinction from the observer out to a list of distances.
 
     Parameters
@@ -125,6 +66,8 @@ class SkyMaps(_Maps):
         *integral* along the ray through each pixel's centre, and of a positive density
         its quantiles ``p2_5`` to ``p97_5``. Pixels are HEALPix, NESTED, Galactic; NaN
         where the ray leaves the map before the distance.
+    meta
+        Provenance: JSON-serialisable.
     last_star
         Where the last stretch of a ray that any star looks through ends [pc], shape
         ``(npix,)``, 0 where there is none; beyond it the map extrapolates. ``None`` if
@@ -135,18 +78,40 @@ class SkyMaps(_Maps):
     """
 
     distances: np.ndarray
+    arrays: dict[str, np.ndarray]
     unit: str = "mag"
+    meta: dict[str, Any] = field(default_factory=dict)
     last_star: np.ndarray | None = None
     filled: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         check_distances(self.distances)
-        self.check_arrays(len(self.distances))
+        if not {"mean", "std"} <= set(self.arrays) <= set(KINDS):
+            raise InputError(
+                f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
+                f"{', '.join(self.arrays) or 'none'}"
+            )
+        pixels = self.arrays["mean"].shape[-1]
+        if not healpy.isnpixok(pixels) or pixels // 12 & (pixels // 12 - 1):
+            raise InputError(
+                f"got {pixels} pixels, expected 12 nside² with nside a power of two"
+            )
+        expected = len(self.distances), pixels
+        for name, array in self.arrays.items():
+            if array.shape != expected:
+                raise InputError(
+                    f"array {name!r} has shape {array.shape}, expected {expected}"
+                )
         if self.last_star is not None and len(self.last_star) != 12 * self.nside**2:
             raise InputError(
                 f"last_star has {len(self.last_star)} pixels, expected "
                 f"{12 * self.nside**2}"
             )
+
+    @property
+    def nside(self) -> int:
+        """HEALPix resolution."""
+        return healpy.npix2nside(self.mean.shape[1])
 
     @property
     def mean(self) -> np.ndarray:
@@ -196,21 +161,16 @@ class SkyMaps(_Maps):
         pixel = healpy.ang2pix(self.nside, l, b, lonlat=True, nest=True)
         known = np.isfinite(self.mean[:, pixel])
         found = {n: a[known, pixel].astype(np.float64) for n, a in self.arrays.items()}
-        bands = {}
         if "p50" in found:
-            bands = {
-                "median": found["p50"],
-                "inner": (found["p16"], found["p84"]),
-                "outer": (between(found, 0.025), between(found, 0.975)),
-            }
+            # Earlier versions have no quantiles of 95%.
+            for name in ("p2_5", "p97_5"):
+                found.setdefault(name, between(found, QUANTILES[name]))
         return LineOfSight(
             l=l,
             b=b,
             distance=self.distances[known],
-            mean=found["mean"],
-            std=found["std"],
+            arrays=found,
             last_star=None if self.last_star is None else float(self.last_star[pixel]),
-            **bands,
         )
 
     def informed_directions(self) -> list[tuple[float, float]]:
@@ -234,36 +194,34 @@ class SkyMaps(_Maps):
 class LineOfSight:
     """Cumulative extinction along one direction, and the stars near it.
 
-    ``l, b`` [deg]; ``distance`` [pc], ``mean``, ``std`` [mag] along the ray;
-    ``star_distance`` [pc], ``star_extinction``, ``star_error`` [mag] of the stars
-    within ``radius`` [deg]; ``truth`` [mag] along the ray where it is known.
-
-    ``median`` [mag], ``inner`` and ``outer``, each the lower and the upper curve [mag]
-    that hold 68% and 95%, are there if the posterior has samples; ``last_star`` [pc],
-    the end of the last stretch that any star looks through, where it is known.
+    ``l, b`` [deg]; ``distance`` [pc] along the ray; ``arrays`` are ``mean``, ``std``
+    and, if the posterior has samples, ``p2_5`` to ``p97_5`` [mag]; ``truth`` [mag] is
+    the true extinction where it is known. ``star_distance`` [pc], ``star_extinction``
+    and ``star_error`` [mag] are those of the stars within ``radius`` [deg].
+    ``last_star`` [pc] is the end of the last stretch that any star looks through, where
+    it is known.
     """
 
     l: float  # noqa: E741  the field's name for Galactic longitude
     b: float
     distance: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
+    arrays: dict[str, np.ndarray]
     star_distance: np.ndarray = field(default_factory=lambda: np.zeros(0))
     star_extinction: np.ndarray = field(default_factory=lambda: np.zeros(0))
     star_error: np.ndarray = field(default_factory=lambda: np.zeros(0))
     radius: float = 0.0
     truth: np.ndarray | None = None
-    median: np.ndarray | None = None
-    inner: Band | None = None
-    outer: Band | None = None
     last_star: float | None = None
 
     def scaled(self, factor: float) -> LineOfSight:
         """Return this line with all extinctions multiplied by a factor."""
-        names = ("mean", "std", "star_extinction", "star_error", "truth", "median")
-        names += ("inner", "outer")
-        known = {n: v for n in names if (v := getattr(self, n)) is not None}
-        return replace(self, **{n: factor * np.asarray(v) for n, v in known.items()})
+        return replace(
+            self,
+            arrays={name: factor * curve for name, curve in self.arrays.items()},
+            star_extinction=factor * self.star_extinction,
+            star_error=factor * self.star_error,
+            truth=None if self.truth is None else factor * self.truth,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,21 +240,11 @@ class Columns:
     arrays: dict[str, np.ndarray]
 
 
-def near_the_sun(centres: np.ndarray, within: float | None = None) -> Ends:
+def near_the_sun(centres: np.ndarray) -> Ends:
     """Return ends of columns along x or y [pc], at most 500 pc from the Sun.
 
-    Of boxes up to 2 kpc wide the whole; ``within`` is another distance from the Sun.
+    Of boxes up to 2 kpc wide, and of those without the Sun, the whole.
     """
     low, high = float(centres[0]), float(centres[-1])
-    if within is None:
-        within = _NEAR if high - low > _WIDE else np.inf
-    ends = max(low, -within), min(high, within)
-    return ends if ends[0] < ends[1] else (low, high)
-
-
-def usual_ends(y: np.ndarray) -> dict[str, Ends | None]:
-    """Return the default ends of columns by axis, ``None`` for the whole box.
-
-    ``y`` are the centres of its cells.
-    """
-    return {"z": None, "y": near_the_sun(y)}
+    ends = max(low, -_NEAR), min(high, _NEAR)
+    return ends if high - low > _WIDE and ends[0] < ends[1] else (low, high)

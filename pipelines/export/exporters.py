@@ -11,18 +11,22 @@ import numpy as np
 
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import Cube
-from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
-from pipelines.cubes.sky import Columns, SkyMaps, sky_outside, usual_ends
+from pipelines.cubes.cube import Cube, cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
-from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
+from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import NOTHING
 from pipelines.maps.continued import Continued, filled_cube
-from pipelines.maps.density import density_samples, map_and_columns, map_cube
+from pipelines.maps.density import (
+    density_samples,
+    map_and_columns,
+    map_cube,
+    usual_ends,
+)
 from pipelines.maps.integrals import integrals_along
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import convert, converted, provenance
@@ -34,7 +38,6 @@ from pipelines.maps.sky import (
     integrated,
     pixel_directions,
     ray_distances,
-    shell_maps,
 )
 from pipelines.run.folder import Run, read_run
 
@@ -74,45 +77,30 @@ class RunProducts:
         return 1.0 if self.change is None else self.change.factor
 
     @cached_property
-    def _whole(self) -> tuple[Cube, dict[str, Columns]]:
-        """The density in the whole box, and the columns for figures."""
-        plan = self.run.plan
-        # The published engine needs a solve for every column.
-        ends = usual_ends(plan.grid.axis(1).numpy()) if plan.is_full_batch else {}
-        return map_and_columns(self.run, ends)
+    def density(self) -> tuple[Cube, list[Columns]]:
+        """The density within the cuts, and columns through the box if there are none.
 
-    @property
-    def _is_whole(self) -> bool:
-        options = self.options
-        return not (options.spacing or options.box or options.sphere)
-
-    @property
-    def columns(self) -> list[Columns]:
-        """Columns through the whole box at its own spacing; none for other cubes."""
-        if not self._is_whole:
-            return []
-        return [convert(one, self.change) for one in self._whole[1].values()]
-
-    @cached_property
-    def cube(self) -> Cube:
-        """The density within the cuts, which its provenance states."""
-        options = self.options
-        if self._is_whole:
-            return convert(self._whole[0], self.change)
-        cube = map_cube(self.run, spacing=options.spacing, within=options.box)
-        if options.box:
-            cube = cut_box(cube, **options.box)
-        if options.sphere is not None:
-            cube = cut_sphere(cube, options.sphere)
-        return convert(cube, self.change)
+        The provenance states the cuts.
+        """
+        options, columns = self.options, {}
+        if options.spacing or options.box or options.sphere:
+            cube = map_cube(self.run, spacing=options.spacing, within=options.box)
+            if options.box:
+                cube = cut_box(cube, **options.box)
+            if options.sphere is not None:
+                cube = cut_sphere(cube, options.sphere)
+        else:
+            cube, columns = map_and_columns(self.run, usual_ends(self.run))
+        shown = [convert(one, self.change) for one in columns.values()]
+        return convert(cube, self.change), shown
 
     @property
     def filled_cube(self) -> Cube:
         """The density, with holes filled from another map, if any."""
-        other = self.options.fill
+        cube, other = self.density[0], self.options.fill
         if other is None:
-            return self.cube
-        return filled_cube(self.cube, other.converted(self.change))
+            return cube
+        return filled_cube(cube, other.converted(self.change))
 
     def filled(
         self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
@@ -168,11 +156,8 @@ def export_run(
 
     Without any path the default products are written into the run's folder.
 
-    Raises
-    ------
-    InputError
-        Before any computation, if the run is incomplete, an output exists or an option
-        is invalid.
+    Raises `InputError` before any computation, if the run is incomplete, an output
+    exists or an option is invalid.
     """
     options = options or ExportOptions()
     if not targets:
@@ -184,8 +169,6 @@ def export_run(
         checked_nside(options.nside)
     if options.distances is not None:
         checked_distances(fitted, options.distances)
-    if options.shell_edges is not None:
-        checked_distances(fitted, options.shell_edges, edges=True)
     held = len(fitted.posterior.samples)
     if options.samples is not None and not 1 <= options.samples <= held:
         raise InputError(
@@ -207,7 +190,8 @@ def export_run(
 
 def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the density and the integrated extinction."""
-    cube, found, options = products.cube, products.integrated("zarr"), products.options
+    cube, columns = products.density
+    found, options = products.integrated("zarr"), products.options
     if options.box or options.sphere:
         reach = min(reach_of_cube(cube), options.sphere or np.inf)
         found = cut_distance(found, reach)
@@ -216,8 +200,8 @@ def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         scale = np.float32(products.factor)
         drawn = (density_samples(products.run, each, count) for each in cube.levels)
         samples = [scale * values for values in drawn]
-    own = products.columns
-    write_zarr(path, cube, found, columns=own, samples=samples, overwrite=overwrite)
+    more = {"columns": columns, "samples": samples}
+    write_zarr(path, cube, found, **more, overwrite=overwrite)
 
 
 def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
@@ -234,17 +218,6 @@ def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     ordering = products.options.ordering or ORDERINGS[0]
     write_healpix(path, maps, ordering=ordering, overwrite=overwrite)
     products.note_outside(path, maps.mean, maps.distances)
-
-
-def _shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Write the mean density in shells around the observer."""
-    options = products.options
-    edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
-    found = shell_maps(products.run, edges=edges, nside=options.nside)
-    found = convert(found, products.change)
-    ordering = options.ordering or ORDERINGS[0]
-    write_shells(path, found, ordering=ordering, overwrite=overwrite)
-    products.note_outside(path, found.arrays["mean"], found.edges[1:])
 
 
 def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
@@ -291,7 +264,6 @@ _WRITERS = {
     "zarr": _zarr,
     "fits": _fits,
     "healpix": _healpix,
-    "shells": _shells,
     "image": _image,
     "vti": _vti,
 }

@@ -51,7 +51,6 @@ EXPORTERS = {
         ("distances", "ordering", "fill"),
         usual="map.healpix.fits",
     ),
-    "shells": Exporter("Density in HEALPix shells.", ("shell_edges", "ordering")),
     "image": Exporter(
         "Integrated extinction on pixels of a WCS: DS9, Aladin.",
         ("distances", "field", "fill"),
@@ -69,10 +68,8 @@ class ExportOptions:
 
     distances: Sequence[float] | None = None
     """Distances of the HEALPix maps and images [pc]."""
-    shell_edges: Sequence[float] | None = None
-    """Distances between shells [pc]."""
     nside: int | None = None
-    """Resolution of integrated extinctions, HEALPix maps and shells."""
+    """Resolution of integrated extinctions, and of HEALPix maps."""
     field: Field | None = None
     """Field of images on the sky."""
     ordering: str | None = None
@@ -102,11 +99,8 @@ class ExportOptions:
     def check(self, targets: Targets, *, overwrite: bool) -> None:
         """Check products and paths before any computation.
 
-        Raises
-        ------
-        InputError
-            If an option concerns none of the products, two of them have one path, or a
-            path cannot be written or has a wrong suffix.
+        Raises `InputError` if an option concerns none of the products, two of them have
+        one path, or a path cannot be written or has a wrong suffix.
         """
         for option in sorted({o for e in EXPORTERS.values() for o in e.options}):
             concerned = [n for n, e in EXPORTERS.items() if option in e.options]
@@ -135,10 +129,7 @@ class ExportOptions:
 def parse_box(text: str) -> dict[str, Range]:
     """Parse ``x=-500:500,z=:100``; omitted ends are the map's.
 
-    Raises
-    ------
-    InputError
-        If the form differs, or an axis occurs twice.
+    Raises `InputError` if the form differs, or an axis occurs twice.
     """
     ranges: dict[str, Range] = {}
     try:

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.cuts import cut_box
-from pipelines.cubes.sky import Columns, Ends, near_the_sun
+from pipelines.cubes.cube import AXES, Cube, cut_box
+from pipelines.cubes.sky import Columns, near_the_sun
 from pipelines.figures.integrals import (
     chosen,
     crossed,
@@ -39,10 +38,8 @@ from pipelines.figures.scales import (
     veil,
 )
 from pipelines.figures.style import (
-    DOUBLE,
-    NARROW,
     NORMAL,
-    SINGLE,
+    PAGE,
     SMALL,
     band_of,
     density_label,
@@ -61,8 +58,8 @@ _UNSEEN = "pale, hatched: no sight line passes, only the prior"
 _CIRCLES = 4
 # Ratio of height to width below which panels are stacked.
 _FLAT = 0.55
-# Width [mm] below which a comparison has two panels side by side, above it four.
-_PAIRS = 160.0
+# Width of a page with a single panel [mm].
+_ALONE = 134.0
 # Space for labels beside a panel, and with its bar above and below it; a line [mm].
 _BESIDE, _ABOVE, _LINE = 9.0, 24.0, 4.0
 # Most letters of a map's name above a panel.
@@ -114,9 +111,7 @@ class Panel:
 
 
 @styled
-def face_on(
-    cube: Cube, columns: Columns | None = None, *, log: bool = False, **look: Any
-) -> Figure:
+def face_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     """Draw the mean extinction through the box, seen from the north Galactic pole.
 
     Parameters
@@ -127,53 +122,43 @@ def face_on(
         The integral and its std from posterior samples (`columns`), with the relative
         error if more informative. Without columns only the integral of the mean density
         is drawn.
-    log
-        Logarithmic colours.
     look
-        ``width`` of the page [mm] (180; under 120 the panels are stacked); ``panel``,
-        a single one to draw: ``mean``, ``median``, ``std`` or ``relative error``;
-        ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in `colour_scale`.
+        ``panel``, a single one to draw: ``mean``, ``median``, ``std`` or ``relative
+        error``; ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in
+        `colour_scale`.
 
     Raises
     ------
     MissingError
         If there is no such panel.
     """
-    ends = float(cube.z[0]), float(cube.z[-1])
-    return _through(cube, columns, "z", ends, log=log, **look)
+    return _through(cube, columns, "z", **look)
 
 
 @styled
-def edge_on(
-    cube: Cube,
-    columns: Columns | None = None,
-    *,
-    within: float | None = None,
-    log: bool | None = None,
-    **look: Any,
-) -> Figure:
+def edge_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     """Draw the extinction through the box along y, with z upwards.
 
-    Parameters are those of `face_on`; colours are logarithmic by default if linear ones
-    would show the plane alone. Without columns a box wider than 2 kpc is cut to 500 pc
-    on either side of the Sun, or ``within`` [pc].
+    Parameters are those of `face_on`; colours are logarithmic if linear ones would show
+    the plane alone. Without columns a box wider than 2 kpc is cut to 500 pc on either
+    side of the Sun.
     """
-    return _through(cube, columns, "y", near_the_sun(cube.y, within), log=log, **look)
+    return _through(cube, columns, "y", **look)
 
 
 def _through(
     cube: Cube,
     columns: Columns | None,
     along: str,
-    ends: Ends,
     *,
-    log: bool | None,
-    width: float = DOUBLE,
     panel: str | None = None,
     **colours: Any,
 ) -> Figure:
     """Draw the integral along an axis and its std."""
     if columns is None:
+        ends = float(cube.z[0]), float(cube.z[-1])
+        if along == "y":
+            ends = near_the_sun(cube.y)
         name = density_name(cube.arrays)
         arrays = {name: integral(cube, name, along, ends)}
     elif columns.along != along:
@@ -185,7 +170,7 @@ def _through(
         default.append("relative error")
     shown = chosen(extinction_panels(arrays, band_of(cube.meta)), default, panel)
     notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
-    if log is None and (log := spans_decades(shown[0].image, seen)):
+    if log := along == "y" and spans_decades(shown[0].image, seen):
         notes.append("logarithmic colours")
     panels = []
     for kind, image, label in shown:
@@ -193,7 +178,7 @@ def _through(
         scale = colour_scale(kind, image, seen=seen, log=log, **given)
         plane = {"cube": cube, "along": along, "image": image, "seen": seen}
         panels.append(Panel(**plane, scale=scale, label=label))
-    return _drawn(panels, notes, width=width, columns=len(panels))
+    return _drawn(panels, notes)
 
 
 @styled
@@ -203,8 +188,6 @@ def density_slice(
     *,
     axis: str = "z",
     at: float = 0.0,
-    log: bool = False,
-    width: float = DOUBLE,
     panel: str | None = None,
     **colours: Any,
 ) -> Figure:
@@ -216,12 +199,8 @@ def density_slice(
     are pale and hatched: there the map is its prior, and does not set colours. Other
     parameters are those of `face_on`, with the panels ``mean`` and ``truth``.
 
-    Raises
-    ------
-    ValueError
-        If ``at`` lies outside the cube.
-    MissingError
-        If there is no such panel.
+    Raises `ValueError` if ``at`` lies outside the cube; `MissingError` if there is no
+    such panel.
     """
     cube = finest_at(cube, axis, at)
     name = density_name(cube.arrays)
@@ -236,14 +215,14 @@ def density_slice(
         shown = {"truth": (truth, true, true_label, None), **shown}
     limits = seen if truth is None else None
     images = [image for _, image, _, _ in shown.values()]
-    scale = colour_scale("value", *images, seen=limits, log=log, **colours)
+    scale = colour_scale("value", *images, seen=limits, **colours)
     panels = [
         Panel(cube=of, along=axis, image=image, scale=scale, label=label, seen=seen)
         for of, image, label, seen in chosen(shown, shown, panel)
     ]
     place = getattr(cube, axis)[nearest(cube, axis, at)]
     notes = [f"${axis}$ = {signed_text(place)} pc"]
-    return _drawn(panels, notes, width=width, columns=len(panels))
+    return _drawn(panels, notes)
 
 
 @styled
@@ -253,11 +232,8 @@ def compare(
     *,
     columns: Columns | None = None,
     names: tuple[str, str] = ("map", "other"),
-    factor: float = 1.0,
     axis: str = "z",
     at: float = 0.0,
-    width: float = DOUBLE,
-    log: bool = False,
 ) -> Figure:
     """Draw two maps and their difference, also relative to the first one's std.
 
@@ -273,9 +249,7 @@ def compare(
         Columns of the first map, along z over the `shared_range`.
     names
         Names of the maps.
-    factor
-        Factor from the second map's band to the first one's.
-    axis, at, width, log
+    axis, at
         As in `density_slice`.
 
     Raises
@@ -291,7 +265,7 @@ def compare(
             f"{columns.low:g} to {columns.high:g} pc"
         )
     part = cut_box(cube, **{name: shared[name] for name in AXES if name != axis})
-    second = regridded(other, part, factor)
+    second = regridded(other, part)
     own, band = density_name(cube.arrays), band_of(cube.meta)
     # Extinctions between the centres of cells along z.
     held, theirs = cut_box(part, z=(low, high)), cut_box(second, z=(low, high))
@@ -310,7 +284,7 @@ def compare(
     first, last = (n if len(n) <= _LETTERS else f"{n[:_LETTERS]}…" for n in names)
     panels = []
     for along, seen, mine, its, label in rows:
-        value = colour_scale("value", mine, its, seen=seen, log=log)
+        value = colour_scale("value", mine, its, seen=seen)
         apart = mine - its
         difference = colour_scale("difference", apart, seen=seen)
         panels += [
@@ -321,11 +295,10 @@ def compare(
                 (apart, difference, f"difference\n{label[label.rindex('[') :]}"),
             )
         ]
-    times = f" × {factor:g}" if factor != 1.0 else ""
     place = getattr(part, axis)[nearest(part, axis, at)]
     steps = (f"{p.step * p.unit[0]:.4g} {p.unit[1]}" for p in panels[::3])
     notes = [
-        f"differences: {names[0]} minus {names[1]}{times}",
+        f"differences: {names[0]} minus {names[1]}",
         f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
         f"below: ${axis}$ = {signed_text(place)} pc",
         f"circles every {' and '.join(dict.fromkeys(steps))}",
@@ -335,29 +308,24 @@ def compare(
         scale = colour_scale("deviation", image)
         panels.insert(3, replace(panels[2], image=image, scale=scale, label=label))
         notes.insert(1, f"σ: std of {names[0]}")
-    return _drawn(panels, notes, width=width, columns=-(-len(panels) // 2), small=True)
+    return _drawn(panels, notes, small=True)
 
 
 def _drawn(
-    panels: Sequence[Panel],
-    notes: Sequence[str],
-    *,
-    width: float,
-    columns: int,
-    small: bool = False,
+    panels: Sequence[Panel], notes: Sequence[str], *, small: bool = False
 ) -> Figure:
-    """Draw a page of panels, row by row, with ``notes`` at the top.
+    """Draw a page of panels with ``notes`` at the top.
 
-    Narrow pages or flat panels have fewer ``columns``; a single panel has a narrower
-    page. ``small`` panels have fewer numbers.
+    Flat panels are stacked; a single panel has a narrower page. ``small`` panels are in
+    two rows and have fewer numbers.
     """
-    flat = panels[0].aspect <= _FLAT
-    if width < (_PAIRS if small else NARROW):
-        columns = columns // 2 if small else 1
-    elif flat and not small:
+    flat, width, columns = panels[0].aspect <= _FLAT, PAGE, len(panels)
+    if small:
+        columns = -(-len(panels) // 2)
+    elif flat:
         columns = 1
     elif len(panels) == 1:
-        width = min(width, (SINGLE + DOUBLE) / 2)
+        width = _ALONE
     if not small and any(p.seen is not None and not p.seen.all() for p in panels):
         notes = [*notes, _UNSEEN]
     column = (width - _BESIDE) / columns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,8 +23,6 @@ from pipelines.figures.style import (
 from pipelines.run.held_out import HeldOut
 
 _Z = 5.0
-_MARKERS = "osD^"
-_SHADES = ("#9ecae1", "#56B4E9", "#0072B2", "#08306b")
 _ERRORS: tuple[tuple[str, str, str, Callable[[Calibration], float]], ...] = (
     (BLUE, "o", "RMSE", lambda c: c.rmse),
     (GREEN, "s", "1.48 MAD", lambda c: c.scatter),
@@ -86,49 +83,28 @@ def coverage(axes: Axes, whole: Calibration) -> None:
 
 def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
     """Draw RMSE, robust scatter and bias by bins of the quantity ``name``."""
+    low, high = np.array([(one.low, one.high) for one in bins]).T
+    middle, half = (low + high) / 2, (high - low) / 2
     for colour, marker, what, value in _ERRORS:
-        values = np.array([value(each.calibration) for each in bins])
-        _points(axes, bins, values, fmt=marker, color=colour, label=what)
+        values = [value(each.calibration) for each in bins]
+        look = {"fmt": marker, "color": colour, "markersize": 4}
+        axes.errorbar(middle, values, xerr=half, label=what, **look)
     axes.axhline(0.0, color="0.6", linewidth=0.6)
-    _legend_above(axes)
+    # Above the panel, clear of the points.
+    place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.1}
+    axes.legend(ncols=5, handletextpad=0.2, columnspacing=1.2, **place)
     label(axes, name, "observed minus map [mag]")
 
 
 @styled
-def alone(draw: Callable[[Axes], None], *, height: float = 3.4) -> Figure:
-    """Draw one panel as a figure."""
-    figure = Figure(figsize=(4.4, height), layout="constrained")
-    draw(figure.add_subplot())
+def held_out_figure(
+    held: HeldOut, z: np.ndarray, whole: Calibration, bins: Sequence[Bin]
+) -> Figure:
+    """Draw predictions, z-scores, coverage, and errors by bins of distance."""
+    figure = Figure(figsize=(7.8, 6.8), layout="constrained")
+    upper, lower = figure.subplots(2, 2)
+    observed(upper[0], held)
+    z_scores(upper[1], z)
+    coverage(lower[0], whole)
+    errors(lower[1], bins, "distance [pc]")
     return figure
-
-
-@styled
-def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
-    """Draw held fractions, with nominal levels as lines, above errors, by bins."""
-    figure = Figure(figsize=(4.4, 5.0), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    levels = zip(*(each.calibration.coverage for each in bins), strict=True)
-    for found, colour, marker in zip(levels, _SHADES, _MARKERS):
-        held, error = 100 * np.array([(c.held, c.error) for c in found]).T
-        level = f"{found[0].level:.0%}"
-        look = {"fmt": marker, "color": colour, "label": level}
-        _points(upper, bins, held, yerr=error, **look)
-        upper.axhline(100 * found[0].level, color=colour, linewidth=0.8)
-    upper.set_ylim(top=103)
-    _legend_above(upper)
-    label(upper, "", "stars inside [%]")
-    errors(lower, bins, name)
-    return figure
-
-
-def _points(axes: Axes, bins: Sequence[Bin], values: np.ndarray, **look: Any) -> None:
-    """Draw values at the middles of bins, with bars of their width."""
-    low, high = np.array([(one.low, one.high) for one in bins]).T
-    middle, half = (low + high) / 2, (high - low) / 2
-    axes.errorbar(middle, values, xerr=half, markersize=4, **look)
-
-
-def _legend_above(axes: Axes) -> None:
-    """Draw a legend above the panel, clear of the points."""
-    place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.1}
-    axes.legend(ncols=5, handletextpad=0.2, columnspacing=1.2, **place)

@@ -71,10 +71,7 @@ def chosen(
 ) -> list[T]:
     """Return the panel of this name, or by default the available ones of ``default``.
 
-    Raises
-    ------
-    MissingError
-        If the figure has no such panel.
+    Raises `MissingError` if the figure has no such panel.
     """
     if panel is None:
         return [known[name] for name in default if name in known]
@@ -148,10 +145,7 @@ def crossed(cube: Cube, along: str, ends: Ends) -> np.ndarray | None:
 def nearest(cube: Cube, axis: str, at: float) -> int:
     """Return the index of the cells nearest to ``axis = at`` [pc].
 
-    Raises
-    ------
-    ValueError
-        If ``at`` lies outside the cube.
+    Raises `ValueError` if ``at`` lies outside the cube.
     """
     centres = getattr(cube, axis)
     half = (centres[1] - centres[0]) / 2
@@ -198,19 +192,15 @@ def finest_at(cube: Cube, axis: str, at: float) -> Cube:
             middle = round((at - centres[0]) / step)
             around = np.clip(middle, 1, len(axes[name]) - 2) + np.arange(-1, 2)
             axes[name] = axes[name][around]
-    z, y, x = np.meshgrid(axes["z"], axes["y"], axes["x"], indexing="ij")
-    points = np.stack([x, y, z], axis=-1)
-    arrays = {name: cube.sample(name, points) for name in cube.arrays}
-    return replace(cube, **axes, arrays=arrays, finer=())
+    planes = replace(cube, **axes, arrays={}, finer=())
+    arrays = {name: cube.sample(name, planes.points) for name in cube.arrays}
+    return replace(planes, arrays=arrays)
 
 
 def shared_range(cube: Cube, other: Cube, axis: str) -> Ends:
     """Return the ends of the first one's cells that `regridded` fills, centres [pc].
 
-    Raises
-    ------
-    ValueError
-        If there are fewer than two.
+    Raises `ValueError` if there are fewer than two.
     """
     centres, known = getattr(cube, axis), _averaged(other, cube, axis)[1]
     within = centres[(centres >= known[0]) & (centres <= known[-1])]
@@ -224,8 +214,8 @@ def shared_range(cube: Cube, other: Cube, axis: str) -> Ends:
     return float(within[0]), float(within[-1])
 
 
-def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
-    """Return the density of another cube, times ``factor``, at the cells of a first.
+def regridded(other: Cube, cube: Cube) -> Cube:
+    """Return the density of another cube at the cells of a first.
 
     Values are trilinear between cell centres and NaN beyond, in the first one's unit.
     Finer cells of the other are first averaged over cells of the first, so that
@@ -239,9 +229,8 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
             values, count, axis=array_axis(axis)
         ).mean(axis=-1)
     means = Cube(**axes, arrays={"density": values}, unit=other.unit)
-    z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-    found = means.sample("density", np.stack([x, y, z], axis=-1))
-    found *= u.Unit(other.unit).to(u.Unit(cube.unit)) * factor
+    found = means.sample("density", cube.points)
+    found *= u.Unit(other.unit).to(u.Unit(cube.unit))
     return replace(cube, arrays={"density": found}, meta=other.meta)
 
 

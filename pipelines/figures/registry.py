@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.cuts import cut_box
+from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import near_the_sun
 from pipelines.figures.box import compare, density_slice, edge_on, face_on
 from pipelines.figures.integrals import shared_range
 from pipelines.figures.sightlines import lines_of_sight
 from pipelines.figures.sky import sky
-from pipelines.figures.style import DOUBLE, save_figure
+from pipelines.figures.style import save_figure
 from pipelines.maps.answers import Answers, Directions, MissingError
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places
@@ -54,14 +52,6 @@ class PlotOptions:
     """Extinction curve of the conversion."""
     r_v: float | None = None
     """R_V of the conversion."""
-    width: float = DOUBLE
-    """Width of the page [mm]."""
-    log: bool | None = None
-    """Logarithmic colours; if ``None`` only for an edge-on view that needs them."""
-    within: float | None = None
-    """Distance from the Sun [pc] of the edge-on integral on either side (500 in a wide
-    box), and extent of a slice and of the view of the neighbourhood (an eighth of the
-    box)."""
     dpi: float = 300.0
     """Dots per inch of images."""
     panel: str | None = None
@@ -76,9 +66,8 @@ class PlotOptions:
 
 
 def _look(options: PlotOptions) -> dict[str, Any]:
-    names = ("width", "panel", "vmin", "vmax", "cmap")
-    look = {name: getattr(options, name) for name in names}
-    return {**look, "log": bool(options.log)}
+    names = ("panel", "vmin", "vmax", "cmap")
+    return {name: getattr(options, name) for name in names}
 
 
 def _face_on(source: Answers, options: PlotOptions) -> Figure:
@@ -89,16 +78,15 @@ def _near(source: Answers, options: PlotOptions) -> Figure:
     cube = source.cube()
     if not cube.finer:
         raise MissingError(f"{source.path} has one grid, and no finer one near the Sun")
-    level = cube.level_within(options.within)
+    level = cube.level_near_the_sun()
     columns = source.columns("z", level=level)
     return face_on(cube.levels[level], columns, **_look(options))
 
 
 def _edge_on(source: Answers, options: PlotOptions) -> Figure:
-    cube, within = source.cube(), options.within
-    columns = source.columns("y", near_the_sun(cube.y, within))
-    look = {**_look(options), "log": options.log}
-    return edge_on(cube, columns, within=within, **look)
+    cube = source.cube()
+    columns = source.columns("y", near_the_sun(cube.y))
+    return edge_on(cube, columns, **_look(options))
 
 
 def _sky(source: Answers, options: PlotOptions) -> Figure:
@@ -107,16 +95,12 @@ def _sky(source: Answers, options: PlotOptions) -> Figure:
 
 
 def _lines(source: Answers, options: PlotOptions) -> Figure:
-    lines = source.lines(options.directions)
-    return lines_of_sight(lines, width=options.width, band=source.known_band)
+    return lines_of_sight(source.lines(options.directions), band=source.known_band)
 
 
 def _slice(source: Answers, options: PlotOptions) -> Figure:
-    cube = source.cube()
-    if options.within is not None:
-        near = (-options.within, options.within)
-        cube = cut_box(cube, **{name: near for name in AXES if name != options.axis})
-    return density_slice(cube, axis=options.axis, at=options.at, **_look(options))
+    plane = {"axis": options.axis, "at": options.at}
+    return density_slice(source.cube(), **plane, **_look(options))
 
 
 def _compare(source: Answers, options: PlotOptions) -> Figure:
@@ -124,26 +108,23 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         raise MissingError("compare needs a second map: name it with --other")
     integrated = options.other_integrated
     second = open_other(options.other, factor=options.factor, integrated=integrated)
-    second, factor = second.beside(source, convert=options.factor is None)
+    second = second.beside(source, convert=options.factor is None)
     cube = source.cube()
     try:
         other = second.cube()
     except MissingError:
         # A map of the package dustmaps is queried at points of the first map's grid.
-        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-        points = Places.of_points(np.stack([x, y, z], axis=-1).reshape(-1, 3))
-        found = second.central(points, integrated=False).reshape(x.shape)
+        points = cube.points
+        places = Places.of_points(points.reshape(-1, 3))
+        found = second.central(places, integrated=False).reshape(points.shape[:3])
         other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays={"mean": found})
     return compare(
         cube,
         other,
         columns=source.columns("z", shared_range(cube, other, "z")),
         names=(source.path.name, Path(options.other).name),
-        factor=factor,
         axis=options.axis,
         at=options.at,
-        width=options.width,
-        log=bool(options.log),
     )
 
 
@@ -162,10 +143,7 @@ KINDS: dict[str, tuple[str, Callable[[Answers, PlotOptions], Figure]]] = {
 def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
     """Draw one figure of a map.
 
-    Raises
-    ------
-    InputError
-        If the kind is unknown, or the map lacks a product for it.
+    Raises `InputError` if the kind is unknown, or the map lacks a product for it.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

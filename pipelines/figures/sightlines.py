@@ -15,9 +15,8 @@ from pipelines.cubes.sky import LineOfSight
 from pipelines.figures.style import (
     BLACK,
     BLUE,
-    DOUBLE,
-    NARROW,
     ORANGE,
+    PAGE,
     SMALL,
     extinction_label,
     length_unit,
@@ -34,28 +33,21 @@ _OPACITY = {"95%": 0.18, "68%": 0.36}
 
 
 @styled
-def lines_of_sight(
-    lines: Sequence[LineOfSight], *, width: float = DOUBLE, band: str = ""
-) -> Figure:
+def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
     """Draw mean or median, 68% and 95% bands, nearby stars, and the truth if known.
 
     A line without quantiles is drawn as normal, with its mean and multiples of its std.
     Titles count stars outside a panel's limits; a dotted line marks the last star along
     a ray.
 
-    Raises
-    ------
-    ValueError
-        If there is no line.
+    Raises `ValueError` if there is no line.
     """
     if not lines:
         raise ValueError("expected at least one line of sight")
-    columns = 1 if width < NARROW else min(len(lines), 3 if len(lines) > 4 else 2)
-    column = width / columns - _BESIDE
+    columns = min(len(lines), 3 if len(lines) > 4 else 2)
+    column = PAGE / columns - _BESIDE
     height = column * (0.56 if columns < 3 else 0.8) + _ABOVE
-    figure, every = page(
-        len(lines), columns, width=width, height=height, layout="constrained"
-    )
+    figure, every = page(len(lines), columns, height=height, layout="constrained")
     factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
     for number, (axes, line) in enumerate(zip(every, lines)):
@@ -69,7 +61,7 @@ def lines_of_sight(
         list(handles.values()),
         list(handles),
         loc="outside upper center",
-        ncols=len(handles) if width >= NARROW else 3,
+        ncols=len(handles),
         handlelength=1.8,
         columnspacing=1.4,
     )
@@ -81,13 +73,17 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
 
     Limits include the curves and all but the most extreme stars.
     """
-    if line.median is not None and line.outer is not None and line.inner is not None:
-        name, curve = "posterior median", line.median
-        bands = {"95%": line.outer, "68%": line.inner}
-    else:
-        name, curve = "posterior mean", line.mean
+    arrays = line.arrays
+    if "p50" in arrays:
+        name, curve, reach = "posterior median", arrays["p50"], "68%"
         bands = {
-            share: (curve - width * line.std, curve + width * line.std)
+            "95%": (arrays["p2_5"], arrays["p97_5"]),
+            "68%": (arrays["p16"], arrays["p84"]),
+        }
+    else:
+        name, curve, reach = "posterior mean", arrays["mean"], "95%"
+        bands = {
+            share: (curve - width * arrays["std"], curve + width * arrays["std"])
             for share, width in (("95%", WIDTH_95), ("68%", 1.0))
         }
     # Curves begin with 0 mag at 0 pc.
@@ -99,7 +95,7 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         low, high = map(from_sun, ends)
         look = {"color": BLUE, "alpha": _OPACITY[share], "lw": 0, "zorder": 2}
         handles[share] = axes.fill_between(distance * factor, low, high, **look)
-    shown = list(bands["95%" if line.median is None else "68%"])
+    shown = list(bands[reach])
     if line.truth is not None:
         shown.append(line.truth)
         look = {"color": BLACK, "linewidth": 0.9, "dashes": (4, 2), "zorder": 4}

@@ -14,8 +14,7 @@ from pipelines.cubes.sky import SkyMaps, sky_outside
 from pipelines.figures.integrals import chosen, extinction_panels
 from pipelines.figures.scales import UNMAPPED, add_bar, colour_scale, veil
 from pipelines.figures.style import (
-    DOUBLE,
-    NARROW,
+    PAGE,
     SMALL,
     band_of,
     length_text,
@@ -58,26 +57,20 @@ class SkyPanel:
 def sky_panels(
     panels: Sequence[SkyPanel],
     *,
-    columns: int | None = None,
-    width: float = DOUBLE,
-    log: bool = False,
+    columns: int = 2,
     notes: Sequence[str] = (),
 ) -> Figure:
     """Draw quantities on the sky side by side, with ``notes`` above.
 
-    Galactic longitude is zero in the middle and grows to the left. The default of
-    ``columns`` is two on wide pages; ``log`` gives logarithmic colours for values and
-    errors.
+    Galactic longitude is zero in the middle and grows to the left.
     """
-    if columns is None:
-        columns = 1 if width < NARROW else min(len(panels), 2)
+    columns = min(len(panels), columns)
     if any(panel.seen is not None for panel in panels):
         notes = [*notes, _UNSEEN]
-    height = (width / columns - _BESIDE) / 2 + _ABOVE
+    height = (PAGE / columns - _BESIDE) / 2 + _ABOVE
     figure, every = page(
         len(panels),
         columns,
-        width=width,
         height=height,
         notes=notes,
         projection="mollweide",
@@ -95,7 +88,7 @@ def sky_panels(
             for one, other in zip(panels, images)
             if one is panel or (panel.group and one.group == panel.group)
         ]
-        scale = colour_scale(panel.kind, *alike, log=log, **panel.colours)
+        scale = colour_scale(panel.kind, *alike, **panel.colours)
         edges = np.radians(right), np.radians(up)
         look = {**scale.look, "rasterized": True, "zorder": 0}
         drawn = axes.pcolormesh(*edges, scale.shown(image), **look)
@@ -108,7 +101,7 @@ def sky_panels(
         axes.set_xticks(np.radians(-around), names, **edge)
         axes.set_yticks(np.radians(across), [f"{b}°" for b in across], **edge)
         axes.set_title(panel.title, pad=3.5)
-        label = wrapped(panel.label, width / columns)
+        label = wrapped(panel.label, PAGE / columns)
         add_bar(axes, drawn, scale, label, below=True, share=0.66)
         if panel.seen is not None:
             shown = panel.seen(l, b).reshape(image.shape)
@@ -137,8 +130,6 @@ def sky(
     *,
     distances: Sequence[float] | None = None,
     panel: str | None = None,
-    width: float = DOUBLE,
-    log: bool = False,
     **colours: Any,
 ) -> Figure:
     """Draw the cumulative extinction and its std, out to some distances.
@@ -150,7 +141,7 @@ def sky(
     ----------
     distances
         Distances to draw [pc]; by default at most three, including the last.
-    panel, width, log, colours
+    panel, colours
         As in `pipelines.figures.box.face_on`, for each distance.
 
     Raises
@@ -196,4 +187,4 @@ def sky(
         ]
     outside = sky_outside(skymaps.mean[indices], present[indices])
     notes = [f"grey: outside the map, {', '.join(outside)}"] if outside else []
-    return sky_panels(panels, width=width, log=log, notes=notes)
+    return sky_panels(panels, notes=notes)

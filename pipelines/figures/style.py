@@ -45,9 +45,8 @@ styled = cast(ContextDecorator, mpl.rc_context(STYLE))
 """Decorator of functions that draw or save in `STYLE`."""
 # Percentiles of stars or cells within a panel.
 RANGE = (0.5, 99.5)
-# Widths of one and two columns of Astronomy & Astrophysics, and of pages below which
-# panels are stacked [mm].
-SINGLE, DOUBLE, NARROW = 88.0, 180.0, 120.0
+# Width of a page [mm]: two columns of Astronomy & Astrophysics.
+PAGE = 180.0
 INCH = 25.4
 # Typical width of a letter over its size [mm/point], and of a formula [letters].
 _LETTER, _WIDE = 0.175, 4
@@ -62,8 +61,8 @@ def page(
     count: int,
     columns: int,
     *,
-    width: float,
     height: float,
+    width: float = PAGE,
     notes: Sequence[str] = (),
     layout: Any = "compressed",
     **axes: Any,
@@ -74,15 +73,15 @@ def page(
     ----------
     columns
         Panels side by side.
-    width, height
-        Width of the page and height of a row [mm]; empty space is cut on saving.
+    height, width
+        Height of a row and width of the page [mm]; empty space is cut on saving.
     notes
-        Texts at the top, each on its own line on narrow pages.
+        Texts at the top.
     axes
         Kind of axes: ``subplot_kw`` of matplotlib.
     """
     rows = -(-count // columns)
-    text = wrapped(("\n" if width < NARROW else "; ").join(notes), width, SMALL)
+    text = wrapped("; ".join(notes), width, SMALL)
     tall = rows * height + 4.0 * text.count("\n") + 8.0
     figure = Figure(figsize=(width / INCH, tall / INCH), layout=layout)
     engine: Any = figure.get_layout_engine()
@@ -185,10 +184,7 @@ def save_figure(
     The figure keeps its width, and its height is cut to the content. Files hold no
     time, and are reproducible; ``about`` is the description (in a PDF, the subject).
 
-    Raises
-    ------
-    InputError
-        If ``path`` has another suffix or cannot be written.
+    Raises `InputError` if ``path`` has another suffix or cannot be written.
     """
     kind = Path(path).suffix[1:].lower()
     if kind not in _FORMATS:

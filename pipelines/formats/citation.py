@@ -83,10 +83,7 @@ def doi_of(paper: str) -> str:
 def provenance_text(meta: dict[str, Any]) -> str:
     """Write provenance as JSON.
 
-    Raises
-    ------
-    ValueError
-        If it is not JSON.
+    Raises `ValueError` if it is not JSON.
     """
     try:
         return json.dumps(meta, allow_nan=False, separators=(",", ":"))

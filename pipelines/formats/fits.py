@@ -47,12 +47,8 @@ def write_hdus(
     Program, band, conversion, catalogues and inputs also have cards. Every unit has
     checksums, after astropy's strict check.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or cannot be written.
-    ValueError
-        If the provenance is not JSON.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or cannot be
+    written; `ValueError` if the provenance is not JSON.
     """
     primary = fits.PrimaryHDU()
     for keyword, value, comment in _cards(meta):
@@ -117,11 +113,8 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
 
     Yields astropy's ``HDUList``, whose items have no static type.
 
-    Raises
-    ------
-    InputError
-        If the file is absent, not FITS, truncated, breaks the standard, lacks a
-        checksum, or does not match one.
+    Raises `InputError` if the file is absent, not FITS, truncated, breaks the standard,
+    lacks a checksum, or does not match one.
     """
     source = Path(path)
     if not source.is_file():
@@ -181,12 +174,9 @@ def write_fits(
     ``EXTVER``, of the coarsest 1. Every unit has CHECKSUM and DATASUM, and
     the primary unit has the provenance in HISTORY.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or cannot be written.
-    ValueError
-        If the provenance is not JSON, or a field's name is not lower case.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or cannot be
+    written; `ValueError` if the provenance is not JSON, or a field's name is not lower
+    case.
     """
     images = []
     for version, level in enumerate(cube.levels, start=1):
@@ -217,10 +207,8 @@ def write_fits(
 def read_fits(path: str | os.PathLike[str]) -> Cube:
     """Read a cube by :func:`write_fits`, with its checksums (float32).
 
-    Raises
-    ------
-    InputError
-        If the file is absent, truncated, altered or not a cube of this program.
+    Raises `InputError` if the file is absent, truncated, altered or not a cube of this
+    program.
     """
     source = Path(path)
     with open_checked(source) as hdus:

@@ -30,10 +30,8 @@ _SUMMARY = "Cumulative extinction from the Sun, on the pixels of an image"
 class Field:
     """A part of the sky on pixels.
 
-    Raises
-    ------
-    InputError
-        If a value is invalid, or the header has no celestial WCS or no size.
+    Raises `InputError` if a value is invalid, or the header has no celestial WCS or no
+    size.
     """
 
     projection: str = "CAR"
@@ -113,11 +111,8 @@ def write_images(
 ) -> None:
     """Write extensions ``MEAN``, ``STD``, ... [mag] of arrays ``(n, rows, columns)``.
 
-    Raises
-    ------
-    InputError
-        If several distances are not evenly spaced, or ``path`` exists and
-        ``overwrite`` is false, or cannot be written.
+    Raises `InputError` if several distances are not evenly spaced, or ``path`` exists
+    and ``overwrite`` is false, or cannot be written.
     """
     steps = np.diff(distances)
     if len(steps) and np.ptp(steps) > 1e-6 * steps[0]:

@@ -2,27 +2,22 @@
 
 XML with raw appended arrays, little-endian, points at the cells' centres in parsecs
 (VTK file formats, https://docs.vtk.org/en/latest/vtk_file_formats). VTK has one grid:
-for nested cubes, points of the coarsest have the values of the finest, and the
-provenance counts the `LEFT_OUT`: sums along rays are not integrals then.
+for nested cubes, points of the coarsest have the values of the finest.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
-from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.formats.citation import provenance_text
 from pipelines.storage.atomic import atomic_file
 
-_DATA, _END = b'<AppendedData encoding="raw">\n_', b"\n</AppendedData>\n</VTKFile>\n"
-LEFT_OUT = "finer_grids_left_out"
+# Key of the provenance: the number of finer grids that the file lacks.
+_LEFT_OUT = "finer_grids_left_out"
 
 
 def write_vti(
@@ -32,20 +27,14 @@ def write_vti(
 
     The provenance, as JSON, and the unit are strings among the field data.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or cannot be written.
-    ValueError
-        If the provenance is not JSON.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or cannot be
+    written; `ValueError` if the provenance is not JSON.
     """
     axes = (cube.x, cube.y, cube.z)
     arrays, meta = cube.arrays, cube.meta
     if cube.finer:
-        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-        points = np.stack([x, y, z], axis=-1)
-        arrays = {name: cube.sample(name, points) for name in arrays}
-        meta = {**meta, LEFT_OUT: len(cube.finer)}
+        arrays = {name: cube.sample(name, cube.points) for name in arrays}
+        meta = {**meta, _LEFT_OUT: len(cube.finer)}
     # x varies fastest.
     data = [np.ascontiguousarray(values, dtype="<f4") for values in arrays.values()]
     # Each array follows its length in bytes, a number of 8 bytes.
@@ -69,54 +58,17 @@ def write_vti(
 {described}
 </PointData></Piece>
 </ImageData>
-"""
+<AppendedData encoding="raw">
+_"""
     with (
         atomic_file(path, overwrite=overwrite) as temporary,
         temporary.open("wb") as file,
     ):
-        file.write(head.encode() + _DATA)
+        file.write(head.encode())
         for values in data:
             file.write(values.nbytes.to_bytes(8, "little"))
             file.write(values.tobytes())
-        file.write(_END)
-
-
-def read_vti(path: str | os.PathLike[str]) -> Cube:
-    """Read a cube by :func:`write_vti`.
-
-    Raises
-    ------
-    InputError
-        If the file is absent, truncated or not one of this program's.
-    """
-    source = Path(path)
-    try:
-        head, _, data = source.read_bytes().partition(_DATA)
-        if not data.endswith(_END):
-            raise ValueError("its end is missing")
-        image = ElementTree.fromstring(head + b"</VTKFile>")[0]
-        texts = {}
-        for part in image.iterfind("FieldData/DataArray"):
-            *codes, _ = map(int, (part.text or "").split())
-            texts[part.get("Name")] = bytes(codes).decode()
-        ends = image.attrib["WholeExtent"].split()[1::2]
-        starts, steps = (image.attrib[name].split() for name in ("Origin", "Spacing"))
-        x, y, z = (
-            float(start) + float(step) * np.arange(int(end) + 1)
-            for start, step, end in zip(starts, steps, ends, strict=True)
-        )
-        shape, arrays = (len(z), len(y), len(x)), {}
-        for part in image.iterfind("Piece/PointData/DataArray"):
-            place = int(part.attrib["offset"]) + 8
-            values = np.frombuffer(data, "<f4", int(np.prod(shape)), place)
-            arrays[part.attrib["Name"]] = values.reshape(shape).astype(np.float32)
-        meta = json.loads(texts["provenance"])
-        return Cube(x=x, y=y, z=z, arrays=arrays, unit=texts["unit"], meta=meta)
-    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
-        raise InputError(
-            f"{source} is not a VTK image by `dustmap export --vti`, or is damaged: "
-            f"{error}"
-        ) from error
+        file.write(b"\n</AppendedData>\n</VTKFile>\n")
 
 
 def _string(name: str, text: str) -> str:

@@ -56,13 +56,9 @@ def write_zarr(
     and the completion marker are written last, and the complete store appears at the
     end.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or is another folder than a zarr
-        store (which overwriting would delete), or cannot be written.
-    ValueError
-        If the provenance is not JSON or an array's name clashes with another.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or is another
+    folder than a zarr store (which overwriting would delete), or cannot be written;
+    `ValueError` if the provenance is not JSON or an array's name clashes with another.
     """
     target = Path(path)
     if target.is_dir() and any(target.iterdir()) and not is_zarr(target):
@@ -224,10 +220,7 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
 def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> SkyMaps:
     """Read the integrated extinctions of a map by :func:`write_zarr`.
 
-    Raises
-    ------
-    InputError
-        As :func:`read_zarr`, and if the store has none.
+    Raises `InputError` as :func:`read_zarr`, and if the store has none.
     """
     source = Path(path)
     with _opened(source, verify=verify) as (group, about):
@@ -247,17 +240,12 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Sky
         )
 
 
-def read_columns(
-    path: str | os.PathLike[str], *, verify: bool = True
-) -> dict[str, Columns]:
+def read_columns(path: str | os.PathLike[str]) -> dict[str, Columns]:
     """Read the columns of a map by :func:`write_zarr`, by axis; possibly none.
 
-    Raises
-    ------
-    InputError
-        As :func:`read_zarr`.
+    Raises `InputError` as :func:`read_zarr`.
     """
-    with _opened(Path(path), verify=verify) as (group, about):
+    with _opened(Path(path), verify=True) as (group, about):
         place, found = level_prefixes(about)[0], {}
         for along, one in about.get("columns", {}).items():
             head, low, high = f"{place}{_COLUMNS}{along}_", one["low"], one["high"]
@@ -281,10 +269,7 @@ def level_prefixes(attributes: dict[str, Any]) -> list[str]:
 def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
     """Open the group of a store, and its attributes, without reading arrays or hashes.
 
-    Raises
-    ------
-    InputError
-        If this program did not write it, or wrote another version.
+    Raises `InputError` if this program did not write it, or wrote another version.
     """
     if not is_zarr(path):
         raise InputError(f"{path} is no zarr store: expected a folder with zarr.json")

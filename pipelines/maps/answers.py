@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,10 +153,6 @@ class Answers:
 
         This method and those below raise `MissingError` if the map lacks the product.
         """
-        return self._converted_cube
-
-    @cached_property
-    def _converted_cube(self) -> Cube:
         return convert(self._cube(), self.change, self.factor)
 
     def columns(
@@ -165,11 +160,6 @@ class Answers:
     ) -> Columns | None:
         """Return the integral through a level's box; ``None`` if unavailable."""
         found = self._columns(along, between, level)
-        return None if found is None else convert(found, self.change, self.factor)
-
-    def held_maps(self) -> SkyMaps | None:
-        """Return precomputed integrated extinctions at all distances, if any."""
-        found = self._held_maps()
         return None if found is None else convert(found, self.change, self.factor)
 
     def sky_maps(
@@ -196,15 +186,15 @@ class Answers:
         factor = self.factor * change.factor
         return replace(self, band=change.target, change=change, factor=factor)
 
-    def beside(self, first: Answers, *, convert: bool = True) -> tuple[Answers, float]:
-        """Return this map for a comparison, and the factor to the band of the first.
+    def beside(self, first: Answers, *, convert: bool = True) -> Answers:
+        """Return this map for a comparison, in the band of the first.
 
         If either band is unknown, this map is assumed to be in the band of the first
         map's file.
         """
         if convert and self.known_band and first.known_band:
-            return self.in_band(first.known_band), 1.0
-        return self, first.factor
+            return self.in_band(first.known_band)
+        return self.converted(None, first.factor)
 
     def _moments(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -244,9 +234,6 @@ class Answers:
         raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
 
     def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
-        return None
-
-    def _held_maps(self) -> SkyMaps | None:
         return None
 
     def _sky_maps(

@@ -233,10 +233,8 @@ def filled_cube(cube: Cube, other: Answers) -> Cube:
     """
 
     def fill(level: Cube) -> Cube:
-        z, y, x = np.meshgrid(level.z, level.y, level.x, indexing="ij")
         hole = level.arrays["support"] <= 0
-        points = Places.of_points(np.stack([x, y, z], axis=-1)[hole])
-        values = other.central(points, integrated=False)
+        values = other.central(Places.of_points(level.points[hole]), integrated=False)
         filled = np.zeros(hole.shape, dtype=np.float32)
         filled[hole] = np.isfinite(values)
         arrays = {name: own.copy() for name, own in level.arrays.items()}

@@ -19,7 +19,7 @@ from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.sky import Columns, Ends
+from pipelines.cubes.sky import Columns, Ends, near_the_sun
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
 
@@ -87,14 +87,24 @@ def map_and_columns(
     return replace(cube, finer=tuple(finer)), found
 
 
+def usual_ends(run: Run) -> dict[str, Ends | None]:
+    """Return the ends of the columns that figures show, by axis; ``None`` for the box.
+
+    There are none with the published engine, which needs a solve for every column.
+    """
+    if not run.plan.is_full_batch:
+        return {}
+    return {"z": None, "y": near_the_sun(run.plan.grid.axis(1).numpy())}
+
+
 def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z y x"]:
     """Return the first ``count`` posterior samples of the density [mag/pc] (float32).
 
     They are taken at the points of one level of a cube, with the correction by
     neighbouring stars but without unresolved variance; NaN as in the cube.
     """
-    points = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij"), axis=-1)
-    places = torch.from_numpy(np.ascontiguousarray(points.reshape(-1, 3)[:, ::-1]))
+    points = cube.points
+    places = torch.from_numpy(points.reshape(-1, 3))
     values = np.empty((count, len(places)), dtype=np.float32)
     posterior = run.posterior.over_cells(cube.spacing)
     for first in range(0, len(places), _POINTS):
@@ -141,7 +151,7 @@ def columns(
     start[..., axis] = low
     end = start.clone()
     end[..., axis] = high
-    step = run.plan.ray_step * grid.spacing[axis] / run.plan.refinement
+    step = run.plan.ray_step * grid.spacing[axis]
     through = LineIntegrals(
         end.reshape(-1, 3), FixedStep(step=step), start=start.reshape(-1, 3)
     )

@@ -1,4 +1,4 @@
-"""Extinction along rays and ray segments, with its std."""
+"""Extinction along rays, with its std."""
 
 from __future__ import annotations
 
@@ -29,62 +29,52 @@ _DENSITIES = 2**31
 _SEGMENTS = 2**19
 
 
-def segment_moments(
+def _outward_moments(
     run: Run,
     far: Float[Tensor, "i 3"],
     near: Float[Tensor, "i 3"],
-    combine: Callable[[Tensor], Tensor],
+    accumulate: Callable[[Tensor], Tensor],
     kept: list[Tensor],
-    *,
-    outwards: bool = False,
 ) -> Moments:
-    """Return moments [mag] of combined integrals from near to far.
+    """Return moments [mag] of integrals from the observer to far points.
 
-    Samples are combined before moments are taken. The unresolved part of a Gaussian
-    density is assumed equal for all combined segments; that of a log-normal density is
-    combined by its variances. With ``outwards`` the results are integrals from the
-    observer to ``far``: the unresolved part is drawn jointly, and the stars' residual
-    corrects them.
-
-    ``kept`` caches the densities of a log-normal posterior's samples for the next
-    call, up to 2 GiB.
+    ``accumulate`` adds the integrals from near to far points along rays. Samples are
+    accumulated before moments are taken; the unresolved part is drawn jointly, and the
+    stars' residual corrects it. ``kept`` caches the densities of a log-normal
+    posterior's samples for the next call, up to 2 GiB.
     """
     posterior, residual = run.posterior, run.posterior.residual
     # Short segments need shorter steps than the stars' whole rays.
     fine = replace(run.plan, ray_step=run.plan.ray_step / 2)
     model = posterior.model.at(rays(fine, far, near))
 
-    def combined(values: Tensor) -> Tensor:
-        return combine(values.to(torch.float64).cpu())
+    def outwards(values: Tensor) -> Tensor:
+        return accumulate(values.to(torch.float64).cpu())
 
     if isinstance(model, LogNormal) and len(posterior.samples):
         densities = _densities(model, posterior.samples, kept)
-        if not outwards or residual is None:
+        if residual is None:
             # As in `Posterior.moments`, sample by sample.
             pairs = (model.predict_from_density(density) for density in densities)
-            found = [[combined(part) for part in pair] for pair in pairs]
+            found = [[outwards(part) for part in pair] for pair in pairs]
             values, unresolved = (torch.stack(parts) for parts in zip(*found))
             return moments_over_samples(values, unresolved, positive=True)
         # Nearby stars constrain the unresolved part.
-        values = [combined(model.weights.matvec(density)) for density in densities]
+        values = [outwards(model.weights.matvec(density)) for density in densities]
         values, variance = residual.correct(far, torch.stack(values))
         found = moments_over_samples(values, variance, positive=True)
         return replace(found, tails=torch.full_like(found.mean, residual.tails))
-    mean = combined(model.apply(posterior.mean))
+    mean = outwards(model.apply(posterior.mean))
     if not len(posterior.samples):
         return Moments(mean=mean, std=torch.full_like(mean, float("nan")))
     variance = torch.zeros_like(mean)
     for sample in posterior.samples:
-        deviation = combined(model.apply(sample)) - mean
+        deviation = outwards(model.apply(sample)) - mean
         variance += deviation**2 / len(posterior.samples)
-    if outwards:
-        count = RESIDUAL_DRAWS
-        generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
-        repeated = posterior.mean.expand(count, -1)
-        for draw in model.residual_draws(repeated, generator):
-            variance += combined(draw) ** 2 / count
-    else:
-        variance += combined(model.linearise(posterior.mean).variance)
+    generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
+    repeated = posterior.mean.expand(RESIDUAL_DRAWS, -1)
+    for draw in model.residual_draws(repeated, generator):
+        variance += outwards(draw) ** 2 / RESIDUAL_DRAWS
     return Moments(mean=mean, std=variance.sqrt())
 
 
@@ -92,7 +82,7 @@ def _densities(
     model: LogNormal, samples: Tensor, kept: list[Tensor]
 ) -> Iterator[Tensor]:
     """Yield every sample's density on the grid, cached if all fit in memory."""
-    size = model.whitening.fine_size * samples.element_size() * len(samples)
+    size = model.whitening.tori.size * samples.element_size() * len(samples)
     for i, sample in enumerate(samples):
         density = kept[i] if i < len(kept) else model.density(sample)
         if i == len(kept) and size <= _DENSITIES:
@@ -136,7 +126,7 @@ def ray_integrals(
         if plan.is_full_batch:
             places = inside.reshape(-1).nonzero()[:, 0]
 
-            def outwards(values: Tensor, inside=inside, places=places) -> Tensor:
+            def accumulate(values: Tensor, inside=inside, places=places) -> Tensor:
                 """Accumulate along each ray up to the end of each segment."""
                 total = torch.zeros(inside.shape, dtype=torch.float64)
                 total.view(-1)[places] = values
@@ -144,7 +134,7 @@ def ray_integrals(
 
             near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
             ends = far[inside], near[inside]
-            found = segment_moments(run, *ends, outwards, kept, outwards=True)
+            found = _outward_moments(run, *ends, accumulate, kept)
         else:
             # Rows are exact there, and joint residuals too expensive: use whole rays.
             found = run.posterior.moments(rays(plan, far[inside]))

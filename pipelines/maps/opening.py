@@ -17,15 +17,14 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import open_checked, read_fits
-from pipelines.formats.healpix import SHELLS, read_healpix
-from pipelines.formats.vtk import read_vti
+from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_zarr
 from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kind
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
 from pipelines.saving.workspace import SUFFIX, unfinished
 
-Form = Literal["run", "store", "vti", "npz", "cube", "sky", "shells", "stars"]
+Form = Literal["run", "store", "npz", "cube", "sky", "stars"]
 PACKAGE = "dustmaps:"
 # Spacing [pc] of differences of extinctions and integrals of densities.
 STEP = 20.0
@@ -47,21 +46,19 @@ def form_of(path: Path) -> Form:
     if not path.exists():
         raise InputError(
             f"{path} does not exist: expected an export of `dustmap export RUN` "
-            "(map.zarr, map.fits, map.vti or map.healpix.fits), or a run folder"
+            "(map.zarr, map.fits or map.healpix.fits), or a run folder"
         )
     if path.is_dir():
         if (path / "zarr.json").is_file():
             return "store"
         is_run = any((path / name).is_file() for name in ("run.json", "config.toml"))
         return "stars" if not is_run and any(path.glob("*.parquet")) else "run"
-    if path.suffix in (".vti", ".npz"):
-        return "vti" if path.suffix == ".vti" else "npz"
+    if path.suffix == ".npz":
+        return "npz"
     with path.open("rb") as stream:
         if stream.read(4) == b"PAR1" or path.suffix in _TABLES:
             return "stars"
     with open_checked(path) as hdus:
-        if any(hdu.name == SHELLS for hdu in hdus):
-            return "shells"
         table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
         return "sky" if table else "cube"
 
@@ -73,9 +70,9 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
     ----------
     path
         A map store (``dustmap export RUN --zarr map.zarr``), read chunk by chunk around
-        places; another export (``map.fits``, ``map.vti``, ``map.healpix.fits``) or an
-        archive (`read_npz`), read whole and with fewer products; or a run folder, whose
-        values are computed anew.
+        places; another export (``map.fits``, ``map.healpix.fits``) or an archive
+        (`read_npz`), read whole and with fewer products; or a run folder, whose values
+        are computed anew.
     samples
         The run folder for posterior samples of an export.
 
@@ -93,11 +90,6 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
             answers = open_store(path)
         case "sky":
             answers = of_sky_maps(path, read_healpix(path))
-        case "shells":
-            raise InputError(
-                f"{path} holds only mean densities between distances: open the run "
-                "or its map.zarr"
-            )
         case "stars":
             raise InputError(
                 f"{path} is a table of stars, not a map: fit a map to it with `dustmap "
@@ -327,7 +319,6 @@ def read_npz(path: Path) -> Cube:
 # Readers of whole cubes, by form.
 _READERS: dict[str, Callable[[Path], Cube]] = {
     "store": read_zarr,
-    "vti": read_vti,
     "npz": read_npz,
     "cube": read_fits,
 }

@@ -9,13 +9,13 @@ import dustmap
 from pipelines.bands import Conversion, joined_bands
 from pipelines.catalog.provenance import surveys
 from pipelines.cubes.cube import Cube, field_unit
-from pipelines.cubes.sky import Columns, ShellMaps, SkyMaps
+from pipelines.cubes.sky import Columns, SkyMaps
 from pipelines.formats.citation import citation_block
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run
 
-Product = TypeVar("Product", Cube, ShellMaps, SkyMaps, Columns)
+Product = TypeVar("Product", Cube, SkyMaps, Columns)
 
 
 def provenance(run: Run) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps, usual_ends
+from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.healpix import read_healpix
 from pipelines.maps.answers import Answers, Directions, Found, Kind, probability
-from pipelines.maps.density import columns, map_and_columns
+from pipelines.maps.density import columns, map_and_columns, usual_ends
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
 from pipelines.maps.sky import (
@@ -120,10 +120,9 @@ class RunMap(Answers):
         if level:
             return columns(self.run, along, between, level=level)
         stored = None if self._store is None else self._store.columns(along, between)
-        # The published engine needs a solve for every column.
-        if stored is not None or not self.run.plan.is_full_batch:
+        usual = usual_ends(self.run)
+        if stored is not None or not usual:
             return stored
-        usual = usual_ends(self._cube().y)
         if along in usual and usual[along] == between:
             return self._computed[1][along]
         return columns(self.run, along, between)
@@ -157,8 +156,7 @@ class RunMap(Answers):
     @cached_property
     def _computed(self) -> tuple[Cube, dict[str, Columns]]:
         """The run's cube and the columns for figures, from one pass."""
-        y = self.run.plan.grid.axis(1).numpy()
-        return map_and_columns(self.run, usual_ends(y))
+        return map_and_columns(self.run, usual_ends(self.run))
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -213,9 +211,8 @@ class RunMap(Answers):
         """Return keys ``(n, 4)``, equal within a cell of the finest grid."""
 
         def cells(grid: Grid, ends: np.ndarray) -> np.ndarray:
-            """Return the indices of the grid's (refined) cells, ``(n, 3)``."""
-            spacing = np.array(grid.spacing) / self.run.plan.refinement
-            return np.floor((ends - np.array(grid.origin)) / spacing)
+            """Return the indices of the grid's cells, ``(n, 3)``."""
+            return np.floor((ends - np.array(grid.origin)) / np.array(grid.spacing))
 
         coarsest, *finer = self.run.plan.grids
         keys = _keys(1, cells(coarsest, ends))

@@ -1,31 +1,23 @@
-"""Sky maps, shells and lines of sight of a run."""
+"""Sky maps and lines of sight of a run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 import healpy
 import numpy as np
-import torch
 from scipy.spatial import KDTree
-from torch import Tensor
 
-from dustmap.functionals import PointValues
-from dustmap.moments import Moments, moments_over_samples
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.base.progress import Progress
-from pipelines.base.quantiles import NAMES, summaries
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.cubes.cube import farthest
-from pipelines.cubes.sky import LineOfSight, ShellMaps, SkyMaps, check_distances
+from pipelines.cubes.sky import LineOfSight, SkyMaps, check_distances
 from pipelines.maps.integrals import (
     integrals_along,
     outward_summaries,
     ray_integrals,
-    segment_moments,
 )
 from pipelines.maps.provenance import provenance
 from pipelines.maps.rays import grid_steps, last_seen
@@ -38,10 +30,6 @@ _FINEST_NSIDE = 128
 # Default lines of sight, and stars whose median extinction ranks a direction.
 _LINES = 6
 _NEAR = 7
-# Ray segments per batch: some 400 bytes each while W is built.
-_SEGMENTS = 2**20
-# Most rays across a pixel.
-_ACROSS = 8
 
 
 def default_distances(run: Run) -> np.ndarray:
@@ -66,22 +54,20 @@ def ray_distances(run: Run) -> np.ndarray:
     return grid_steps(grids, max(1.0, math.ceil(every)))
 
 
-def checked_distances(
-    run: Run, distances: Sequence[float] | np.ndarray, *, edges: bool = False
-) -> np.ndarray:
-    """Return distances, or edges of shells, [pc] as float64.
+def checked_distances(run: Run, distances: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Return distances [pc] as float64.
 
-    Raises `InputError` if they do not increase from above zero (edges: from zero), or
-    extend beyond the map.
+    Raises `InputError` if they do not increase from above zero, or extend beyond the
+    map.
     """
     checked = np.asarray(distances, dtype=np.float64)
-    check_distances(checked, edges=edges)
+    check_distances(checked)
     corner = farthest(run.plan.grid)
     if checked[-1] > corner:
         raise InputError(
-            f"{'shells' if edges else 'distances'} extend to {checked[-1]:g} pc, where "
-            "no sight line is still inside the map: choose distances up to its "
-            f"furthest corner, {corner:.6g} pc away"
+            f"distances extend to {checked[-1]:g} pc, where no sight line is still "
+            "inside the map: choose distances up to its furthest corner, "
+            f"{corner:.6g} pc away"
         )
     return checked
 
@@ -165,104 +151,6 @@ def last_star(run: Run, directions: np.ndarray) -> np.ndarray:
     return last_seen(run.support_at, run.plan.nested_grids, directions)
 
 
-def shell_maps(
-    run: Run, *, edges: np.ndarray | None = None, nside: int | None = None
-) -> ShellMaps:
-    """Return the mean density between successive ``edges`` [pc] by pixel, and its std.
-
-    A pixel's value is the average of ``∫ ρ ds / (d1 − d0)`` over rays through it: one
-    at its centre, or up to 8 × 8 no further apart than a grid step at the outer sphere
-    (one with the engine svi, which needs a solve for each). All parts of a ray have
-    equal weight, unlike in a mean by volume.
-
-    The std is that of the average: samples are averaged before the variance is taken.
-    The unresolved part is assumed equal for all rays of a pixel, which gives an upper
-    limit. The default edges are 0 and `default_distances`.
-
-    Raises `InputError` if edges are not increasing or begin beyond the map, or nside is
-    not a power of 2.
-    """
-    if edges is None:
-        edges = np.concatenate([[0.0], default_distances(run)])
-    edges = checked_distances(run, edges, edges=True)
-    nside = checked_nside(default_nside(run) if nside is None else nside)
-    kept: list[Tensor] = []
-    with Progress(description="shells", total=len(edges) - 1, unit="shell") as progress:
-        shells = []
-        for low, high in pairwise(edges):
-            shells.append(_shell(run, kept, low, high, nside))
-            progress.update(1)
-    arrays = {name: np.stack([shell[name] for shell in shells]) for name in shells[0]}
-    return ShellMaps(edges=edges, arrays=arrays, meta=provenance(run))
-
-
-def rays_across(run: Run, distance: float, nside: int) -> int:
-    """Return the rays along a pixel's side, at most a grid step apart at a distance."""
-    across = 1
-    if run.plan.is_full_batch:
-        steps = healpy.nside2resol(nside) * distance / run.plan.step_at(distance)
-        while across < min(steps, _ACROSS):
-            across *= 2
-    return across
-
-
-def _shell(
-    run: Run, kept: list[Tensor], low: float, high: float, nside: int
-) -> dict[str, np.ndarray]:
-    """Return mean, std and quantiles of one shell, shape ``(npix,)`` each."""
-    across = rays_across(run, high, nside)
-    each, npix = across**2, 12 * nside**2
-    step = max(1, _SEGMENTS // each)
-
-    def average(values: Tensor) -> Tensor:
-        return values.reshape(-1, each).mean(dim=1)
-
-    arrays: dict[str, np.ndarray] = {}
-    for start in range(0, npix, step):
-        part = np.arange(start, min(start + step, npix))
-        # The centres of each pixel's parts.
-        children = each * part[:, None] + np.arange(each)
-        places = healpy.pix2ang(nside * across, children, nest=True, lonlat=True)
-        along = torch.as_tensor(unit_vectors(*places))
-        ends = high * along
-        inside = run.plan.grid.contains(ends.reshape(-1, 3)).reshape(-1, each).all(1)
-        along = along[inside].reshape(-1, 3)
-        if run.posterior.residual is None:
-            pieces = high * along, low * along
-            moments = segment_moments(run, *pieces, average, kept)
-        else:
-            moments = _corrected(run, along, (low, high), average)
-        for name, value in summaries(moments).items():
-            whole = arrays.setdefault(name, np.full(npix, np.nan, dtype=np.float32))
-            whole[part[inside.numpy()]] = value / (high - low)
-    return arrays
-
-
-def _corrected(
-    run: Run,
-    along: Tensor,
-    edges: tuple[float, float],
-    average: Callable[[Tensor], Tensor],
-) -> Moments:
-    """Integrate the corrected density between two spheres [mag].
-
-    Uses the midpoint rule with at most a grid step. The unresolved part is assumed
-    equal within a pixel and independent along rays.
-    """
-    low, high = edges
-    count = math.ceil((high - low) / run.plan.step_at(low))
-    step = (high - low) / count
-    total, variance = torch.zeros(()), torch.zeros(())
-    for number in range(count):
-        points = PointValues((low + (number + 0.5) * step) * along)
-        values, unresolved = run.posterior.sampled(points)
-        parts = zip(values, unresolved.sqrt(), strict=True)
-        found = [(average(value), average(std)) for value, std in parts]
-        mean, std = (torch.stack(part) for part in zip(*found, strict=True))
-        total, variance = total + step * mean, variance + (step * std) ** 2
-    return moments_over_samples(total, variance, positive=True)
-
-
 def lines_of_sight(
     run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
 ) -> list[LineOfSight]:
@@ -289,23 +177,17 @@ def lines_of_sight(
         nearest = np.argsort(angle)[:60]
         near = nearest[angle[nearest] <= 3.0]
         radius = float(angle[near].max()) if len(near) else 3.0
-        bands = {}
-        if sampled:
-            low, left, median, right, high = (found[name][:, i] for name in NAMES)
-            bands = {"median": median, "inner": (left, right), "outer": (low, high)}
         line = LineOfSight(
             l=lon,
             b=lat,
             distance=edges[:, i],
-            mean=found["mean"][:, i],
-            std=found["std"][:, i],
+            arrays={name: curves[:, i] for name, curves in found.items()},
             star_distance=stars.distance[near],
             star_extinction=stars.extinction[near],
             star_error=stars.extinction_error[near],
             # Round up, for the figure's title.
             radius=math.ceil(10 * radius) / 10,
             last_star=float(last[i]),
-            **bands,
         )
         lines.append(line)
     return lines

@@ -21,7 +21,6 @@ from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, QUANTILES, between, normal
 from pipelines.cubes.cube import AXES, Cube, grid_of
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
-from pipelines.formats.vtk import LEFT_OUT
 from pipelines.formats.zarr import (
     level_prefixes,
     open_cube,
@@ -196,25 +195,22 @@ class Stored(Answers):
         ends = between or (box.lower[axis], box.upper[axis])
         return found if np.allclose((found.low, found.high), ends) else None
 
-    def _held_maps(self) -> SkyMaps | None:
-        return None if self.read_maps is None else self.read_maps()
-
     def _sky_maps(
         self, distances: Sequence[float] | None, nside: int | None
     ) -> SkyMaps:
         """Return sky maps at some of the store's distances."""
-        maps = self._held_maps()
-        if maps is None:
+        if self.read_maps is None:
             return super()._sky_maps(distances, nside)
+        maps = self.read_maps()
         if nside not in (None, maps.nside):
             raise InputError(f"{self.path} has sky maps of nside {maps.nside} only")
         return maps.out_to(distances)
 
     def _lines(self, directions: Directions | None) -> list[LineOfSight]:
-        maps = self._held_maps()
         # Plain sky maps have too few distances for curves.
-        if maps is None or self.cells is None:
+        if self.read_maps is None or self.cells is None:
             return super()._lines(directions)
+        maps = self.read_maps()
         return [maps.ray(*one) for one in directions or maps.informed_directions()]
 
 
@@ -284,7 +280,7 @@ def open_store(path: Path) -> Stored:
 def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
     """Return a cube as a map; the density of a simulated truth becomes the mean.
 
-    Integrals need the Sun inside the cube and all nested grids.
+    Integrals need the Sun inside the cube.
     """
     names = {n: "mean" if n == "density" else n for n in cube.arrays}
     levels = tuple(f"{number}/" for number in range(len(cube.levels)))
@@ -302,7 +298,7 @@ def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
     )
     summed = next((n for n in ("mean", "density", "p50") if n in cube.arrays), None)
     rays = None
-    if summed and cells.box.contains(np.zeros(3)) and not cube.meta.get(LEFT_OUT):
+    if summed and cells.box.contains(np.zeros(3)):
         rays = CubeRays(cube=cube, cells=cells, name=summed, arrays=(names[summed],))
     return Stored(
         path=path,

@@ -20,8 +20,8 @@ from dustmap.whitening.modes import LEADING
 from pipelines.config import FitConfig
 
 # Entries of W per crossed cell, with linear weights and half-cell steps: measured 5.6
-# to 5.8 on isotropic stars. Cubic weights have about 4 times as many.
-_ENTRIES_PER_CELL = {"linear": 5.8, "cubic": 24.0}
+# to 5.8 on isotropic stars.
+_ENTRIES_PER_CELL = 5.8
 # Iterations per column to a relative residual of 1e-3, with the Nyström preconditioner,
 # on catalogues of a few per cent noise.
 _ITERATIONS = 300
@@ -190,9 +190,8 @@ class Work:
     @property
     def entries(self) -> float:
         """Entries of W per rank."""
-        model, sharing = self.config.model, self.ranks / self.config.inference.teams
-        cells = self.stars * (self.ray_cells * model.refinement + 1) / sharing
-        return cells * _ENTRIES_PER_CELL[model.interpolation]
+        sharing = self.ranks / self.config.inference.teams
+        return self.stars * (self.ray_cells + 1) / sharing * _ENTRIES_PER_CELL
 
     @property
     def rank(self) -> int:
@@ -207,14 +206,12 @@ class Work:
         """
         config, points = self.config, self.points
         inference, lognormal = config.inference, config.density == "lognormal"
-        fine = points * config.model.refinement**3
-        transforms, vectors, flop = 2 * fine, 4 * self.rank * points, speed.flop
+        transforms, vectors, flop = 2 * points, 4 * self.rank * points, speed.flop
         if lognormal:
             vectors, flop = vectors * LEADING**3, speed.streamed
-            if config.model.refinement == 1:
-                transforms = self.transformed
+            transforms = self.transformed
         column = (
-            transforms * math.log2(fine) * speed.fft
+            transforms * math.log2(points) * speed.fft
             + (2 * self.entries + 20 * self.transformed) * speed.entry
             + vectors * flop
         )
@@ -222,7 +219,7 @@ class Work:
         if not lognormal:
             steps = _ITERATIONS * max(0.3, math.log10(inference.tolerance) / -3)
             columns = samples + 1 + self.rank / steps
-            residual = points * max(config.model.refinement, 2) ** 3
+            residual = points * 2**3
             draw = 2 * residual * math.log2(residual) * speed.fft
             return steps * columns * column + _DRAWS * draw
         once = max(1.0, self.std / _EASY_STD) ** 2 * _SINGLY * column
@@ -243,7 +240,6 @@ class Work:
         config, points = self.config, self.points
         lognormal, samples = config.density == "lognormal", config.inference.samples
         item = 8 if config.inference.dtype == "float64" else 4
-        fine = points * config.model.refinement**3
         weights = self.entries * (2 if uses_cuda(config) else 1) * (4 + item)
         # The two halves of a lognormal fit's pairs of samples follow each other.
         together = samples // 2 + 2 if lognormal else max(samples, 1)
@@ -252,17 +248,16 @@ class Work:
             "program and libraries": _PROGRAM,
             "catalogue": _PER_STAR * self.stars,
             "projection W": _OF_DISTANCES * weights,
-            "grid spectra": 20.0 * points + 3 * fine * item,
+            "grid spectra": (20.0 + 3 * item) * points,
             "preconditioner": 2.0 * self.rank * points * item * share,
-            "solver vectors": min(_BLOCK, together) * (7 * points + 3 * fine) * item,
+            "solver vectors": min(_BLOCK, together) * 10 * points * item,
             "posterior samples": 2 * (samples + 1) * points * item,
         }
         if config.shares_noise:
             parts["precision of the noise"] = _PRECISION * self.stars
         if not lognormal:
-            finer = max(config.model.refinement, 2)
-            ratio, residual = finer / config.model.refinement, points * finer**3
-            parts["sub-grid variance"] = weights * ratio + 6 * residual * item
+            # On a grid of half the spacing.
+            parts["sub-grid variance"] = 2 * weights + 6 * 2**3 * points * item
         return parts
 
     @property

@@ -39,26 +39,24 @@ def build_model(
     if not plan.is_full_batch:
         whitening = toeplitz_whitening(plan, device)
         return RowwiseGaussian(whitening, functionals, **shared)
-    place: dict[str, Any] = {"dtype": dtype, "device": device}
+    place: dict[str, Any] = {"cut": plan.cut, "dtype": dtype, "device": device}
     kernel, tori = plan.build_kernel(), plan.tori
-    if plan.is_lognormal:
-        shared["memory_budget"] = _weights_budget(plan, device, group)
-        shared["subgrid_share"] = plan.subgrid_share
-    place["cut"] = plan.cut
-    if len(tori) > 1:
-        whitening = LevelWhitening(kernel, tori, **place)
-        return LogNormal(whitening, functionals, **shared)
-    fine = plan.refinement
-    whitening = TorusWhitening(kernel, tori[0], refinement=fine, **place)
-    shared["interpolation"] = plan.interpolation
-    if plan.is_lognormal:
-        return LogNormal(whitening, functionals, **shared)
-    return TorusGaussian(
-        whitening,
+    if not plan.is_lognormal:
+        return TorusGaussian(
+            TorusWhitening(kernel, tori[0], **place),
+            functionals,
+            residual_refinement=2,
+            residual_count=RESIDUAL_DRAWS,
+            generator=generator,
+            **shared,
+        )
+    return LogNormal(
+        LevelWhitening(kernel, tori, **place)
+        if len(tori) > 1
+        else TorusWhitening(kernel, tori[0], **place),
         functionals,
-        residual_refinement=max(plan.refinement, 2),
-        residual_count=RESIDUAL_DRAWS,
-        generator=generator,
+        memory_budget=_weights_budget(plan, device, group),
+        subgrid_share=plan.subgrid_share,
         **shared,
     )
 

@@ -53,7 +53,7 @@ def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
 
 def _step(plan: Plan) -> float:
     """Return the largest step [pc] of the stars' rays on the coarsest level."""
-    return plan.ray_step * min(plan.grid.spacing) / plan.refinement
+    return plan.ray_step * min(plan.grid.spacing)
 
 
 def sight_lines(

@@ -16,10 +16,10 @@ from dustmap.kernels import KERNELS, Radial
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori
+from pipelines.base.errors import InputError
 from pipelines.config.fitting import (
     DensityKind,
     EngineName,
-    Interpolation,
     KernelName,
     Quadrature,
 )
@@ -78,9 +78,7 @@ class Plan:
     outliers: bool = False
     degrees: float | None = None
     subgrid_share: float = 1.0
-    refinement: int = 1
     cut: float = 0.0
-    interpolation: Interpolation = "linear"
     ray_step: float = 0.5
     subgrid_noise: bool = True
     weights_budget: float | None = None
@@ -112,19 +110,26 @@ class Plan:
         """All grids."""
         return self.tori.grids
 
-    def step_at(self, distance: float) -> float:
-        """Spacing [pc] of the finest grid that reaches so far in all directions."""
-        within = [grid for grid in self.grids[1:] if grid.reach >= distance]
-        return min((within or [self.grid])[-1].spacing)
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values, of which JSON makes lists and numbers."""
         return {**asdict(self), "tori": [asdict(torus) for torus in self.tori]}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
-        """Read what `as_dict` gave, also from JSON; earlier versions' too."""
+        """Read what `as_dict` gave, also from JSON; earlier versions' too.
+
+        Raises
+        ------
+        InputError
+            If an earlier version refined the grid or interpolated by cubics.
+        """
         plain = dict(plain)
+        for name, only in (("refinement", 1), ("interpolation", "linear")):
+            if (value := plain.pop(name, only)) != only:
+                raise InputError(
+                    f"the fit has model.{name} = {value!r}, which this version does "
+                    "not support: read the run with the version that wrote it"
+                )
         if "tori" not in plain:
             first = {"grid": plain["grid"], "shape": plain["torus_shape"]}
             plain["tori"] = [first, *plain.get("finer", ())]

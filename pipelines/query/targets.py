@@ -47,11 +47,8 @@ class TargetTable:
     table's own columns by name; one with several values per row becomes several,
     NAME_0, NAME_1 and so on.
 
-    Raises
-    ------
-    InputError
-        If a column or a unit is missing, a latitude or a distance is out of range, or
-        a file cannot be read.
+    Raises `InputError` if a column or a unit is missing, a latitude or a distance is
+    out of range, or a file cannot be read.
     """
 
     def __init__(

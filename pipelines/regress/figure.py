@@ -26,10 +26,7 @@ def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
         return _image(rows, model)
     figure = Figure(figsize=(4.6, 4.2), layout="constrained")
     axes, truth = figure.subplots(), rows.y[rows.test]
-    if rows.classes is None:
-        _against_truth(axes, truth, prediction, rows.target)
-    else:
-        _reliability(axes, truth, prediction.mean, rows.classes[1])
+    _against_truth(axes, truth, prediction, rows.target)
     return figure
 
 
@@ -47,13 +44,11 @@ def _curve(rows: Rows, model: Regressor) -> Figure:
         size = 4 if len(rows.x) < 1000 else 2
         look = {"ms": size, "color": color, "label": label, "rasterized": True}
         axes.plot(rows.x[some], rows.y[some], ".", **look)
-    label, (low, high) = "probability of 1, 68%", map(found.quantile, _INNER)
-    axes.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0)
-    if rows.classes is None:
-        label = "mean, 68% and 95% of the rows"
-        low, high = map(found.quantile, _OUTER)
-        axes.fill_between(x, low, high, color=BLUE, alpha=0.13, lw=0)
-        _limit(axes, np.concatenate([rows.y, low, high]))
+    for interval, alpha in ((_INNER, 0.22), (_OUTER, 0.13)):
+        low, high = map(found.quantile, interval)
+        axes.fill_between(x, low, high, color=BLUE, alpha=alpha, lw=0)
+    _limit(axes, np.concatenate([rows.y, low, high]))
+    label = "mean, 68% and 95% of the rows"
     axes.plot(x, found.mean, color=BLUE, lw=1.6, label=label)
     axes.set(xlim=(x[0], x[-1]), xlabel=rows.inputs[0], ylabel=rows.target)
     axes.legend(fontsize=SMALL, frameon=False, markerscale=1.6)
@@ -66,29 +61,22 @@ def _image(rows: Rows, model: Regressor) -> Figure:
     mesh = np.meshgrid(*np.linspace(low, high, _PIXELS).T)
     places = [side.ravel() for side in mesh]
     found = model.distribution(dict(zip(rows.inputs, places, strict=True)))
-    std, name, std_name = (
-        found.field_std,
-        rows.target,
-        f"std of the mean of {rows.target}",
-    )
     norm = Normalize(*np.percentile(found.mean, [0.5, 99.5]))
-    if rows.classes is not None:
-        name, std_name = f"probability of {rows.classes[1]}", "half the 68% interval"
-        norm = Normalize(0, 1)
-        std = 0.5 * (found.quantile(_INNER[1]) - found.quantile(_INNER[0]))
-    scale = colour_scale("spread", std)
+    scale = colour_scale("spread", found.field_std)
     figure = Figure(figsize=(9.2, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, values, label, look in (
-        (left, found.mean, name, {"cmap": "viridis", "norm": norm}),
-        (right, std, std_name, {"cmap": scale.cmap, "norm": scale.norm}),
+    std_name = f"std of the mean of {rows.target}"
+    for axes, values, label, cmap, own in (
+        (left, found.mean, rows.target, "viridis", norm),
+        (right, found.field_std, std_name, scale.cmap, scale.norm),
     ):
         image = axes.imshow(
             values.reshape(_PIXELS, _PIXELS),
             origin="lower",
             extent=(low[0], high[0], low[1], high[1]),
             aspect="auto",
-            **look,
+            cmap=cmap,
+            norm=own,
         )
         figure.colorbar(image, ax=axes, label=label)
         axes.set_xlabel(rows.inputs[0])
@@ -132,23 +120,6 @@ def _against_truth(
     axes.set_xlabel(f"predicted {target}, with 68% interval")
     axes.set_ylabel(f"true {target}")
     _limit(axes, truth)
-
-
-def _reliability(
-    axes: Axes, truth: np.ndarray, probability: np.ndarray, name: str
-) -> None:
-    """Draw the frequency of a class against its predicted probability."""
-    order = np.argsort(probability)
-    groups = np.array_split(order, max(1, min(12, len(order) // 20)))
-    mean, share = (
-        np.array([v[g].mean() for g in groups]) for v in (probability, truth)
-    )
-    error = np.sqrt(np.maximum(share * (1 - share), 0.01) / [len(g) for g in groups])
-    axes.plot([0, 1], [0, 1], color="0.2", lw=0.9)
-    axes.errorbar(mean, share, yerr=error, fmt="o", ms=4, color=BLUE, elinewidth=0.9)
-    axes.set_xlabel(f"predicted probability of {name}")
-    axes.set_ylabel(f"share of {name} among the rows to test")
-    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
 
 
 def _some(rows: np.ndarray) -> np.ndarray:

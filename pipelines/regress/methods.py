@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -28,7 +28,7 @@ from dustmap.gp.sgpr import SGPR
 from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import KERNELS, Radial
-from dustmap.likelihoods import Gaussian, Likelihood
+from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.whitening import CholeskyWhitening
 from pipelines.base.progress import Progress
 
@@ -84,7 +84,6 @@ _NATURAL_RATE = 0.1
 _WATCHED, _STILL = 10_000, 1e-3
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
-Noise = TypeVar("Noise", bound=Likelihood)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ class FittedField:
     """
 
     model: Regression | Svgp
-    likelihood: Likelihood
+    likelihood: Gaussian | StudentT
     why: str
     converged: bool
     messages: tuple[str, ...] = ()
@@ -195,7 +194,7 @@ def _ended(fit: EvidenceFit[Any], ranges: Ranges) -> bool:
 def fit_exact(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
-    kind: type[Likelihood],
+    outliers: bool,
     generator: torch.Generator,
 ) -> FittedField:
     """Fit the exact posterior of all rows, with the scales of largest evidence.
@@ -203,7 +202,7 @@ def fit_exact(
     With more rows than in the first search, up to 2,000 are searched again; the result
     is used unless it lowers the evidence of all rows.
     """
-    tame = kind.tamed(y)
+    tame = StudentT.tamed(y) if outliers else y
     start = find_start(x, tame, generator)
     models, converged = [_on(x, tame, start.model)], [start.converged]
     if len(x) > _ROWS:
@@ -217,7 +216,7 @@ def fit_exact(
     return _with_noise(
         models[last],
         y,
-        kind,
+        outliers,
         why=start.why,
         converged=converged[last],
         facts={"log_evidence": evidence},
@@ -227,7 +226,7 @@ def fit_exact(
 def fit_neighbours(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
-    kind: type[Likelihood],
+    outliers: bool,
     generator: torch.Generator,
 ) -> FittedField:
     """Learn scales and noise by the log score of rows, and the number of neighbours.
@@ -235,7 +234,7 @@ def fit_neighbours(
     Each row is predicted from its neighbours among all others. The number of neighbours
     grows while the score does and a prediction of all rows takes under half a minute.
     """
-    tame = kind.tamed(y)
+    tame = StudentT.tamed(y) if outliers else y
     start = find_start(x, tame, generator)
     order, kernel = torch.randperm(len(x), generator=generator), start.model.kernel
     assert isinstance(kernel, Radial)
@@ -277,7 +276,7 @@ def fit_neighbours(
     return _with_noise(
         model,
         y,
-        kind,
+        outliers,
         why=start.why,
         converged=converged,
         messages=(f"neighbours: {model.count}; log score per row {each}",),
@@ -314,35 +313,37 @@ def _enough(scores: dict[int, float]) -> int:
 def _with_noise(
     model: Regression,
     y: Float[Tensor, " n"],
-    kind: type[Likelihood],
+    outliers: bool,
     **record: Any,
 ) -> FittedField:
-    """Replace normal noise, learnt from tamed targets, by that of the likelihood.
+    """Replace normal noise, learnt from tamed targets, by Student-T noise.
 
-    Under a mixture of normals, rows have normal noise ``s²/w_n``: the weights ``w_n``
-    of the field's posterior at the rows, and the parameters of the noise given that
-    posterior, are found in turn (Tipping & Lawrence 2005, Neurocomputing 69, 123).
+    Student-T noise is a mixture of normals, in which rows have the variance
+    ``s²/w_n``: the weights ``w_n`` of the field's posterior at the rows, and the
+    parameters of the noise given that posterior, are found in turn (Tipping & Lawrence
+    2005, Neurocomputing 69, 123).
     """
-    likelihood: Likelihood = Gaussian(variance=model.noise)
-    if not kind.conjugate:
-        known = model.parameters()
-        start = kind.start(y, known["noise"], known["variance"], known["mean"])
-        likelihood, model = start.likelihood, replace(model, observations=y)
-        for _ in range(_NOISE_ROUNDS):
-            latent = model.predict(model.functionals)
-            few = LatentMoments(*(part[:_NOISE_ROWS] for part in latent))
-            likelihood = fitted_noise(y[:_NOISE_ROWS], few, likelihood)
-            variance = likelihood.normal_variances(y, *latent)
-            least = variance.min()
-            model = replace(model, noise=least, known_noise=variance - least)
+    noise = model.parameters()["noise"]
+    if not outliers:
+        return FittedField(model=model, likelihood=Gaussian(variance=noise), **record)
+    likelihood, model = StudentT(scale=noise.sqrt()), replace(model, observations=y)
+    for _ in range(_NOISE_ROUNDS):
+        latent = model.predict(model.functionals)
+        few = LatentMoments(*(part[:_NOISE_ROWS] for part in latent))
+        likelihood = fitted_noise(y[:_NOISE_ROWS], few, likelihood)
+        variance = likelihood.normal_variances(y, *latent)
+        least = variance.min()
+        model = replace(model, noise=least, known_noise=variance - least)
     return FittedField(model=model, likelihood=likelihood, **record)
 
 
-def fitted_noise(y: Float[Tensor, " n"], latent: LatentMoments, before: Noise) -> Noise:
+def fitted_noise(
+    y: Float[Tensor, " n"], latent: LatentMoments, before: StudentT
+) -> StudentT:
     """Return the noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
     start = {n: math.log(float(value)) for n, value in before.parameters().items()}
 
-    def noise_at(logarithms: Tensor) -> Noise:
+    def noise_at(logarithms: Tensor) -> StudentT:
         return before.with_parameters(dict(zip(start, logarithms.exp(), strict=True)))
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -366,11 +367,11 @@ def fitted_noise(y: Float[Tensor, " n"], latent: LatentMoments, before: Noise) -
 def fit_variational(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
-    kind: type[Likelihood],
+    outliers: bool,
     generator: torch.Generator,
 ) -> FittedField:
     """Put inducing points at centres of clusters, scales by a subset, then by Adam."""
-    tame = kind.tamed(y)
+    tame = StudentT.tamed(y) if outliers else y
     start = find_start(x, tame, generator)
     count = min(max(len(x) // _ROWS_PER_POINT, _FEWEST_POINTS), _MOST_POINTS, len(x))
     kernel = start.model.kernel
@@ -393,10 +394,6 @@ def fit_variational(
         )
         sparse = maximise(sparse, near).model
     learnt = sparse.parameters()
-    first = kind.start(y, learnt["noise"], learnt["variance"], learnt["mean"])
-    kernel = kernel.with_parameters(
-        {"lengthscale": learnt["lengthscale"], "variance": first.variance}
-    )
     batch = min(_BATCH, len(x))
     steps = max(_FEWEST_STEPS, _EPOCHS * math.ceil(len(x) / batch))
     settings = SvgpSettings(
@@ -405,19 +402,23 @@ def fit_variational(
         natural_rate=_NATURAL_RATE,
         watch_rows=_WATCHED,
     )
+    nugget = _NUGGET * float(learnt["variance"])
     with Progress(description="fit", total=settings.steps) as progress:
         result = fit_svgp(
             PointValues(x),
             y,
-            CholeskyWhitening(kernel, points, nugget=_NUGGET * float(first.variance)),
-            first.likelihood,
+            CholeskyWhitening(sparse.kernel, points, nugget=nugget),
+            StudentT(scale=learnt["noise"].sqrt())
+            if outliers
+            else Gaussian(variance=learnt["noise"]),
             generator=generator,
-            mean=float(first.mean),
+            mean=float(learnt["mean"]),
             settings=settings,
             on_step=lambda *_: progress.update(),
         )
-    rise = result.rise
+    rise, likelihood = result.rise, result.model.likelihood
     assert rise is not None
+    assert isinstance(likelihood, Gaussian | StudentT)
     messages = [
         f"inducing points: {len(points)}; a fixed number of steps ({settings.steps} of "
         f"{batch} rows)",
@@ -431,7 +432,7 @@ def fit_variational(
         )
     return FittedField(
         model=result.model,
-        likelihood=result.model.likelihood,
+        likelihood=likelihood,
         why=start.why,
         converged=ended and result.rows.unconverged == 0,
         messages=tuple(messages),
@@ -444,9 +445,7 @@ def fit_variational(
     )
 
 
-METHODS: dict[
-    str, Callable[[Tensor, Tensor, type[Likelihood], torch.Generator], FittedField]
-] = {
+METHODS: dict[str, Callable[[Tensor, Tensor, bool, torch.Generator], FittedField]] = {
     "exact": fit_exact,
     "neighbours": fit_neighbours,
     "svgp": fit_variational,

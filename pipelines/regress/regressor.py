@@ -11,7 +11,7 @@ from astropy import units as u
 from jaxtyping import Float
 
 from dustmap.inference.svi.bound import LatentMoments
-from dustmap.likelihoods import LIKELIHOODS, Likelihood
+from dustmap.likelihoods import Gaussian, StudentT
 from pipelines.base.errors import InputError
 from pipelines.catalog.tables import is_table
 from pipelines.regress.methods import METHODS
@@ -29,27 +29,25 @@ _ROUNDING = 1e-6
 class Prediction:
     """Distributions of the target at some places, including its noise.
 
-    For two classes the mean is the probability of the second, and quantiles are those
-    of this probability due to the field's uncertainty. ``latent`` and ``likelihood``
-    are standardised: the target is ``shift + scale ·`` its standardised value.
+    ``latent`` and ``likelihood`` are standardised: the target is ``shift + scale ·``
+    its standardised value.
     """
 
     latent: LatentMoments
-    likelihood: Likelihood
+    likelihood: Gaussian | StudentT
     shift: float
     scale: float
 
     @property
     def mean(self) -> np.ndarray:
         """Mean of the target (n,)."""
-        moments = self.likelihood.predictive_moments(*self.latent)
-        return self.shift + self.scale * moments.mean.numpy()
+        return self.shift + self.scale * self.latent.mean.numpy()
 
     @property
     def std(self) -> np.ndarray:
         """Standard deviation of the target (n,)."""
-        moments = self.likelihood.predictive_moments(*self.latent)
-        return self.scale * moments.variance.sqrt().numpy()
+        variance = self.likelihood.predictive_variance(self.latent.variance)
+        return self.scale * variance.sqrt().numpy()
 
     @property
     def field_std(self) -> np.ndarray:
@@ -57,13 +55,9 @@ class Prediction:
         return self.scale * self.latent.variance.sqrt().numpy()
 
     def quantile(self, probability: float) -> np.ndarray:
-        """Return a quantile of the target, or of the second class's probability."""
-        if not self.likelihood.classes:
-            values = self.likelihood.quantile(probability, *self.latent)
-            return self.shift + self.scale * values.numpy()
-        z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
-        bound = self.latent.mean + z * self.latent.variance.sqrt()
-        return torch.special.ndtr(bound).numpy()
+        """Return a quantile of the target."""
+        values = self.likelihood.quantile(probability, *self.latent)
+        return self.shift + self.scale * values.numpy()
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         """Return the log density of true values [nats, per unit of the target] (n,)."""
@@ -77,25 +71,24 @@ class Regressor:
     """A Gaussian process with automatic kernel, scales, noise and method.
 
     The kernel is a Matérn with one lengthscale per input. After ``fit`` it has
-    ``n_features_in_``, ``feature_names_in_`` if the inputs had names, ``classes_`` of
-    two classes, ``method_``, and ``field_``, the posterior in standardised units.
+    ``n_features_in_``, ``feature_names_in_`` if the inputs had names, ``method_``, and
+    ``field_``, the posterior in standardised units.
 
     Parameters
     ----------
     likelihood
-        ``gaussian``, ``student-t`` (outliers) or ``bernoulli`` (two classes).
+        ``gaussian``, or ``student-t`` for outliers.
     method
         ``exact``, ``neighbours`` (every place from its nearest rows) or ``svgp``
-        (inducing points); ``auto`` is ``svgp`` for classes, and for outliers in more
-        than three inputs, else ``exact`` for up to 2,000 rows and ``neighbours`` for
-        more.
+        (inducing points); ``auto`` is ``svgp`` for outliers in more than three inputs,
+        else ``exact`` for up to 2,000 rows and ``neighbours`` for more.
     seed
         Seed of all random choices.
 
     Raises
     ------
     InputError
-        If an option is unknown, or the method does not support the likelihood.
+        If an option is unknown.
     """
 
     likelihood: str = "gaussian"
@@ -103,27 +96,18 @@ class Regressor:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        choices = {"likelihood": LIKELIHOODS, "method": ("auto", *METHODS)}
+        likelihoods = ("gaussian", "student-t")
+        choices = {"likelihood": likelihoods, "method": ("auto", *METHODS)}
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"{name} takes {', '.join(known)}, got {value!r}")
-        normal = self.kind.conjugate or self.kind.mixture_of_normals
-        if not normal and self.method not in ("auto", "svgp"):
-            raise InputError(
-                f"{self.method} cannot have the likelihood {self.likelihood}: use svgp"
-            )
-
-    @property
-    def kind(self) -> type[Likelihood]:
-        """The likelihood's class."""
-        return LIKELIHOODS[self.likelihood]
 
     def fit(self, X: Any, y: Any) -> Regressor:
         """Learn from rows, and return this regressor.
 
         X is an array or quantity (n, d), or a table of d columns (DataFrame, astropy's,
-        a mapping), which predictions take by name and unit; y (n,) are numbers, a
-        quantity, or any two values as classes.
+        a mapping), which predictions take by name and unit; y (n,) are numbers or a
+        quantity.
 
         Raises
         ------
@@ -143,10 +127,7 @@ class Regressor:
             raise InputError("a regression needs an input: there is no column")
         x = self._inputs(X)
         self._unit = getattr(y, "unit", None)
-        if self.kind.classes:
-            values, self.classes_ = classes_of(np.asarray(y))
-        else:
-            values = _numbers(y, self._unit, "the target")
+        values = _numbers(y, self._unit, "the target")
         if values.shape != (len(x),):
             raise InputError(
                 f"the target has shape {values.shape}, expected ({len(x)},)"
@@ -166,14 +147,12 @@ class Regressor:
         spread = x.std(axis=0)
         # Constant inputs have no effect.
         self.input_shift_, self.input_scale_ = x.mean(axis=0), spread + (spread == 0)
-        self.target_shift_, self.target_scale_ = 0.0, 1.0
-        if not self.kind.classes:
-            self.target_shift_ = float(values.mean())
-            self.target_scale_ = float(values.std())
+        self.target_shift_ = float(values.mean())
+        self.target_scale_ = float(values.std())
         self.field_ = METHODS[self.method_](
             torch.as_tensor((x - self.input_shift_) / self.input_scale_),
             torch.as_tensor((values - self.target_shift_) / self.target_scale_),
-            self.kind,
+            self.likelihood == "student-t",
             torch.Generator().manual_seed(self.seed),
         )
         return self
@@ -181,8 +160,8 @@ class Regressor:
     def predict(self, X: Any, return_std: bool = True) -> Any:
         """Return mean and standard deviation of the target, noise included, (n,) each.
 
-        They have the target's unit, if it had one. Of classes the mean is the
-        probability of ``classes_[1]``. Without ``return_std`` the mean alone.
+        They have the target's unit, if it had one; without ``return_std``, the mean
+        alone.
 
         Raises
         ------
@@ -198,10 +177,8 @@ class Regressor:
         return parts if return_std else parts[0]
 
     def score(self, X: Any, y: Any) -> float:
-        """Return ``R² = 1 − Σ (y − mean)² / Σ (y − ȳ)²``, of classes the accuracy."""
+        """Return ``R² = 1 − Σ (y − mean)² / Σ (y − ȳ)²``."""
         mean = self.distribution(X).mean
-        if self.kind.classes:
-            return float(np.mean(self.classes_[(mean > 0.5).astype(int)] == y))
         truth = _numbers(y, self._unit, "the target")
         square = np.sum((truth - truth.mean()) ** 2)
         return float(1 - np.sum((truth - mean) ** 2) / square)
@@ -232,22 +209,25 @@ class Regressor:
         own = kernel.lengthscale.detach().expand(self.n_features_in_).numpy()
         names = self._names or [f"x{axis}" for axis in range(self.n_features_in_)]
         scales = (own * self.input_scale_).tolist()
+        likelihood = self.field_.likelihood
+        if isinstance(likelihood, StudentT):
+            noise = {"noise": float(likelihood.scale) * unit}
+            noise["degrees"] = float(likelihood.degrees)
+        else:
+            noise = {"noise": float(likelihood.variance.sqrt()) * unit}
         return {
             "kernel": type(kernel).__name__,
             "lengthscale": dict(zip(names, scales, strict=True)),
             "std": float(kernel.variance.detach().sqrt()) * unit,
             "mean": float(self.field_.model.mean) * unit + self.target_shift_,
-            **self.field_.likelihood.noise_in(unit),
+            **noise,
         }
 
     def _choose(self, rows: int, inputs: int) -> tuple[str, str]:
         """Return a suitable method, and the reason for the user."""
         if self.method != "auto":
             return self.method, "as given"
-        if self.kind.classes:
-            return "svgp", "classes"
-        robust = self.kind.mixture_of_normals and inputs <= ROBUST_INPUTS
-        if not (self.kind.conjugate or robust):
+        if self.likelihood == "student-t" and inputs > ROBUST_INPUTS:
             return "svgp", f"outliers in more than {ROBUST_INPUTS} inputs"
         if rows <= EXACT_ROWS:
             return "exact", f"no more than {EXACT_ROWS:,} rows"
@@ -280,23 +260,6 @@ class Regressor:
         if len({len(part) for part in parts}) > 1:
             raise InputError("inputs have different numbers of rows")
         return np.stack(parts, axis=1)
-
-
-def classes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return 0 and 1 for two values of any kind, and the sorted values.
-
-    Raises
-    ------
-    InputError
-        If the number of distinct values is not two.
-    """
-    found = np.unique(values.astype(str) if values.dtype == object else values)
-    if len(found) != 2:
-        shown = ", ".join(str(v) for v in found[:5]) + (" ..." * (len(found) > 5))
-        raise InputError(
-            f"classes must have two values, it has {len(found)}: {shown or 'none'}"
-        )
-    return (values == found[1]).astype(np.float64), found
 
 
 def _numbers(values: Any, unit: Any, what: str) -> Float[np.ndarray, " n"]:

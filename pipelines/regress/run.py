@@ -28,7 +28,7 @@ from pipelines.catalog.schema import write_table
 from pipelines.figures.style import save_figure
 from pipelines.regress.figure import draw
 from pipelines.regress.regressor import Prediction, Regressor
-from pipelines.regress.table import Rows, read_any, split
+from pipelines.regress.table import Rows, read_rows
 from pipelines.run.folder import check_run_folder, write_json
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, write_manifest
@@ -53,8 +53,8 @@ def regress_table(
 ) -> Report:
     """Fit a table, test the fit on held-out rows, and write the folder.
 
-    Arguments are those of `pipelines.regress.table.split`; ``settings`` are those of
-    `Regressor`, with the seed also for the held-out rows.
+    Arguments are those of `pipelines.regress.table.read_rows`; ``settings`` are those
+    of `Regressor`, with the seed also for the held-out rows.
 
     Raises
     ------
@@ -63,11 +63,10 @@ def regress_table(
     """
     check_run_folder(output, overwrite=overwrite, marker="summary.json")
     clock, model = StageClock(), Regressor(**settings)
-    rows = split(
-        read_any(source),
+    rows = read_rows(
+        source,
         target,
-        None if inputs is None else tuple(inputs),
-        classes=model.kind.classes,
+        inputs,
         test_fraction=test_fraction,
         split_column=split_column,
         seed=model.seed,
@@ -129,31 +128,21 @@ def scores(truth: np.ndarray, found: Prediction) -> dict[str, float]:
 
     ``rmse`` and ``mae`` of the mean, ``nll`` the mean negative log density, the
     share of rows inside the central intervals, and the median distance of the truth
-    from the median in half the 68% interval. Of classes ``rmse`` and ``mae`` are
-    those of the probability, and ``brier`` the mean square of its error.
+    from the median in half the 68% interval.
     """
     error = found.mean - truth
+    low, median, high = (found.quantile(p) for p in (_LOW, 0.5, _HIGH))
+    lower, upper = (found.quantile(p) for p in (_LOWER, _UPPER))
     values = {
         "rows": len(error),
         "rmse": np.sqrt(np.mean(error**2)),
         "mae": np.mean(np.abs(error)),
         "nll": -np.mean(found.log_density(truth)),
+        "coverage_68": np.mean((low <= truth) & (truth <= high)),
+        "coverage_95": np.mean((lower <= truth) & (truth <= upper)),
+        "z_median": np.median(2 * (truth - median) / (high - low)),
+        "std_of_truth": np.std(truth),
     }
-    if found.likelihood.classes:
-        values |= {
-            "accuracy": np.mean((found.mean > 0.5) == (truth > 0.5)),
-            "brier": np.mean(error**2),
-            "share_of_class_1": np.mean(truth),
-        }
-    else:
-        low, median, high = (found.quantile(p) for p in (_LOW, 0.5, _HIGH))
-        lower, upper = (found.quantile(p) for p in (_LOWER, _UPPER))
-        values |= {
-            "coverage_68": np.mean((low <= truth) & (truth <= high)),
-            "coverage_95": np.mean((lower <= truth) & (truth <= upper)),
-            "z_median": np.median(2 * (truth - median) / (high - low)),
-            "std_of_truth": np.std(truth),
-        }
     return {name: float(value) for name, value in values.items()}
 
 
@@ -202,8 +191,7 @@ class Report:
             names += ("rmse_neighbours", "excess")
         score = {n: self.metrics[n] for n in names if n in self.metrics}
         score["stars"] = self.metrics["rows"]
-        converged = self.model.field_.converged
-        return verdict(converged, score, intervals=self.rows.classes is None)
+        return verdict(self.model.field_.converged, score)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``summary.json``."""
@@ -212,7 +200,6 @@ class Report:
             "source": self.source.name,
             "target": rows.target,
             "inputs": list(rows.inputs),
-            "classes": list(rows.classes) if rows.classes else None,
             "rows": {
                 "read": len(rows.y) + rows.left_out,
                 "left_out": rows.left_out,
@@ -253,7 +240,7 @@ class Report:
             first += f", {rows.left_out:,} left out (missing or not finite: {gaps})"
         found = model.hyperparameters()
         scales = ", ".join(f"{n} {v:.3g}" for n, v in found["lengthscale"].items())
-        noise = f"; noise {found['noise']:.4g}" if "noise" in found else ""
+        noise = f"; noise {found['noise']:.4g}"
         if "degrees" in found:
             noise += f" (Student-T, ν = {found['degrees']:.3g})"
         scored = (
@@ -261,11 +248,6 @@ class Report:
             "nearest rows {rmse_neighbours:.4g}), MAE {mae:.4g}, nll {nll:.4g}; the "
             "68% intervals contain {coverage_68:.3f}, the 95% ones {coverage_95:.3f}"
         )
-        if rows.classes is not None:
-            scored = (
-                "accuracy {accuracy:.4f} (class 1 has {share_of_class_1:.4f}), nll "
-                "{nll:.4f}, Brier {brier:.4f}"
-            )
         times = ", ".join(f"{what} {s:.1f} s" for what, s in self.seconds.items())
         lines = [
             first,

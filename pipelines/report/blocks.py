@@ -89,17 +89,13 @@ class Section:
 
 
 @styled
-def picture(figure: Figure, alt: str, caption: str, *, vector: bool = False) -> Picture:
-    """Return a figure as a reproducible data URI: PNG, or SVG if ``vector``."""
+def picture(figure: Figure, alt: str, caption: str) -> Picture:
+    """Return a figure as a reproducible data URI of a PNG."""
     stream = io.BytesIO()
-    form, mime = ("svg", "image/svg+xml") if vector else ("png", "image/png")
-    metadata = {"Date": None} if vector else None
-    figure.savefig(
-        stream, format=form, dpi=_DPI, bbox_inches="tight", metadata=metadata
-    )
+    figure.savefig(stream, format="png", dpi=_DPI, bbox_inches="tight")
     content = base64.b64encode(stream.getvalue()).decode("ascii")
     width = round(_PIXELS_PER_INCH * figure.get_figwidth())
-    return Picture(f"data:{mime};base64,{content}", alt, caption, width)
+    return Picture(f"data:image/png;base64,{content}", alt, caption, width)
 
 
 def count(number: float) -> str:

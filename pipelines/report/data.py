@@ -66,10 +66,7 @@ class ReportData:
 def gather(path: Path, *, nside: int | None = None) -> ReportData:
     """Read a run; exports in its folder are used, the rest is computed.
 
-    Raises
-    ------
-    InputError
-        If the run is incomplete or was altered.
+    Raises `InputError` if the run is incomplete or was altered.
     """
     source = open_run(path)
     run = source.fit

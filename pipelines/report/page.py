@@ -18,8 +18,8 @@ from pipelines.report.sections import (
     origin,
     overview,
     summary,
+    validation,
 )
-from pipelines.report.validation import validation
 from pipelines.report.view import view
 from pipelines.storage.atomic import atomic_file, check_output
 
@@ -36,11 +36,8 @@ def write_report(
 ) -> Path:
     """Write the report of a run; the 3-D view adds some 5 MB.
 
-    Raises
-    ------
-    InputError
-        If the run is incomplete, the output exists and ``overwrite`` is false, or an
-        optional package is missing.
+    Raises `InputError` if the run is incomplete, the output exists and ``overwrite`` is
+    false, or an optional package is missing.
     """
     check_output(output, overwrite=overwrite)
     for name in ("jinja2", "plotly.offline")[: 1 + three_d]:

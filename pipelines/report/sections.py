@@ -1,4 +1,4 @@
-"""Sections of a report: verdict, warnings, maps, the fit and its provenance."""
+"""Sections of a report: verdict, maps, held-out stars, the fit and its provenance."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import re
 import numpy as np
 
 from pipelines.bands import known_band
+from pipelines.base.calibration import Calibration, by_bins, even_edges
+from pipelines.figures.held_out import held_out_figure
 from pipelines.figures.registry import PlotOptions, draw
 from pipelines.formats.citation import cited_papers
 from pipelines.report.blocks import (
@@ -30,9 +32,12 @@ from pipelines.report.blocks import (
 from pipelines.report.data import UNJUDGED, ReportData
 from pipelines.run.baseline import NAME, in_words, loses
 from pipelines.run.folder import Run
+from pipelines.run.held_out import HeldOut
 from pipelines.run.verdict import Grade
 from pipelines.storage.metrics import Record
 
+# Bins of held-out stars, and the fewest stars in one for a meaningful coverage.
+_BINS, _FEWEST = 6, 25
 # Beginnings of a fit's messages about solvers and results.
 _STATUS = ("mean: ", "samples: ", "sight lines ", "residual: ")
 _DENSITIES = {
@@ -180,6 +185,93 @@ def judged_warnings(data: ReportData) -> list[str]:
         return [UNJUDGED]
     score = data.held_out.baseline_score()
     return [in_words(score)] if score and loses(score) else []
+
+
+def validation(data: ReportData) -> list[Block]:
+    """Write errors, z-scores and coverage of the held-out stars, also by bins."""
+    stars, judged, z = data.held_out, data.judged, data.z
+    if stars is None or judged is None:
+        return [UNJUDGED]
+    kind = "normal"
+    if data.run.plan.is_lognormal:
+        kind = "the distribution between the posterior's five quantiles"
+    robust = "robust scatter (1.4826 × median absolute deviation)"
+    rows = [
+        ("stars", count(judged.stars)),
+        ("root mean square", f"{significant(judged.rmse)} mag"),
+        (robust, f"{significant(judged.scatter)} mag"),
+        ("mean", f"{significant(judged.bias)} mag"),
+    ]
+    if judged.coverage:
+        rows += [
+            ("mean of z", significant(judged.z_mean, 2)),
+            ("standard deviation of z", significant(judged.z_std)),
+            ("mean of z² (reduced χ²)", significant(judged.chi2)),
+        ]
+    blocks: list[Block] = [
+        "These stars took no part in the fit. The map predicts the extinction of each "
+        "from its position; what was measured differs from that by the map's error and "
+        "the measurement's. The latter is the catalogue's error, the common noise, and "
+        "what an error of the distance makes of the dust at the star.",
+        f"The prediction is taken as {kind}, and the measurement's error as normal. If "
+        "both are as stated, z-scores are standard normal and intervals hold what they "
+        "say. Errors of coverages are binomial, for independent stars: stars behind "
+        "one cloud are not, so that they are the least that is possible.",
+        Table("Measured minus predicted extinction", rows),
+    ]
+    if score := stars.baseline_score():
+        blocks.append(f"{in_words(score)}.")
+    return blocks if z is None else [*blocks, *_coverage(stars, judged, z)]
+
+
+def _coverage(stars: HeldOut, judged: Calibration, z: np.ndarray) -> list[Block]:
+    """Tabulate stars inside central intervals and errors by bins, and draw them.
+
+    Bins are of distance and of the predicted extinction: those of the measured one
+    would be biased by noise alone.
+    """
+    rows = []
+    for c in judged.coverage:
+        deviation = f"{(c.held - c.level) / c.error:+.1f} σ"
+        deviation = deviation.replace("-", "\N{MINUS SIGN}")
+        rows.append((f"{c.level:.0%}", percent(c.held, c.error), deviation))
+    blocks: list[Block] = [
+        Table("Stars inside central intervals", rows, ("stated", "held", "deviation"))
+    ]
+    number = min(_BINS, max(1, len(z) // _FEWEST))
+    binned = {}
+    for name, value, unit in (
+        ("distance", stars.distance, "pc"),
+        ("predicted extinction", stars.predicted["mean"], "mag"),
+    ):
+        found = by_bins(value, even_edges(value, number), stars.residual, z)
+        binned[name] = found
+        levels = [f"in {c.level:.0%}" for c in found[0].calibration.coverage]
+        header = (f"{name} [{unit}]", "stars", "mean [mag]", "RMSE [mag]", "std of z")
+        rows = [
+            (
+                f"{significant(one.low)}–{significant(one.high)}",
+                count(one.calibration.stars),
+                significant(one.calibration.bias, 2),
+                significant(one.calibration.rmse),
+                significant(one.calibration.z_std),
+                *(percent(c.held, c.error) for c in one.calibration.coverage),
+            )
+            for one in found
+        ]
+        blocks.append(Table(f"By {name}", rows, (*header, *levels)))
+    held = ", ".join(f"{percent(c.held)} in {c.level:.0%}" for c in judged.coverage)
+    drawn = picture(
+        held_out_figure(stars, z, judged, binned["distance"]),
+        f"Predictions of {len(stars)} held-out stars: measured against predicted "
+        f"extinction, z-scores beside a standard normal (mean "
+        f"{significant(judged.z_mean, 2)}, standard deviation "
+        f"{significant(judged.z_std)}), coverage ({held}) and errors by distance",
+        "Measured against predicted extinction, with the measurement's standard "
+        "errors; z-scores and a standard normal; stars inside central intervals "
+        "against what is stated; errors by distance.",
+    )
+    return [*blocks, drawn]
 
 
 def limits(data: ReportData) -> list[Block]:

@@ -44,7 +44,7 @@ def view(cube: Cube) -> View:
     """Return data for ``view.js`` and a description; nested cubes have two boxes."""
     shown = {"Whole box": cube}
     if cube.finer:
-        shown["Near the Sun"] = cube.levels[cube.level_within()]
+        shown["Near the Sun"] = cube.levels[cube.level_near_the_sun()]
     drawn, about = [], []
     for name, one in shown.items():
         thin = thinned(one)

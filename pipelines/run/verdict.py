@@ -41,9 +41,7 @@ class Verdict:
         return f"{use.capitalize()}: {self.reason}. {advice}."
 
 
-def verdict(
-    converged: bool, score: Mapping[str, float], *, intervals: bool = True
-) -> Verdict:
+def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
     """Return the worst grade of these rules, with the reasons for it.
 
     =========================================  ==============  ==========
@@ -63,8 +61,7 @@ def verdict(
     held-out stars or rows, ``rmse``, ``stars`` (their number), and if known
     ``rmse_<name>`` of predictions without a model, ``excess`` (of the squared error
     over the best of these, in standard errors), ``coverage_68``, ``coverage_95``,
-    ``z_median``; it is empty if nothing was held out. Probabilities of classes have no
-    ``intervals``.
+    ``z_median``; it is empty if nothing was held out.
     """
     slow = (Grade.CARE, "the fit did not converge", "fit again with more time")
     found: list[tuple[Grade, str, str]] = [] if converged else [slow]
@@ -76,7 +73,7 @@ def verdict(
     else:
         if (count := score["stars"]) < _FEWEST:
             found.append((Grade.CARE, f"only {count:.0f} values were held out", more))
-        if intervals and "coverage_68" not in score:
+        if "coverage_68" not in score:
             use = "take the held-out RMSE as the error"
             found.append((Grade.CARE, "no uncertainties are stated", use))
         for value, care, bad, reason, advice in _deviations(score):

@@ -108,7 +108,7 @@ def levels(arrays: dict[str, np.ndarray]) -> tuple[int, Product, Product]:
         return A.colour(torch.from_numpy(white))[chosen].numpy()
 
     def transpose(field: np.ndarray) -> np.ndarray:
-        spread = torch.zeros(A.fine_size)
+        spread = torch.zeros(A.tori.size)
         spread[chosen] = torch.from_numpy(field)
         return A.colour_transpose(spread).numpy()
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.inducing import kmeans_points
-from dustmap.grid import Grid
 from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.training import Trainer
@@ -78,18 +77,13 @@ def counted_roots() -> Iterator[None]:
         yield
 
 
-def ciq_whitening(kernel: Kernel, points: Tensor | Grid) -> CiqWhitening:
-    """By contour quadrature as the paper has it."""
-    ciq = CIQ(rtol=RTOL, max_steps=STEPS)
-    return CiqWhitening(kernel, points, nugget=NUGGET, ciq=ciq)
-
-
 def whitening_of(
     method: str, kernel: Kernel, points: Float[Tensor, "m d"]
 ) -> Whitening:
     if method == CHOLESKY:
         return CholeskyWhitening(kernel, points, nugget=NUGGET)
-    return ciq_whitening(kernel, points)
+    ciq = CIQ(rtol=RTOL, max_steps=STEPS)
+    return CiqWhitening(kernel, points, nugget=NUGGET, ciq=ciq)
 
 
 def settings_of(method: str, settings: SvgpSettings) -> SvgpSettings:

@@ -246,7 +246,7 @@ def test_colouring_has_its_transpose(dtype, generator):
     levels = nested_tori(off_centre(), kernel, 0.05)
     whitening = LevelWhitening(kernel, levels, dtype=dtype)
     eps = torch.randn(3, whitening.size, generator=generator).to(dtype)
-    field = torch.randn(3, whitening.fine_size, generator=generator).to(dtype)
+    field = torch.randn(3, whitening.tori.size, generator=generator).to(dtype)
     left = (whitening.colour(eps) * field).double().sum(-1)
     right = (eps * whitening.colour_transpose(field)).double().sum(-1)
     scale = float(left.abs().max())
@@ -387,23 +387,6 @@ def test_weights_are_the_same_however_they_are_held(generator):
 
 
 # --- the density ---------------------------------------------------------------------
-
-
-def test_a_density_on_levels_has_its_tangent(generator):
-    grids = off_centre()
-    rule = FixedStep(step=20.0, grids=NestedGrids(grids=tuple(grids)))
-    model = model_of(LineIntegrals(1.9 * inner_ends(30, generator), rule))
-    size = model.latent_size
-    eps = 0.5 * torch.randn(size, generator=generator, dtype=torch.float64)
-    step = torch.randn(size, generator=generator, dtype=torch.float64)
-    tangent = model.linearise(eps)
-    change = model.apply(eps + 1e-6 * step) - model.apply(eps - 1e-6 * step)
-    torch.testing.assert_close(
-        tangent.operator.matvec(step), change / 2e-6, rtol=1e-6, atol=1e-9
-    )
-    y = torch.randn(30, generator=generator, dtype=torch.float64)
-    left = float(tangent.operator.matvec(step) @ y)
-    assert left == pytest.approx(float(step @ tangent.operator.rmatvec(y)), rel=1e-10)
 
 
 def test_what_is_unresolved_is_that_of_every_level(generator):

@@ -95,13 +95,13 @@ def test_a_ray_without_length_has_nothing_at_every_quantile():
 
 
 def test_quantiles_of_a_positive_model_are_those_of_its_draws():
-    posterior, others = positive_posterior(samples=3000)
+    posterior, others = positive_posterior(samples=1500)
     moments = posterior.moments(others)
     draws = posterior.draws(others, rng(5))[:, :-1].numpy()
     for p in (0.16, 0.5, 0.84):
         below = (draws < moments.quantile(p)[:-1].numpy()).mean(axis=0)
         # Integrals of a log-normal density are not quite log-normal themselves.
-        assert np.abs(below - p).max() < 0.025
+        assert np.abs(below - p).max() < 0.03
 
 
 def test_draws_from_one_normal_for_all_rows_have_the_moments_told():

@@ -8,11 +8,11 @@ from operators import FunctionOperator
 
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
-from dustmap.kernels import Matern32, Periodised, SquaredExponential
+from dustmap.kernels import Matern32
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusGaussian
-from dustmap.testing import check_forward_model, check_kernel, check_linear_operator
+from dustmap.testing import check_forward_model, check_linear_operator
 from dustmap.whitening import TorusWhitening
 
 
@@ -32,10 +32,6 @@ def test_a_wrong_adjoint_is_caught_at_any_scale(scale, generator):
     wrong[4, 2] *= 1 + 1e-6
     with pytest.raises(AssertionError, match="adjoint is wrong"):
         check_linear_operator(operator_of(A, wrong), generator=generator)
-    with pytest.raises(AssertionError, match="adjoint is wrong"):
-        check_linear_operator(operator_of(A, -A.mT), generator=generator)
-    with pytest.raises(AssertionError, match="adjoint is wrong"):
-        check_linear_operator(operator_of(A, 0 * A.mT), generator=generator)
 
 
 def test_orthogonal_ranges_raise_no_false_alarm(generator):
@@ -103,74 +99,6 @@ def test_every_fault_of_an_operator_is_caught(fault, message, generator):
     check_linear_operator(Faulty(None), generator=generator)
     with pytest.raises(AssertionError, match=rf"{message}"):
         check_linear_operator(Faulty(fault), generator=generator)
-
-
-class Box(Matern32):
-    """A top-hat is no covariance in two dimensions."""
-
-    __slots__ = ()
-    derivatives = 0
-
-    @staticmethod
-    def radial(r):
-        return (r < 1.0).double()
-
-
-class WrongGradient(Matern32):
-    __slots__ = ()
-
-    @staticmethod
-    def radial_first(r):
-        return Matern32.radial_first(r) * (1 + 1e-6 * r)
-
-
-class WrongSign(Matern32):
-    __slots__ = ()
-
-    def covariance(self, lag, left=None, right=None):
-        value = super().covariance(lag, left, right)
-        return -value if left is None and right is not None else value
-
-
-class DeafToVariance(Matern32):
-    __slots__ = ()
-
-    def __call__(self, lag, *axes):
-        value = super().__call__(lag, *axes)
-        return value if axes else value / self.variance * self.variance.detach()
-
-
-class FewImages(SquaredExponential):
-    __slots__ = ()
-
-    def periodised(self, periods):
-        return OneImage(kernel=self, periods=tuple(periods))
-
-
-class OneImage(Periodised):
-    def __call__(self, lag, *axes):
-        size = lag.new_tensor(self.periods)
-        return self.kernel(lag - size * torch.round(lag / size), *axes)
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (Box, "not positive semi-definite"),
-        (WrongGradient, "∂k/∂Δ_0: off"),
-        (WrongSign, "symmetry|Cov"),
-        (DeafToVariance, "gradient by variance"),
-        (FewImages, "image sum"),
-    ],
-)
-def test_every_fault_of_a_kernel_is_caught(kind, message, generator):
-    with pytest.raises(AssertionError, match=rf"{message}"):
-        check_kernel(kind(lengthscale=0.8, variance=1e-6), 2, generator)
-
-
-def test_sound_kernels_pass_in_any_unit(generator):
-    for scale in (1e-3, 1e4):
-        check_kernel(Matern32(lengthscale=scale, variance=scale**-2), 2, generator)
 
 
 class Altered(TorusGaussian):

@@ -10,12 +10,11 @@ from reference import conditional_covariance
 
 from dustmap.covariance import functional_variance, inducing_covariance
 from dustmap.functionals import PointValues
-from dustmap.grid import Grid
 from dustmap.inference.svi import HipSettings, fit_svi, solve_mean
 from dustmap.inference.svi.bound import elbo, predict
 from dustmap.inference.svi.gaussian import block_prior
 from dustmap.kernels import Matern32, Matern52, SquaredExponential
-from dustmap.linalg.ciq import CIQ, RootSolution, RootWarning
+from dustmap.linalg.ciq import CIQ, RootWarning
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.testing import check_linear_operator
@@ -39,8 +38,7 @@ def toeplitz(kernel, grid):
 WHITENINGS = {
     "toeplitz": toeplitz,
     "cholesky": lambda kernel, grid: CholeskyWhitening(kernel, grid.points()),
-    "ciq-points": lambda kernel, grid: CiqWhitening(kernel, grid.points(), ciq=EXACT),
-    "ciq-grid": lambda kernel, grid: CiqWhitening(kernel, grid, ciq=EXACT),
+    "ciq": lambda kernel, grid: CiqWhitening(kernel, grid, ciq=EXACT),
 }
 
 
@@ -219,20 +217,6 @@ def test_free_points_in_five_dimensions(build):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
 
 
-def test_a_grid_whose_embedding_is_not_positive_needs_none():
-    grid = Grid(shape=(16, 4), spacing=(0.1, 0.1), origin=(0.0, 0.0))
-    kernel = Matern52(lengthscale=0.5)
-    whitening = CiqWhitening(kernel, grid, nugget=1e-2, ciq=EXACT)
-    cross = point_covariance(kernel, torch.rand(3, 2).double(), grid.points())
-    features, _, solution = whitening.features(cross)
-    K = point_covariance(kernel, grid.points(), grid.points())
-    K = K + 1e-2 * torch.eye(len(K)).double()
-    dense = cross @ torch.linalg.solve(K, cross.mT)
-    torch.testing.assert_close(features @ features.mT, dense, rtol=1e-7, atol=1e-9)
-    assert isinstance(solution, RootSolution)
-    assert whitening.with_kernel(kernel).latent_shape == (16, 4)
-
-
 class Indefinite(Matern32):
     """No covariance at all."""
 
@@ -279,28 +263,6 @@ def test_roots_that_stop_early_are_counted_in_the_models_report():
     assert (variance.numpy() >= exact - 1e-9).all() and model.report.unconverged > 0
 
 
-def test_a_matrix_that_is_not_kept_is_the_same(generator, monkeypatch):
-    module = "dustmap.whitening.inducing"
-    monkeypatch.setattr(f"{module}._BLOCK", 70)
-    points, _ = free(3)
-    scale = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
-    kernel = Matern32(lengthscale=1.0).with_parameters({"lengthscale": scale})
-    x = torch.randn(2, 30, generator=generator, dtype=torch.float64)
-    kept = KernelMatrix(kernel, points, nugget=0.1)
-    product = kept.matvec(x)
-    (expected,) = torch.autograd.grad((product**2).sum(), scale)
-    monkeypatch.setattr(f"{module}._MEMORY", 0)
-    lean = KernelMatrix(kernel, points, nugget=0.1)
-    with torch.no_grad():
-        check_linear_operator(lean, generator=generator)
-    torch.testing.assert_close(lean.matvec(x), product)
-    (found,) = torch.autograd.grad((lean.matvec(x) ** 2).sum(), scale)
-    torch.testing.assert_close(found, expected)
-    lag = points[:, None] - points[None]
-    dense = kernel(lag) + 0.1 * torch.eye(30).double()
-    torch.testing.assert_close(kept.to_dense(), dense)
-
-
 def test_points_that_make_no_sense_are_refused():
     kernel = Matern32(lengthscale=1.0)
     points = torch.rand(5, 2).double()
@@ -313,10 +275,6 @@ def test_points_that_make_no_sense_are_refused():
         KernelMatrix(kernel, points[:2], nugget=-1.0)
     with pytest.raises(ValueError, match="max_jitter must be at least"):
         CholeskyWhitening(kernel, points[:2], max_jitter=0.0)
-    grid = Grid(shape=(3, 3), spacing=(1.0, 1.0), origin=(0.0, 0.0))
-    with pytest.raises(ValueError, match="nugget must be finite"):
-        CiqWhitening(kernel, grid, nugget=float("nan"))
-    assert CholeskyWhitening(kernel, grid).latent_shape == grid.shape
     with pytest.raises(ValueError, match="needs a grid"):
         ToeplitzWhitening(kernel, points[:2], lengthscales=(1.0, 1.0))
     with pytest.raises(ValueError, match="do not fit"):

@@ -15,7 +15,9 @@ from click.testing import CliRunner, Result
 from pipelines.catalog.schema import write_stars
 from pipelines.cli import main
 from pipelines.config import FitConfig
+from pipelines.cubes.sky import SkyMaps
 from pipelines.fit import FitReport, fit
+from pipelines.maps.sky import integrated
 from pipelines.run.folder import Run, read_run
 
 mpl.use("Agg")
@@ -109,6 +111,12 @@ def positive_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     config = FitConfig.model_validate(one_cloud.positive_settings())
     fit(folder / "stars.parquet", folder / "run", config)
     return read_run(folder / "run")
+
+
+@pytest.fixture(scope="session")
+def positive_maps(positive_run: Run) -> SkyMaps:
+    """Its integrated extinction on fine pixels, at every grid step."""
+    return integrated(positive_run, nside=32)
 
 
 @pytest.fixture(scope="session")

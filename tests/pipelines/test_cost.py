@@ -40,8 +40,6 @@ def total(work):
         {"ray_cells": 60.0},
         {"config": config(inference={"samples": 320})},
         {"config": config(inference={"preconditioner_rank": 800})},
-        {"config": config(model={"density": "gaussian", "refinement": 2})},
-        {"config": config(model={"density": "gaussian", "interpolation": "cubic"})},
     ],
 )
 def test_more_of_anything_costs_more_time_and_memory(change):

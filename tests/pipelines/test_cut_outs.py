@@ -1,20 +1,15 @@
-"""Cut-outs keep every value at its place, in memory, FITS and zarr."""
+"""Cut-outs keep every value at its place."""
 
 import json
 
 import numpy as np
 import pytest
-from astropy.io import fits
-from astropy.wcs import WCS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import Cube
-from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.cubes.cube import Cube, cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.cubes.sky import SkyMaps
-from pipelines.formats.fits import write_fits
-from pipelines.formats.zarr import read_zarr, write_zarr
 
 
 def place(x, y, z):
@@ -64,18 +59,6 @@ def test_bounds_on_centres_are_included_and_noted(cube):
     assert half.x[0] == 0.0 and half.x[-1] == cube.x[-1]
     assert json.loads(json.dumps(half.meta, allow_nan=False)) == half.meta
     assert half.meta["cut"]["box"] == {"x": [0.0, None]}
-
-
-def test_a_cut_cube_is_at_its_place_in_fits_and_zarr(cube, tmp_path):
-    cut = cut_box(cube, x=(-30.0, 20.0), y=(-45.0, 30.0), z=(0.0, 40.0))
-    write_fits(tmp_path / "cut.fits", cut)
-    with fits.open(tmp_path / "cut.fits") as hdus:
-        values, world = hdus["MEAN"].data, WCS(hdus["MEAN"].header)
-    for z, y, x in np.ndindex(*values.shape):
-        expected = place(*world.pixel_to_world_values(x, y, z))
-        assert values[z, y, x] == pytest.approx(expected, rel=1e-6)
-    write_zarr(tmp_path / "cut.zarr", cut)
-    assert_in_place(read_zarr(tmp_path / "cut.zarr"))
 
 
 def test_a_sphere_is_cropped_and_empty_outside(cube):

@@ -82,14 +82,15 @@ def field_mean(result, ends):
 def test_both_engines_find_the_same_extinctions():
     observed = data()
     # Neither adds sub-grid noise, whose size depends on the feature map.
-    plain: dict[str, Any] = {"model": {"subgrid_noise": False, "refinement": 2}}
+    plain: dict[str, Any] = {"model": {"subgrid_noise": False}}
     full, _ = run(settings("full-batch", **plain), observed)
     published, steps = run(settings("svi", **plain), observed)
     ends = torch.as_tensor(one_cloud.catalogue(50, seed=9).positions())
     one, other = field_mean(full, ends), field_mean(published, ends)
     assert full.converged and published.converged
     scatter = np.std(observed.extinction)
-    assert (one - other).square().mean().sqrt() < 0.1 * scatter
+    # Linear weights on two cells to a lengthscale.
+    assert (one - other).square().mean().sqrt() < 0.15 * scatter
     assert {step[0] for step in steps} == {"svi rows", "svi bound", "svi mean"}
     assert "bound" in published.facts and "wrap_error" in full.facts
 

@@ -92,7 +92,7 @@ def plain_maps(count):
     return SkyMaps(distances=distances, arrays={"mean": mean, "std": mean / 10})
 
 
-@pytest.mark.parametrize(("count", "panels"), [(1, 1), (2, 2), (3, 3), (9, 3)])
+@pytest.mark.parametrize(("count", "panels"), [(1, 1), (9, 3)])
 def test_the_sky_has_a_panel_for_a_few_distances_with_the_last(count, panels):
     titles = [axes.get_title() for axes in sky(plain_maps(count)).axes]
     assert len(titles) == 2 * panels

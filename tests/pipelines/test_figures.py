@@ -187,8 +187,6 @@ def test_part_of_a_column_is_integrated_with_a_linear_density_between_cells():
 def test_a_wide_box_is_seen_from_the_side_near_the_sun_only():
     cube = wide_cube()
     assert near_the_sun(cube.y) == (-500.0, 500.0)
-    assert near_the_sun(cube.y, 800.0) == (-800.0, 800.0)
-    assert near_the_sun(cube.y, 1e9) == (Y[0], Y[-1])
     narrow = Cube(x=X, y=Y / 10, z=Z, arrays=cube.arrays)
     assert near_the_sun(narrow.y) == (Y[0] / 10, Y[-1] / 10)
     figure = edge_on(cube)
@@ -203,7 +201,6 @@ def test_the_plane_of_a_wide_box_does_not_hide_the_rest():
     figure = edge_on(cube)
     assert isinstance(figure.axes[0].images[0].norm, LogNorm)
     assert "logarithmic" in figure.texts[0].get_text()
-    assert not isinstance(edge_on(cube, log=False).axes[0].images[0].norm, LogNorm)
 
 
 def test_maps_are_compared_in_the_box_that_both_cover():
@@ -257,11 +254,8 @@ def test_logarithmic_colours_show_zero_as_the_least():
     scale = colour_scale("value", np.array([-1.0, 0.0, 1.0, 1.0, 1.0]), log=True)
     assert isinstance(scale.norm, LogNorm)
     assert scale.extend == "min"
-    cube = random_cube(mean=1e-4)
-    cube.arrays["mean"][2, 0, 0] = 0.0
-    image = image_of(density_slice(cube, log=True))
-    picture = image.to_rgba(image.get_array())
-    np.testing.assert_array_equal(picture[0, 0], scale.cmap(scale.norm(1e-9)))
+    picture = scale.cmap(scale.norm(scale.shown(np.array([0.0]))))
+    np.testing.assert_array_equal(picture[0], scale.cmap(scale.norm(1e-9)))
 
 
 def test_another_grid_is_averaged_over_cells_and_interpolated_between_them():
@@ -270,7 +264,7 @@ def test_another_grid_is_averaged_over_cells_and_interpolated_between_them():
     Z, Y, X = np.meshgrid(z, y, x, indexing="ij")
     fine = Cube(x=x, y=y, z=z, arrays={"density": X + 2 * Y - Z}, unit="mag kpc-1")
     fine.arrays["density"][30, 30, 31] += 25.0
-    found = regridded(fine, cube, 3.1).arrays["density"] * 1e3 / 3.1
+    found = regridded(fine, cube).arrays["density"] * 1e3
     places = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
     plain = places[2] + 2 * places[1] - places[0]
     outside = np.abs(places[2]) > 250
@@ -308,8 +302,7 @@ def make_line(truth=None, extinction=(0.5, 0.6)):
         l=30.0,
         b=-5.0,
         distance=distance,
-        mean=distance * 1e-3,
-        std=np.full(50, 0.1),
+        arrays={"mean": distance * 1e-3, "std": np.full(50, 0.1)},
         star_distance=np.linspace(480.0, 620.0, len(extinction)),
         star_extinction=np.array(extinction),
         star_error=np.full(len(extinction), 0.05),

@@ -36,11 +36,6 @@ def whole(cloud_run) -> SkyMaps:
     return integrated(cloud_run, nside=16)
 
 
-@pytest.fixture(scope="module")
-def positive(positive_run) -> SkyMaps:
-    return integrated(positive_run, nside=32)
-
-
 def test_quantiles_do_not_fall_outwards():
     nan = float("nan")
     median = torch.tensor([[0.1], [0.2], [0.4], [0.5], [nan]], dtype=torch.float64)
@@ -93,18 +88,18 @@ def places_inside(count: int) -> np.ndarray:
     return places[np.linalg.norm(places, axis=1) > SPACING]
 
 
-def test_arrays_have_a_row_by_pixel_and_a_column_by_grid_step(whole, positive):
+def test_arrays_have_a_row_by_pixel_and_a_column_by_grid_step(whole, positive_maps):
     assert list(whole.arrays) == ["mean", "std"]
-    assert list(positive.arrays) == ["mean", "std", *QUANTILES]
+    assert list(positive_maps.arrays) == ["mean", "std", *QUANTILES]
     np.testing.assert_allclose(np.diff(whole.distances, prepend=0.0), SPACING)
     farthest = np.hypot.reduce(np.maximum(-LOWER, UPPER))
     assert whole.distances[-1] <= farthest < whole.distances[-1] + SPACING
-    assert (whole.nside, positive.nside) == (16, 32)
-    assert all(a.dtype == np.float32 for a in positive.arrays.values())
+    assert (whole.nside, positive_maps.nside) == (16, 32)
+    assert all(a.dtype == np.float32 for a in positive_maps.arrays.values())
 
 
 def test_what_lies_between_pixels_and_distances_is_what_predictions_say(
-    positive, positive_run
+    positive_maps, positive_run
 ):
     places = places_inside(3000)
     found = predict_columns(
@@ -119,7 +114,7 @@ def test_what_lies_between_pixels_and_distances_is_what_predictions_say(
         ("p50", 0.01, 0.12),
         ("p84", 0.01, 0.12),
     ):
-        ratio = between(positive, name, places) / found[f"extinction_{name}"]
+        ratio = between(positive_maps, name, places) / found[f"extinction_{name}"]
         assert np.median(np.abs(ratio - 1)) < share, name
         assert np.percentile(np.abs(ratio - 1), 99) < worst, name
 
@@ -141,8 +136,8 @@ def test_the_closed_form_extinction_lies_within_the_error(whole):
     assert np.sqrt(np.nanmean((found - ring) ** 2)) > 10 * error
 
 
-def test_values_are_nan_exactly_where_the_ray_has_left_the_box(whole, positive):
-    for maps in (whole, positive):
+def test_values_are_nan_exactly_where_the_ray_has_left_the_box(whole, positive_maps):
+    for maps in (whole, positive_maps):
         directions = pixel_directions(maps.nside)
         ends = maps.distances[:, None, None] * directions
         inside = ((ends >= LOWER) & (ends <= UPPER)).all(axis=-1)
@@ -150,8 +145,8 @@ def test_values_are_nan_exactly_where_the_ray_has_left_the_box(whole, positive):
             np.testing.assert_array_equal(np.isfinite(array), inside)
 
 
-def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive):
-    low, middle, high = (positive.arrays[k].astype(float) for k in QUANTILES[1:4])
+def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive_maps):
+    low, middle, high = (positive_maps.arrays[k].astype(float) for k in QUANTILES[1:4])
     seen = np.isfinite(low)
     # But where one of them fell along the ray.
     pooled = np.zeros_like(seen)

@@ -68,7 +68,7 @@ def exported(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its map in every three-dimensional format."""
     folder = tmp_path_factory.mktemp("exported")
     targets = {"zarr": [folder / "map.zarr"], "fits": [folder / "map.fits"]}
-    export_run(run.path, targets)
+    export_run(run.path, targets, ExportOptions(nside=16))
     return folder
 
 
@@ -221,8 +221,6 @@ def test_distances_are_as_close_as_the_cells(run):
     near = np.cumsum(steps) <= inner.reach
     np.testing.assert_allclose(steps[near], 35.0)
     np.testing.assert_allclose(steps[~near], 70.0)
-    assert run.plan.step_at(inner.reach) == 35.0
-    assert run.plan.step_at(inner.reach + 1.0) == 70.0
 
 
 def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
@@ -240,8 +238,7 @@ def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
     run, exported, tmp_path, command
 ):
     cube, (inner,) = map_cube(run), run.plan.grids[1:]
-    assert cube.level_within() == cube.level_within(INNER - 35.0) == 1
-    assert cube.level_within(600.0) == 0
+    assert cube.level_near_the_sun() == 1
     through = columns(run, "z", level=1)
     assert (through.low, through.high) == (inner.lower[2], inner.upper[2])
     # A column's mean is the integral of its cells' means.
@@ -249,6 +246,5 @@ def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
     np.testing.assert_allclose(through.arrays["mean"], expected, rtol=0.1)
     for number, source in enumerate((run.path, exported / "map.zarr")):
         figures = tmp_path / str(number)
-        for kind, rest in (("near", ""), ("slice", "--within 140")):
-            done = command(f"plot {source} -o {figures} --kind {kind} {rest}")
-            assert done.exit_code == 0 and (figures / f"{kind}.png").exists()
+        done = command(f"plot {source} -o {figures} --kind near --dpi 50")
+        assert done.exit_code == 0 and (figures / "near.png").exists()

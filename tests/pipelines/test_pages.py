@@ -1,27 +1,25 @@
 """Pages have their printed size; columns, profiles and pairs their own numbers."""
 
 import re
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import one_cloud
 import pytest
 import torch
-from drawn_text import cut_off, drawn_text, overlapping
 from matplotlib.image import imread
 from test_figures import bar_labels, random_cube
 
 from pipelines.base.errors import InputError
+from pipelines.base.quantiles import NAMES
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns
 from pipelines.figures.box import face_on
-from pipelines.figures.registry import KINDS, PlotOptions, draw
+from pipelines.figures.registry import PlotOptions, draw
 from pipelines.figures.sightlines import lines_of_sight
 from pipelines.figures.style import band_of, band_symbol, save_figure
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.answers import MissingError
 from pipelines.maps.density import columns
 from pipelines.maps.opening import open_answers
 from pipelines.maps.sky import lines_of_sight as find_lines
@@ -35,39 +33,16 @@ def shown(figure, panel):
     return np.asarray(panels(figure)[panel].images[0].get_array())
 
 
-@pytest.mark.parametrize(("width", "across"), [(180.0, 2), (88.0, 1)])
-def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path, width, across):
+def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path):
     cube = random_cube(mean=1e-3)
     arrays = {"mean": np.ones((9, 17)), "std": np.ones((9, 17))}
     own = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
-    page = face_on(replace(cube, y=cube.y * 2), own, width=width)
+    page = face_on(replace(cube, y=cube.y * 2), own)
     save_figure(page, tmp_path / "a.png", dpi=100)
-    assert imread(tmp_path / "a.png").shape[1] == pytest.approx(
-        width * 100 / 25.4, abs=1
-    )
+    across = imread(tmp_path / "a.png").shape[1]
+    assert across == pytest.approx(180 * 100 / 25.4, abs=1)
     lefts = {round(axes.get_position().x0, 3) for axes in panels(page)}
-    assert len(lefts) == across
-
-
-def drawn(run, other, width):
-    """Every figure of a run that there is, by its kind."""
-    options = PlotOptions(width=width, other=other, distances=(70.0, 300.0))
-    source, found = open_answers(run.path), {}
-    for kind, (_, drawing) in KINDS.items():
-        with suppress(MissingError):
-            found[kind] = drawing(source, options)
-    return found
-
-
-@pytest.mark.parametrize("width", [80.0, 120.0, 400.0])
-def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path, width):
-    write_zarr(tmp_path / "other.zarr", random_cube(mean=1e-3, std=1e-4))
-    figures = drawn(positive_run, tmp_path / "other.zarr", width)
-    assert {"face-on", "edge-on", "sky", "los", "slice", "compare"} <= set(figures)
-    for kind, figure in figures.items():
-        assert len(drawn_text(figure)) > 5
-        assert not cut_off(figure), kind
-        assert not overlapping(figure), kind
+    assert len(lefts) == 2
 
 
 def test_letters_of_a_pdf_are_letters(tmp_path):
@@ -79,20 +54,6 @@ def test_letters_of_a_pdf_are_letters(tmp_path):
     assert written == (tmp_path / "b.pdf").read_bytes()
     with pytest.raises(InputError, match="png, pdf, svg"):
         save_figure(page, tmp_path / "a.eps")
-
-
-def test_columns_of_a_cloud_are_its_closed_form(cloud_run):
-    grid = cloud_run.plan.grid
-    made = columns(cloud_run, "z")
-    x, y = (grid.axis(d).numpy() for d in (0, 1))
-    heights = np.linspace(made.low, made.high, 400)
-    points = np.stack(np.meshgrid(x, y, heights, indexing="ij"), axis=-1)
-    truth = np.trapezoid(one_cloud.density(points), heights, axis=-1).T
-    error = made.arrays["mean"] - truth
-    assert made.arrays["mean"].shape == (len(y), len(x)) == truth.shape
-    assert np.corrcoef(made.arrays["mean"].ravel(), truth.ravel())[0, 1] > 0.9
-    assert 0.5 < np.mean(np.abs(error) < made.arrays["std"]) <= 1.0
-    assert made.arrays["mean"].argmax() == truth.argmax()
 
 
 @pytest.mark.parametrize("along", ["z", "y", "x"])
@@ -125,18 +86,17 @@ def test_columns_of_a_positive_density_have_quantiles(positive_run):
     ones = {"mean": np.ones((len(z), len(y), len(x)))}
     cube = Cube(x=x, y=y, z=z, arrays=ones)
     for panel, values in (("mean", made.arrays["mean"]), ("median", middle)):
-        page = face_on(cube, made, panel=panel, log=True)
+        page = face_on(cube, made, panel=panel)
         np.testing.assert_allclose(shown(page, 0), values)
         assert bar_labels(page) == [f"{panel} extinction [mag]"]
 
 
 def test_profiles_have_the_quantiles_of_their_integrals(positive_run):
     (line,) = find_lines(positive_run, [(18.4, -9.0)], points=12)
-    assert (line.outer[0] < line.inner[0]).all() and (line.inner[0] < line.median).all()
-    assert (line.median < line.inner[1]).all() and (line.inner[1] < line.outer[1]).all()
-    logs = [np.log(curve) for curve in (*line.inner, *line.outer)]
+    logs = np.log([line.arrays[name] for name in NAMES])
+    assert (np.diff(logs, axis=0) > 0).all()
     # Of Student's t with the degrees of freedom of 16 samples or more.
-    ratio = (logs[3] - logs[2]) / (logs[1] - logs[0])
+    ratio = (logs[4] - logs[0]) / (logs[3] - logs[1])
     assert (ratio > 1.95).all() and (ratio < 2.25).all()
     assert 0 < line.last_star <= line.distance[-1]
     early = replace(line, last_star=line.distance[3])
@@ -233,7 +193,6 @@ def test_a_panel_is_drawn_alone_with_the_colours_asked_for(
         ("--kind slice --panel std", "choose --panel from mean"),
         ("--kind los --panel std", "--panel does not apply to los"),
         ("--kind face-on --vmin 2 --vmax 1", "choose --vmin below --vmax"),
-        ("--kind face-on --log --vmin 0", "above 0"),
         ("--kind face-on --cmap rainbows", "not a colour map"),
     ):
         done = command(f"plot {path} -o {tmp_path}/out {more}")

@@ -71,7 +71,7 @@ def plan(**changes):
     [
         {},
         {"engine": "svi", "embedding": EmbeddingPlan(nugget=1e-9, shape=(12, 9, 9))},
-        {"notes": ("one", "two"), "interpolation": "cubic", "subgrid_noise": False},
+        {"notes": ("one", "two"), "subgrid_noise": False},
     ],
 )
 def test_a_plan_comes_back_from_json_exactly(changes):
@@ -87,11 +87,15 @@ def test_a_plan_of_an_earlier_version_is_read(engine):
     first, *finer = old.pop("tori")
     old |= {"grid": first["grid"], "torus_shape": first["shape"], "finer": finer}
     old |= {"residual_refinement": 2, "residual_count": 16}
+    old |= {"refinement": 1, "interpolation": "linear"}
     del old["embedding"]["shape"], old["mean"]["centre_distance"]
     old["mean"]["kind"] = "exponential-disc"
     read = Plan.from_dict(old)
     assert read.tori == new.tori and read.mean == new.mean
     assert read.embedding.shape == ((12, 12, 10) if engine == "svi" else ())
+    for removed in ({"refinement": 2}, {"interpolation": "cubic"}):
+        with pytest.raises(InputError, match="does not support"):
+            Plan.from_dict({**old, **removed})
 
 
 def test_a_box_from_the_data_spans_the_stars_and_the_observer():
@@ -279,7 +283,6 @@ def test_a_plan_with_finer_grids_is_read_back():
     "settings",
     [
         {"model": {"density": "gaussian"}},
-        {"model": {"refinement": 2}},
         {"prior": {"kernel": "squared-exponential"}},
     ],
 )

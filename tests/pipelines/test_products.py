@@ -45,16 +45,11 @@ def trilinear(cube, points):
     return total
 
 
-def test_the_cube_has_mean_error_and_support_in_the_order_z_y_x(cube):
+def test_the_cube_is_ordered_z_y_x_and_peaks_where_the_cloud_is(cube):
     assert list(cube.arrays) == ["mean", "std", "support"]
     assert cube.arrays["mean"].shape == (7, 10, 16)
     assert all(array.dtype == np.float32 for array in cube.arrays.values())
     assert (cube.arrays["std"] > 0).all()
-    assert (cube.x[0], cube.x[-1]) == (-350.0, 700.0)
-    assert (cube.z[0], cube.z[-1]) == (-210.0, 210.0)
-
-
-def test_the_cube_peaks_where_the_cloud_is(cube):
     z, y, x = np.unravel_index(cube.arrays["mean"].argmax(), cube.arrays["mean"].shape)
     place = np.array([cube.x[x], cube.y[y], cube.z[z]])
     assert np.abs(place - one_cloud.CENTRE).max() < 0.75 * SPACING
@@ -141,11 +136,10 @@ def test_lines_of_sight_end_at_the_box_and_show_the_stars_near_them(cloud_run):
     true = one_cloud.extinction(
         cloud.distance[:, None] * unit_vectors(CLOUD_L, CLOUD_B)
     )
-    assert np.abs(cloud.mean - true).max() < 0.1 * true.max()
-    assert (np.diff(cloud.mean)[5:15] > 0).all() and cloud.mean[-1] > 10 * empty.mean[
-        -1
-    ]
-    assert (cloud.std > 0).all() and 0 < cloud.radius <= 3
+    mean = cloud.arrays["mean"]
+    assert np.abs(mean - true).max() < 0.1 * true.max()
+    assert (np.diff(mean)[5:15] > 0).all() and mean[-1] > 10 * empty.arrays["mean"][-1]
+    assert (cloud.arrays["std"] > 0).all() and 0 < cloud.radius <= 3
     assert 0 < len(cloud.star_distance) == len(cloud.star_extinction) <= 60
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from reference import (
-    exact_posterior,
     functional_covariance,
     log_evidence,
     points_as_rows,
@@ -15,7 +14,6 @@ from reference import (
 from scipy import stats
 from svgp_cases import (
     COVARIANCE,
-    KERNEL,
     ONE_STEP,
     bound_of,
     fit,
@@ -30,14 +28,13 @@ from dustmap.functionals import (
     Functionals,
     PointValues,
 )
-from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
+from dustmap.inference.svi import Svgp
 from dustmap.inference.svi.gaussian import Batch, block_prior
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Gaussian, StudentT
-from dustmap.linalg.ciq import CIQ
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.whitening import CholeskyWhitening, CiqWhitening
+from dustmap.whitening import CholeskyWhitening
 
 
 def ones_of(functionals: Functionals) -> np.ndarray:
@@ -45,24 +42,6 @@ def ones_of(functionals: Functionals) -> np.ndarray:
     return np.array(
         [sum(w for _, w, a in row if a is None) for row in rows_of(functionals)]
     )
-
-
-def test_with_all_points_inducing_it_is_the_exact_process(generator):
-    """Evidence, and predictions of values, slopes and integrals."""
-    x = uniform(generator, 25, 2)
-    y = torch.sin(5 * x[:, 0]) + x[:, 1]
-    result = fit(PointValues(x), y, x, Gaussian(variance=0.05), ONE_STEP, mean=0.6)
-    seen, asked = points_as_rows(x.numpy()), mixed(generator)
-    K_nn = functional_covariance(COVARIANCE, seen, seen)
-    K_sn = functional_covariance(COVARIANCE, rows_of(asked), seen)
-    K_ss = functional_covariance(COVARIANCE, rows_of(asked), rows_of(asked))
-    noise, residual = np.full(25, 0.05), y.numpy() - 0.6
-    assert result.bound == pytest.approx(log_evidence(K_nn, residual, noise), rel=1e-9)
-    mean, covariance = exact_posterior(K_nn, K_sn, K_ss, residual, noise)
-    moments = result.model.predict(asked)
-    exact = mean + 0.6 * ones_of(asked)
-    np.testing.assert_allclose(moments.mean, exact, rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(moments.variance, np.diag(covariance), atol=1e-9)
 
 
 def collapsed_bound(
@@ -103,34 +82,6 @@ def test_at_the_optimum_it_is_the_collapsed_bound(generator):
     np.testing.assert_allclose(
         moments.variance, np.diag(K_ss - gone + kept), rtol=1e-6, atol=1e-8
     )
-
-
-def test_contour_quadrature_whitens_to_the_same_posterior(generator):
-    """Another root of K_uu: q differs by a rotation, moments and bound do not."""
-    data, z = mixed(generator), uniform(generator, 9, 2)
-    y, likelihood = normal(generator, len(data)), StudentT(scale=0.5, degrees=5.0)
-    settings = SvgpSettings(steps=4, batch_size=10, learn=())
-    results = [
-        fit_svgp(
-            data,
-            y,
-            chosen,
-            likelihood,
-            generator=torch.Generator().manual_seed(5),
-            settings=settings,
-        )
-        for chosen in (
-            CholeskyWhitening(KERNEL, z),
-            CiqWhitening(KERNEL, z, ciq=CIQ(rtol=1e-8)),
-        )
-    ]
-    asked = mixed(generator)
-    exact, rooted = (r.model.predict(asked) for r in results)
-    torch.testing.assert_close(rooted.mean, exact.mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(rooted.variance, exact.variance, rtol=1e-6, atol=1e-6)
-    bounds = [r.bound for r in results]
-    assert bounds[1] == pytest.approx(bounds[0], rel=1e-6)
-    assert not torch.allclose(results[0].model.q.mean, results[1].model.q.mean)
 
 
 def families(generator: torch.Generator, size: int):

@@ -17,8 +17,7 @@ TIGHT = ConjugateGradients(rtol=1e-12, max_steps=2000)
 # Refinement, residual refinement and weights.
 FEATURES = [
     (1, 1, "linear"),
-    (1, 2, "cubic"),
-    (2, 2, "linear"),
+    (1, 2, "linear"),
     (2, 2, "cubic"),
 ]
 
@@ -57,7 +56,7 @@ def largest_error(found, exact):
 
 @pytest.mark.parametrize(("refinement", "fine", "weights"), FEATURES)
 @pytest.mark.parametrize("dimension", [1, 2, 3])
-@pytest.mark.parametrize("name", ["matern12", "matern32", "matern52"])
+@pytest.mark.parametrize("name", ["matern12", "matern32"])
 def test_the_mean_is_that_of_dense_algebra(name, dimension, refinement, fine, weights):
     options = {
         "refinement": refinement,
@@ -117,25 +116,6 @@ def one_dimension():
     model = dense_torus.model("matern52", 1, functionals, refinement=2)
     y, noise = data(functionals)
     return model, dense_torus.dense("matern52", 1, model), y, noise
-
-
-def test_prior_and_noise_enter_the_samples_in_the_right_measure():
-    # Without information the samples are the prior's, with much they are the noise's.
-    model, _, y, noise = tiny()
-    settings = FullBatch(samples=200, subgrid_noise=False)
-    blind = infer(model, y, 1e12 * noise, settings=settings, generator=rng())
-    white = at_points(model, blind.samples)
-    assert float((white**2).mean()) == pytest.approx(1, abs=0.03)
-    sharp = infer(
-        model,
-        y,
-        torch.full_like(y, 1e-4),
-        settings=settings,
-        generator=rng(),
-    )
-    assert sharp.converged
-    scatter = model.apply(sharp.samples) - sharp.prediction
-    assert float((scatter**2).mean()) == pytest.approx(1e-4, rel=0.1)
 
 
 def test_a_preconditioner_changes_the_work_and_not_the_result():

@@ -20,7 +20,6 @@ from checkpoint_cases import (
     restored,
     rng,
     stored,
-    with_everything,
 )
 from operators import FunctionOperator
 
@@ -64,7 +63,7 @@ def assert_resumed_everywhere(name, every):
 @pytest.mark.parametrize("name", CASES)
 def test_resumed_where_it_was_saved_a_run_ends_with_the_same_bits(name):
     _, steps = whole(name)
-    assert_resumed_everywhere(name, max(1, steps // 8))
+    assert_resumed_everywhere(name, max(1, steps // 4))
 
 
 @pytest.mark.slow
@@ -73,8 +72,7 @@ def test_after_every_step(name):
     assert_resumed_everywhere(name, 1)
 
 
-@pytest.mark.parametrize("name", ["everything", "linear, outliers"])
-@pytest.mark.parametrize("interval", [2, 5])
+@pytest.mark.parametrize(("name", "interval"), [("everything", 5), ("linear", 2)])
 def test_a_run_may_be_interrupted_again_and_again(name, interval):
     result, steps = whole(name)
     again, stops = interrupted(functools.partial(run, CASES[name]), interval)
@@ -102,16 +100,6 @@ def test_the_generator_ends_where_it_would_have():
     files = recorder.files[2]
     run(CASES["linear"], Recorder(files=files), generator=generators[1])
     assert torch.equal(*[generator.get_state() for generator in generators])
-
-
-def test_what_is_saved_is_small():
-    model, y, _, settings = with_everything(6)
-    recorder = Recorder(every=5)
-    run(CASES["everything"], recorder)
-    p, n = model.latent_size, len(y)
-    # ε, Σ, the mode and its last solve, the preconditioner's ε and Σ.
-    most = 8 * ((4 + settings.samples) * p + 5 * n) + 3 * 5056 + 10_000
-    assert max(len(files[0]) for files in recorder.files.values()) < most
 
 
 @functools.cache

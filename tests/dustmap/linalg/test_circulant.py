@@ -63,7 +63,7 @@ def test_modes_that_rounding_swallows_are_dropped_and_counted(lengthscale, lost)
     circulant = Circulant.from_first_column(column_on((64,), kernel))
     assert circulant.dropped_modes() == lost
     inverse = circulant.power(-1.0)
-    assert int(inverse.full_counts()[inverse.spectrum == 0].sum()) == lost
+    assert inverse.dropped_modes() == lost
     kept = inverse.spectrum > 0
     unit = (circulant.spectrum * inverse.spectrum)[kept]
     assert torch.allclose(unit, torch.ones_like(unit))

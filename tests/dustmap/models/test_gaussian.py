@@ -95,25 +95,26 @@ def fine_covariance(model, refinement):
     return periodic(model.whitening)(fine[:, None] - fine[None]).numpy()
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 3])
-@pytest.mark.parametrize("refinement", [1, 2])
-@pytest.mark.parametrize("interpolation", ["linear", "cubic"])
+@pytest.mark.parametrize(
+    ("dimension", "refinement", "interpolation"),
+    [(1, 1, "linear"), (2, 2, "cubic"), (3, 1, "linear")],
+)
 def test_the_model_passes_the_checker(dimension, refinement, interpolation, generator):
     model = model_of(
         dimension,
         refinement,
         interpolation=interpolation,
         mean=ConstantMean(value=0.3),
-        residual_count=1500,
+        residual_count=1000,
         generator=generator,
     )
-    check_forward_model(model, generator, draws=800, variance_draws=1500)
+    check_forward_model(model, generator, draws=600, variance_draws=1000)
 
 
 def test_the_model_in_single_precision_passes_the_checker(generator):
-    model = model_of(generator=generator, dtype=torch.float32, residual_count=1500)
+    model = model_of(generator=generator, dtype=torch.float32, residual_count=1000)
     assert model.operator.dtype == torch.float32 == model.variance.dtype
-    check_forward_model(model, generator, draws=800, variance_draws=1500)
+    check_forward_model(model, generator, draws=600, variance_draws=1000)
 
 
 @pytest.mark.parametrize("dimension", [1, 2])
@@ -134,7 +135,7 @@ def test_features_are_those_of_the_dense_conditional(
 def test_the_conditional_variance_is_the_dense_one_within_its_draws(
     interpolation, generator
 ):
-    count = 2500
+    count = 1000
     model = model_of(
         interpolation=interpolation, residual_count=count, generator=generator
     )
@@ -154,7 +155,7 @@ def test_the_conditional_variance_is_the_dense_one_within_its_draws(
 
 @pytest.mark.parametrize(("dimension", "refinement"), [(2, 1), (1, 2)])
 def test_a_finer_torus_adds_the_interpolation_error(dimension, refinement, generator):
-    count, finer = 2500, 2 * refinement
+    count, finer = 1000, 2 * refinement
     model = model_of(
         dimension,
         refinement,
@@ -184,18 +185,6 @@ def test_nothing_is_left_over_where_the_grid_is_the_field(generator):
         )
         == 0.0
     )
-
-
-def test_the_same_field_is_seen_through_other_functionals(generator):
-    model = model_of(mean=ConstantMean(value=0.5), generator=generator)
-    points = model.whitening.torus.grid.points()
-    eps = torch.randn(2, model.latent_size, generator=generator, dtype=torch.float64)
-    other = model.at(PointValues(points))
-    block = tuple(slice(0, n) for n in model.whitening.torus.grid.shape)
-    field = model.whitening.refined(1).colour(eps)
-    field = field.reshape(2, *model.whitening.torus.shape)[(slice(None), *block)]
-    assert torch.allclose(other.apply(eps), 0.5 + field.reshape(2, -1), atol=1e-10)
-    assert other.variance.max() < 1e-20
 
 
 def test_a_residual_torus_that_does_not_hold_the_field_is_refused(generator):

@@ -54,7 +54,6 @@ def seen(dimension, seed=3):
 
 def model_of(
     dimension=2,
-    refinement=1,
     *,
     dtype=torch.float64,
     variance=0.8,
@@ -66,9 +65,7 @@ def model_of(
     _, _, spacing, ratio = dense_torus.SETTINGS[dimension]
     scales = [q * h for q, h in zip(ratio, spacing, strict=True)]
     kernel = Matern32(lengthscale=0.9 if isotropic else scales, variance=variance)
-    whitening = TorusWhitening(
-        kernel, dense_torus.torus(dimension), refinement=refinement, dtype=dtype
-    )
+    whitening = TorusWhitening(kernel, dense_torus.torus(dimension), dtype=dtype)
     return LogNormal(
         whitening,
         seen(dimension) if functionals is None else functionals,
@@ -82,40 +79,27 @@ def normal(model, seed=2, *, count=None):
     return torch.randn(shape, generator=rng(seed), dtype=torch.float64).to(model.dtype)
 
 
-CASES = [
-    (1, 1, "linear", torch.float64),
-    (2, 1, "linear", torch.float32),
-    (2, 1, "cubic", torch.float64),
-    (2, 2, "linear", torch.float64),
-    (2, 2, "cubic", torch.float32),
-    (3, 1, "linear", torch.float64),
-    (3, 2, "linear", torch.float32),
-]
-
-
-@pytest.mark.parametrize(("dimension", "refinement", "weights", "dtype"), CASES)
-def test_it_is_a_forward_model(dimension, refinement, weights, dtype, generator):
+@pytest.mark.parametrize(
+    ("dimension", "dtype"),
+    [(1, torch.float64), (2, torch.float32), (2, torch.float64), (3, torch.float64)],
+)
+def test_it_is_a_forward_model(dimension, dtype, generator):
     mean = DISC if dimension == 3 else ConstantMean(value=0.6)
     model = model_of(
         dimension,
-        refinement,
         dtype=dtype,
         # Draws that are nearly normal, as the checker's errors take for granted.
         variance=0.3,
         mean=mean,
-        interpolation=weights,
     )
     check_forward_model(model, generator, draws=1000)
 
 
 @functools.cache
-def dense_colour(dimension, refinement):
-    """``A = K_fu K_uu⁻¹ K_uu^{1/2}`` of the oracle, and the points of the box."""
-    K_fu, K_uu = (
-        dense_torus.torus_covariance("matern32", dimension, refinement, every)
-        for every in ((1, refinement), (refinement, refinement))
-    )
-    root = conditional_features(K_fu, K_uu) / math.sqrt(dense_torus.VARIANCE)
+def dense_colour(dimension):
+    """``A = K^{1/2}`` of the oracle, and the points of the box."""
+    K = dense_torus.torus_covariance("matern32", dimension, 1, (1, 1))
+    root = conditional_features(K, K) / math.sqrt(dense_torus.VARIANCE)
     box = dense_torus.torus(dimension).grid
     return root, box
 
@@ -128,33 +112,27 @@ def normal_noise(model):
 
 def dense_density(model, mean, white):
     """``ρ_0(x_i) exp Σ_j A_ij ξ_j`` at the points of the box, zero elsewhere."""
-    dimension, r = model.functionals.dimension, model.whitening.refinement
-    A, box = dense_colour(dimension, r)
-    shape = tuple(n * r for n in model.whitening.torus.shape)
+    A, box = dense_colour(model.functionals.dimension)
     rho = np.zeros(len(A))
-    for i, place in enumerate(np.ndindex(*shape)):
-        if any(p > (n - 1) * r for p, n in zip(place, box.shape, strict=True)):
+    for i, place in enumerate(np.ndindex(*model.whitening.torus.shape)):
+        if any(p > n - 1 for p, n in zip(place, box.shape, strict=True)):
             continue
-        x = np.array(box.origin) + np.array(place) * np.array(box.spacing) / r
+        x = np.array(box.origin) + np.array(place) * np.array(box.spacing)
         value = float(mean(torch.tensor(x)[None])[0])
         scale = math.sqrt(float(model.kernel.variance))
         rho[i] = value * math.exp(scale * sum(a * e for a, e in zip(A[i], white)))
     return rho
 
 
-@pytest.mark.parametrize(
-    ("dimension", "refinement"), [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)]
-)
-def test_predictions_are_sums_over_the_exponential_of_a_dense_field(
-    dimension, refinement
-):
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_predictions_are_sums_over_the_exponential_of_a_dense_field(dimension):
     mean: Mean = DISC if dimension == 3 else ConstantMean(value=0.6)
-    model = model_of(dimension, refinement, mean=mean)
+    model = model_of(dimension, mean=mean)
     white, eps = normal_noise(model)
     rho = dense_density(model, mean, white.tolist())
     W = model.weights.to_dense().numpy()
     np.testing.assert_allclose(model.apply(eps), W @ rho, rtol=1e-6)
-    A, _ = dense_colour(dimension, refinement)
+    A, _ = dense_colour(dimension)
     tangent = W @ (rho[:, None] * A) * math.sqrt(float(model.kernel.variance))
     tangents = model.linearise(eps).operator
     found = dense_torus.white_features(model.whitening, tangents)
@@ -218,15 +196,12 @@ def test_a_ray_without_length_sees_nothing_without_scatter(dtype):
     assert bool((draws[:, 0] == 0).all()) and bool((draws[:, 1:] != 0).all())
 
 
-@pytest.mark.parametrize("refinement", [1, 2])
-def test_the_padding_stands_where_the_nearest_face_is(refinement):
+def test_the_padding_stands_where_the_nearest_face_is():
     torus = dense_torus.torus(2)
-    found = Tori(tori=(torus,)).positions(refinement)
-    for place, at in zip(
-        np.ndindex(*(n * refinement for n in torus.shape)), found.tolist(), strict=True
-    ):
+    found = Tori(tori=(torus,)).positions()
+    for place, at in zip(np.ndindex(*torus.shape), found.tolist(), strict=True):
         for axis, steps in enumerate(place):
-            h = torus.grid.spacing[axis] / refinement
+            h = torus.grid.spacing[axis]
             faces = torus.grid.lower[axis], torus.grid.upper[axis]
             x = faces[0] + steps * h
             if x > faces[1] + 1e-9:

@@ -8,7 +8,7 @@ import torch
 from dense_box import CASES, box, fresh_model, grid_of, whitened
 from reference import conditional_covariance
 
-from dustmap.covariance import functional_variance, inducing_covariance
+from dustmap.covariance import functional_variance
 from dustmap.functionals import LineIntegrals, MonteCarlo, PointValues
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits, toeplitz_solve
@@ -141,18 +141,6 @@ def test_what_rounding_leaves_below_zero_is_counted_and_zero():
     assert f"{model.report.below_zero} conditional variances" in str(model.report)
 
 
-def test_another_kernel_keeps_the_embedding_and_goes_on_counting():
-    problem = box(2, "matern32", 2.0)
-    model = fresh_model(problem)
-    all_rows(model)
-    kernel = model.whitening.kernel
-    shorter = kernel.with_parameters({"lengthscale": kernel.lengthscale * 0.7})
-    moved = model.on(model.whitening.with_kernel(shorter))
-    assert moved.latent_size == model.latent_size
-    all_rows(moved)
-    assert moved.report.rows == 2 * len(model.functionals)
-
-
 def test_an_embedding_of_fixed_shape_that_is_not_positive_is_refused():
     whitening = whitened(2, "matern32", 1.0)
     longer = whitening.kernel.with_parameters(
@@ -194,53 +182,3 @@ def test_the_derivative_of_a_toeplitz_solve_passes_gradcheck(shape, generator):
         return toeplitz_solve(c, v, Dense(c))[0]
 
     assert torch.autograd.gradcheck(solve, (column, rhs), atol=1e-7)
-
-
-def dense_rows(model, kernel, index):
-    """``k_n`` and ``v_n`` by dense matrices that autograd follows throughout."""
-    grid, torus = model.whitening.grid, model.whitening.embedding.torus
-    points = grid.points()
-    part = model.functionals.select(index)
-    K = kernel(points[:, None] - points[None])
-    column = kernel(torus.lags())
-
-    def place(shape):
-        axes = [torch.arange(n) for n in shape]
-        mesh = torch.meshgrid(*axes, indexing="ij")
-        return torch.stack(mesh, dim=-1).reshape(-1, len(shape))
-
-    every, inside = place(torus.shape), place(grid.shape)
-    lag = (inside[:, None] - every[None]) % torch.tensor(torus.shape)
-    root = torch.fft.ifftn(torch.fft.fftn(column).real.sqrt()).real
-    cross = inducing_covariance(kernel, part, points)
-    features = torch.linalg.solve(K, cross.mT).mT @ root[tuple(lag.unbind(-1))]
-    return features, functional_variance(kernel, part) - (features**2).sum(dim=-1)
-
-
-@pytest.mark.parametrize(
-    "case", [(1, "matern52", 2.0), (2, "matern32", 1.0), (3, "matern32", 1.0)]
-)
-def test_rows_have_the_derivatives_of_dense_algebra(case, generator):
-    model = fresh_model(box(*case))
-    index = torch.tensor([0, 3, 7, 11])
-    kernel = model.whitening.kernel
-    left = torch.randn(4, model.latent_size, generator=generator, dtype=torch.float64)
-    right = torch.randn(4, generator=generator, dtype=torch.float64)
-
-    def gradients(rows):
-        logs = {
-            n: v.log().clone().requires_grad_(True)
-            for n, v in kernel.parameters().items()
-        }
-        moved = kernel.with_parameters({n: v.exp() for n, v in logs.items()})
-        features, variance = rows(model, moved, index)
-        objective = (left * features).sum() + (right * variance).sum()
-        return torch.cat(
-            [g.reshape(-1) for g in torch.autograd.grad(objective, list(logs.values()))]
-        )
-
-    def rows_under(model, kernel, index):
-        return model.rows_under(model.whitening.with_gradients(kernel), index)
-
-    exact, ours = gradients(dense_rows), gradients(rows_under)
-    torch.testing.assert_close(ours, exact, rtol=1e-7, atol=1e-7)

@@ -155,7 +155,7 @@ def test_map_and_residual_are_those_of_the_dense_joint_process(
         y,
         correlation,
         settings=FullBatch(
-            solver=ConjugateGradients(rtol=1e-10), samples=4000, subgrid_noise=False
+            solver=ConjugateGradients(rtol=1e-10), samples=1500, subgrid_noise=False
         ),
         generator=generator,
     )
@@ -180,7 +180,7 @@ def test_map_and_residual_are_those_of_the_dense_joint_process(
     at_mean = everyone.apply(found.mean)[count:]
     at_mean = at_mean + kriged.mean((y - model.apply(found.mean))[None])[0]
     torch.testing.assert_close(at_mean, mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(variance, exact, rtol=0.08, atol=0)
+    torch.testing.assert_close(variance, exact, rtol=0.13, atol=0)
 
 
 def test_nothing_of_correlated_noise_is_learnt(generator: torch.Generator) -> None:

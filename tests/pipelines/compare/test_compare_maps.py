@@ -16,7 +16,6 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.compare.maps import compare_map, seen_cells
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import Answers
-from pipelines.maps.density import map_cube
 from pipelines.maps.opening import QueriedMap, open_package, read_npz
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube
@@ -118,15 +117,6 @@ def test_the_true_cube_agrees_and_its_double_is_told(positive_run, truth):
         assert two[name]["slope"] == pytest.approx(one[name]["slope"] / 2)
 
 
-def test_a_run_agrees_with_the_cube_of_its_own_map(positive_run):
-    # Its medians summed along a ray are not the median of the sum.
-    other = cube_map(map_cube(positive_run))
-    found = compare_map(positive_run, other, generator=rng()).numbers
-    own = found["extinction, mean"]
-    assert own["ratio of means"] == pytest.approx(1, abs=1e-3)
-    assert own["RMS difference"] < 0.25 * own["median std of the map"]
-
-
 def test_only_cells_with_sight_lines_are_asked_for(positive_run, truth):
     support = positive_run.support.clone()
     support[:5] = 0
@@ -141,43 +131,6 @@ def test_only_cells_with_sight_lines_are_asked_for(positive_run, truth):
     counts = found.numbers["counts"]
     assert counts["seen by stars"] == total
     assert counts["asked"] == counts["known to both"] == 100
-
-
-def test_an_object_of_dustmaps_is_taken_when_its_values_are_explained(positive_run):
-    pytest.importorskip("dustmaps")
-    base = open_base()
-
-    class Mock(base):
-        """The truth, standing beside Bayestar."""
-
-        def query(self, coords, **options):
-            return Asked(integrated=True).query(coords, **options)
-
-    options = {"mode": "median"}
-    with pytest.raises(InputError, match=r"integrated=True, --integrated"):
-        compare_map(positive_run, Mock(), options=options, generator=rng())
-    found = compare_map(
-        positive_run,
-        Mock(),
-        integrated=True,
-        factor=3.1,
-        options=options,
-        points=200,
-        generator=rng(),
-    )
-    assert found.numbers["extinction, mean"]["ratio of means"] == pytest.approx(
-        1, abs=0.1
-    )
-
-
-def open_base():
-    """The base class; the import alone warns of a configuration that need not be."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
-        from dustmaps.map_base import DustMap
-    return DustMap
 
 
 def test_many_values_for_a_place_are_refused():
@@ -199,6 +152,8 @@ def test_too_few_common_cells_and_things_that_are_no_map_are_refused(positive_ru
         compare_map(positive_run, cube_map(cube), generator=rng())
     with pytest.raises(InputError, match="is no map"):
         compare_map(positive_run, object(), generator=rng())
+    with pytest.raises(InputError, match=r"integrated=True, --integrated"):
+        compare_map(positive_run, Asked(integrated=True), generator=rng())
 
 
 def test_an_archive_keeps_its_axes(tmp_path):

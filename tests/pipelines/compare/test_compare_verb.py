@@ -51,12 +51,12 @@ def test_each_makes_a_whole_folder(desk, positive_run, command, name):
     ("options", "message"),
     [
         ("new.parquet --factor 2", "not for stars"),
-        ("map.npz --factor -1", "must be positive"),
+        ("map.npz --factor -1", "x>0"),
         ("other.csv", "dustmap ingest"),
         ("nothing.csv", "does not exist"),
         ("dustmaps:bayestar --integrated", "give --factor"),
         ("map.npz --query mode", "KEY=VALUE"),
-        ("map.npz --points 0", "at least 1"),
+        ("map.npz --points 0", "x>=1"),
     ],
 )
 def test_usage_that_makes_no_sense_is_refused(

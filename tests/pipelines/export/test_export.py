@@ -12,7 +12,7 @@ from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions, parse_box
 from pipelines.formats.fits import read_fits
-from pipelines.formats.healpix import read_healpix, read_shells
+from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_integrated, read_zarr
 from pipelines.verify import verify
 
@@ -26,9 +26,8 @@ def export(run, folder, more=(), **choices):
         "zarr": [folder / "map.zarr"],
         "fits": [folder / "map.fits"],
         "healpix": [folder / "sky.fits"],
-        "shells": [folder / "shells.fits"],
     }
-    given = {"nside": 4, "distances": DISTANCES, "shell_edges": (0.0, 70.0, 210.0)}
+    given = {"nside": 4, "distances": DISTANCES}
     return export_run(run.path, targets, ExportOptions(**{**given, **choices}))
 
 
@@ -55,25 +54,17 @@ def test_every_file_holds_the_same_map(plain):
     # Rays cut at every grid step, and at these distances only.
     for name in ("mean", "std", "p50"):
         np.testing.assert_allclose(rays.arrays[name][chosen], maps.arrays[name], 0.02)
-    shells = read_shells(plain / "shells.fits").arrays["mean"]
-    inner = shells[0] * 70.0
-    np.testing.assert_allclose(inner, maps.mean[0], rtol=0.02)
-    whole = inner + shells[1] * 140.0
-    assert np.nanmedian(np.abs(whole / maps.mean[2] - 1)) < 0.02
 
 
 def test_maps_of_the_sky_say_where_the_box_ends(positive_run, tmp_path):
     box = positive_run.box
     inner = min(map(abs, (*box.lower, *box.upper)))
-    targets = {"healpix": [tmp_path / "sky.fits"], "shells": [tmp_path / "d.fits"]}
-    options = ExportOptions(
-        nside=8, distances=(inner, 1.2 * inner), shell_edges=(0.0, 1.2 * inner)
-    )
-    found = export_run(positive_run.path, targets, options).notes
+    targets = {"healpix": [tmp_path / "sky.fits"]}
+    options = ExportOptions(nside=8, distances=(inner, 1.2 * inner))
+    (note,) = export_run(positive_run.path, targets, options).notes
     unseen = healpy.read_map(tmp_path / "sky.fits", field=1) == healpy.UNSEEN
     part = f"outside the map is {100 * unseen.mean():.2g}% of the sky at"
-    assert unseen.any() and len(found) == 2
-    assert all(part in note and f"{1.2 * inner:g} pc" in note for note in found)
+    assert unseen.any() and part in note and f"{1.2 * inner:g} pc" in note
 
 
 def test_one_direction_is_the_same_in_every_file(plain):
@@ -84,8 +75,6 @@ def test_one_direction_is_the_same_in_every_file(plain):
     at = int(np.flatnonzero(rays.distances == DISTANCES[2])[0])
     far = healpy.read_map(plain / "sky.fits", field=2)[ring]
     assert far == pytest.approx(rays.arrays["mean"][at, pixel], rel=0.02)
-    nested = read_shells(plain / "shells.fits").arrays["mean"][1]
-    assert healpy.read_map(plain / "shells.fits", field=1)[ring] == nested[pixel]
 
 
 def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, green):
@@ -97,17 +86,14 @@ def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, gree
         for name, array in before.arrays.items():
             scale = 1.0 if name == "support" else ratio
             np.testing.assert_allclose(after.arrays[name], scale * array, rtol=2e-6)
-    for name in ("sky.fits", "shells.fits"):
-        before = healpy.read_map(plain / name, field=None, nest=True)
-        after = healpy.read_map(folder / name, field=None, nest=True)
-        seen = before != healpy.UNSEEN
-        scale = np.full((len(before), 1), ratio)
-        if name == "sky.fits":
-            # How far stars look, after all extinctions.
-            scale[-1] = 1.0
-        expected = (scale * before)[seen]
-        np.testing.assert_allclose(after[seen], expected, rtol=2e-6)
-    for name in ("map.fits", "sky.fits", "shells.fits"):
+    before = healpy.read_map(plain / "sky.fits", field=None, nest=True)
+    after = healpy.read_map(folder / "sky.fits", field=None, nest=True)
+    seen = before != healpy.UNSEEN
+    scale = np.full((len(before), 1), ratio)
+    # The distance of the last stars comes after all extinctions.
+    scale[-1] = 1.0
+    np.testing.assert_allclose(after[seen], (scale * before)[seen], rtol=2e-6)
+    for name in ("map.fits", "sky.fits"):
         header = fits.getheader(folder / name)
         assert (header["EXTBAND"], header["BANDFROM"]) == ("A_G", "A_V")
     attributes = json.loads((folder / "map.zarr" / "zarr.json").read_text())
@@ -119,8 +105,6 @@ def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, gree
 
 
 def test_verify_knows_every_file(plain):
-    said = verify(plain / "shells.fits")
-    assert "2 HEALPix shells" in said
     for name in ("map.zarr", "map.fits", "sky.fits"):
         verify(plain / name)
 
@@ -147,7 +131,6 @@ def test_a_part_of_the_map_is_a_part_of_the_whole(positive_run, plain, tmp_path)
 def test_a_gaussian_map_has_no_quantiles(cloud_run, tmp_path):
     export(cloud_run, tmp_path / "all")
     assert list(read_healpix(tmp_path / "all/sky.fits").arrays) == ["mean", "std"]
-    assert list(read_shells(tmp_path / "all/shells.fits").arrays) == ["mean", "std"]
     assert list(read_integrated(tmp_path / "all/map.zarr").arrays) == ["mean", "std"]
 
 
@@ -158,7 +141,6 @@ def test_a_gaussian_map_has_no_quantiles(cloud_run, tmp_path):
         ({"curve": "F19"}, "add --band"),
         ({"r_v": 3.0}, "add --band"),
         ({"band": "A_X", "declare_band": "A_V"}, "there is no band 'X'"),
-        ({"shell_edges": (0.0, 1e6)}, "shells extend to"),
         ({"distances": (5.0, 1e6)}, "distances extend to"),
         ({"nside": 3}, "power of 2"),
         ({"sphere": -5.0}, "positive radius"),
@@ -179,14 +161,13 @@ def test_what_cannot_be_written_is_said_first(positive_run, tmp_path):
         ({"fits": [tmp_path / "there.fits"]}, "exists"),
         ({"fits": [tmp_path / "no/there.fits"]}, "make it first"),
         ({"vti": [tmp_path / "map.txt"]}, "ends in .vti"),
-        ({"fits": [tmp_path / "a"], "shells": [tmp_path / "a"]}, "name the same path"),
+        ({"fits": [tmp_path / "a"], "healpix": [tmp_path / "a"]}, "name the same path"),
     ):
         with pytest.raises(InputError, match=message):
             export_run(positive_run.path, targets)
     for product, choices, message in (
-        ("shells", ExportOptions(sphere=100.0), "--zarr or --fits"),
+        ("healpix", ExportOptions(sphere=100.0), "--zarr or --fits"),
         ("vti", ExportOptions(distances=(1.0,)), "--healpix"),
-        ("vti", ExportOptions(shell_edges=(1.0, 2.0)), "--shells"),
     ):
         with pytest.raises(InputError, match=message):
             export_run(positive_run.path, {product: [tmp_path / "a.vti"]}, choices)
@@ -203,7 +184,7 @@ def test_a_box_that_is_not_understood_is_refused(text):
 
 def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     done = command(
-        f"export {positive_run.path} --shells {tmp_path}/s.fits --shell-edges 0,70 "
+        f"export {positive_run.path} --healpix {tmp_path}/s.fits --distances 70 "
         f"--nside 2 --band 'E(BP-RP)' --declare-band A_V --curve F19"
     )
     assert done.exit_code == 0, done.output
@@ -212,6 +193,6 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert said in done.output
     assert "R_V = 3.1, A_BP at 510.97 nm, A_RP at 776.91 nm)" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["s.fits"]
-    assert read_shells(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
+    assert read_healpix(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
     assert refused.exit_code == 2 and "--declare-band A_V" in refused.output

@@ -58,12 +58,5 @@ def test_figures_of_a_store_have_its_columns(store):
     assert source.columns("z", half) is None
 
 
-def test_columns_go_with_the_band(positive_run, store, tmp_path):
-    other = exported(positive_run, tmp_path, band="A_G", declare_band="A_V")
-    factor = read_zarr(other).arrays["mean"] / read_zarr(store).arrays["mean"]
-    one, two = (read_columns(path)["z"].arrays["mean"] for path in (store, other))
-    np.testing.assert_allclose(two, one * np.nanmedian(factor), rtol=1e-5)
-
-
 def test_a_cut_map_has_no_columns_of_the_whole_box(positive_run, tmp_path):
     assert read_columns(exported(positive_run, tmp_path, sphere=150.0)) == {}

@@ -98,37 +98,32 @@ def test_a_flipped_byte_anywhere_is_noticed(tmp_path):
             read_fits(path)
 
 
-@pytest.mark.parametrize("lost", [1, 100, 2880, 4 * 2880, "all but 8", "all"])
-def test_a_truncated_file_is_noticed(tmp_path, lost):
+@pytest.mark.parametrize("kept", [0, 8, -2880, -1])
+def test_a_truncated_file_is_noticed(tmp_path, kept):
     path = tmp_path / "map.fits"
     write_fits(path, make_cube())
-    content = path.read_bytes()
-    kept = {"all but 8": 8, "all": 0}.get(lost) if isinstance(lost, str) else -lost
-    path.write_bytes(content[:kept])
+    path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(InputError, match=r"map\.fits"):
         read_fits(path)
 
 
-def test_a_cube_without_checksums_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("card", "checksum", "message"),
+    [(None, False, "no CHECKSUM"), ("kpc", True, "axis 1 = X")],
+)
+def test_a_cube_without_checksums_or_parsecs_is_refused(
+    tmp_path, card, checksum, message
+):
     path = tmp_path / "map.fits"
     write_fits(path, make_cube())
     with fits.open(path) as hdus:
         for hdu in hdus:
             del hdu.header["CHECKSUM"], hdu.header["DATASUM"]
-        hdus.writeto(tmp_path / "bare.fits")
-    with pytest.raises(InputError, match="no CHECKSUM"):
-        read_fits(tmp_path / "bare.fits")
-
-
-def test_a_cube_whose_axes_are_not_parsecs_is_refused(tmp_path):
-    path = tmp_path / "map.fits"
-    write_fits(path, make_cube())
-    with fits.open(path) as hdus:
         for hdu in hdus[1:]:
-            hdu.header["CUNIT1"] = "kpc"
-        hdus.writeto(tmp_path / "kpc.fits", checksum=True)
-    with pytest.raises(InputError, match="axis 1 = X"):
-        read_fits(tmp_path / "kpc.fits")
+            hdu.header["CUNIT1"] = card or "pc"
+        hdus.writeto(tmp_path / "other.fits", checksum=checksum)
+    with pytest.raises(InputError, match=message):
+        read_fits(tmp_path / "other.fits")
 
 
 def test_other_files_are_refused(tmp_path):

@@ -118,26 +118,6 @@ def test_a_map_of_another_program_is_refused(tmp_path):
         read_healpix(tmp_path / "other.fits")
 
 
-@pytest.mark.parametrize(
-    ("distances", "shape"),
-    [
-        ([2.0, 1.0], (2, 12)),
-        ([1.0], (2, 12)),
-        ([1.0], (1, 13)),
-        ([1.0], (1, 108)),
-        ([-1.0], (1, 12)),
-        ([], (0, 12)),
-        ([np.nan], (1, 12)),
-    ],
-)
-def test_sky_maps_are_checked(distances, shape):
-    with pytest.raises(ValueError):
-        SkyMaps(
-            distances=np.array(distances),
-            arrays=dict.fromkeys(("mean", "std"), np.zeros(shape)),
-        )
-
-
 def test_quantiles_come_back_and_stand_behind_mean_and_std(tmp_path):
     maps = make_maps(nside=4)
     names = ("p16", "p50", "p84")

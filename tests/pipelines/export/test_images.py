@@ -17,7 +17,7 @@ from pipelines.cubes.cube import Cube
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.images import Field, pixel_vectors
-from pipelines.formats.vtk import read_vti, write_vti
+from pipelines.formats.vtk import write_vti
 from pipelines.maps.density import map_cube
 
 with warnings.catch_warnings():
@@ -79,18 +79,6 @@ def test_several_distances_make_a_cube(positive_run, tmp_path):
     with pytest.raises(InputError, match="evenly"):
         export(positive_run, path, field=field, distances=[50.0, 60.0, 150.0])
     assert Projection.from_hdu(plane).shape == (4, 6)
-
-
-def test_spectral_cube_opens_an_image(positive_run, tmp_path):
-    field = Field(projection="ZEA", centre=(40.0, 60.0), size=(6.0, 4.0), pixel=1.0)
-    export(positive_run, tmp_path / "a.fits", field=field, distances=[80.0])
-    with fits.open(tmp_path / "a.fits") as hdus:
-        image = Projection.from_hdu(hdus["MEAN"])
-        assert image.unit == u.mag
-        lat, lon = image.spatial_coordinate_map
-        where = galactic(lon.to_value(u.deg), lat.to_value(u.deg), 80.0)
-        found = dustmap.open_map(positive_run.path).query(where, integrated=True)
-        np.testing.assert_allclose(image.value, found.value, rtol=1e-2)
 
 
 def test_any_header_gives_the_pixels(positive_run, tmp_path):
@@ -187,23 +175,3 @@ def test_a_nested_map_gives_vtk_its_finest_values(tmp_path):
     assert values[2, 2, 2] == 2.0 and values[0, 0, 0] == 1.0
     meta = {"note": "<a & b> -- ü", "finer_grids_left_out": 1}
     assert json.loads(grid.field_data["provenance"][0]) == meta
-    back = read_vti(tmp_path / "nested.vti")
-    np.testing.assert_array_equal(back.arrays["mean"], values)
-    np.testing.assert_allclose(back.x, np.arange(-40, 41, 20))
-    assert back.meta == meta and back.unit == "mag pc-1"
-    dust = dustmap.open_map(tmp_path / "nested.vti")
-    places = galactic([0.0, 90.0], [0.0, 0.0], [5.0, 35.0])
-    density = dust.query(places, integrated=False).value
-    assert density[0] == pytest.approx(2.0) and density[1] == pytest.approx(1.25)
-    with pytest.raises(InputError, match="integrated"):
-        dust.query(places, integrated=True)
-
-
-@pytest.mark.parametrize("kept", [0.3, 0.9])
-def test_a_truncated_volume_is_refused(positive_run, tmp_path, kept):
-    whole, part = tmp_path / "map.vti", tmp_path / "part.vti"
-    export(positive_run, whole)
-    content = whole.read_bytes()
-    part.write_bytes(content[: int(kept * len(content))])
-    with pytest.raises(InputError, match="vti"):
-        dustmap.open_map(part)

@@ -1,6 +1,5 @@
 """A zarr store gives back what was written, or is refused."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis.extra import numpy as hnp
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.formats.zarr import read_zarr, write_zarr
-from pipelines.storage.atomic import write_manifest
 
 META = {"version": "0.1.0", "configuration": {"engine": "é"}, "inputs": {"a": "ff"}}
 
@@ -99,17 +97,6 @@ def test_a_folder_that_is_no_store_is_never_overwritten(tmp_path):
     with pytest.raises(InputError, match="no zarr store"):
         write_zarr(tmp_path / "photos", make_cube(), overwrite=True)
     assert (tmp_path / "photos/one.jpg").exists()
-
-
-def test_a_store_of_another_kind_is_refused(tmp_path):
-    store = tmp_path / "map.zarr"
-    write_zarr(store, make_cube())
-    described = json.loads((store / "zarr.json").read_text())
-    described["attributes"]["kind"] = "weather"
-    (store / "zarr.json").write_text(json.dumps(described))
-    write_manifest(store)
-    with pytest.raises(InputError, match="weather"):
-        read_zarr(store)
 
 
 def test_provenance_that_is_no_json_is_an_error_before_writing(tmp_path):

@@ -11,8 +11,7 @@ from pipelines.export.options import ExportOptions
 from pipelines.formats.healpix import read_healpix
 from pipelines.query import open_map
 
-DISTANCES, EDGES = (50.0, 100.0, 150.0), (0.0, 60.0, 120.0)
-NSIDE = 16
+DISTANCES, NSIDE = (50.0, 100.0, 150.0), 16
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +20,9 @@ def exported(positive_run, tmp_path_factory):
     targets = {
         "zarr": [folder / "map.zarr"],
         "fits": [folder / "map.fits"],
-        "vti": [folder / "map.vti"],
         "healpix": [folder / "sky.fits"],
-        "shells": [folder / "shells.fits"],
     }
-    options = ExportOptions(
-        distances=DISTANCES, shell_edges=EDGES, nside=NSIDE, ordering="ring"
-    )
+    options = ExportOptions(distances=DISTANCES, nside=NSIDE, ordering="ring")
     export_run(positive_run.path, targets, options)
     return folder
 
@@ -37,9 +32,8 @@ def pixels(distance):
     return ray_field.at(lon, lat, distance)
 
 
-@pytest.mark.parametrize("name", ["map.fits", "map.vti"])
-def test_a_cube_has_the_densities_of_the_store(exported, coords, name):
-    cube, store = (open_map(exported / one) for one in (name, "map.zarr"))
+def test_a_cube_has_the_densities_of_the_store(exported, coords):
+    cube, store = (open_map(exported / one) for one in ("map.fits", "map.zarr"))
     assert cube.band == store.band
     for mode in ("mean", "std", "median"):
         ours, theirs = (
@@ -88,8 +82,6 @@ def test_maps_of_the_sky_have_their_extinctions_and_no_density(positive_run, exp
 def test_what_they_hold_is_shown(exported):
     assert "mean" in repr(open_map(exported / "map.fits"))
     assert "150" in repr(open_map(exported / "sky.fits"))
-    with pytest.raises(InputError, match="mean densities between"):
-        open_map(exported / "shells.fits")
     (exported / "notes.txt").write_text("no map")
     with pytest.raises(InputError, match="FITS"):
         open_map(exported / "notes.txt")

@@ -11,15 +11,14 @@ from astropy.coordinates import SkyCoord
 from pipelines.base.errors import InputError
 from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.maps.density import map_cube
-from pipelines.maps.sky import integrated
 from pipelines.query import open_map
 from pipelines.run.predict import predict_columns
 
 
 @pytest.fixture(scope="module")
-def store(positive_run, tmp_path_factory):
+def store(positive_run, positive_maps, tmp_path_factory):
     path = tmp_path_factory.mktemp("positive") / "map.zarr"
-    write_zarr(path, map_cube(positive_run), integrated(positive_run, nside=32))
+    write_zarr(path, map_cube(positive_run), positive_maps)
     return path
 
 
@@ -129,13 +128,13 @@ def test_intervals_of_the_inverse_hold_two_thirds_of_the_draws(positive_run, sto
     assert 0.58 < past[1] - past[0] < 0.78
 
 
-def test_samples_of_another_map_or_band_are_refused(positive_run, store):
+def test_samples_of_another_map_or_band_are_refused(positive_run, positive_maps, store):
     with pytest.raises(InputError, match="another map"):
         open_map(cut_short(store), samples=positive_run.path)
-    cube, rays = map_cube(positive_run), integrated(positive_run, nside=8)
+    cube = map_cube(positive_run)
     other = replace(cube, meta={**cube.meta, "extinction_band": "E(B-V)"})
     path = store.parent / "other_band.zarr"
-    write_zarr(path, other, rays)
+    write_zarr(path, other, positive_maps)
     assert open_map(path).band == "E(B-V)"
     with pytest.raises(InputError, match=r"is in E\(B-V\)"):
         open_map(path, samples=positive_run.path)

@@ -27,19 +27,9 @@ def brownian(random: np.random.Generator, t: np.ndarray) -> np.ndarray:
     return path
 
 
-def ages(random, n, spread=None):
-    age = random.uniform(0, 10, n)
-    feh = random.uniform(0, 5, n) if spread is None else random.normal(0, spread, n)
+def ages(random, n):
+    age, feh = random.uniform(0, 10, n), random.uniform(0, 5, n)
     return np.c_[age, feh], np.sin(age) + 0.3 * feh + random.normal(0, 0.1, n)
-
-
-def metallicities(random, n):
-    return ages(random, n, 0.4)
-
-
-def noisy_curve(random, n):
-    x = random.uniform(-3, 3, (n, 1))
-    return x, waves(random, x, 0.4) + x[:, 0] + random.normal(0, 0.3, n)
 
 
 def smooth_in_four(random, n):
@@ -53,33 +43,9 @@ def friedman(random, n):
     return x, y + 10 * x[:, 3] + 5 * x[:, 4] + random.normal(0, 1, n)
 
 
-def fast_and_slow(random, n):
-    x = random.uniform(0, 1, (n, 2))
-    wave = np.sin(random.uniform(50, 70) * x[:, 0])
-    return x, wave + 3 * x[:, 1] + random.normal(0, 0.2, n)
-
-
-def mostly_noise(random, n):
-    x = random.uniform(-1, 1, (n, 2))
-    return x, waves(random, x, 0.6) + random.normal(0, 2, n)
-
-
 def brownian_path(random, n):
     t = random.uniform(0, 1, n)
     return t[:, None], brownian(random, t) + random.normal(0, 0.03, n)
-
-
-def ridges(random, n):
-    x = random.uniform(-1, 1, (n, 2))
-    turn = random.uniform(0.3, 1.2)
-    along = np.c_[np.cos(turn), np.sin(turn)] @ x.T
-    return x, np.abs(np.sin(4 * along[0])) + random.normal(0, 0.05, n)
-
-
-def steps(random, n):
-    x = random.uniform(0, 1, (n, 2))
-    y = np.floor(3 * x[:, 0]) + (x[:, 1] > random.uniform(0.3, 0.7))
-    return x, y + random.normal(0, 0.1, n)
 
 
 def branin(random, n):
@@ -87,12 +53,6 @@ def branin(random, n):
     u, v = x.T
     bowl = (v - 5.1 * u**2 / (4 * np.pi**2) + 5 * u / np.pi - 6) ** 2
     return x, bowl + 10 * (1 - 1 / (8 * np.pi)) * np.cos(u) + 10
-
-
-def ishigami(random, n):
-    x = random.uniform(-np.pi, np.pi, (n, 3))
-    y = np.sin(x[:, 0]) + 7 * np.sin(x[:, 1]) ** 2
-    return x, y + 0.1 * x[:, 2] ** 4 * np.sin(x[:, 0])
 
 
 def quiet_curve(random, n):
@@ -106,30 +66,15 @@ def groups(random, n):
     return x, np.sin(12 * x[:, 0] + offset) + offset + random.normal(0, 0.1, n)
 
 
-def lattice(random, n):
-    x = random.integers(0, 12, (n, 2)).astype(float)
-    return x, waves(random, x, 4.0) + random.normal(0, 0.2, n)
-
-
 def repeated_inputs(random, n):
     places = random.uniform(-2, 2, (n // 10, 3))
     x = places[random.integers(0, len(places), n)]
     return x, waves(random, x, 1.5) + random.normal(0, 0.1, n)
 
 
-def useless_inputs(random, n):
-    x = random.normal(size=(n, 5))
-    return x, waves(random, x[:, :2], 0.9) + random.normal(0, 0.1, n)
-
-
 def heavy_noise(random, n):
     x = random.uniform(-2, 2, (n, 2))
     return x, waves(random, x, 0.8) + 0.1 * random.standard_t(2.5, n)
-
-
-def heavy_input(random, n):
-    x = np.c_[random.standard_t(1.5, n), random.uniform(-1, 1, n)]
-    return x, np.sin(2 * x[:, 0]) + x[:, 1] ** 2 + random.normal(0, 0.1, n)
 
 
 def line(random, n):
@@ -140,13 +85,11 @@ def line(random, n):
 TABLES: dict[str, Function] = {
     each.__name__: each
     for each in (
-        *(ages, metallicities, noisy_curve, smooth_in_four, friedman, fast_and_slow),
-        *(mostly_noise, brownian_path, ridges, steps, branin, ishigami, quiet_curve),
-        *(groups, lattice, repeated_inputs, useless_inputs, heavy_noise, heavy_input),
-        line,
+        *(ages, smooth_in_four, friedman, brownian_path, branin, quiet_curve),
+        *(groups, repeated_inputs, heavy_noise, line),
     )
 }
-NOISE_FREE = ("branin", "ishigami", "quiet_curve")
+NOISE_FREE = ("branin", "quiet_curve")
 
 
 def draw(name: str) -> tuple[np.ndarray, np.ndarray]:

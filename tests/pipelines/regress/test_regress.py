@@ -3,7 +3,6 @@
 import copy
 import json
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from matplotlib.image import imread
 
 from dustmap.inference.svi.bound import LatentMoments
-from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
+from dustmap.likelihoods import Gaussian, StudentT
 from pipelines.regress import Prediction, Regressor, regress_table
 from pipelines.regress.methods import fitted_noise
 from pipelines.regress.run import beside_neighbours, scores
@@ -116,7 +115,6 @@ def test_the_nearest_rows_are_compared_with_on_the_test_rows():
         test=np.arange(8) >= 6,
         inputs=("t",),
         target="y",
-        classes=None,
         missing={},
         left_out=0,
         notes=(),
@@ -227,23 +225,6 @@ def test_heavy_tails_save_the_fit_from_outliers(tmp_path, method):
     assert "Student-T, ν" in str(report)
 
 
-def test_classes_are_told_apart_with_probabilities(tmp_path):
-    x, clean, _ = wave(200, seed=7)
-    kind = np.where(clean > 0, "up", "down")
-    columns = {"t": x[:, 0], "kind": kind}
-    report = run(tmp_path, columns=columns, target="kind", likelihood="bernoulli")
-    assert report.model.method_ == "svgp"
-    m = report.metrics
-    assert m["accuracy"] > 0.9 and m["brier"] < 0.1
-    assert m["nll"] < 0.5 * np.log(2)
-    assert "classes of kind: down is 0, up is 1" in str(report)
-    assert "no uncertainties" not in str(report.verdict)
-    table = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pydict()
-    columns = [np.array(table[name]) for name in ("p16", "p50", "p84")]
-    assert all((low <= high).all() for low, high in pairwise(columns))
-    assert min(columns[0]) >= 0 and max(columns[2]) <= 1
-
-
 @pytest.mark.parametrize("axes", [2, 3])
 def test_figures_are_drawn_in_more_inputs(tmp_path, axes):
     x, _, y = wave(80, axes=axes)
@@ -261,7 +242,6 @@ def test_figures_are_drawn_in_more_inputs(tmp_path, axes):
         (2000, 3, "student-t", "exact"),
         (2001, 3, "student-t", "neighbours"),
         (500, 4, "student-t", "svgp"),
-        (500, 1, "bernoulli", "svgp"),
     ],
 )
 def test_the_method_follows_from_rows_inputs_and_likelihood(
@@ -293,18 +273,6 @@ def test_scores_are_those_of_their_definitions():
     assert found["nll"] == pytest.approx(nll.mean())
     assert found["coverage_68"] == 0.75 and found["coverage_95"] == 0.75
     assert found["z_median"] == pytest.approx(np.median(error / 3))
-    classes = np.array([0.0, 1.0, 1.0, 1.0])
-    latent = LatentMoments(mean=zero + 1.0, variance=zero)
-    found = scores(
-        classes, Prediction(latent=latent, likelihood=Bernoulli(), shift=0, scale=1)
-    )
-    chance = 0.8413447
-    assert found["accuracy"] == 0.75
-    assert found["nll"] == pytest.approx(
-        -(3 * np.log(chance) + np.log(1 - chance)) / 4, rel=1e-6
-    )
-    brier = (3 * (1 - chance) ** 2 + chance**2) / 4
-    assert found["brier"] == pytest.approx(brier, rel=1e-6)
 
 
 def test_a_negative_variance_is_no_prediction(finished):
@@ -351,14 +319,10 @@ def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("regress absent.csv -o x --target y", "absent.csv does not exist"),
+        ("regress absent.csv -o x --target y", "absent.csv is not a file"),
         ("regress t.csv -o x", "Missing option '--target'"),
         ("regress t.csv -o notes --target y --overwrite", "summary.json"),
         ("regress t.csv -o x --target y --inputs ,", "--inputs names no column"),
-        (
-            "regress t.csv -o x --target y --method exact --likelihood bernoulli",
-            "cannot have the likelihood bernoulli: use svgp",
-        ),
     ],
 )
 def test_a_mistake_is_explained_and_leaves_nothing(

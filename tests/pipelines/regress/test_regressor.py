@@ -62,15 +62,6 @@ def test_units_are_converted_and_given_back(plain):
     )
 
 
-def test_classes_are_any_two_values():
-    words = np.where(FAR > 1, "far", "near").astype(object)
-    model = dustmap.regress(FAR[:, None], words, likelihood="bernoulli")
-    assert model.classes_.tolist() == ["far", "near"]
-    chance = model.predict([[0.2], [1.8]], return_std=False)
-    assert chance[0] > 0.8 and chance[1] < 0.2
-    assert model.score(FAR[:, None], words) > 0.9
-
-
 GAP = np.where(np.arange(ROWS) == 7, np.nan, FAR)
 MASKED = Table({"far": MaskedColumn(FAR, mask=np.arange(ROWS) == 7)})
 

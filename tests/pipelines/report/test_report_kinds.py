@@ -9,8 +9,7 @@ from pipelines.fit import fit
 from pipelines.report.blocks import Section
 from pipelines.report.data import gather
 from pipelines.report.page import render, write_report
-from pipelines.report.sections import summary
-from pipelines.report.validation import validation
+from pipelines.report.sections import summary, validation
 
 
 @pytest.fixture(autouse=True)
