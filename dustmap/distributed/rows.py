@@ -31,7 +31,7 @@ class ShardedRows(SizedOperator):
         self.shape = (cuts[-1], own.shape[1])
         self.dtype = own.dtype
         self.device = own.device
-        self.own = own
+        self.own, self.excess = own, own.excess
         self.group = group
         self._counts = [b - a for a, b in itertools.pairwise(cuts)]
         self._rows = slice(cuts[group.rank], cuts[group.rank + 1])
@@ -43,11 +43,6 @@ class ShardedRows(SizedOperator):
     def bytes(self) -> int:
         """Memory of this rank's rows [bytes]."""
         return self.own.bytes
-
-    @property
-    def stored(self) -> bool:
-        """True if this rank's weights are stored, not recomputed in every product."""
-        return self.own.stored
 
     def matvec(self, x: Tensor) -> Tensor:
         return self.group.gather(self.own.matvec(x), self._counts)

@@ -55,10 +55,14 @@ class SymmetricOperator(LinearOperator):
 
 
 class SizedOperator(LinearOperator):
-    """A matrix with known numbers of entries, stored or recomputed in every product."""
+    """A matrix with known numbers of entries.
+
+    ``excess`` is the variance of what an approximate matrix misses of its functionals,
+    relative to an exact one.
+    """
 
     nonzeros: int
-    stored: bool
+    excess: float = 1.0
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-r"""Sparse matrices with compiled loops over rows, stored or made as needed.
+r"""Sparse matrices with compiled loops over rows.
 
 All products take the columns of a batch together, interleaved as ``(length, width)``:
 an entry is read once for up to sixteen columns. ``Aᵀ y`` adds each row to a vector of
@@ -8,11 +8,9 @@ result is reproducible bit for bit.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -46,93 +44,19 @@ class Rows:
     count: int
 
 
-# The rows that one thread works on, in blocks; recomputed for every product.
-Blocks = Callable[[], Iterator[Rows]]
-
-
-class RowOperator(SizedOperator):
-    """A matrix with rows in blocks, on the CPU; a product is one pass over them.
-
-    Products have no derivative: vectors that require one raise an error.
-    """
-
-    @abstractmethod
-    def _parts(self, count: int) -> list[Blocks]:
-        """Return all rows in this number of parts of about equal work."""
-
-    def matvec(self, x: Tensor) -> Tensor:
-        self._require(x, self.shape[1])
-        return self._product(x, self.shape[0], loops.gather)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        self._require(y, self.shape[0])
-        return self._product(y, self.shape[1], loops.scatter)
-
-    def gram(
-        self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
-    ) -> Float[Tensor, "*batch columns"]:
-        self._require(x, self.shape[1])
-        if weights.shape != (self.shape[0],) or weights.dtype != self.dtype:
-            raise ValueError(
-                f"weights must be {self.shape[0]} numbers of {self.dtype}, one for "
-                f"each row, got {tuple(weights.shape)} of {weights.dtype}"
-            )
-        w = weights.contiguous().numpy()
-        return self._product(x, self.shape[1], loops.gather_scatter, w)
-
-    def _product(
-        self,
-        x: Tensor,
-        length: int,
-        loop: Callable,
-        weights: np.ndarray | None = None,
-    ) -> Tensor:
-        """Multiply the columns of the batch, group by group, with this loop."""
-        batch = math.prod(x.shape[:-1])
-        flat = x.reshape(batch, x.shape[-1]).contiguous().numpy()
-        result = np.empty((batch, length), flat.dtype)
-        for group, width in _groups(flat, flat.itemsize * self.shape[1]):
-            source = _interleaved(flat[group], width)
-            # float64 is slower by 5% for a single column, and 10% to 40% for several.
-            like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
-            threads = thread_count(self.nonzeros * width)
-            if loop is loops.gather:
-                totals = np.empty((1, length, width), flat.dtype)
-            else:
-                totals = _accumulators(threads, length, width, flat.dtype)
-                threads = len(totals)
-            parts = self._parts(threads)
-
-            def task(part: int, parts=parts, source=source, totals=totals, like=like):
-                for rows in parts[part]():
-                    own = slice(rows.first, rows.first + rows.count)
-                    entries = (rows.pointers, rows.columns, rows.values)
-                    if loop is loops.gather:
-                        loop(*entries, source, totals[0, own], like)
-                    elif weights is None:
-                        loop(*entries, source[own], totals[part], like)
-                    else:
-                        loop(*entries, source, weights[own], totals[part], like)
-
-            in_parallel(task, threads)
-            _separated(totals, result[group])
-        return torch.from_numpy(result).reshape(*x.shape[:-1], length)
-
-
-class SparseMatrix(RowOperator):
+class SparseMatrix(SizedOperator):
     """A compressed-row matrix, ready for fast products from both sides.
 
     On the CPU it holds the rows once (``nnz (value + 4) + 8 rows`` bytes), and compiled
     loops walk over them for every product. On other devices it holds torch's matrix and
-    its transpose (twice that), and ``gram`` is their two products.
+    its transpose (twice that), and ``gram`` is their two products. Products have no
+    derivative: vectors that require one raise an error.
 
     Raises
     ------
     ValueError
         If ``dtype`` is not float32 or float64 (on the CPU), or there are 2³¹ columns.
     """
-
-    stored = True
 
     def __init__(
         self,
@@ -191,29 +115,79 @@ class SparseMatrix(RowOperator):
             for part in (m.crow_indices(), m.col_indices(), m.values())
         )
 
-    def _parts(self, count: int) -> list[Blocks]:
-        parts: list[Blocks] = []
-        pointers = self._rows.pointers
-        # Runs of about equal numbers of entries.
-        goals = np.linspace(0, float(pointers[-1]), count + 1)[1:-1]
-        cuts = np.searchsorted(pointers, goals.astype(pointers.dtype)).tolist()
-        for a, b in itertools.pairwise([0, *cuts, self.shape[0]]):
-            own = replace(
-                self._rows, pointers=pointers[a : b + 1], first=a, count=b - a
-            )
-            parts.append(functools.partial(iter, (own,)))
-        return parts
-
     def matvec(self, x: Tensor) -> Tensor:
-        return super().matvec(x) if self._pair is None else _product(self._pair[0], x)
+        self._require(x, self.shape[1])
+        if self._pair is not None:
+            return _product(self._pair[0], x)
+        return self._by_rows(x, self.shape[0], loops.gather)
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return super().rmatvec(y) if self._pair is None else _product(self._pair[1], y)
+        self._require(y, self.shape[0])
+        if self._pair is not None:
+            return _product(self._pair[1], y)
+        return self._by_rows(y, self.shape[1], loops.scatter)
 
-    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        if self._pair is None:
-            return super().gram(x, weights)
-        return self.rmatvec(weights * self.matvec(x))
+    def gram(
+        self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
+    ) -> Float[Tensor, "*batch columns"]:
+        self._require(x, self.shape[1])
+        if weights.shape != (self.shape[0],) or weights.dtype != self.dtype:
+            raise ValueError(
+                f"weights must be {self.shape[0]} numbers of {self.dtype}, one for "
+                f"each row, got {tuple(weights.shape)} of {weights.dtype}"
+            )
+        if self._pair is not None:
+            return self.rmatvec(weights * self.matvec(x))
+        w = weights.contiguous().numpy()
+        return self._by_rows(x, self.shape[1], loops.gather_scatter, w)
+
+    def _by_rows(
+        self,
+        x: Tensor,
+        length: int,
+        loop: Callable,
+        weights: np.ndarray | None = None,
+    ) -> Tensor:
+        """Multiply the columns of the batch, group by group, with this loop."""
+        batch = math.prod(x.shape[:-1])
+        flat = x.reshape(batch, x.shape[-1]).contiguous().numpy()
+        result = np.empty((batch, length), flat.dtype)
+        for group, width in _groups(flat, flat.itemsize * self.shape[1]):
+            source = _interleaved(flat[group], width)
+            # float64 is slower by 5% for a single column, and 10% to 40% for several.
+            like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
+            threads = thread_count(self.nonzeros * width)
+            if loop is loops.gather:
+                totals = np.empty((1, length, width), flat.dtype)
+            else:
+                totals = _accumulators(threads, length, width, flat.dtype)
+                threads = len(totals)
+            parts = self._parts(threads)
+
+            def task(part: int, parts=parts, source=source, totals=totals, like=like):
+                rows = parts[part]
+                own = slice(rows.first, rows.first + rows.count)
+                entries = (rows.pointers, rows.columns, rows.values)
+                if loop is loops.gather:
+                    loop(*entries, source, totals[0, own], like)
+                elif weights is None:
+                    loop(*entries, source[own], totals[part], like)
+                else:
+                    loop(*entries, source, weights[own], totals[part], like)
+
+            in_parallel(task, threads)
+            _separated(totals, result[group])
+        return torch.from_numpy(result).reshape(*x.shape[:-1], length)
+
+    def _parts(self, count: int) -> list[Rows]:
+        """Return all rows in runs of about equal numbers of entries."""
+        pointers = self._rows.pointers
+        goals = np.linspace(0, float(pointers[-1]), count + 1)[1:-1]
+        cuts = np.searchsorted(pointers, goals.astype(pointers.dtype)).tolist()
+        return [
+            replace(self._rows, pointers=pointers[a : b + 1], first=a, count=b - a)
+            for a, b in itertools.pairwise([0, *cuts, self.shape[0]])
+        ]
 
 
 def _product(matrix: Tensor, x: Tensor) -> Tensor:

@@ -75,7 +75,6 @@ class TorusTangent(LinearOperator):
 class TorusModel(ForwardModel, Generic[AnyWhitening]):
     """A field on grids, observed through one sparse W."""
 
-    memory_budget: float | None = None
     refinement = 1
     interpolation: Interpolation = "linear"
 
@@ -107,7 +106,6 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
             interpolation=self.interpolation,
             dtype=self.dtype,
             device=self.device,
-            memory_budget=self.memory_budget,
             group=self.group,
         )
 

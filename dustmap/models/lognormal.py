@@ -43,8 +43,6 @@ class LogNormal(TorusModel[GridWhitening]):
         Point values and line integrals; the local residual of others is not known.
     mean
         ``ρ_0(x) > 0``, the median of the prior density.
-    memory_budget
-        Memory for W [bytes]; a larger W is recomputed in every product.
     subgrid_share
         α, a factor on κ: the fraction of a line integral's unresolved variance that is
         independent of its neighbours.
@@ -66,14 +64,12 @@ class LogNormal(TorusModel[GridWhitening]):
         functionals: Functionals,
         *,
         mean: Mean,
-        memory_budget: float | None = None,
         subgrid_share: float = 1.0,
         group: Group | None = None,
     ) -> None:
         if not subgrid_share > 0:
             raise ValueError(f"subgrid_share must be positive, got {subgrid_share}")
         self.subgrid_share = subgrid_share
-        self.memory_budget = memory_budget
         super().__init__(whitening, functionals, mean=mean, group=group)
         self.leading = whitening.modes.longest(LEADING)
         # ``ln ρ_0`` on the tori.
@@ -153,11 +149,12 @@ class LogNormal(TorusModel[GridWhitening]):
         of both is zero.
         """
         line = torch.zeros(len(self._functionals), dtype=torch.float64)
+        share = self.subgrid_share * self.weights.excess
         point = torch.zeros_like(line)
         grids = self.whitening.tori.grids
         for rows, part in self._functionals.runs():
             if not isinstance(part, PointValues):
-                line[rows] = self.subgrid_share * self.local[0].line
+                line[rows] = share * self.local[0].line
                 continue
             points = part.points
             level = torch.from_numpy(grids.level_of(points.numpy()))

@@ -42,7 +42,7 @@ from dustmap.linalg.operator import SizedOperator
 from dustmap.linalg.sparse import Rows, SparseMatrix, precision
 from dustmap.nested_grids import NestedGrids
 from dustmap.projection.corner_weights import Lattice
-from dustmap.projection.weight_rows import RecomputedProjection, stored
+from dustmap.projection.weight_rows import WeightRows, stored
 
 # Largest width of a pixel in grid steps.
 _WIDTH = 0.85
@@ -200,63 +200,19 @@ class _Rays(NamedTuple):
 
 
 class RayTree(SizedOperator):
-    """Integrals of a field on nested tori along sight lines from the observer.
+    """P C T: integrals along sight lines from the observer; make it with `ray_tree`."""
 
-    Parameters
-    ----------
-    ends
-        The rows; their ends must lie in the coarsest box. Nodes outside, on rays beside
-        stars at its faces, take the value at the nearest place inside.
-    """
-
-    stored = True
+    # The square of the rms error over that of exact rays, with cells of 31 pc on a
+    # simulated sky: 1.05, and 1.03 to 1.06 by distance.
+    excess = 1.11
 
     def __init__(
-        self,
-        ends: Ends,
-        lattice: Lattice,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, nodes: SparseMatrix, sums: OutwardSums, stars: SparseMatrix
     ) -> None:
-        box, far = lattice.grids.box, ends.distances.max(axis=1, initial=0.0)
-        last = torch.from_numpy(ends.directions * far[:, None])
-        outside = int((~box.contains(last)).sum())
-        if outside:
-            raise ValueError(
-                f"{outside} sight lines end outside the box {box.lower} to "
-                f"{box.upper}: enlarge the box or leave these observations out"
-            )
-        reach = float(far.max(initial=1e-6)) * (1 + 1e-12)
-        shells = _Shells.of(lattice.grids, reach)
-        sky = _Sky.of(len(shells.firsts) - 1)
-        rows, count = ends.distances.shape
-        # Steps of each pixel's ray, −1 without a ray.
-        needed = np.full(sky.size, -1, np.int32)
-        _mark(*ends, *shells, *sky, needed)
-        rays = _rays(sky, shells, lattice.grids, needed)
-        widths = np.diff(shells.edges)
-        self._sums = OutwardSums(rays, widths, dtype=dtype, device=device)
-        points = RecomputedProjection(
-            lattice, PointValues(torch.from_numpy(rays.points)), dtype=dtype
-        )
-        self._nodes = stored(points, device)
-        pointers = np.zeros(rows + 1, np.uint64)
-        columns = np.empty(8 * rows * count, np.uint32)
-        values = np.empty(len(columns), precision(dtype))
-        firsts = np.where(needed >= 0, rays.starts[np.cumsum(needed >= 0) - 1], 0)
-        total = _fill(*ends, *shells, *sky, firsts, pointers, columns, values)
-        stars = Rows(
-            pointers=pointers,
-            columns=columns[:total].copy(),
-            values=values[:total].copy(),
-            first=0,
-            count=rows,
-        )
-        self._stars = SparseMatrix.of_rows(stars, self._sums.shape[0], device=device)
-        self.shape = (rows, lattice.size)
-        self.dtype, self.device = dtype, device
-        self.nonzeros = self._nodes.nonzeros + self._stars.nonzeros + rays.parents.size
+        self.shape = (stars.shape[0], nodes.shape[1])
+        self.dtype, self.device = nodes.dtype, nodes.device
+        self.nonzeros = nodes.nonzeros + sums.nonzeros + stars.nonzeros
+        self._nodes, self._sums, self._stars = nodes, sums, stars
 
     @property
     def bytes(self) -> int:
@@ -373,6 +329,62 @@ class OutwardSums(SizedOperator):
             matrix = scipy.sparse.csr_matrix(parts, shape=(len(own), count))
             weights = SparseMatrix(matrix, dtype=torch.float64, device=device)
             self._splits.append((torch.from_numpy(own).to(device), weights))
+
+
+def ray_tree(
+    ends: Ends,
+    lattice: Lattice,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    most: float = math.inf,
+) -> RayTree | None:
+    """Make the tree; return ``None`` if it has more entries than ``most``.
+
+    Nodes outside the box, on rays beside stars at its faces, take the value at the
+    nearest place inside.
+
+    Raises
+    ------
+    ValueError
+        If a sight line ends outside the coarsest box.
+    """
+    box, far = lattice.grids.box, ends.distances.max(axis=1, initial=0.0)
+    last = torch.from_numpy(ends.directions * far[:, None])
+    outside = int((~box.contains(last)).sum())
+    if outside:
+        raise ValueError(
+            f"{outside} sight lines end outside the box {box.lower} to {box.upper}: "
+            "enlarge the box or leave these observations out"
+        )
+    shells = _Shells.of(lattice.grids, float(far.max(initial=1e-6)) * (1 + 1e-12))
+    sky = _Sky.of(len(shells.firsts) - 1)
+    # Steps of each pixel's ray, −1 without a ray.
+    needed = np.full(sky.size, -1, np.int32)
+    _mark(*ends, *shells, *sky, needed)
+    rays = _rays(sky, shells, lattice.grids, needed)
+    sums = OutwardSums(rays, np.diff(shells.edges), dtype=dtype, device=device)
+    rows, count = ends.distances.shape
+    each = lattice.corner_count
+    if each * sums.shape[1] + sums.nonzeros + 8 * rows * count > most:
+        return None
+    points = PointValues(torch.from_numpy(rays.points))
+    nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
+    pointers = np.zeros(rows + 1, np.uint64)
+    columns = np.empty(8 * rows * count, np.uint32)
+    values = np.empty(len(columns), precision(dtype))
+    places = np.where(needed >= 0, rays.starts[np.cumsum(needed >= 0) - 1], 0)
+    total = _fill(*ends, *shells, *sky, places, pointers, columns, values)
+    stars = Rows(
+        pointers=pointers,
+        columns=columns[:total].copy(),
+        values=values[:total].copy(),
+        first=0,
+        count=rows,
+    )
+    return RayTree(
+        nodes, sums, SparseMatrix.of_rows(stars, sums.shape[0], device=device)
+    )
 
 
 def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) -> _Rays:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import threading
@@ -16,7 +15,7 @@ import torch
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
-from dustmap.linalg.sparse import Blocks, RowOperator, Rows, SparseMatrix, precision
+from dustmap.linalg.sparse import Rows, SparseMatrix, precision
 from dustmap.projection.corner_weights import Lattice, node_entries, ray_nodes
 
 # Corner weights of a block (12 bytes each), small enough for the processor's cache and
@@ -85,17 +84,13 @@ class _Rays(NamedTuple):
         return np.logical_and.reduceat(inside, self.parts[:-1])
 
 
-class RecomputedProjection(RowOperator):
-    """W whose weights are recomputed in every product.
-
-    It holds start, end and length of each ray if all functionals are
-    :class:`LineIntegrals` with :class:`FixedStep`; others make their nodes, block by
-    block, in every product.
+class WeightRows:
+    """The rows of W, made block by block.
 
     Parameters
     ----------
     lattice
-        The refined tori with their interpolation; nodes must lie in the coarsest box.
+        The tori with their interpolation; nodes must lie in the coarsest box.
     functionals
         The rows.
     nonzeros
@@ -105,11 +100,9 @@ class RecomputedProjection(RowOperator):
     Raises
     ------
     ValueError
-        If a node lies outside the box: here for rays with a fixed step, else in the
-        first product.
+        If a node lies outside the box: here for rays with a fixed step, else when the
+        rows are made.
     """
-
-    stored = False
 
     def __init__(
         self,
@@ -123,16 +116,14 @@ class RecomputedProjection(RowOperator):
         if self.shape[1] >= 2**31:
             raise ValueError(f"at most 2³¹ − 1 columns are possible, got {self.shape}")
         self.dtype = dtype
-        self.device = torch.device("cpu")
         if nonzeros is None:
             nonzeros, count = 0, len(functionals)
             if count:
                 sample = sampled(functionals)
-                few = RecomputedProjection(lattice, sample, dtype=dtype, nonzeros=0)
-                found = stored(few, self.device).nonzeros
+                few = WeightRows(lattice, sample, dtype=dtype, nonzeros=0)
+                found = stored(few, torch.device("cpu")).nonzeros
                 nonzeros = math.ceil(found / len(sample) * count)
         self.nonzeros = nonzeros
-        self._type = precision(dtype)
         self.lattice, self._functionals = lattice, functionals
         box = lattice.grids.box
         self._rays: _Rays | None = None
@@ -147,40 +138,15 @@ class RecomputedProjection(RowOperator):
         # torch uses all processors for one thread; several threads would compete.
         self._one_at_a_time = threading.Lock()
 
-    @property
-    def bytes(self) -> int:
-        """Memory besides that of the functionals [bytes]."""
-        return sum(array.nbytes for array in self._rays or ())
-
-    def entries(self, count: int, values_type: type) -> list[Blocks]:
+    def entries(self, count: int) -> list[Iterator[Rows]]:
         """Return all rows in parts; a column may occur several times in a row."""
         bounds = np.linspace(0, len(self._cuts) - 1, count + 1).astype(int).tolist()
 
         def part(first: int, last: int) -> Iterator[Rows]:
             for begin, end in itertools.pairwise(self._cuts[first : last + 1].tolist()):
-                yield self._rows(begin, end, values_type)
+                yield self._rows(begin, end)
 
-        return [functools.partial(part, a, b) for a, b in itertools.pairwise(bounds)]
-
-    def _parts(self, count: int) -> list[Blocks]:
-        return self.entries(count, self._type)
-
-    def node_runs(self, together: int) -> Iterator[tuple[int, NodeRun]]:
-        """Yield runs of rows with about this many nodes, and the first row of each.
-
-        Raises
-        ------
-        ValueError
-            If a node differentiates, or weights are cubic.
-        """
-        for begin, end in itertools.pairwise(self._block_cuts(together).tolist()):
-            nodes = self._nodes(begin, end)
-            if nodes.axes.max(initial=-1) >= 0 or self.lattice.cubic:
-                raise ValueError(
-                    "derivatives and cubic weights must be stored: raise the memory "
-                    "budget, or use the CPU"
-                )
-            yield begin, nodes
+        return [part(first, last) for first, last in itertools.pairwise(bounds)]
 
     def _block_cuts(self, nodes: int) -> np.ndarray:
         """Return cuts of the rows into blocks of about this many nodes."""
@@ -195,13 +161,13 @@ class RecomputedProjection(RowOperator):
             inner = np.arange(rows, total, rows)
         return np.unique(np.concatenate([[0], inner, [total]]))
 
-    def _rows(self, begin: int, end: int, values_type: type) -> Rows:
+    def _rows(self, begin: int, end: int) -> Rows:
         nodes = self._nodes(begin, end)
         room = len(nodes.points) * self.lattice.corner_count
         rows = Rows(
             pointers=np.empty(end - begin + 1, np.uint64),
             columns=np.empty(room, np.uint32),
-            values=np.empty(room, values_type),
+            values=np.empty(room),
             first=begin,
             count=end - begin,
         )
@@ -225,25 +191,24 @@ class RecomputedProjection(RowOperator):
         )
 
 
-def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatrix:
+def stored(rows: WeightRows, device: torch.device) -> SparseMatrix:
     """Store the rows of W, with equal columns of a row added up in float64.
 
     Memory: that of the result and of one block per thread.
     """
-    count = thread_count(projection.nonzeros)
-    parts = projection.entries(count, np.float64)
-    values_type = precision(projection.dtype)
+    parts = rows.entries(thread_count(rows.nonzeros))
+    values_type = precision(rows.dtype)
     pieces: list[list[Rows]] = [[] for _ in parts]
 
     def task(part: int) -> None:
-        for rows in parts[part]():
-            pieces[part].append(_merged(rows, projection.shape[1], values_type))
+        for some in parts[part]:
+            pieces[part].append(_merged(some, rows.shape[1], values_type))
 
     in_parallel(task, len(parts))
-    flat = [rows for piece in pieces for rows in piece]
+    flat = [some for piece in pieces for some in piece]
     pieces.clear()
-    rows = _joined(flat, projection.shape[0], values_type)
-    return SparseMatrix.of_rows(rows, projection.shape[1], device=device)
+    joined = _joined(flat, rows.shape[0], values_type)
+    return SparseMatrix.of_rows(joined, rows.shape[1], device=device)
 
 
 def _merged(rows: Rows, columns: int, values_type: type) -> Rows:

@@ -55,7 +55,6 @@ def build_model(
         if len(tori) > 1
         else TorusWhitening(kernel, tori[0], **place),
         functionals,
-        memory_budget=_weights_budget(plan, device, group),
         subgrid_share=plan.subgrid_share,
         **shared,
     )
@@ -74,13 +73,3 @@ def toeplitz_whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
         shape=own.shape or None,
         device=device,
     )
-
-
-def _weights_budget(
-    plan: Plan, device: torch.device, group: Group | None
-) -> float | None:
-    """Return a rank's memory for W [bytes], beside other ranks on the machine."""
-    # On CUDA every rank has its own device.
-    if plan.weights_budget is None or group is None or device.type != "cpu":
-        return plan.weights_budget
-    return plan.weights_budget / group.here

@@ -58,13 +58,12 @@ class Plan:
 
     ``tori`` hold the nested grids, the coarsest first; ``lengthscale`` [pc] per axis
     and ``std`` of the kernel ([mag/pc], or pure for the logarithm of a lognormal
-    ``density``), ``common_noise`` [mag], ``ray_step`` in cells, ``weights_budget``
-    [bytes] beyond which W is recomputed in every product instead of kept, ``degrees``
-    of freedom of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the
-    shortest scale that a grid carries in its spacings (0 if it carries the whole
-    prior), ``mean`` of the density (of a lognormal one the median) [mag/pc],
-    ``subgrid_share`` of the unresolved variance that is left to each star;
-    ``notes`` say in words what was chosen and why.
+    ``density``), ``common_noise`` [mag], ``ray_step`` in cells, ``degrees`` of freedom
+    of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the shortest
+    scale that a grid carries in its spacings (0 if it carries the whole prior),
+    ``mean`` of the density (of a lognormal one the median) [mag/pc],
+    ``subgrid_share`` of the unresolved variance that is left to each star; ``notes``
+    say in words what was chosen and why.
     """
 
     tori: Tori
@@ -81,7 +80,6 @@ class Plan:
     cut: float = 0.0
     ray_step: float = 0.5
     subgrid_noise: bool = True
-    weights_budget: float | None = None
     embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
     notes: tuple[str, ...] = ()
 

@@ -23,8 +23,6 @@ from pipelines.model import cost
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import choose_grids
 
-# Largest fraction of the memory for W; a larger W is recomputed in every product.
-_WEIGHTS_SHARE = 0.5
 # Nodes of Gauss's rule over a grid step.
 _NODES = 12
 
@@ -92,7 +90,6 @@ def make_plan(
         cut=CUT if config.shares_noise else 0.0,
         ray_step=model.ray_step,
         subgrid_noise=model.subgrid_noise,
-        weights_budget=cost.memory_limit(config) * _WEIGHTS_SHARE,
         embedding=EmbeddingPlan(
             nugget=config.svi.nugget * std**2,
             max_points=config.svi.max_embedding,

@@ -15,6 +15,8 @@ from pipelines.catalog.schema import Stars
 from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 
+# Stars whose rows of W are made at once.
+_ROWS = 131_072
 # Share of crossed cells below which a map counts as mostly prior.
 _FEW = 0.1
 
@@ -31,13 +33,17 @@ def sight_line_lengths(
         Torus(grid=grid, shape=tuple(n + n % 2 for n in grid.shape))
         for grid in plan.grids
     ]
-    ends, found = torch.as_tensor(stars.positions()), []
+    group, found = group or Group(), []
+    own, _ = group.share(len(stars))
+    ends = torch.as_tensor(stars.positions())[own]
     for count in range(1, len(tori) + 1):
         some = Tori(tori=tuple(tori[:count]))
         counting = replace(plan, tori=some, engine="full-batch")
-        lines, single = rays(counting, ends), torch.float32
-        W = projection(some, lines, dtype=single, memory_budget=0.0, group=group)
-        total = W.rmatvec(torch.ones(len(stars), dtype=single))
+        total = torch.zeros(some.size, dtype=torch.float32)
+        for part in ends.split(_ROWS):
+            W = projection(some, rays(counting, part), dtype=total.dtype, tree=False)
+            total += W.rmatvec(torch.ones(len(part), dtype=total.dtype))
+        total = group.sum(total)
         torus = tori[count - 1]
         inside = tuple(slice(n) for n in torus.grid.shape)
         field = some.split(total)[-1].reshape(torus.shape)[inside]

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from dustmap.functionals import PointValues, Stack
+from dustmap.functionals import PointValues
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from dustmap.models.base import ForwardModel
@@ -20,10 +20,11 @@ from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.learning import calibrated_on, learn_residual
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
-from pipelines.model.observations import outward_rays
+from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 
 FILE = "residual.safetensors"
+# Points whose densities are computed at once.
 _ROWS = 131_072
 NO_RESIDUAL = (
     "model.residual: no residual was learnt: it needs a lognormal density, "
@@ -53,8 +54,8 @@ def learn_remainder(
         If the covariance is not positive definite.
     """
     ends = torch.as_tensor(stars.positions())
-    model = posterior.model.at(Stack([outward_rays(plan, ends), PointValues(ends)]))
-    extinction, density = _mean(posterior, model).unflatten(0, (2, -1))
+    extinction = _mean(posterior, posterior.model.at(rays(plan, ends)))
+    density = _mean(posterior, posterior.model.at(PointValues(ends)))
     least = least_density(extinction, ends.norm(dim=1))
     errors = torch.as_tensor(stars.placing_error)
     return learn_residual(
@@ -77,12 +78,9 @@ def residual_about(
     generator: torch.Generator,
 ) -> ResidualField:
     """Return the residual of the same stars about samples, and calibrate it."""
-    ends, found = torch.as_tensor(stars.positions()), []
-    for part in ends.split(_ROWS):
-        model = posterior.model.at(outward_rays(plan, part))
-        values = torch.stack([model.apply(sample) for sample in posterior.samples])
-        found.append(values.to(torch.float64).cpu())
-    residuals = torch.as_tensor(stars.extinction) - torch.cat(found, dim=1)
+    model = posterior.model.at(rays(plan, torch.as_tensor(stars.positions())))
+    found = [model.apply(sample).double().cpu() for sample in posterior.samples]
+    residuals = torch.as_tensor(stars.extinction) - torch.stack(found)
     field = replace(known, residuals=residuals)
     return calibrated_on(field, _validation(stars, validation, generator))
 

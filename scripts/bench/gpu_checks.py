@@ -9,7 +9,6 @@ else is stated. The mathematics alone is imported, no pytest.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -223,17 +222,16 @@ def row_by_row(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def sight_lines(device: torch.device, dtype: torch.dtype) -> float:
-    """W, stored and by its nodes; the same bits twice in float32."""
+    """W by rows and as a tree of rays; the same bits twice in float32."""
     compare = Comparison(TOLERANCE[dtype])
     torus = padded_torus(box(), Matern12(lengthscale=1.5), 0.05)
     ends = stars()
     mixed = Stack([rays(), PointValues(0.9 * ends)])
-    outwards = LineIntegrals(ends, StepsOutwards(step=0.5))
-    for seen, budget in itertools.product((mixed, outwards), (None, 0.0)):
-        make = functools.partial(_weights, torus, seen, dtype, budget)
+    for seen, tree in ((mixed, False), (rays(), True)):
+        make = functools.partial(_weights, torus, seen, dtype, tree)
         here, there = _both(device, make)
         _compare_products(compare, here, there)
-        if budget is not None and dtype == torch.float32:
+        if tree and dtype == torch.float32:
             y = torch.randn(len(seen), generator=rng(8), dtype=dtype).to(device)
             if not torch.equal(there.rmatvec(y), there.rmatvec(y)):
                 raise AssertionError("Wᵀ y is not the same twice")
@@ -244,17 +242,10 @@ def _weights(
     torus: Torus,
     seen: Functionals,
     dtype: torch.dtype,
-    budget: float | None,
+    tree: bool,
     device: torch.device,
 ) -> LinearOperator:
-    return projection(
-        torus,
-        seen,
-        dtype=dtype,
-        device=device,
-        memory_budget=budget,
-        group=Group(),
-    )
+    return projection(torus, seen, dtype=dtype, device=device, tree=tree, group=Group())
 
 
 def models(device: torch.device, dtype: torch.dtype) -> float:
@@ -336,7 +327,7 @@ CHECKS = (
 
 
 def log_normal(device: torch.device, dtype: torch.dtype) -> LogNormal:
-    """A positive density along sight lines to uncertain distances, by its nodes."""
+    """A positive density along sight lines to uncertain distances."""
     kernel = Matern12(lengthscale=1.5, variance=0.5)
     whitening = TorusWhitening(
         kernel, padded_torus(box(), kernel, 0.05), dtype=dtype, device=device
@@ -346,7 +337,7 @@ def log_normal(device: torch.device, dtype: torch.dtype) -> LogNormal:
     seen = DistanceMarginalizedIntegrals(
         ends, 0.05 * length, 1.05 * length, StepsOutwards(step=0.5)
     )
-    return LogNormal(whitening, seen, mean=MEAN, memory_budget=0.0)
+    return LogNormal(whitening, seen, mean=MEAN)
 
 
 def nested(device: torch.device, dtype: torch.dtype) -> LogNormal:

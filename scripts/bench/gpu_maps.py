@@ -78,10 +78,7 @@ def _map(shape: tuple[int, ...], count: int, device: torch.device) -> Row:
         kernel, padded_torus(grid, kernel, 0.05), dtype=torch.float32, device=device
     )
     rays = LineIntegrals(sky.ends[fitted], FixedStep(step=0.5))
-    budget = _free(device)
-    model = LogNormal(
-        A, rays, mean=ConstantMean(value=DENSITY), memory_budget=budget and budget / 3
-    )
+    model = LogNormal(A, rays, mean=ConstantMean(value=DENSITY))
     white = torch.randn(len(rays), generator=torch.Generator().manual_seed(2))
     synchronise(device)
     made = time.perf_counter() - start
@@ -134,18 +131,13 @@ def _sky(grid: Grid, kernel: Matern12, count: int, device: torch.device) -> Sky:
     size = torch.tensor([n - 1.0 for n in grid.shape], dtype=torch.float64)
     ends = 0.999 * unit * size
     rays = LineIntegrals(ends, FixedStep(step=0.25))
-    W = projection(torus, rays, dtype=torch.float32, device=device, memory_budget=0.0)
+    W = projection(torus, rays, dtype=torch.float32, device=device)
     every = tuple(slice(0, n, 2) for n in fine.shape)
     return Sky(
         ends=ends,
         extinction=W.matvec(density),
         density=density.reshape(shape)[every].reshape(-1).cpu(),
     )
-
-
-def _free(device: torch.device) -> float | None:
-    """Bytes of the device that nothing holds."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def rows(part: Part) -> bool:

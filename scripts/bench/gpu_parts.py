@@ -183,26 +183,22 @@ def sight_lines(part: Part) -> bool:
         seen = _rays(torus, count)
         start = time.perf_counter()
         good &= part.attempt(
-            f"nodes, {count} lines",
-            lambda seen=seen: _products(part, torus, seen, budget=0.0),
+            f"tree, {count} lines",
+            lambda seen=seen: _products(part, torus, seen, tree=True),
             needs=per_star * count,
         )
         per_star = 3 * (time.perf_counter() - start) / count
         good &= part.attempt(
-            f"entries, {count} lines",
-            lambda seen=seen: _products(part, torus, seen, budget=None),
+            f"rows, {count} lines",
+            lambda seen=seen: _products(part, torus, seen, tree=False),
             needs=3 * per_star * count,
         )
     return good
 
 
-def _products(
-    part: Part, torus: Torus, seen: LineIntegrals, budget: float | None
-) -> Row:
+def _products(part: Part, torus: Torus, seen: LineIntegrals, *, tree: bool) -> Row:
     start = time.perf_counter()
-    W = projection(
-        torus, seen, dtype=torch.float32, device=part.device, memory_budget=budget
-    )
+    W = projection(torus, seen, dtype=torch.float32, device=part.device, tree=tree)
     made = time.perf_counter() - start
     x = torch.rand(1, W.shape[1], device=part.device)
     y = torch.rand(1, W.shape[0], device=part.device)

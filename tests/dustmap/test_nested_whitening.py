@@ -12,7 +12,6 @@ from scipy.interpolate import BSpline
 from torch import Tensor
 
 from dustmap.functionals import (
-    DistanceMarginalizedIntegrals,
     FixedStep,
     LineIntegrals,
     PointValues,
@@ -25,7 +24,6 @@ from dustmap.models.means import ConstantMean
 from dustmap.models.subgrid import local_residual
 from dustmap.nested_grids import NestedGrids
 from dustmap.projection import projection
-from dustmap.projection.nodes import NodeProjection
 from dustmap.tori import Tori
 from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori, splines
 from dustmap.whitening import nested as nested_module
@@ -361,29 +359,6 @@ def test_the_finest_level_carries_a_node(generator):
         own = levels.grids.level_of(points.points) == number
         expected = torch.from_numpy(own).double()
         torch.testing.assert_close(seen, expected)
-
-
-def test_weights_are_the_same_however_they_are_held(generator):
-    kernel = Matern12(lengthscale=80.0)
-    grids = off_centre()
-    levels = nested_tori(grids, kernel, 0.05)
-    ends = 1.9 * inner_ends(50, generator)
-    rule = FixedStep(step=20.0, grids=NestedGrids(grids=tuple(grids)))
-    reach = torch.linalg.vector_norm(ends, dim=1) * 1.02
-    spread = 0.1 * reach
-    for seen in (
-        LineIntegrals(ends, rule),
-        DistanceMarginalizedIntegrals(ends, spread, reach, rule),
-    ):
-        stored = projection(levels, seen)
-        fresh = projection(levels, seen, memory_budget=0.0)
-        by_nodes = NodeProjection(fresh, torch.device("cpu"))
-        x = torch.randn(2, levels.size, generator=generator, dtype=torch.float64)
-        y = torch.randn(2, 50, generator=generator, dtype=torch.float64)
-        assert stored.stored and not fresh.stored
-        for other in (fresh, by_nodes):
-            torch.testing.assert_close(other.matvec(x), stored.matvec(x))
-            torch.testing.assert_close(other.rmatvec(y), stored.rmatvec(y))
 
 
 # --- the density ---------------------------------------------------------------------

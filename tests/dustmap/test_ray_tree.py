@@ -16,7 +16,6 @@ from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from dustmap.nested_grids import NestedGrids
 from dustmap.projection import projection
-from dustmap.projection.corner_weights import Lattice
 from dustmap.projection.ray_tree import Ends, RayTree
 from dustmap.whitening import nested_tori
 
@@ -44,10 +43,9 @@ def sight_lines(grids, kind, generator, count=400):
 
 
 def tree(tori, lines, dtype=torch.float64, device="cpu"):
-    ends, device = Ends.of(lines), torch.device(device)
-    assert ends is not None
-    lattice = Lattice.make(tori, 1, cubic=False)
-    return RayTree(ends, lattice, dtype=dtype, device=device)
+    found = projection(tori, lines, dtype=dtype, device=device, tree=True)
+    assert isinstance(found, RayTree)
+    return found
 
 
 @pytest.fixture(params=GRIDS)

@@ -1,4 +1,4 @@
-"""W against a slow double loop, stored and recomputed."""
+"""W against a slow double loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from stand_in_device import STAND_IN, stand_in_device
 
 import dustmap.projection.weight_rows as subject
 from dustmap.functionals import (
@@ -21,7 +20,6 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid, Torus
 from dustmap.projection import projection
-from dustmap.projection.nodes import NodeProjection
 from dustmap.testing import check_linear_operator
 
 CALM = GaussLegendre(count=4)
@@ -103,39 +101,14 @@ def kinds(torus, generator):
 @pytest.mark.parametrize("dimension", [1, 2, 3])
 @pytest.mark.parametrize("interpolation", ["linear", "cubic"])
 @pytest.mark.parametrize("kind", ["rays", "mixed"])
-def test_both_forms_are_the_double_loop(dimension, interpolation, kind, generator):
+def test_rows_are_the_double_loop(dimension, interpolation, kind, generator):
     torus = torus_of(dimension)
     seen = kinds(torus, generator)[kind]
     for refinement in (1, 3):
         options = {"refinement": refinement, "interpolation": interpolation}
         expected = slowly(torus, seen, **options)
         W = projection(torus, seen, **options)
-        fresh = projection(torus, seen, **options, memory_budget=0.0)
-        assert W.stored
-        assert not fresh.stored
         assert torch.allclose(W.to_dense(), expected, atol=1e-12)
-        assert torch.allclose(fresh.to_dense(), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", ["rays", "mixed"])
-def test_recomputed_weights_are_an_operator_like_the_stored(
-    dtype, kind, generator, monkeypatch
-):
-    torus = torus_of(3)
-    seen = kinds(torus, generator)[kind]
-    W = projection(torus, seen, dtype=dtype)
-    for name in ("_WEIGHTS_PER_BLOCK", "_WEIGHTS_PER_QUESTION"):
-        monkeypatch.setattr(subject, name, 200)
-    fresh = projection(torus, seen, dtype=dtype, memory_budget=10.0)
-    check_linear_operator(fresh, generator=generator)
-    check_linear_operator(W, generator=generator)
-    weights = torch.rand(len(seen), generator=generator, dtype=dtype)
-    for batch in (1, 3, 20):
-        x = torch.randn(batch, W.shape[1], generator=generator, dtype=dtype)
-        gap = (fresh.gram(x, weights) - W.gram(x, weights)).norm()
-        assert gap < 100 * torch.finfo(dtype).eps * W.gram(x, weights).norm()
-    assert fresh.bytes < W.bytes
 
 
 def test_rows_of_many_threads_and_blocks_come_in_order(generator, monkeypatch):
@@ -146,84 +119,22 @@ def test_rows_of_many_threads_and_blocks_come_in_order(generator, monkeypatch):
     try:
         torch.set_num_threads(3)
         W = projection(torus, rays)
-        fresh = projection(torus, rays, memory_budget=0.0)
     finally:
         torch.set_num_threads(before)
     one = torch.ones(torus.size, dtype=torch.float64)
     # Weights of a ray add up to its length, whatever the interpolation.
     assert torch.allclose(W.matvec(one), rays.lengths, rtol=1e-12)
-    assert torch.allclose(fresh.matvec(one), rays.lengths, rtol=1e-12)
-    slope = torus.lags().reshape(-1, 3)[:, 1].contiguous()
-    assert torch.allclose(W.matvec(slope), fresh.matvec(slope), rtol=1e-11, atol=1e-12)
-
-
-def test_the_budget_decides_and_is_kept(generator):
-    torus = torus_of(3)
-    rays = LineIntegrals(ends(torus, 1000, generator), FixedStep(step=0.3))
-    W = projection(torus, rays, dtype=torch.float32)
-    assert W.bytes == 8 * W.nonzeros + 8 * 1001
-    enough = projection(torus, rays, dtype=torch.float32, memory_budget=1.1 * W.bytes)
-    assert enough.stored
-    short = projection(torus, rays, dtype=torch.float32, memory_budget=0.9 * W.bytes)
-    assert not short.stored
-    assert short.nonzeros == pytest.approx(W.nonzeros, rel=0.05)
-    with stand_in_device():
-        twice = {"device": STAND_IN, "dtype": torch.float32}
-        assert not projection(torus, rays, memory_budget=1.9 * W.bytes, **twice).stored
-        assert projection(torus, rays, memory_budget=2.1 * W.bytes, **twice).stored
-
-
-def by_nodes(torus, seen, *, dtype=torch.float64, together=2**21, **options):
-    """W by its nodes, here."""
-    source = projection(torus, seen, memory_budget=0.0, dtype=dtype, **options)
-    return NodeProjection(source, torch.device("cpu"), together=together)
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3])
-def test_by_nodes_it_is_the_double_loop(dimension, generator):
-    torus = torus_of(dimension)
-    rays = kinds(torus, generator)["rays"]
-    mixed = Stack([rays, PointValues(0.99 * rays.end), LineIntegrals(rays.end, CALM)])
-    for seen, refinement in itertools.product((rays, mixed), (1, 2)):
-        W = by_nodes(torus, seen, together=50, refinement=refinement)
-        assert not W.stored
-        expected = slowly(torus, seen, refinement, "linear")
-        assert torch.allclose(W.to_dense(), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_by_nodes_it_is_an_operator_of_the_same_bits_in_any_order(dtype, generator):
-    torus = torus_of(3)
-    rays = LineIntegrals(ends(torus, 400, generator), FixedStep(step=0.3))
-    W = by_nodes(torus, rays, dtype=dtype, together=1000)
+    assert W.bytes == 12 * W.nonzeros + 8 * 2001
     check_linear_operator(W, generator=generator)
-    assert W.bytes > 0
-    y = torch.randn(2, 400, generator=generator, dtype=dtype)
-    # The atomic additions of a GPU come in any order; here in that of the rows.
-    back = by_nodes(torus, rays.select(torch.arange(399, -1, -1)), dtype=dtype)
-    same = torch.equal(back.rmatvec(y.flip(1)), W.rmatvec(y))
-    assert same == (dtype == torch.float32)
-    y[0, 3] = torch.nan
-    assert bool(W.rmatvec(y)[0].isnan().all()) or dtype == torch.float64
-    assert bool(W.rmatvec(y)[1].isfinite().all())
 
 
-def test_derivatives_have_no_weights_made_anew_elsewhere(generator):
-    torus = torus_of(3)
-    with pytest.raises(ValueError, match="derivatives"):
-        by_nodes(torus, kinds(torus, generator)["mixed"])
-    with pytest.raises(ValueError, match="cubic weights"):
-        by_nodes(torus, kinds(torus, generator)["rays"], interpolation="cubic")
-
-
-def test_rays_that_leave_the_box_are_refused_by_both_forms(generator):
+def test_rays_that_leave_the_box_are_refused(generator):
     torus = torus_of(3)
     end = ends(torus, 300, generator)
     end[7, 0] = 2.01
     end[150, 2] = -3.01
     rays = LineIntegrals(end, FixedStep(step=0.01))
-    for budget in (None, 0.0):
-        with pytest.raises(ValueError, match="functionals have nodes outside the box"):
-            projection(torus, rays, memory_budget=budget)
+    with pytest.raises(ValueError, match="functionals have nodes outside the box"):
+        projection(torus, rays)
     with pytest.raises(ValueError, match="3 dimensions, the grid in 2"):
         projection(torus_of(2), PointValues(end))

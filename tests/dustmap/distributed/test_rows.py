@@ -46,13 +46,11 @@ def _functionals(count: int) -> Functionals:
     )
 
 
-def _products(
-    group: Group, count: int, budget: float | None, nested: bool = False
-) -> dict[str, object]:
+def _products(group: Group, count: int, nested: bool) -> dict[str, object]:
     functionals = _functionals(count)
     grids = LEVELS if nested else TORUS
     whole = projection(grids, functionals)
-    shared = projection(grids, functionals, memory_budget=budget, group=group)
+    shared = projection(grids, functionals, group=group)
     assert isinstance(shared, ShardedRows)
     generator = torch.Generator().manual_seed(5)
     check_linear_operator(shared, generator=generator)
@@ -71,7 +69,6 @@ def _products(
         "whole": whole.nonzeros,
         "own": shared.own.nonzeros,
         "bytes": shared.bytes / whole.bytes,
-        "stored": shared.stored,
     }
 
 
@@ -82,7 +79,7 @@ def _products(
 def test_products_are_those_of_the_whole_matrix(
     size: int, count: int, nested: bool
 ) -> None:
-    found = on_ranks(_products, size, count, None, nested)
+    found = on_ranks(_products, size, count, nested)
     for one in found:
         assert max(one["errors"]) < 1e-12
         assert one["nonzeros"] == one["whole"] == sum(f["own"] for f in found)
@@ -91,14 +88,6 @@ def test_products_are_those_of_the_whole_matrix(
     if count > size:
         # Nodes are shared evenly; of how many entries they make, some add up.
         assert max(one["bytes"] for one in found) < 1.6 / size
-
-
-def test_the_memory_budget_is_that_of_a_rank() -> None:
-    # One rank would have to recompute its weights, half of them fit.
-    whole = projection(TORUS, _functionals(40)).bytes
-    assert not projection(TORUS, _functionals(40), memory_budget=0.7 * whole).stored
-    for one in on_ranks(_products, 2, 40, 0.7 * whole):
-        assert one["stored"] and max(one["errors"]) < 1e-12
 
 
 def test_shares_have_as_many_nodes() -> None:

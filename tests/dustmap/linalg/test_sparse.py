@@ -39,7 +39,6 @@ def test_a_sparse_matrix_is_an_operator(shape, dtype, generator):
     check_linear_operator(sparse, generator=generator)
     np.testing.assert_allclose(sparse.to_dense(), matrix.toarray(), rtol=1e-6)
     assert sparse.nonzeros == matrix.nnz
-    assert sparse.stored
 
 
 def test_a_matrix_without_rows_maps_to_nothing_and_back_to_zero():
