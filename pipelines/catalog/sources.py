@@ -13,7 +13,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -385,25 +385,22 @@ def describe_absence(source: Source, name: str) -> str:
 
 
 def read_columns(
-    source: Source, requests: Mapping[str, tuple[str, str]]
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield batches of the requested columns, each of shape ``(n,)``.
+    source: Source, requests: Collection[tuple[str, str]]
+) -> Iterator[dict[tuple[str, str], np.ndarray]]:
+    """Yield batches of the requested columns, each of shape ``(n,)``, by request.
 
-    Parameters
-    ----------
-    requests
-        Key in the batch to the column's reference and the kind that is needed
-        (`pipelines.catalog.units.convert`).
+    A request is a column's reference and the kind that is needed
+    (`pipelines.catalog.units.convert`).
 
     Raises
     ------
     InputError
         If a column is not there or not of the kind, or the file breaks off.
     """
-    places = {key: locate(source, column) for key, (column, _) in requests.items()}
+    places = {request: locate(source, request[0]) for request in requests}
     # A column may be needed twice: text is then read as the least convertible kind.
-    order = sorted(requests, key=lambda key: KINDS.index(requests[key][1]))
-    kinds = {places[key][0]: requests[key][1] for key in order}
+    order = sorted(requests, key=lambda request: (KINDS.index(request[1]), request[0]))
+    kinds = {places[request][0]: request[1] for request in order}
     # Astropy writes a masked column to parquet and HDF5 as two, values and mask.
     masks = {base: f"{base}.mask" for base in kinds if f"{base}.mask" in source.columns}
     kinds |= dict.fromkeys(masks.values(), "boolean")
@@ -411,11 +408,10 @@ def read_columns(
         for base, mask in masks.items():
             batch[base] = np.ma.array(batch[base], mask=batch[mask].astype(bool))
         chosen = {}
-        for key, (base, index) in places.items():
+        for request, (base, index) in places.items():
             column = batch[base] if index is None else batch[base][:, index]
-            reference, kind = requests[key]
-            where = f"{source.path}, column {reference!r}"
-            chosen[key] = convert(column, kind, where)
+            where = f"{source.path}, column {request[0]!r}"
+            chosen[request] = convert(column, request[1], where)
         yield chosen
 
 
