@@ -127,8 +127,6 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
     if total and chosen is False:
         raise InputError("--total is an extinction: it does not go with --differential")
-    if pct and options["mode"] not in (None, "percentile"):
-        raise InputError(f"--pct goes with --mode percentile, not {options['mode']}")
     both = (True,) if total else (True, False)
     beam = _beam(options)
     if beam is not None and not dust.has_samples:
@@ -140,7 +138,7 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
         )
     return QueryOptions(
         integrated=both if chosen is None else (chosen,),
-        mode="percentile" if pct else options["mode"],
+        mode=options["mode"] or ("percentile" if pct else None),
         pct=pct or (),
         total=total,
         extinction=options["at_extinction"],

@@ -79,6 +79,7 @@ ANGLE = Parsed("deg", degrees)
 ANGLES = Parsed("w,h", _angles)
 DIRECTION = Parsed("l,b", _direction)
 RIGHT_ASCENSION = Parsed("deg", partial(degrees, hours=True))
+NAMES = Parsed("a,b,...", lambda text: [name.strip() for name in text.split(",")])
 PERCENTILES = Parsed("p,p,...", _numbers)
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."

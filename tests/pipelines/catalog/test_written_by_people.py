@@ -111,11 +111,6 @@ def test_a_saved_preset_keeps_whom_a_survey_cites(tmp_path):
     assert again.references == survey.references and again.columns == survey.columns
 
 
-def test_two_tables_for_a_fit_are_joined_first(tmp_path, command):
-    said = command(f"fit {tmp_path}/a.parquet {tmp_path}/b.parquet -o {tmp_path}/run")
-    assert said.exit_code == 2 and "dustmap ingest" in said.output
-
-
 def test_sexagesimal_targets_keep_their_text(tmp_path, positive_run, command):
     right = COORDS.ra.to_string(u.hourangle, sep=":", precision=3)
     declination = COORDS.dec.to_string(u.deg, sep=":", precision=3)
