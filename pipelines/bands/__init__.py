@@ -254,16 +254,16 @@ def source_band(
 
 
 def wanted_conversion(
-    meta: dict[str, Any],
+    stated: str,
     band: str | None,
     declared: str | None,
     *,
     curve: str | None = None,
     r_v: float | None = None,
 ) -> Conversion | None:
-    """Find the conversion from a product's band to ``band``, if that is named.
+    """Find the conversion from a product's ``stated`` band to ``band``, if named.
 
-    ``declared`` states the product's own where that is not known.
+    ``declared`` is the product's own band where none is stated.
 
     Raises
     ------
@@ -275,6 +275,6 @@ def wanted_conversion(
         raise InputError("--curve and --r-v convert to another band: add --band")
     if band is None and declared is None:
         return None
-    source = source_band(str(meta.get("extinction_band") or ""), declared)
+    source = source_band(stated, declared)
     r_v = R_V if r_v is None else r_v
     return conversion(source, band or source, curve=curve or CURVE, r_v=r_v)

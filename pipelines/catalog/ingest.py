@@ -87,8 +87,6 @@ def ingest(
     """
     chosen, output = IngestOptions(**options), Path(output)
     cells = parse_cells(merge) if merge is not None else None
-    if workers < 1:
-        raise InputError(f"--workers must be at least 1, got {workers}")
     form = format_of_name(output)
     if form not in ("parquet", None) or output.suffix.lower() == ".gz":
         raise InputError(
@@ -120,11 +118,6 @@ def ingest(
         repeats = stars.drop_repeats(across=chosen.repeats == "first")
         names, pairs = plan.catalogues, repeats.pairs.items()
         shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]
-        if shared and chosen.repeats == "error":
-            raise InputError(
-                f"objects are in two catalogues: {', '.join(shared)}; --repeats keep "
-                "and --repeats first accept them"
-            )
         if repeats.within:
             tally.faults["source_id repeated"] += repeats.within
         if repeats.across and chosen.repeats == "first":

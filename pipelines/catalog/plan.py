@@ -28,7 +28,6 @@ from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import parse_unit
 
 _EMPTY = Preset(name="", title="", band="", tested_on="real", notes="", columns={})
-REPEATS = ("keep", "first", "error")
 # E(B-V), EBV, e_bv, ebv_mean, E_B_V and the like.
 _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
 
@@ -55,8 +54,8 @@ class IngestOptions:
     any_range
         True to accept medians that suggest a wrong unit.
     repeats
-        Treatment of objects in more than one catalogue, by ``source_id``: ``keep`` all,
-        keep the ``first``, or raise an ``error``.
+        Treatment of objects in more than one catalogue, by ``source_id``: ``keep`` all
+        or the ``first``.
 
     Raises
     ------
@@ -79,14 +78,8 @@ class IngestOptions:
             if (given := getattr(self, name)) is not None:
                 # Normalize the name: A0 is A_0.
                 object.__setattr__(self, name, parse_band(given).name)
-        if self.repeats not in REPEATS:
-            raise InputError(
-                f"--repeats must be keep, first or error, got {self.repeats!r}"
-            )
-        if not 0 <= self.max_bad <= 1:
-            raise InputError(
-                f"--max-bad must be a fraction from 0 to 1, got {self.max_bad}"
-            )
+        if self.repeats not in ("keep", "first"):
+            raise InputError(f"--repeats must be keep or first, got {self.repeats!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,18 +169,11 @@ def _beam(options: dict[str, Any]) -> Beam | None:
 
 def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
     """Convert to the user's band, and print the conversion."""
-    from pipelines.bands import wanted_conversion
-
-    change = wanted_conversion(
-        {"extinction_band": dust.band},
-        options["band"],
-        options["declare_band"],
-        curve=options["curve"],
-        r_v=options["r_v"],
-    )
-    if change is not None:
-        click.echo(change.summary(), err=True)
-    return dust.converted(change)
+    by = {name: options[name] for name in ("curve", "r_v")}
+    found = dust.in_band(options["band"], options["declare_band"], **by)
+    if found.answers.change is not None:
+        click.echo(found.answers.change.summary(), err=True)
+    return found
 
 
 def _answer_table(

@@ -257,18 +257,6 @@ def test_only_a_folder_of_stars_is_replaced(catalogue, tmp_path: Path) -> None:
     assert source.exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [({"workers": 0}, "at least 1"), ({"merge": "8,10pc"}, "needs a folder")],
-)
-def test_unfit_options_are_refused(
-    options, match: str, catalogue, tmp_path: Path
-) -> None:
-    source = write_csv(tmp_path / "a.csv", catalogue)
-    with pytest.raises(InputError, match=match):
-        ingest([source], tmp_path / "o.parquet", mappings=MAP, **options)
-
-
 def test_stars_are_merged_on_the_way_in(tmp_path: Path, taken: Ingest) -> None:
     rng = np.random.default_rng(3)
     n = 5000
@@ -295,5 +283,7 @@ def test_stars_are_merged_on_the_way_in(tmp_path: Path, taken: Ingest) -> None:
     )
     assert merged.source_id is None and merged.meta["merge"] == "16,110pc"
     assert f"{len(merged):,} pseudo-observations" in str(report)
+    with pytest.raises(InputError, match="needs a folder"):
+        taken(tmp_path / "all.parquet", "o.parquet", merge="8,10pc", **plain)
     with pytest.raises(InputError, match="merged already"):
         taken(tmp_path / "merged", "again", merge="16,110pc", **plain)
