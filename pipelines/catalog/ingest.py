@@ -124,9 +124,7 @@ def ingest(
             tally.cuts["source_id in an earlier catalogue"] += repeats.across
         report = make_report(plan, stars, tally, shared)
         if form:
-            with open_table(
-                output, units=plan.units, kind="stars", overwrite=overwrite
-            ) as table:
+            with open_table(output, units=plan.units, overwrite=overwrite) as table:
                 for batch, _ in stars.sorted("file, row"):
                     table.write(batch)
                 table.meta = make_record(plan, report)
@@ -158,7 +156,7 @@ def _write_partitions(
             columns, alone = merge_rows(arrays, cells)
             outlying += alone
         path = folder / f"part-{parts:05d}.parquet"
-        with open_table(path, units=plan.units, kind="stars", overwrite=False) as part:
+        with open_table(path, units=plan.units, overwrite=False) as part:
             part.write(columns)
         parts += 1
         rows += len(columns["l"])

@@ -107,6 +107,7 @@ def demo(tmp_path_factory):
     return copy / "demo", done
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_a_summary_against_the_truth(demo):
     _, done = demo
     summary = done.stdout.partition("== the map against the truth")[2]
@@ -123,6 +124,7 @@ def test_the_demo_ends_with_a_summary_against_the_truth(demo):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_demo_leaves_map_files_figures_and_truth(demo):
     folder, _ = demo
     maps = ("run/map.zarr", "run/map.fits", "run/map.healpix.fits")

@@ -60,7 +60,7 @@ def write_gaia_ecsv(path: Path, catalogue) -> list[str]:
 
 
 def write_parquet(path: Path, catalogue) -> list[str]:
-    write_table(path, catalogue, units=UNITS, meta={}, kind="foreign", overwrite=False)
+    write_table(path, catalogue, units=UNITS, meta={}, overwrite=False)
     return []
 
 
