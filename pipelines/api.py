@@ -26,7 +26,6 @@ from pipelines.query import Beam, DustMap, open_map
 
 if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
-    from pipelines.config import FitConfig, SimulateConfig
     from pipelines.regress import Regressor
     from pipelines.simulate import Simulation
 
@@ -52,7 +51,7 @@ def fit(
     output: PathLike | None = None,
     distance_error: Any = None,
     declare_band: str | None = None,
-    settings: Mapping[str, Any] | FitConfig | None = None,
+    settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     resume: bool = False,
     **options: Any,
@@ -76,8 +75,8 @@ def fit(
     declare_band
         The band of the extinctions, e.g. ``A_V``.
     settings
-        A `FitConfig`, or keys of the configuration (``dustmap config`` prints them) and
-        their values, for example ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
+        Values by key of the configuration, which ``dustmap config`` prints, for example
+        ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
     overwrite, resume
         Whether an existing run may be replaced, and whether to go on with one that was
         interrupted.
@@ -99,10 +98,7 @@ def fit(
         output = Path(folder.name) / "run"
         say(f"without output= the run lasts as long as this process: {output}")
     output = Path(output)
-    if isinstance(settings, FitConfig):
-        config = settings
-    else:
-        config = load_config(FitConfig, settings=settings)
+    config = load_config(FitConfig, settings=settings)
     if isinstance(stars, SkyCoord):
         stars = _columns(stars, extinction, extinction_error, distance_error)
     elif extinction is not None or extinction_error is not None:
@@ -175,13 +171,11 @@ def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
     return run_ingest([Path(source) for source in each], Path(output), **options)
 
 
-def simulate(config: SimulateConfig | None = None, **settings: Any) -> Simulation:
+def simulate(**settings: Any) -> Simulation:
     """Make a mock catalogue, in memory, and the true density behind it.
 
     Parameters
     ----------
-    config
-        All settings, instead of ``settings``.
     settings
         Those of ``dustmap config --simulate`` that differ from their defaults, sections
         as mappings: ``simulate(stars=3000, seed=1, dust={"clouds": 0})``, or by their
@@ -200,11 +194,7 @@ def simulate(config: SimulateConfig | None = None, **settings: Any) -> Simulatio
     from pipelines.config import SimulateConfig, load_config
     from pipelines.simulate import simulate as run_simulate
 
-    if config is None:
-        config = load_config(SimulateConfig, settings=settings)
-    elif settings:
-        raise InputError(f"give a config, or {', '.join(settings)}, not both")
-    return run_simulate(config)
+    return run_simulate(load_config(SimulateConfig, settings=settings))
 
 
 def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTable:

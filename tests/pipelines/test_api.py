@@ -14,7 +14,6 @@ from astropy.table import QTable, Table
 
 import dustmap
 from pipelines.base.errors import InputError
-from pipelines.config import SimulateConfig
 
 SMALL = {
     "box.spacing": 100.0,
@@ -173,8 +172,6 @@ def test_simulate_and_ingest_by_their_names(tmp_path):
     for wrong in ({"star": 3}, {"dust": {"cloud": 3}}):
         with pytest.raises(InputError, match="did you mean"):
             dustmap.simulate(**wrong)
-    with pytest.raises(InputError, match="not both"):
-        dustmap.simulate(SimulateConfig(), stars=3)
     report = dustmap.ingest(mock, tmp_path / "stars.parquet", preset="mock")
     assert "300" in str(report) or "rows" in str(report)
 
