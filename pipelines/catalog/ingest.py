@@ -28,7 +28,6 @@ from pipelines.catalog.provenance import identify
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.rows import Progress, Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.catalog.sources import format_of_name
 from pipelines.catalog.staging import DEEPEST, Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.storage.atomic import (
@@ -60,7 +59,7 @@ def ingest(
         Files or folders of files, joined in the order given.
     output
         A name with the suffix ``.parquet`` for one file in the order of the sources,
-        another for a folder of partitions in the order of the sky.
+        without a suffix for a folder of partitions in the order of the sky.
     workers
         Number of threads that sort and find repeated identifiers; the result is the
         same for any number.
@@ -87,18 +86,17 @@ def ingest(
     """
     chosen, output = IngestOptions(**options), Path(output)
     cells = parse_cells(merge) if merge is not None else None
-    form = format_of_name(output)
-    if form not in ("parquet", None) or output.suffix.lower() == ".gz":
+    if output.suffix not in (".parquet", ""):
         raise InputError(
             f"{output}: expected a .parquet file or, without a suffix, a folder"
         )
-    if form and cells:
+    if output.suffix and cells:
         raise InputError(f"{output} is one file: --merge needs a folder as output")
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
     check_output(output, overwrite=overwrite)
-    if not form:
+    if not output.suffix:
         check_output_folder(output, PROVENANCE, overwrite=overwrite)
     for source in (reader.source for reader in plan.readers):
         if cells and set(MERGED_COLUMNS) & set(source.columns):
@@ -123,7 +121,7 @@ def ingest(
         if repeats.across and chosen.repeats == "first":
             tally.cuts["source_id in an earlier catalogue"] += repeats.across
         report = make_report(plan, stars, tally, shared)
-        if form:
+        if output.suffix:
             with open_table(output, units=plan.units, overwrite=overwrite) as table:
                 for batch, _ in stars.sorted("file, row"):
                     table.write(batch)

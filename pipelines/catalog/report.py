@@ -103,12 +103,10 @@ def make_report(
     Raises
     ------
     InputError
-        If there are no rows, they are mostly faulty or in one place, or a unit seems
-        wrong; the latter is only a note with ``any_range``.
+        If rows are mostly faulty or in one place, or a unit seems wrong; the latter is
+        only a note with ``any_range``.
     """
     options, faulty = plan.options, tally.faults.total()
-    if not tally.rows_read:
-        raise InputError("the input has no rows: check the files")
     # Rows removed by named quality cuts are not examined.
     named = sum(tally.cuts[name] for name in plan.readers[0].filters)
     examined = tally.rows_read - named

@@ -133,31 +133,30 @@ def test_what_is_nobodys_mistake_fails_with_exit_1_and_one_line(
     assert str(fault) in result.output and len(result.output.splitlines()) == 1
 
 
-def test_the_installed_program_logs_plain_lines_where_there_is_no_terminal(desk):
-    arguments = f"fit stars.parquet -o fresh {QUICK}".split()
+def test_the_installed_program_replaces_a_run_and_exports_go_into_it(
+    command, desk, chain
+):
+    (desk / "run").unlink()
+    shutil.copytree(chain.folder / "run", desk / "run")
+    first = (desk / "run" / "run.json").read_bytes()
+    line = f"fit stars.parquet -o run {QUICK}"
+    assert command(line).exit_code == 2
+    assert (desk / "run" / "run.json").read_bytes() == first
     done = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *arguments],
+        [sys.executable, "-m", "pipelines.cli", *line.split(), "--overwrite"],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
+    assert (desk / "run" / "run.json").read_bytes() != first
+    # Plain lines where there is no terminal.
     assert "\r" not in done.stderr and "\x1b" not in done.stderr
     assert "map and samples: 1 it" in done.stderr
     assert "grid: " in done.stderr and "memory: " in done.stderr
     *_, run, verdict = done.stdout.splitlines()
-    assert run == "run: fresh" and verdict.startswith(("Usable", "Not usable"))
-
-
-def test_overwrite_replaces_a_run_and_exports_go_into_it(command, desk):
-    (desk / "run").unlink()
-    assert command(f"fit stars.parquet -o run {QUICK}").exit_code == 0
-    first = (desk / "run" / "run.json").read_bytes()
-    assert command(f"fit stars.parquet -o run {QUICK}").exit_code == 2
-    assert (desk / "run" / "run.json").read_bytes() == first
-    assert command(f"fit stars.parquet -o run {QUICK} --overwrite").exit_code == 0
-    assert (desk / "run" / "run.json").read_bytes() != first
+    assert run == "run: run" and verdict.startswith(("Usable", "Not usable"))
     result = command("export run --nside 8 --distances 100,300")
     assert result.exit_code == 0
     for name in ("map.zarr", "map.fits", "map.healpix.fits"):

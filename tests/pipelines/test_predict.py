@@ -128,7 +128,6 @@ def test_a_table_without_positions_is_refused(command, cloud_run, tmp_path):
         {"l": np.zeros(2)},
         units={"l": "deg"},
         meta={},
-        kind="odd",
         overwrite=False,
     )
     done = command(

@@ -221,20 +221,12 @@ def test_empty_files_and_files_that_are_no_table_are_refused(
 
 def test_a_header_without_rows_is_refused(tmp_path: Path, catalogue, run) -> None:
     empty = {name: column[:0] for name, column in catalogue.items()}
-    with pytest.raises(InputError, match="no rows"):
+    with pytest.raises(InputError, match="of 0 rows"):
         run(empty)
     for name in ("a.fits", "a.h5", "a.parquet"):
         mappings = FORMATS[name](tmp_path / name, empty)
-        with pytest.raises(InputError, match="no rows"):
+        with pytest.raises(InputError, match="of 0 rows"):
             run(tmp_path / name, mappings=mappings)
-
-
-def test_a_file_named_like_another_format_is_refused(
-    tmp_path: Path, catalogue, run
-) -> None:
-    write_csv(tmp_path / "a.parquet", catalogue)
-    with pytest.raises(InputError, match="named like parquet but its content is text"):
-        run(tmp_path / "a.parquet", mappings=MAP)
 
 
 def test_several_tables_in_one_file_are_not_chosen_from(
