@@ -17,7 +17,7 @@ import tarfile
 import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote, urlparse
 from urllib.request import url2pathname
 
@@ -108,7 +108,7 @@ def _retrieve(place: str, sha256: str | None, folder: Path) -> Path:
     # Its log would name the temporary folder.
     pooch.get_logger().setLevel("WARNING")
     # pooch itself reads http, https, ftp and DOIs.
-    copied = _copy if url.startswith("file:") else None
+    copied: Any = _copy if url.startswith("file:") else None
     try:
         return Path(pooch.retrieve(url, sha256, "part", folder, downloader=copied))
     except (OSError, ValueError) as error:
