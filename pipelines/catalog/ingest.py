@@ -136,7 +136,8 @@ def ingest(
                 write_manifest(folder)
     if save_preset is not None:
         place = Path(save_preset)
-        write_preset(place, plan.as_preset(place.stem), overwrite=overwrite)
+        named = plan.mapped.model_copy(update={"name": place.stem})
+        write_preset(place, named, overwrite=overwrite)
     return report
 
 

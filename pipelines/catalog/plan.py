@@ -86,34 +86,19 @@ class IngestOptions:
 class IngestPlan:
     """A reader for each file, in order, and the units of the table.
 
-    ``catalogues`` are the names of the inputs, files or folders. ``band`` is that of
-    all extinctions if known, and ``first_band`` that of the first source; ``changes``
-    are the conversions by catalogue.
+    ``mapped`` is the mapping of the first file as a preset for others of this form.
+    ``catalogues`` are the names of the inputs, files or folders, ``band`` is that of
+    all extinctions if known, and ``changes`` are the conversions by catalogue.
     """
 
     options: IngestOptions
     survey: Preset | None
-    keep: Mapping[str, KeptColumn]
+    mapped: Preset
     readers: Sequence[RowReader]
     units: dict[str, str]
     catalogues: Sequence[str]
     band: str
-    first_band: str
     changes: Sequence[tuple[str, Conversion]]
-
-    def as_preset(self, name: str) -> Preset:
-        """Return the mapping as a preset for other files of this form."""
-        first = self.readers[0]
-        changed: dict[str, Any] = {
-            "name": name,
-            "band": self.first_band,
-            "columns": dict(first.recipe),
-            "cuts": {name: item.text for name, item in first.filters.items()},
-            "keep": dict(self.keep),
-        }
-        if self.survey is None:
-            changed["title"] = f"Columns as in {first.source.path.name}"
-        return (self.survey or _EMPTY).model_copy(update=changed)
 
 
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
@@ -156,9 +141,6 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             for name, item in keep.items()
             if not item.optional or item.column in source.columns
         }
-        filtered = [name for item in filters.values() for name in item.kinds]
-        for column in (*filtered, *carried.values()):
-            locate(source, column)
         origins = choose(source, user, survey)
         resolved = {name: resolve(source, name, o) for name, o in origins.items()}
         readers.append(
@@ -190,15 +172,23 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                     reader.factors[name] *= change.factor
             entry = (names[reader.catalogue], change)
             changes += [entry] if entry not in changes else []
+    first = readers[0]
+    mapped: dict[str, Any] = {
+        "band": bands[0],
+        "columns": dict(first.recipe),
+        "cuts": cuts,
+        "keep": keep,
+    }
+    if survey is None:
+        mapped["title"] = f"Columns as in {first.source.path.name}"
     return IngestPlan(
         options=options,
         survey=survey,
-        keep=keep,
+        mapped=described.model_copy(update=mapped),
         readers=readers,
         units=_units([reader.source for reader in readers], keep),
         catalogues=names,
         band=band,
-        first_band=bands[0],
         changes=changes,
     )
 

@@ -108,7 +108,7 @@ def make_report(
     """
     options, faulty = plan.options, tally.faults.total()
     # Rows removed by named quality cuts are not examined.
-    named = sum(tally.cuts[name] for name in plan.readers[0].filters)
+    named = sum(tally.cuts[name] for name in plan.mapped.cuts)
     examined = tally.rows_read - named
     if faulty > options.max_bad * examined:
         reasons = ", ".join(f"{n:,} {why}" for why, n in tally.faults.most_common(5))
@@ -153,7 +153,7 @@ def make_report(
         faults=dict(tally.faults),
         cuts=dict(tally.cuts),
         negative_extinctions=int(negative),
-        origins={n: str(origin) for n, origin in plan.readers[0].recipe.items()},
+        origins={n: str(origin) for n, origin in plan.mapped.columns.items()},
         ranges=ranges,
         notes=(*_assumptions(plan), *(f"warning: {text}" for text in doubts)),
     )
@@ -193,12 +193,11 @@ def _doubts(
 
 def _assumptions(plan: IngestPlan) -> Iterator[str]:
     """Yield the assumptions, and warnings about missing statements."""
-    recipe, survey = plan.readers[0].recipe, plan.survey
+    recipe, survey = plan.mapped.columns, plan.survey
     if "parallax" in recipe:
-        least = plan.readers[0].min_parallax_snr
         yield (
-            f"distance = 1/parallax above {least:g} times its error, zero point "
-            "untouched"
+            f"distance = 1/parallax above {plan.mapped.min_parallax_snr:g} times its "
+            "error, zero point untouched"
         )
     for name in ("distance", "extinction"):
         if f"{name}_lower" in recipe:

@@ -99,7 +99,8 @@ class RowReader:
             tally.rows_read += rows
             tally.kept = np.ones(rows, dtype=bool)
             for name, row_filter in self.filters.items():
-                found = {each[0]: batch[each] for each in row_filter.kinds.items()}
+                wanted = row_filter.kinds.items()
+                found = {column: batch[column, kind] for column, kind in wanted}
                 tally.drop(~row_filter.passes(found), name, cut=True)
             given = {n: batch[column, kinds[n]] for n, column in columns.items()}
             identifiers = given.pop("source_id", None)

@@ -18,7 +18,8 @@ _INSIDE, _SHELL = 0.08, 1.5
 # Smallest and largest number of beads of a filament.
 _BEADS = (6, 20)
 # Standard deviations of clouds' profiles, and radii of cavities, in grid spacings.
-_CLOUD_RADIUS, _CAVITY_RADIUS = (1.0, 2.5), (5.0, 12.0)
+_CLOUD_RADIUS = (1.0, 2.5)
+_CAVITY_RADIUS = (5.0, 12.0)
 _CLOUD_EXTINCTION = 0.8
 """Median A_V through the middle of a cloud [mag]."""
 CENTRE_DISTANCE = 8200.0
