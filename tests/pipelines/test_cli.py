@@ -93,7 +93,7 @@ MISTAKES = {
     "export run --zarr notes --overwrite": "notes is a folder and no zarr store",
     "export run --fits x --healpix ./x": "name the same path",
     "export run --healpix x --nside 3": "nside must be a power of 2, got 3",
-    "export run --healpix x --distances 100,far": "numbers in pc separated by commas",
+    "export run --healpix x --distances 100,far": "'far' is no length",
     "export run --healpix x --distances 100,1e9": "no sight line is still inside",
     "plot absent -o x": "absent does not exist",
     "plot run -o text.csv": "text.csv is a file",

@@ -226,7 +226,7 @@ def test_directions_need_no_distance(command, path, rows, tmp_path):
         ("--l 5 --distance 10", "--l and --b"),
         ("--l 5 --b 95 --distance 10", "latitude beyond 90 deg"),
         ("--l 5 --b 5 --distance 10 --mode best", "mode must be one of"),
-        ("--l 5 --b 5 --distance 10 --pct a,b", "separated by commas"),
+        ("--l 5 --b 5 --distance 10 --pct a,b", "to float: 'a'"),
         ("--l 5 --b 5 --distance 10 --mode std --pct 5", "and no other"),
         ("--l 5 --b 5 --total --differential", "--differential"),
         ("--l 5 --b 5 --at-extinction -1", "must be positive"),
