@@ -74,7 +74,9 @@ ANGLE = Parsed("deg", degrees)
 ANGLES = Parsed("w,h", _listed(degrees, 2))
 DIRECTION = Parsed("l,b", _direction)
 RIGHT_ASCENSION = Parsed("deg", partial(degrees, hours=True))
-NAMES = Parsed("a,b,...", lambda text: [name.strip() for name in text.split(",")])
+NAMES = Parsed(
+    "a,b,...", lambda text: [n.strip() for n in text.split(",") if n.strip()]
+)
 PERCENTILES = Parsed("p,p,...", _listed(float))
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
