@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from pipelines.base.errors import InputError
 from pipelines.cli.reporting import (
     CONFIG,
     NAMES,
