@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,17 +17,15 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.table import QTable, Table, vstack
 
-from pipelines.bands import parse_band
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
-from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_stars
+from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.tables import as_file, is_table
 from pipelines.maps.places import places_of
 from pipelines.query import Beam, DustMap, open_map
 
 if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
-    from pipelines.config import FitConfig, SimulateConfig
     from pipelines.regress import Regressor
     from pipelines.simulate import Simulation
 
@@ -54,7 +51,7 @@ def fit(
     output: PathLike | None = None,
     distance_error: Any = None,
     declare_band: str | None = None,
-    settings: Mapping[str, Any] | FitConfig | None = None,
+    settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     resume: bool = False,
     **options: Any,
@@ -65,11 +62,12 @@ def fit(
     ----------
     stars
         Coordinates with distances, or the table that `ingest` wrote (its path), or a
-        table in memory: astropy's, a DataFrame, or arrays by name.
+        table in memory: astropy's, a DataFrame, or arrays by name. Coordinates and
+        tables in memory are read by `ingest`, which drops faulty rows and counts them.
     extinction, extinction_error
         Of coordinates: arrays [mag], or quantities.
     output
-        The run folder; stars given as arrays are kept beside it, in
+        The run folder; stars from memory are kept beside it, in
         ``OUTPUT.stars.parquet``. Without one the run lasts as long as this Python
         process, unless `DustMap.save` copies it.
     distance_error
@@ -77,20 +75,19 @@ def fit(
     declare_band
         The band of the extinctions, e.g. ``A_V``.
     settings
-        A `FitConfig`, or keys of the configuration (``dustmap config`` prints them) and
-        their values, for example ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
+        Values by key of the configuration, which ``dustmap config`` prints, for example
+        ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
     overwrite, resume
         Whether an existing run may be replaced, and whether to go on with one that was
         interrupted.
     options
-        Of a table in memory: how it is read, as by `ingest`, for example
+        Of stars in memory: options of `ingest`, for example
         ``mappings=["l=glon:deg", "extinction=av:mag"]``.
 
     Raises
     ------
     InputError
-        If a column is missing or not finite, a setting is unknown, or the output
-        exists.
+        If a column is missing, a setting is unknown, or the output exists.
     """
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run_fit
@@ -101,30 +98,22 @@ def fit(
         output = Path(folder.name) / "run"
         say(f"without output= the run lasts as long as this process: {output}")
     output = Path(output)
-    if isinstance(settings, FitConfig):
-        config = settings
-    else:
-        config = load_config(FitConfig, settings=settings)
-    again, kept = overwrite or resume, output.with_name(output.name + ".stars.parquet")
-    if not isinstance(stars, SkyCoord):
-        if extinction is not None or extinction_error is not None:
-            raise InputError("a table holds its own extinctions: give no others")
-        if declare_band is not None:
-            options["declare_band"] = declare_band
-    if options and not is_table(stars):
+    config = load_config(FitConfig, settings=settings)
+    if isinstance(stars, SkyCoord):
+        stars = _columns(stars, extinction, extinction_error, distance_error)
+    elif extinction is not None or extinction_error is not None:
+        raise InputError("a table holds its own extinctions: give no others")
+    if declare_band is not None:
+        options["declare_band"] = declare_band
+    if is_table(stars):
+        kept = output.with_name(output.name + ".stars.parquet")
+        say(str(ingest(stars, kept, overwrite=overwrite or resume, **options)))
+        stars = kept
+    elif options:
         raise InputError(
             f"{', '.join(options)}: only of a table in memory, since others are read "
             "by ingest"
         )
-    if isinstance(stars, SkyCoord):
-        columns = _stars(
-            stars, extinction, extinction_error, distance_error, declare_band
-        )
-        write_stars(kept, columns, overwrite=again)
-        stars = kept
-    elif is_table(stars):
-        say(str(ingest(stars, kept, overwrite=again, **options)))
-        stars = kept
     report = run_fit(Path(stars), output, config, overwrite=overwrite, resume=resume)
     say(str(report))
     return open_map(output)
@@ -182,13 +171,11 @@ def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
     return run_ingest([Path(source) for source in each], Path(output), **options)
 
 
-def simulate(config: SimulateConfig | None = None, **settings: Any) -> Simulation:
+def simulate(**settings: Any) -> Simulation:
     """Make a mock catalogue, in memory, and the true density behind it.
 
     Parameters
     ----------
-    config
-        All settings, instead of ``settings``.
     settings
         Those of ``dustmap config --simulate`` that differ from their defaults, sections
         as mappings: ``simulate(stars=3000, seed=1, dust={"clouds": 0})``, or by their
@@ -207,11 +194,7 @@ def simulate(config: SimulateConfig | None = None, **settings: Any) -> Simulatio
     from pipelines.config import SimulateConfig, load_config
     from pipelines.simulate import simulate as run_simulate
 
-    if config is None:
-        config = load_config(SimulateConfig, settings=settings)
-    elif settings:
-        raise InputError(f"give a config, or {', '.join(settings)}, not both")
-    return run_simulate(config)
+    return run_simulate(load_config(SimulateConfig, settings=settings))
 
 
 def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTable:
@@ -267,40 +250,25 @@ def regress(
     return Regressor(likelihood=likelihood, method=method, seed=seed).fit(X, y)
 
 
-def _stars(
-    coords: SkyCoord,
-    extinction: Any,
-    error: Any,
-    distance_error: Any,
-    band: str | None,
-) -> Stars:
-    """Check coordinates and their extinctions, and make them a table."""
+def _columns(
+    coords: SkyCoord, extinction: Any, error: Any, distance_error: Any
+) -> dict[str, u.Quantity]:
+    """Return coordinates and their extinctions as columns by canonical name."""
     if extinction is None or error is None:
         raise InputError("coordinates need extinction and extinction_error")
     at = places_of(coords)
-    places = Stars(l=at.l, b=at.b, distance=at.distance)
+    table = {"l": at.l * u.deg, "b": at.b * u.deg, "distance": at.distance * u.pc}
     given = {"extinction": extinction, "extinction_error": error}
     given |= {} if distance_error is None else {"distance_error": distance_error}
-    columns = {name: _column(name, v, len(places)) for name, v in given.items()}
-    sound = np.isfinite([places.distance, *columns.values()]).all(axis=0)
-    sound &= (columns["extinction_error"] > 0) & (places.distance > 0)
-    if not sound.all():
-        raise InputError(
-            f"{int((~sound).sum())} of {len(sound)} stars have a distance or "
-            "extinction that is not finite, or a distance or extinction_error that is "
-            f"not positive, the first is number {int(np.argmin(sound))}: leave them out"
-        )
-    meta = {"sources": []} | ({"band": parse_band(band).name} if band else {})
-    return replace(places, meta=meta, **columns)
-
-
-def _column(name: str, values: Any, count: int) -> np.ndarray:
-    """Return one number for each star, in the canonical unit of the column."""
-    unit = CANONICAL_UNITS[name]
-    try:
-        column = u.Quantity(values, unit, dtype=np.float64).value
-    except (u.UnitConversionError, TypeError) as error:
-        raise InputError(f"{name}: expected numbers or a quantity in {unit}") from error
-    if column.shape not in ((), (count,)):
-        raise InputError(f"{name} has shape {column.shape}, expected ({count},)")
-    return np.full(count, column)
+    for name, values in given.items():
+        unit = CANONICAL_UNITS[name]
+        try:
+            column = u.Quantity(values, unit, dtype=np.float64)
+        except (u.UnitConversionError, TypeError) as fault:
+            raise InputError(
+                f"{name}: expected numbers or a quantity in {unit}"
+            ) from fault
+        if column.shape not in ((), (len(at),)):
+            raise InputError(f"{name} has shape {column.shape}, expected ({len(at)},)")
+        table[name] = np.broadcast_to(column, len(at), subok=True)
+    return table

@@ -6,7 +6,6 @@ become tar archives, which `dustmap fetch` unpacks.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tarfile
@@ -26,6 +25,7 @@ from pipelines.maps.provenance import provenance
 from pipelines.run.facts import run_facts
 from pipelines.run.folder import read_run
 from pipelines.storage.atomic import atomic_directory
+from pipelines.storage.digests import digest_of
 
 FILES = {
     "map.zarr.tar": "density, its samples and integrated extinction, zarr v3 "
@@ -66,10 +66,10 @@ def publish(run: Path, folder: Path, overwrite: bool, **about: Any) -> None:
         done = export_run(run, targets, ExportOptions(samples=samples))
         archive(made / "map.zarr")
         (made / "CITATION.cff").write_text(citation(meta["citation"], about))
-        sums = {path.name: digest(path) for path in sorted(made.iterdir())}
+        sums = {path.name: digest_of(path).sha256 for path in sorted(made.iterdir())}
         readme = readme_of(run_facts(fitted), done, meta, about, sums)
         (made / "README.md").write_text(readme)
-        sums["README.md"] = digest(made / "README.md")
+        sums["README.md"] = digest_of(made / "README.md").sha256
         lines = [f"{value}  {name}\n" for name, value in sorted(sums.items())]
         (made / "SHA256SUMS").write_text("".join(lines))
         text = json.dumps(zenodo(meta["citation"], about), indent=2, ensure_ascii=False)
@@ -105,12 +105,6 @@ def archive(path: Path) -> None:
     for inner in sorted(path.rglob("*"), reverse=True):
         inner.rmdir()
     path.rmdir()
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def citation(block: dict[str, Any], about: dict[str, Any]) -> str:

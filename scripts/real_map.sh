@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # A map from real open clusters and stars: ingest, fit, export, plot, a report, a sky
-# slice, and how well it does on held-out stars. Usage: scripts/real_map.sh DATA [FOLDER]
+# slice, and how well it does on held-out stars and beside another map.
+# Usage: scripts/real_map.sh DATA [FOLDER]
 # DATA holds clusters_hunt2023.csv.gz (Hunt & Reffert 2023) and stars_av.csv.gz (Miglio
-# et al. 2021, Anders et al. 2017, Zinn et al. 2022), which are not part of dustmap.
+# et al. 2021, Anders et al. 2017, Zinn et al. 2022), and for the other map
+# bayestar2019_cart128_20pc.npz, which are not part of dustmap.
 # DUSTMAP_REAL_MAP_FIT ("KEY=VALUE ...") overrides keys of scripts/real_map.toml.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -34,4 +36,11 @@ dustmap plot "$folder/run" -o "$folder/figures"
 dustmap report "$folder/run" -o "$folder/report.html" --overwrite
 "$python" "$root/scripts/sky_slice.py" "$folder/run/map.zarr" --distance 400 \
   -o "$folder/figures/density_400pc.png"
+mkdir -p "$folder/compare"
+dustmap compare "$folder/run" held-out -o "$folder/compare/stars" --overwrite
+# The map is in A_V and the reference in E(B-V), whose own scale differs by some 15%.
+reference=$data/bayestar2019_cart128_20pc.npz
+if [ -f "$reference" ]; then
+  dustmap compare "$folder/run" "$reference" -o "$folder/compare/map" --factor 3.1 --overwrite
+fi
 "$python" "$root/scripts/real_map_summary.py" "$folder"

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.resources
-import math
 import re
 import tomllib
 import unicodedata
@@ -28,6 +27,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from astropy import units
 
 from pipelines.base.errors import InputError
 
@@ -47,9 +47,7 @@ UNKNOWN = "as in the catalogue"
 _SEPARATOR = "; "
 _STATED_AT = re.compile(r"A_\w+ at ([0-9.]+) ?nm")
 _NAMES = ", ".join(WAVELENGTHS)
-_UNITS = {"nm": 1.0, "um": 1e3, "µm": 1e3, "μm": 1e3, "micron": 1e3, "angstrom": 0.1}
-_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
-_AT = re.compile(r"A\(\s*([0-9.]+)\s*([A-Za-zµμ]+)\s*\)")
+_AT = re.compile(r"A\(\s*([0-9.]+\s*[A-Za-zµμ]+)\s*\)")
 _BAND = re.compile(r"A_?(\w+(?:\(\w+\))?)|A\(\s*(\w+(?:\(\w+\))?)\s*\)")
 _EXCESS = re.compile(r"E\(\s*(\w+(?:\(\w+\))?)\s*-\s*(\w+(?:\(\w+\))?)\s*\)")
 # Gaia's BP and RP are also written GBP or G_BP.
@@ -81,13 +79,14 @@ def parse_band(text: str) -> Band:
     dashes = {c: "-" for c in text if c == "−" or unicodedata.category(c) == "Pd"}
     plain = _GAIA.sub("", text.strip().translate(str.maketrans(dashes)))
     if found := _AT.fullmatch(plain):
-        unit = found[2]
-        scale = _UNITS.get(unit, _UNITS.get(unit.lower(), math.nan))
-        # Without the last bits of 0.1 times angstroms.
-        number = float(found[1]) if _NUMBER.fullmatch(found[1]) else math.nan
-        wavelength = float(f"{number * scale:.10g}")
-        if not 0 < wavelength < math.inf:
+        try:
+            wavelength: Any = units.Quantity(found[1]).to_value(units.nm)
+        except (TypeError, units.UnitConversionError):
+            wavelength = 0.0
+        if not wavelength > 0:
             raise InputError(f"{text!r} names no wavelength: expected e.g. A(550 nm)")
+        # Without the last bits of 0.1 times angstroms.
+        wavelength = float(f"{wavelength:.10g}")
         name = f"A({wavelength:.10g} nm)"
         return Band(name, ((name, wavelength, 1),))
     if found := _BAND.fullmatch(plain) or _EXCESS.fullmatch(plain):
@@ -198,8 +197,6 @@ def _relative_extinction(wavelength: float, *, curve: str, r_v: float) -> float:
         from dust_extinction import parameter_averages
     except ImportError:
         raise InputError("curves need: pip install 'dustmap[bands]'") from None
-    from astropy import units
-
     made = getattr(parameter_averages, curve)
     low, high = made.Rv_range
     if not low <= r_v <= high:
@@ -257,16 +254,16 @@ def source_band(
 
 
 def wanted_conversion(
-    meta: dict[str, Any],
+    stated: str,
     band: str | None,
     declared: str | None,
     *,
     curve: str | None = None,
     r_v: float | None = None,
 ) -> Conversion | None:
-    """Find the conversion from a product's band to ``band``, if that is named.
+    """Find the conversion from a product's ``stated`` band to ``band``, if named.
 
-    ``declared`` states the product's own where that is not known.
+    ``declared`` is the product's own band where none is stated.
 
     Raises
     ------
@@ -278,6 +275,6 @@ def wanted_conversion(
         raise InputError("--curve and --r-v convert to another band: add --band")
     if band is None and declared is None:
         return None
-    source = source_band(str(meta.get("extinction_band") or ""), declared)
+    source = source_band(stated, declared)
     r_v = R_V if r_v is None else r_v
     return conversion(source, band or source, curve=curve or CURVE, r_v=r_v)

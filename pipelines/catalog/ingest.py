@@ -28,7 +28,6 @@ from pipelines.catalog.provenance import identify
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.rows import Progress, Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.catalog.sources import format_of_name
 from pipelines.catalog.staging import DEEPEST, Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.storage.atomic import (
@@ -60,7 +59,7 @@ def ingest(
         Files or folders of files, joined in the order given.
     output
         A name with the suffix ``.parquet`` for one file in the order of the sources,
-        another for a folder of partitions in the order of the sky.
+        without a suffix for a folder of partitions in the order of the sky.
     workers
         Number of threads that sort and find repeated identifiers; the result is the
         same for any number.
@@ -87,20 +86,17 @@ def ingest(
     """
     chosen, output = IngestOptions(**options), Path(output)
     cells = parse_cells(merge) if merge is not None else None
-    if workers < 1:
-        raise InputError(f"--workers must be at least 1, got {workers}")
-    form = format_of_name(output)
-    if form not in ("parquet", None) or output.suffix.lower() == ".gz":
+    if output.suffix not in (".parquet", ""):
         raise InputError(
             f"{output}: expected a .parquet file or, without a suffix, a folder"
         )
-    if form and cells:
+    if output.suffix and cells:
         raise InputError(f"{output} is one file: --merge needs a folder as output")
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
     check_output(output, overwrite=overwrite)
-    if not form:
+    if not output.suffix:
         check_output_folder(output, PROVENANCE, overwrite=overwrite)
     for source in (reader.source for reader in plan.readers):
         if cells and set(MERGED_COLUMNS) & set(source.columns):
@@ -120,20 +116,13 @@ def ingest(
         repeats = stars.drop_repeats(across=chosen.repeats == "first")
         names, pairs = plan.catalogues, repeats.pairs.items()
         shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]
-        if shared and chosen.repeats == "error":
-            raise InputError(
-                f"objects are in two catalogues: {', '.join(shared)}; --repeats keep "
-                "and --repeats first accept them"
-            )
         if repeats.within:
             tally.faults["source_id repeated"] += repeats.within
         if repeats.across and chosen.repeats == "first":
             tally.cuts["source_id in an earlier catalogue"] += repeats.across
         report = make_report(plan, stars, tally, shared)
-        if form:
-            with open_table(
-                output, units=plan.units, kind="stars", overwrite=overwrite
-            ) as table:
+        if output.suffix:
+            with open_table(output, units=plan.units, overwrite=overwrite) as table:
                 for batch, _ in stars.sorted("file, row"):
                     table.write(batch)
                 table.meta = make_record(plan, report)
@@ -147,7 +136,8 @@ def ingest(
                 write_manifest(folder)
     if save_preset is not None:
         place = Path(save_preset)
-        write_preset(place, plan.as_preset(place.stem), overwrite=overwrite)
+        named = plan.mapped.model_copy(update={"name": place.stem})
+        write_preset(place, named, overwrite=overwrite)
     return report
 
 
@@ -165,7 +155,7 @@ def _write_partitions(
             columns, alone = merge_rows(arrays, cells)
             outlying += alone
         path = folder / f"part-{parts:05d}.parquet"
-        with open_table(path, units=plan.units, kind="stars", overwrite=False) as part:
+        with open_table(path, units=plan.units, overwrite=False) as part:
             part.write(columns)
         parts += 1
         rows += len(columns["l"])

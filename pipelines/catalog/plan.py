@@ -28,7 +28,6 @@ from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import parse_unit
 
 _EMPTY = Preset(name="", title="", band="", tested_on="real", notes="", columns={})
-REPEATS = ("keep", "first", "error")
 # E(B-V), EBV, e_bv, ebv_mean, E_B_V and the like.
 _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
 
@@ -55,8 +54,8 @@ class IngestOptions:
     any_range
         True to accept medians that suggest a wrong unit.
     repeats
-        Treatment of objects in more than one catalogue, by ``source_id``: ``keep`` all,
-        keep the ``first``, or raise an ``error``.
+        Treatment of objects in more than one catalogue, by ``source_id``: ``keep`` all
+        or the ``first``.
 
     Raises
     ------
@@ -79,48 +78,27 @@ class IngestOptions:
             if (given := getattr(self, name)) is not None:
                 # Normalize the name: A0 is A_0.
                 object.__setattr__(self, name, parse_band(given).name)
-        if self.repeats not in REPEATS:
-            raise InputError(
-                f"--repeats must be keep, first or error, got {self.repeats!r}"
-            )
-        if not 0 <= self.max_bad <= 1:
-            raise InputError(
-                f"--max-bad must be a fraction from 0 to 1, got {self.max_bad}"
-            )
+        if self.repeats not in ("keep", "first"):
+            raise InputError(f"--repeats must be keep or first, got {self.repeats!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPlan:
     """A reader for each file, in order, and the units of the table.
 
-    ``catalogues`` are the names of the inputs, files or folders. ``band`` is that of
-    all extinctions if known, and ``first_band`` that of the first source; ``changes``
-    are the conversions by catalogue.
+    ``mapped`` is the mapping of the first file as a preset for others of this form.
+    ``catalogues`` are the names of the inputs, files or folders, ``band`` is that of
+    all extinctions if known, and ``changes`` are the conversions by catalogue.
     """
 
     options: IngestOptions
     survey: Preset | None
-    keep: Mapping[str, KeptColumn]
+    mapped: Preset
     readers: Sequence[RowReader]
     units: dict[str, str]
     catalogues: Sequence[str]
     band: str
-    first_band: str
     changes: Sequence[tuple[str, Conversion]]
-
-    def as_preset(self, name: str) -> Preset:
-        """Return the mapping as a preset for other files of this form."""
-        first = self.readers[0]
-        changed: dict[str, Any] = {
-            "name": name,
-            "band": self.first_band,
-            "columns": dict(first.recipe),
-            "cuts": {name: item.text for name, item in first.filters.items()},
-            "keep": dict(self.keep),
-        }
-        if self.survey is None:
-            changed["title"] = f"Columns as in {first.source.path.name}"
-        return (self.survey or _EMPTY).model_copy(update=changed)
 
 
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
@@ -163,9 +141,6 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             for name, item in keep.items()
             if not item.optional or item.column in source.columns
         }
-        filtered = [name for item in filters.values() for name in item.kinds]
-        for column in (*filtered, *carried.values()):
-            locate(source, column)
         origins = choose(source, user, survey)
         resolved = {name: resolve(source, name, o) for name, o in origins.items()}
         readers.append(
@@ -197,15 +172,23 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                     reader.factors[name] *= change.factor
             entry = (names[reader.catalogue], change)
             changes += [entry] if entry not in changes else []
+    first = readers[0]
+    mapped: dict[str, Any] = {
+        "band": bands[0],
+        "columns": dict(first.recipe),
+        "cuts": cuts,
+        "keep": keep,
+    }
+    if survey is None:
+        mapped["title"] = f"Columns as in {first.source.path.name}"
     return IngestPlan(
         options=options,
         survey=survey,
-        keep=keep,
+        mapped=described.model_copy(update=mapped),
         readers=readers,
         units=_units([reader.source for reader in readers], keep),
         catalogues=names,
         band=band,
-        first_band=bands[0],
         changes=changes,
     )
 

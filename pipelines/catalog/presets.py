@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ import pydantic
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
+from pipelines.config.loading import read_toml
 from pipelines.config.text import literal
 from pipelines.storage.atomic import atomic_file
 
@@ -129,16 +129,12 @@ def load_preset(name: str) -> Preset:
             "or give the path of a .toml file"
         )
     try:
-        text = (_FOLDER / f"{name}.toml" if known else Path(name)).read_text("utf-8")
-        return Preset.model_validate(tomllib.loads(text))
+        path = str(_FOLDER / f"{name}.toml") if known else name
+        return Preset.model_validate(read_toml(Path(path)))
     except pydantic.ValidationError as error:
         places = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]
         faults = "; ".join(f"{place}: {fault}" for place, fault in places)
         raise InputError(f"the preset {name} is not valid: {faults}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"the preset {name} is not valid TOML: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the preset {name}: {error}") from error
 
 
 def write_preset(path: Path, preset: Preset, *, overwrite: bool = False) -> None:

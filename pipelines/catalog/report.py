@@ -10,7 +10,7 @@ import numpy as np
 from pipelines.bands import parse_band
 from pipelines.base.errors import InputError
 from pipelines.catalog.plan import IngestPlan
-from pipelines.catalog.rows import FEWEST_PLACES, Tally
+from pipelines.catalog.rows import Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.staging import Staging
 
@@ -21,6 +21,7 @@ _ERROR = "extinction_error"
 _PLAUSIBLE_ERRORS = (1 / 300, 3.0)
 """Plausible medians of the errors, in standard deviations of the extinctions."""
 _FEWEST_SPREAD = 10
+_FEWEST_PLACES = 5
 _PERCENTS = (1, 50, 99)
 
 
@@ -102,14 +103,12 @@ def make_report(
     Raises
     ------
     InputError
-        If there are no rows, they are mostly faulty or in one place, or a unit seems
-        wrong; the latter is only a note with ``any_range``.
+        If rows are mostly faulty or in one place, or a unit seems wrong; the latter is
+        only a note with ``any_range``.
     """
     options, faulty = plan.options, tally.faults.total()
-    if not tally.rows_read:
-        raise InputError("the input has no rows: check the files")
     # Rows removed by named quality cuts are not examined.
-    named = sum(tally.cuts[name] for name in plan.readers[0].filters)
+    named = sum(tally.cuts[name] for name in plan.mapped.cuts)
     examined = tally.rows_read - named
     if faulty > options.max_bad * examined:
         reasons = ", ".join(f"{n:,} {why}" for why, n in tally.faults.most_common(5))
@@ -118,12 +117,14 @@ def make_report(
             f"{options.max_bad:g} allows: {reasons}. Check columns and units, or use "
             "--where"
         )
-    places = len(tally.places)
-    if places < FEWEST_PLACES:
+    kept = stars.count()
+    distinct = f"(SELECT DISTINCT l, b, distance FROM stars LIMIT {_FEWEST_PLACES})"
+    places = stars.aggregate("count(*)", distinct) if kept else 0
+    if places < _FEWEST_PLACES:
         raise InputError(
             f"{places} distinct positions are left of "
             f"{tally.rows_read:,} rows ({tally.cuts.total():,} removed by quality "
-            f"cuts, {faulty:,} faulty): a map needs at least {FEWEST_PLACES}"
+            f"cuts, {faulty:,} faulty): a map needs at least {_FEWEST_PLACES}"
         )
     l, b = tally.largest_angles  # noqa: E741
     small = 0 <= l <= 2 * np.pi and 0 <= b <= np.pi / 2
@@ -132,14 +133,13 @@ def make_report(
             f"all angles look like radians, the largest {l:.3g} and {b:.3g} deg: state "
             "this, e.g. --map l=l:rad, or map ra and dec for a field this small"
         )
-    kept = stars.count()
     ranges = {n: stars.quantiles(n, _PERCENTS) for n in (*_PLAUSIBLE, _ERROR)}
     doubts = list(_doubts(stars, ranges, sum(kept.values())))
     if doubts and not options.any_range:
         raise InputError(
             " ".join(doubts) + ". If it is right as it is, pass --any-range"
         )
-    negative = "count(*) FILTER (WHERE {0} < 0)"
+    negative = stars.aggregate("count(*) FILTER (WHERE extinction < 0)")
     return IngestReport(
         sources=tuple(reader.source.path.name for reader in plan.readers),
         rows_read=tally.rows_read,
@@ -152,8 +152,8 @@ def make_report(
         repeats=tuple(repeats),
         faults=dict(tally.faults),
         cuts=dict(tally.cuts),
-        negative_extinctions=int(stars.aggregate(negative, "extinction")),
-        origins={n: str(origin) for n, origin in plan.readers[0].recipe.items()},
+        negative_extinctions=int(negative),
+        origins={n: str(origin) for n, origin in plan.mapped.columns.items()},
         ranges=ranges,
         notes=(*_assumptions(plan), *(f"warning: {text}" for text in doubts)),
     )
@@ -177,8 +177,8 @@ def _doubts(
     if count >= _FEWEST_SPREAD:
         # The outermost 1% on either side may be outliers.
         low, _, high = ranges["extinction"]
-        within = f"stddev_pop({{0}}) FILTER (WHERE {{0}} BETWEEN {low!r} AND {high!r})"
-        spread = stars.aggregate(within, "extinction")
+        within = f"FILTER (WHERE extinction BETWEEN {low!r} AND {high!r})"
+        spread = stars.aggregate(f"stddev_pop(extinction) {within}")
         median = ranges[_ERROR][1]
         least, most = (limit * spread for limit in _PLAUSIBLE_ERRORS)
         if spread and not least <= median <= most:
@@ -193,12 +193,11 @@ def _doubts(
 
 def _assumptions(plan: IngestPlan) -> Iterator[str]:
     """Yield the assumptions, and warnings about missing statements."""
-    recipe, survey = plan.readers[0].recipe, plan.survey
+    recipe, survey = plan.mapped.columns, plan.survey
     if "parallax" in recipe:
-        least = plan.readers[0].min_parallax_snr
         yield (
-            f"distance = 1/parallax above {least:g} times its error, zero point "
-            "untouched"
+            f"distance = 1/parallax above {plan.mapped.min_parallax_snr:g} times its "
+            "error, zero point untouched"
         )
     for name in ("distance", "extinction"):
         if f"{name}_lower" in recipe:

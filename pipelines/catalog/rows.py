@@ -18,8 +18,6 @@ from pipelines.catalog.sources import Source, read_columns
 from pipelines.catalog.units import sexagesimal
 
 _SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
-FEWEST_PLACES = 5
-"""Fewest distinct positions for a map."""
 _LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
 _TINY_EXTINCTION_ERROR = 1e-5
 """Smallest extinction error, relative to the typical extinction or error of a batch."""
@@ -37,8 +35,7 @@ class Tally:
 
     ``cuts`` are quality cuts, ``faults`` all other reasons. ``kept`` is the mask of
     remaining rows of the current batch, shape ``(n,)``. ``largest_angles`` are the
-    sources' longitude and latitude [deg], −1 if absent; ``places`` are distinct
-    positions, all or at least `FEWEST_PLACES`.
+    sources' longitude and latitude [deg], −1 if absent.
     """
 
     rows_read: int = 0
@@ -46,7 +43,6 @@ class Tally:
     cuts: Counter[str] = field(default_factory=Counter)
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
-    places: set[tuple[float, ...]] = field(default_factory=set)
 
     def drop(self, bad: np.ndarray, reason: str, *, cut: bool = False) -> None:
         """Drop rows, shape ``(n,)``, that are faulty or fail a quality cut."""
@@ -88,33 +84,31 @@ class RowReader:
         InputError
             If the source is truncated or a column has values of a wrong type.
         """
-        requests: dict[str, tuple[str, str]] = {}
-        for name, origin in self.recipe.items():
-            if origin.column is not None:
-                kind = sexagesimal(origin.unit) or "number"
-                kind = "identifier" if name == "source_id" else kind
-                requests[name] = (origin.column, kind)
+        columns = {n: o.column for n, o in self.recipe.items() if o.column is not None}
+        kinds = {n: sexagesimal(o.unit) or "number" for n, o in self.recipe.items()}
+        kinds["source_id"] = "identifier"
+        requests = [(column, kinds[name]) for name, column in columns.items()]
         if not requests:
             raise InputError("every quantity is a constant: map at least one column")
         for row_filter in self.filters.values():
-            for column, kind in row_filter.kinds.items():
-                requests[f"{kind} {column}"] = (column, kind)
-        for name, column in self.carried.items():
-            requests[f"keep {name}"] = (column, "any")
+            requests += row_filter.kinds.items()
+        requests += [(column, "any") for column in self.carried.values()]
         first = 0
         for batch in read_columns(self.source, requests):
             rows = len(next(iter(batch.values())))
             tally.rows_read += rows
             tally.kept = np.ones(rows, dtype=bool)
             for name, row_filter in self.filters.items():
-                kinds = row_filter.kinds.items()
-                columns = {column: batch[f"{kind} {column}"] for column, kind in kinds}
-                tally.drop(~row_filter.passes(columns), name, cut=True)
-            if "source_id" in batch:
-                missing = np.ma.getmaskarray(batch["source_id"])
+                wanted = row_filter.kinds.items()
+                found = {column: batch[column, kind] for column, kind in wanted}
+                tally.drop(~row_filter.passes(found), name, cut=True)
+            given = {n: batch[column, kinds[n]] for n, column in columns.items()}
+            identifiers = given.pop("source_id", None)
+            if identifiers is not None:
+                missing = np.ma.getmaskarray(identifiers)
                 tally.drop(missing, "source_id missing")
             values = {
-                name: batch[name] if o.value is None else np.full(rows, o.value)
+                name: given[name] if o.value is None else np.full(rows, o.value)
                 for name, o in self.recipe.items()
                 if name != "source_id"
             }
@@ -124,12 +118,12 @@ class RowReader:
                 _check_quantities(tally, values, self.min_parallax_snr)
             kept = np.flatnonzero(tally.kept)
             if len(kept):
-                columns = _canonical({n: c[kept] for n, c in values.items()}, tally)
-                if "source_id" in batch:
-                    identifiers = np.ma.getdata(batch["source_id"])[kept]
-                    columns = {"source_id": identifiers, **columns}
-                carried = {name: batch[f"keep {name}"][kept] for name in self.carried}
-                yield first + kept, columns | carried
+                found = _canonical({n: c[kept] for n, c in values.items()}, tally)
+                if identifiers is not None:
+                    found = {"source_id": np.ma.getdata(identifiers)[kept], **found}
+                for name, column in self.carried.items():
+                    found[name] = batch[column, "any"][kept]
+                yield first + kept, found
             first += rows
             if progress is not None:
                 progress(rows)
@@ -187,7 +181,7 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
 def _canonical(values: Columns, tally: Tally) -> Columns:
     """Return ``l, b`` [deg], ``distance`` [pc] and all other columns, float64.
 
-    Equatorial coordinates are taken as ICRS. ``tally`` receives angles and places.
+    Equatorial coordinates are taken as ICRS. ``tally`` receives the largest angles.
     """
     if "x" in values:
         x, y, z = (values[axis] for axis in "xyz")
@@ -202,7 +196,4 @@ def _canonical(values: Columns, tally: Tally) -> Columns:
         l, b = galactic.l.deg, galactic.b.deg  # noqa: E741
     names = ("distance", "extinction", "extinction_error", "distance_error")
     rest = {name: values[name] for name in names if name in values}
-    if len(tally.places) < FEWEST_PLACES:
-        places = np.unique(np.stack([l, b, rest["distance"]], axis=1), axis=0)
-        tally.places |= set(map(tuple, places[:FEWEST_PLACES]))
     return {"l": np.mod(np.asarray(l), 360.0), "b": np.asarray(b), **rest}

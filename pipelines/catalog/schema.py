@@ -206,7 +206,6 @@ def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) 
         stars.columns(),
         units=units,
         meta=stars.meta,
-        kind="stars",
         overwrite=overwrite,
     )
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from astropy.table import Table
 from astropy.table.meta import get_header_from_yaml
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.tables import METADATA_KEY, native, reading, to_numpy
+from pipelines.catalog.tables import native, reading, to_numpy
 from pipelines.catalog.units import KINDS, convert
 
 ROWS_PER_BATCH = 1 << 18
@@ -97,15 +96,11 @@ Opened = tuple[Described, Callable[[Kinds], Batches]]
 def _open_parquet(path: Path) -> Opened:
     """Open a parquet file.
 
-    Units are in the fields' metadata (``unit`` or ``units``) or in the header by
-    astropy or this program.
+    Units are in the fields' metadata (``unit`` or ``units``) or in astropy's header.
     """
     schema = pq.read_schema(path)
-    metadata = schema.metadata or {}
-    if b"table_meta_yaml" in metadata:
-        units = _astropy_units(metadata[b"table_meta_yaml"].decode().split("\n"))
-    else:
-        units = json.loads(metadata.get(METADATA_KEY, b'{"units": {}}'))["units"]
+    header = (schema.metadata or {}).get(b"table_meta_yaml")
+    units = _astropy_units(header.decode().split("\n")) if header else {}
     described: Described = []
     for field in schema:
         own = field.metadata or {}
@@ -150,8 +145,6 @@ def _open_hdf5(path: Path) -> Opened:
 
     with h5py.File(path, "r") as file:
         file.visititems(visit)
-    if not described:
-        raise InputError(f"{path} holds no data set, expected one or two dimensions")
 
     def read(kinds: Kinds) -> Batches:
         with h5py.File(path, "r") as file:
@@ -183,7 +176,6 @@ def _open_fits(path: Path) -> Opened:
         if len(tables) != 1:
             names = ", ".join(repr(hdu.name) for hdu in tables) or "only images"
             raise _not_one(path, f"{len(tables)} tables ({names})")
-        refuse_duplicates(path, tables[0].columns.names)
         options = {"mask_invalid": False, "unit_parse_strict": "silent"}
         return _from_astropy(Table.read(tables[0], format="fits", **options))
 
@@ -293,21 +285,14 @@ def _open_text(path: Path) -> Opened:
     ], read
 
 
-# Suffixes of file names, first bytes, and opener, by name of the format.
-_FORMATS = {
-    "parquet": ((".parquet", ".parq", ".pq"), (b"PAR1",), _open_parquet),
-    "HDF5": ((".h5", ".hdf5"), (b"\x89HDF\r\n\x1a\n",), _open_hdf5),
-    "FITS": ((".fits", ".fit"), (b"SIMPLE  =",), _open_fits),
-    "VOTable": ((".vot", ".votable"), (b"<?xml", b"<VOTABLE"), _open_votable),
-    "text": ((".csv", ".ecsv", ".tsv"), (b"",), _open_text),
-}
-
-
-def format_of_name(path: Path) -> str | None:
-    """Return the format of a file name's suffix, compressed or not."""
-    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
-    fitting = (form for form, (endings, *_) in _FORMATS.items() if suffix in endings)
-    return next(fitting, None)
+# First bytes and opener of each format.
+_FORMATS = (
+    ((b"PAR1",), _open_parquet),
+    ((b"\x89HDF\r\n\x1a\n",), _open_hdf5),
+    ((b"SIMPLE  =",), _open_fits),
+    ((b"<?xml", b"<VOTABLE"), _open_votable),
+    ((b"",), _open_text),
+)
 
 
 def open_source(path: Path) -> Source:
@@ -316,34 +301,27 @@ def open_source(path: Path) -> Source:
     Raises
     ------
     InputError
-        If the file is empty, truncated, not a table, or of another format than its
-        suffix, or if two of its columns have one name.
+        If the file is empty, truncated or not a table, or if two of its columns have
+        one name.
     """
-    with reading(path):
-        compressed = is_gzipped(path)
-        with (gzip.open if compressed else open)(path, "rb") as file:
-            start = file.read(512)
+    with (
+        reading(path),
+        (gzip.open if is_gzipped(path) else open)(path, "rb") as file,
+    ):
+        start = file.read(512)
     head = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not head:
         raise InputError(f"{path} is empty")
-    form = next(
-        name for name, (_, starts, _) in _FORMATS.items() if head.startswith(starts)
-    )
-    if compressed and form in ("parquet", "HDF5"):
-        raise InputError(f"{path} is {form} inside gzip: decompress it first")
-    if form == "text" and b"\x00" in start:
+    opener = next(opener for starts, opener in _FORMATS if head.startswith(starts))
+    if opener is _open_text and b"\x00" in start:
         raise InputError(
             f"{path} is not a CSV, ECSV, FITS, VOTable, parquet or HDF5 file"
-        )
-    if format_of_name(path) not in (form, None):
-        raise InputError(
-            f"{path} is named like {format_of_name(path)} but its content is {form}"
         )
     with reading(path), warnings.catch_warnings():
         # Ignore odd headers, but refuse truncated files.
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", ".*may have been truncated")
-        described, read = _FORMATS[form][2](path)
+        described, read = opener(path)
     refuse_duplicates(path, [name for name, _ in described])
     return Source(path, dict(described), read)
 
@@ -385,25 +363,22 @@ def describe_absence(source: Source, name: str) -> str:
 
 
 def read_columns(
-    source: Source, requests: Mapping[str, tuple[str, str]]
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield batches of the requested columns, each of shape ``(n,)``.
+    source: Source, requests: Collection[tuple[str, str]]
+) -> Iterator[dict[tuple[str, str], np.ndarray]]:
+    """Yield batches of the requested columns, each of shape ``(n,)``, by request.
 
-    Parameters
-    ----------
-    requests
-        Key in the batch to the column's reference and the kind that is needed
-        (`pipelines.catalog.units.convert`).
+    A request is a column's reference and the kind that is needed
+    (`pipelines.catalog.units.convert`).
 
     Raises
     ------
     InputError
         If a column is not there or not of the kind, or the file breaks off.
     """
-    places = {key: locate(source, column) for key, (column, _) in requests.items()}
+    places = {request: locate(source, request[0]) for request in requests}
     # A column may be needed twice: text is then read as the least convertible kind.
-    order = sorted(requests, key=lambda key: KINDS.index(requests[key][1]))
-    kinds = {places[key][0]: requests[key][1] for key in order}
+    order = sorted(requests, key=lambda request: (KINDS.index(request[1]), request[0]))
+    kinds = {places[request][0]: request[1] for request in order}
     # Astropy writes a masked column to parquet and HDF5 as two, values and mask.
     masks = {base: f"{base}.mask" for base in kinds if f"{base}.mask" in source.columns}
     kinds |= dict.fromkeys(masks.values(), "boolean")
@@ -411,11 +386,10 @@ def read_columns(
         for base, mask in masks.items():
             batch[base] = np.ma.array(batch[base], mask=batch[mask].astype(bool))
         chosen = {}
-        for key, (base, index) in places.items():
+        for request, (base, index) in places.items():
             column = batch[base] if index is None else batch[base][:, index]
-            reference, kind = requests[key]
-            where = f"{source.path}, column {reference!r}"
-            chosen[key] = convert(column, kind, where)
+            where = f"{source.path}, column {request[0]!r}"
+            chosen[request] = convert(column, request[1], where)
         yield chosen
 
 

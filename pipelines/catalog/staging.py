@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.rows import Columns
+from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.tables import to_arrow
 
 MEMORY = 512
@@ -25,6 +26,7 @@ MEMORY = 512
 DEEPEST = 29
 """HEALPix order of the sorting, 0.4 milliarcseconds."""
 _ROWS_PER_BATCH = 1 << 18
+_CANONICAL = ("source_id", *CANONICAL_UNITS)
 
 
 class Repeats(NamedTuple):
@@ -42,9 +44,9 @@ class Repeats(NamedTuple):
 class Staging:
     """The rows of all sources, with canonical and carried columns.
 
-    ``folder`` holds the rows beyond `MEMORY`. Columns are named ``c0, c1, ...`` because
-    SQL ignores case. Further columns are the numbers of catalogue, file and row, and
-    the HEALPix pixel (NESTED, order `DEEPEST`, Galactic).
+    ``folder`` holds the rows beyond `MEMORY`. Columns that are not canonical are named
+    ``kept6, kept7, ...`` because SQL ignores case. Further columns are the numbers of
+    catalogue, file and row, and the HEALPix pixel (NESTED, order `DEEPEST`, Galactic).
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -121,22 +123,23 @@ class Staging:
             return Repeats(0, 0, {})
         # Only rows of repeated identifiers, which are few, are sorted.
         self._run(
-            f"""CREATE TEMP TABLE repeats AS
-            SELECT rowid AS place, catalogue, {self._column("source_id")} AS id,
+            """CREATE TEMP TABLE repeats AS
+            SELECT rowid AS place, catalogue, source_id,
                 row_number() OVER (
-                    PARTITION BY id, catalogue ORDER BY file, row) > 1 AS within,
-                row_number() OVER (PARTITION BY id ORDER BY file, row) > 1 AS again
-            FROM stars WHERE id IN (
-                SELECT {self._column("source_id")} AS id FROM stars
-                GROUP BY id HAVING count(*) > 1)"""
+                    PARTITION BY source_id, catalogue ORDER BY file, row) > 1 AS within,
+                row_number() OVER (
+                    PARTITION BY source_id ORDER BY file, row) > 1 AS again
+            FROM stars WHERE source_id IN (
+                SELECT source_id FROM stars GROUP BY source_id HAVING count(*) > 1)"""
         )
-        within, others = self._one(
+        ((within, others),) = self._run(
             "SELECT count(*) FILTER (within), count(*) FILTER (again AND NOT within) "
             "FROM repeats"
         )
         pairs = self._run(
             """SELECT a.catalogue, b.catalogue, count(*)
-            FROM repeats a JOIN repeats b ON a.id = b.id AND a.catalogue < b.catalogue
+            FROM repeats a JOIN repeats b
+                ON a.source_id = b.source_id AND a.catalogue < b.catalogue
             WHERE NOT a.within AND NOT b.within GROUP BY ALL ORDER BY ALL"""
         )
         chosen = "again" if across else "within"
@@ -151,21 +154,20 @@ class Staging:
         query = "SELECT catalogue, count(*) FROM stars GROUP BY ALL ORDER BY ALL"
         return dict(self._run(query)) if self.schema.names else {}
 
-    def aggregate(self, expression: str, name: str) -> float:
-        """Return an SQL aggregate; ``{0}`` in the expression is the column."""
-        query = f"SELECT {expression.format(self._column(name))} FROM stars"
-        return self._one(query)[0]
+    def aggregate(self, expression: str, rows: str = "stars") -> float:
+        """Return an SQL aggregate of the table ``stars``, or of rows selected there."""
+        return self._run(f"SELECT {expression} FROM {rows}")[0][0]
 
     def quantiles(self, name: str, percents: tuple[int, ...]) -> tuple[float, ...]:
         """Return the k-th smallest of the n values, ``k = ⌈percent · n / 100⌉``.
 
         They are exact: the values are sorted, on disk beyond `MEMORY`.
         """
-        column, total = self._column(name), sum(self.count().values())
+        total = sum(self.count().values())
         places = [max(-(-percent * total // 100), 1) for percent in percents]
         found = self._run(
             f"""SELECT place, value FROM (
-                SELECT {column} AS value, row_number() OVER (ORDER BY {column}) AS place
+                SELECT {name} AS value, row_number() OVER (ORDER BY {name}) AS place
                 FROM stars) WHERE place IN {tuple(places)} ORDER BY place"""
         )
         return tuple(dict(found)[place] for place in places)
@@ -205,13 +207,8 @@ class Staging:
 
     @property
     def _names(self) -> list[str]:
-        return [f"c{number}" for number in range(len(self.schema))]
-
-    def _column(self, name: str) -> str:
-        return f"c{self.schema.get_field_index(name)}"
-
-    def _one(self, query: str) -> tuple[Any, ...]:
-        return self._run(query)[0]
+        names = enumerate(self.schema.names)
+        return [name if name in _CANONICAL else f"kept{n}" for n, name in names]
 
     def _run(self, query: str) -> list[tuple[Any, ...]]:
         # Fetch all rows: DuckDB refuses other work before.

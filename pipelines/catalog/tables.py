@@ -58,8 +58,8 @@ def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> Input
 class TableWriter:
     """A writer of batches of rows; ``meta``, the provenance, may be set at the end."""
 
-    def __init__(self, path: Path, *, units: Mapping[str, str], kind: str) -> None:
-        self._path, self._units, self._kind = path, units, kind
+    def __init__(self, path: Path, *, units: Mapping[str, str]) -> None:
+        self._path, self._units = path, units
         self._writer: pq.ParquetWriter | None = None
         self.meta: Mapping[str, Any] = {}
 
@@ -89,7 +89,6 @@ class TableWriter:
         names = self._writer.schema.names
         description = {
             "version": TABLE_VERSION,
-            "kind": self._kind,
             "units": {n: unit for n, unit in self._units.items() if n in names},
             "meta": self.meta,
         }
@@ -103,11 +102,7 @@ class TableWriter:
 
 @contextmanager
 def open_table(
-    path: str | os.PathLike[str],
-    *,
-    units: Mapping[str, str],
-    kind: str,
-    overwrite: bool,
+    path: str | os.PathLike[str], *, units: Mapping[str, str], overwrite: bool
 ) -> Iterator[TableWriter]:
     """Yield a writer of a parquet table that appears at ``path`` whole or not at all.
 
@@ -115,7 +110,7 @@ def open_table(
     ones are converted, or refused with `ValueError` if that would lose information.
     """
     with atomic_file(path, overwrite=overwrite) as temporary:
-        table = TableWriter(temporary, units=units, kind=kind)
+        table = TableWriter(temporary, units=units)
         yield table
         table.close()
 
@@ -126,14 +121,12 @@ def write_table(
     *,
     units: Mapping[str, str],
     meta: Mapping[str, Any],
-    kind: str,
     overwrite: bool,
 ) -> None:
     """Write columns as one parquet file with units and provenance in its metadata.
 
     Columns have shape ``(N,)``: numbers, booleans or strings. Each field's metadata has
-    its ``unit``; under the schema key ``dustmap`` are ``meta``, JSON-serialisable, and
-    the ``kind`` of table (``"stars"``, ``"prediction"``, ...).
+    its ``unit``; under the schema key ``dustmap`` is ``meta``, JSON-serialisable.
 
     Raises
     ------
@@ -142,7 +135,7 @@ def write_table(
     ValueError
         If columns are of unequal length, or not one-dimensional.
     """
-    with open_table(path, units=units, kind=kind, overwrite=overwrite) as table:
+    with open_table(path, units=units, overwrite=overwrite) as table:
         table.write(columns)
         table.meta = meta
 

@@ -18,7 +18,9 @@ from pipelines.cli.reporting import (
 )
 
 _REGISTRY = "DUSTMAP_REGISTRY"
-_WORKERS = click.option("--workers", default=1, help="Threads that sort.")
+_WORKERS = click.option(
+    "--workers", type=click.IntRange(min=1), default=1, help="Threads that sort."
+)
 
 
 @click.command()
@@ -81,15 +83,20 @@ class _NamingPresets(click.Command):
 @click.option("--save-preset", type=OUT, help="Save what was mapped, for --preset.")
 @click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Carry a column along.")
-@click.option("--max-bad", default=0.5, help="Largest share of faulty rows.")
+@click.option(
+    "--max-bad",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    help="Largest share of faulty rows.",
+)
 @click.option("--band", help="A_V, A_G, E(B-V), ...  [default: that of the first SRC]")
 @click.option("--declare-band", help="State the band where no preset nor SRC does.")
 @click.option(
     "--repeats",
-    type=click.Choice(["keep", "first", "error"]),
+    type=click.Choice(["keep", "first"]),
     default="keep",
-    help="Of objects of one source_id in several SRC keep all, keep that of the first "
-    "SRC, or refuse them. Repeats within one SRC are faulty.",
+    help="Of objects of one source_id in several SRC keep all, or that of the first "
+    "SRC. Repeats within one SRC are faulty.",
 )
 @click.option("--any-range", is_flag=True, help="Accept medians of unusual size.")
 @_WORKERS

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from pipelines.base.errors import InputError
 from pipelines.cli.reporting import (
     CONFIG,
+    NAMES,
     OUT,
     OVERWRITE,
     REQUIRE,
@@ -21,7 +21,7 @@ from pipelines.cli.reporting import (
 
 
 @click.command()
-@click.argument("tables", type=OUT, nargs=-1, required=True, metavar="STARS")
+@click.argument("stars", type=OUT)
 @output("Run folder to make.")
 @CONFIG
 @SETTINGS
@@ -36,7 +36,7 @@ from pipelines.cli.reporting import (
 @OVERWRITE
 @reporting
 def fit(
-    tables: tuple[Path, ...],
+    stars: Path,
     output: Path,
     config: Path | None,
     overrides: tuple[str, ...],
@@ -55,14 +55,6 @@ def fit(
     from pipelines.fit import fit as run
     from pipelines.fit.launch import processes
 
-    if len(tables) > 1:
-        named = " ".join(map(str, tables))
-        raise InputError(
-            f"a fit takes one table of stars: join these first, by `dustmap ingest "
-            f"{named} -o all.parquet`, which converts them to one band and counts "
-            "objects that are in both"
-        )
-    stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)
     keep_freed_memory()
     with processes() as group:
@@ -104,7 +96,9 @@ def status(run: Path, as_json: bool) -> None:
 @output("Run folder to make.")
 @click.option("--target", required=True, metavar="COLUMN", help="Column to predict.")
 @click.option(
-    "--inputs", metavar="A,B,...", help="Input columns.  [default: all other numbers]"
+    "--inputs",
+    type=NAMES,
+    help="Input columns.  [default: all other numbers]",
 )
 @click.option(
     "--likelihood",
@@ -122,9 +116,7 @@ def status(run: Path, as_json: bool) -> None:
 @REQUIRE
 @OVERWRITE
 @reporting
-def regress(
-    table: Path, output: Path, inputs: str | None, require: str | None, **settings: Any
-) -> None:
+def regress(table: Path, output: Path, require: str | None, **settings: Any) -> None:
     """Predict one column of TABLE from others with a Gaussian process.
 
     TABLE: any format that ingest reads. Method, kernel, scales and noise are automatic
@@ -133,10 +125,7 @@ def regress(
     """
     from pipelines.regress import regress_table
 
-    names = None
-    if inputs is not None:
-        names = [name.strip() for name in inputs.split(",") if name.strip()]
-    report = regress_table(table, output, inputs=names, **settings)
+    report = regress_table(table, output, **settings)
     click.echo(str(report))
     check_verdict(report.verdict, require)
 

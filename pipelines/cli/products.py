@@ -89,23 +89,6 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
         click.echo(str(path))
 
 
-class _Kind(click.ParamType):
-    """The name of a figure in the registry, imported late as it is heavy."""
-
-    name = "kind"
-
-    def convert(self, value: str, param: Any, ctx: Any) -> str:
-        return click.Choice(self._kinds()).convert(value, param, ctx)
-
-    def get_metavar(self, *_: Any, **__: Any) -> str:
-        return f"[{'|'.join(self._kinds())}]"
-
-    def _kinds(self) -> list[str]:
-        from pipelines.figures.registry import KINDS
-
-        return list(KINDS)
-
-
 @click.command()
 @click.argument("source", metavar="RUN_OR_MAP", type=OUT)
 @output("Folder for figures.")
@@ -113,8 +96,8 @@ class _Kind(click.ParamType):
     "--kind",
     "kinds",
     multiple=True,
-    type=_Kind(),
-    help="Figure to draw; by default all with data. Repeatable.",
+    help="face-on, near, edge-on, sky, los, slice or compare; by default all with "
+    "data. Repeatable.",
 )
 @click.option(
     "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"

@@ -25,7 +25,6 @@ from pipelines.cli.reporting import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.query.beams import Beam
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
@@ -122,25 +121,34 @@ def predict(run: Path, table: Path, **options: Any) -> None:
 
 
 def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
+    from pipelines.query.beams import Beam
     from pipelines.query.table import QueryOptions
 
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
     if total and chosen is False:
         raise InputError("--total is an extinction: it does not go with --differential")
-    if pct and options["mode"] not in (None, "percentile"):
-        raise InputError(f"--pct goes with --mode percentile, not {options['mode']}")
     both = (True,) if total else (True, False)
-    beam = _beam(options)
-    if beam is not None and not dust.has_samples:
-        click.echo(
-            "note: the error of an average over a beam needs posterior samples, and "
-            "its scatter is here that of the mean map, smoother than the dust: query "
-            "the run, or give it with --samples RUN",
-            err=True,
-        )
+    beam, radius, fwhm = None, options["radius"], options["fwhm"]
+    if radius is not None or fwhm is not None:
+        others = ("mode", "pct", "total", "at_extinction")
+        given = [name for name in others if options[name]]
+        given += ["differential"] if chosen is False else []
+        if given:
+            raise InputError(
+                f"--{given[0].replace('_', '-')} does not go with --radius and --fwhm: "
+                "a beam has the mean, its error and the scatter of the extinction"
+            )
+        beam = Beam(radius=radius, fwhm=fwhm)
+        if not dust.has_samples:
+            click.echo(
+                "note: the error of an average over a beam needs posterior samples, "
+                "and its scatter is that of the mean map, smoother than the dust: "
+                "query the run, or give it with --samples RUN",
+                err=True,
+            )
     return QueryOptions(
         integrated=both if chosen is None else (chosen,),
-        mode="percentile" if pct else options["mode"],
+        mode=options["mode"] or ("percentile" if pct else None),
         pct=pct or (),
         total=total,
         extinction=options["at_extinction"],
@@ -150,39 +158,13 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
     )
 
 
-def _beam(options: dict[str, Any]) -> Beam | None:
-    """Return the beam for averages of extinctions, if any."""
-    from pipelines.query.beams import Beam
-
-    radius, fwhm = options["radius"], options["fwhm"]
-    if radius is None and fwhm is None:
-        return None
-    others = ("mode", "pct", "total", "at_extinction")
-    given = [name for name in others if options[name]]
-    if options["integrated"] is False:
-        given.append("differential")
-    if given:
-        raise InputError(
-            f"--{given[0].replace('_', '-')} does not go with --radius and --fwhm: a "
-            "beam has the mean, its error and the scatter of the extinction"
-        )
-    return Beam(radius=radius, fwhm=fwhm)
-
-
 def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
     """Convert to the user's band, and print the conversion."""
-    from pipelines.bands import wanted_conversion
-
-    change = wanted_conversion(
-        {"extinction_band": dust.band},
-        options["band"],
-        options["declare_band"],
-        curve=options["curve"],
-        r_v=options["r_v"],
-    )
-    if change is not None:
-        click.echo(change.summary(), err=True)
-    return dust.converted(change)
+    by = {name: options[name] for name in ("curve", "r_v")}
+    found = dust.in_band(options["band"], options["declare_band"], **by)
+    if found.answers.change is not None:
+        click.echo(found.answers.change.summary(), err=True)
+    return found
 
 
 def _answer_table(

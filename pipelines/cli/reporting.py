@@ -44,21 +44,22 @@ class Parsed(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-def _several(
-    text: str, read: Callable[[str], float], expected: str, count: int | None = None
-) -> tuple[float, ...]:
-    """Parse numbers separated by commas, ``count`` of them if given."""
-    try:
+def _listed(
+    read: Callable[[str], float], count: int | None = None
+) -> Callable[[str], tuple[float, ...]]:
+    """Return a parser of values separated by commas, ``count`` of them if given."""
+
+    def parse(text: str) -> tuple[float, ...]:
         values = tuple(read(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if not values or count not in (None, len(values)):
-        raise ValueError(f"expected {expected}, got {text!r}")
-    return values
+        if count not in (None, len(values)):
+            raise ValueError(f"expected {count} values and a comma, got {text!r}")
+        return values
+
+    return parse
 
 
 def _direction(text: str) -> tuple[float, ...]:
-    l, b = _angles(text)  # noqa: E741
+    l, b = _listed(degrees, 2)(text)  # noqa: E741
     if not (-360 <= l <= 360 and -90 <= b <= 90):
         raise ValueError(
             f"expected Galactic longitude and latitude [deg] as L,B, got {text!r}"
@@ -66,20 +67,17 @@ def _direction(text: str) -> tuple[float, ...]:
     return l, b
 
 
-_angles = partial(
-    _several, read=degrees, expected="two angles in degrees such as 120,-5", count=2
-)
-_lengths = partial(_several, read=parsecs, expected="numbers in pc separated by commas")
-_numbers = partial(_several, read=float, expected="numbers separated by commas")
-
 OUT = click.Path(path_type=Path)
 LENGTH = Parsed("pc", parsecs)
-LENGTHS = Parsed("pc,pc,...", _lengths)
+LENGTHS = Parsed("pc,pc,...", _listed(parsecs))
 ANGLE = Parsed("deg", degrees)
-ANGLES = Parsed("w,h", _angles)
+ANGLES = Parsed("w,h", _listed(degrees, 2))
 DIRECTION = Parsed("l,b", _direction)
 RIGHT_ASCENSION = Parsed("deg", partial(degrees, hours=True))
-PERCENTILES = Parsed("p,p,...", _numbers)
+NAMES = Parsed(
+    "a,b,...", lambda text: [n.strip() for n in text.split(",") if n.strip()]
+)
+PERCENTILES = Parsed("p,p,...", _listed(float))
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
 )

@@ -50,7 +50,10 @@ def load_config(
     InputError
         In one line: source, key, expected value, actual value.
     """
-    tree, sources = {} if path is None else _read(path), [("", str(path or "settings"))]
+    tree, sources = (
+        {} if path is None else read_toml(path),
+        [("", str(path or "settings"))],
+    )
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key.strip()):
@@ -71,11 +74,12 @@ def load_config(
     raise InputError("; ".join(faults[:_NAMED]) + more)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; raises `InputError` if it is absent or not valid."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        reason = f"cannot read the configuration ({error.strerror})"
+        reason = f"cannot read the file ({error.strerror})"
     except UnicodeDecodeError:
         reason = "not a TOML file (expected UTF-8 text)"
     except tomllib.TOMLDecodeError as error:

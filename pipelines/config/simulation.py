@@ -10,7 +10,6 @@ from pydantic import Field
 from pipelines.config.base import (
     Auto,
     Count,
-    Interval,
     NonNegative,
     Positive,
     Seed,
@@ -55,8 +54,6 @@ class DustConfig(Settings):
     """scale height of the exponential disc [pc]"""
     scale_length: Positive = 4000.0
     """scale length of the exponential disc [pc]"""
-    centre_distance: Positive = 8200.0
-    """distance to the Galactic centre [pc]"""
     sun_height: float = 20.0
     """height of the Sun over the plane [pc]"""
     turbulence: Annotated[float, Field(ge=0, le=3)] = 1.0
@@ -70,16 +67,8 @@ class DustConfig(Settings):
     correlation lengths; 0 for a Gaussian field"""
     clouds: Annotated[int, Field(ge=0)] = 60
     """clouds in the box, half of them filaments"""
-    cloud_radius: Auto[Interval] = None
-    """smallest and largest standard deviation of a cloud's profile [pc]; 1 to 2.5 of
-    truth.spacing when auto"""
-    cloud_extinction: Positive = 0.8
-    """median A_V through the middle of a cloud [mag]"""
     cavities: Annotated[int, Field(ge=0)] = 15
     """cavities in the box, the first one around the Sun"""
-    cavity_radius: Auto[Interval] = None
-    """smallest and largest radius of a cavity [pc]; 5 to 12 of truth.spacing when
-    auto"""
 
 
 class TracerConfig(Settings):
@@ -89,12 +78,6 @@ class TracerConfig(Settings):
     """scale height of the exponential disc [pc]"""
     scale_length: Positive = 2600.0
     """scale length of the exponential disc [pc]"""
-    brightest: float = -1.0
-    """brightest absolute magnitude [mag]"""
-    faintest: float = 7.0
-    """faintest absolute magnitude [mag]"""
-    luminosity_slope: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """slope of the luminosity function [dex/mag]"""
     magnitude_limit: float = 15.0
     """faintest apparent magnitude, dust included [mag]"""
     dimming: NonNegative = 0.84
@@ -102,14 +85,6 @@ class TracerConfig(Settings):
     complete_within: Auto[Positive] = None
     """distance d [pc] to which every star is observed; beyond it a share (d/r)^3, so
     that shells from r to 2r have similar numbers of stars; no limit when auto"""
-
-    def conflicts(self) -> Iterator[str]:
-        """Yield an empty range of magnitudes."""
-        if not self.brightest < self.faintest:
-            yield (
-                f"brightest = {self.brightest:g} must be a smaller magnitude than "
-                f"faintest = {self.faintest:g}"
-            )
 
 
 class ErrorConfig(Settings):
@@ -126,9 +101,7 @@ class ErrorConfig(Settings):
     parallax_over_error: Positive = 5.0
     """smallest signal-to-noise of the parallax of observed stars"""
     outliers: Fraction = 0.0
-    """fraction of the stars whose extinction is an outlier"""
-    outlier_scale: Annotated[float, Field(ge=1)] = 20.0
-    """scatter of the outliers, in their stated errors"""
+    """fraction of the stars whose extinction scatters by 20 of its stated errors"""
 
 
 class SimulateConfig(Settings):
@@ -151,23 +124,3 @@ class SimulateConfig(Settings):
                 f"dust.correlation_length = {self.dust.correlation_length:g} cannot be "
                 f"resolved with truth.spacing = {spacing:g}: use at least twice it"
             )
-        for name in ("cloud_radius", "cavity_radius"):
-            interval = getattr(self.dust, name)
-            if interval is not None and interval[0] < spacing:
-                yield (
-                    f"dust.{name} starts at {interval[0]:g}, which truth.spacing = "
-                    f"{spacing:g} cannot resolve: use at least the spacing"
-                )
-
-    @property
-    def cloud_radius(self) -> tuple[float, float]:
-        """Range of the clouds' standard deviations [pc]."""
-        return self.dust.cloud_radius or (self.truth.spacing, 2.5 * self.truth.spacing)
-
-    @property
-    def cavity_radius(self) -> tuple[float, float]:
-        """Range of the cavities' radii [pc]."""
-        return self.dust.cavity_radius or (
-            5 * self.truth.spacing,
-            12 * self.truth.spacing,
-        )

@@ -175,8 +175,13 @@ def export_run(
             f"{run} holds {held} posterior samples, got --samples {options.samples}: "
             "choose at most the former"
         )
-    bands, r_v = (options.band, options.declare_band), options.r_v
-    change = wanted_conversion(provenance(fitted), *bands, curve=options.curve, r_v=r_v)
+    change = wanted_conversion(
+        provenance(fitted)["extinction_band"],
+        options.band,
+        options.declare_band,
+        curve=options.curve,
+        r_v=options.r_v,
+    )
     names = frozenset(name for name, paths in targets.items() if paths)
     products = RunProducts(names=names, run=fitted, options=options, change=change)
     for name, exporter in EXPORTERS.items():

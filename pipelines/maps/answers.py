@@ -176,8 +176,7 @@ class Answers:
         self, band: str | None, declared: str | None = None, **by: Any
     ) -> Answers:
         """Return this map in another band (`pipelines.bands.wanted_conversion`)."""
-        meta = {"extinction_band": self.band}
-        return self.converted(wanted_conversion(meta, band, declared, **by))
+        return self.converted(wanted_conversion(self.band, band, declared, **by))
 
     def converted(self, change: Conversion | None, factor: float = 1.0) -> Answers:
         """Return this map converted, with all values multiplied by a factor."""

@@ -57,8 +57,7 @@ def answer_file(
     if output.suffix == ".parquet":
         units = {name: each.unit for name, each in described.items() if each.unit}
         texts = {name: each.text for name, each in described.items() if each.text}
-        kind = "answers"
-        with open_table(output, units=units, kind=kind, overwrite=overwrite) as table:
+        with open_table(output, units=units, overwrite=overwrite) as table:
             table.meta = {**about, "columns": texts}
             yield lambda columns: table.write(_as_text(columns))
         return

@@ -13,7 +13,6 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube
@@ -155,9 +154,11 @@ class DustMap:
         """Return this map continued by another one beyond its end (`FILLED_FLAGS`)."""
         return DustMap(answers=Continued.of(self.answers, other, beyond))
 
-    def converted(self, change: Conversion | None) -> DustMap:
-        """Return this map in another band."""
-        return DustMap(answers=self.answers.converted(change))
+    def in_band(
+        self, band: str | None, declared: str | None = None, **by: Any
+    ) -> DustMap:
+        """Return this map in another band (`pipelines.bands.wanted_conversion`)."""
+        return DustMap(answers=self.answers.in_band(band, declared, **by))
 
     def query(
         self,

@@ -10,7 +10,6 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.bands import wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.query.map import DustMap, open_map
 
@@ -44,8 +43,7 @@ class MwdustMap(_Base):
     ) -> None:
         super().__init__(filter=filter)
         dust = open_map(path) if isinstance(path, str | Path) else path
-        meta = {"extinction_band": dust.band}
-        self.map = dust.converted(wanted_conversion(meta, "E(B-V)", declare_band))
+        self.map = dust.in_band("E(B-V)", declare_band)
         # That package multiplies SFD98's E(B-V); 0.884 of it is the colour excess.
         scale = 1.0 if filter is None else float(aebv(filter, sf10=sf10))
         self._factor = scale / float(aebv("E(B-V)"))

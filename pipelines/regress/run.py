@@ -115,7 +115,6 @@ def regress_table(
             tested,
             units={},
             meta={"target": target, "inputs": list(rows.inputs), **provenance},
-            kind="predictions",
             overwrite=False,
         )
         save_figure(figure, folder / "plot.png")

@@ -143,12 +143,12 @@ def read_rows(
 
 def _read(source: Source, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Read columns: numbers as float64 with NaN for gaps, others as they are."""
-    batches = list(read_columns(source, {name: (name, "any") for name in names}))
+    batches = list(read_columns(source, [(name, "any") for name in names]))
     if not batches:
         raise InputError(f"{source.path} has no rows")
     columns = {}
     for name in names:
-        column = np.ma.concatenate([batch[name] for batch in batches])
+        column = np.ma.concatenate([batch[name, "any"] for batch in batches])
         if column.dtype.kind in "biuf":
             column = column.astype(np.float64).filled(np.nan)
         elif column.dtype.kind == "O":

@@ -75,6 +75,4 @@ def write_predictions(
     columns.update(l=stars.l, b=stars.b, distance=stars.distance, **predictions)
     units = {name: unit for name, unit in UNITS.items() if name in columns}
     meta = {"program": "dustmap", "version": dustmap.__version__, **meta}
-    write_table(
-        path, columns, units=units, meta=meta, kind="predictions", overwrite=overwrite
-    )
+    write_table(path, columns, units=units, meta=meta, overwrite=overwrite)

@@ -17,6 +17,13 @@ _REACH = 4.0
 _INSIDE, _SHELL = 0.08, 1.5
 # Smallest and largest number of beads of a filament.
 _BEADS = (6, 20)
+# Standard deviations of clouds' profiles, and radii of cavities, in grid spacings.
+_CLOUD_RADIUS = (1.0, 2.5)
+_CAVITY_RADIUS = (5.0, 12.0)
+_CLOUD_EXTINCTION = 0.8
+"""Median A_V through the middle of a cloud [mag]."""
+CENTRE_DISTANCE = 8200.0
+"""Distance to the Galactic centre [pc]."""
 
 Point = tuple[float, float, float]
 
@@ -86,17 +93,9 @@ def make_dust(config: SimulateConfig, rng: np.random.Generator) -> Cube:
             # The band of the next finer grid also has mean one.
             half = 0.5 * dust.turbulence**2 * variance
             density *= np.exp(dust.turbulence * field - half)
-    clouds = draw_clouds(
-        densities[0],
-        grids[0],
-        count=dust.clouds,
-        radius=config.cloud_radius,
-        extinction=dust.cloud_extinction,
-        rng=rng,
-    )
-    cavities = draw_cavities(
-        discs[0], grids[0], count=dust.cavities, radius=config.cavity_radius, rng=rng
-    )
+    spacing = config.truth.spacing
+    clouds = draw_clouds(densities[0], grids[0], dust.clouds, spacing, rng)
+    cavities = draw_cavities(discs[0], grids[0], dust.cavities, spacing, rng)
     for density, axes in zip(densities, grids, strict=True):
         for cloud in clouds:
             cloud.add_to(density, axes)
@@ -117,8 +116,8 @@ def exponential_disc(axes: Axes, dust: DustConfig) -> np.ndarray:
     ρ₀ is the density in the plane at the Sun's distance R₀ from the centre.
     """
     x, y, z = axes
-    radius = np.hypot(dust.centre_distance - x[None, :], y[:, None])
-    radial = np.exp(-(radius - dust.centre_distance) / dust.scale_length)
+    radius = np.hypot(CENTRE_DISTANCE - x[None, :], y[:, None])
+    radial = np.exp(-(radius - CENTRE_DISTANCE) / dust.scale_length)
     vertical = np.exp(-np.abs(z + dust.sun_height) / dust.scale_height)
     return dust.density * vertical[:, None, None] * radial
 
@@ -126,18 +125,16 @@ def exponential_disc(axes: Axes, dust: DustConfig) -> np.ndarray:
 def draw_clouds(
     density: np.ndarray,
     axes: Axes,
-    *,
     count: int,
-    radius: tuple[float, float],
-    extinction: float,
+    spacing: float,
     rng: np.random.Generator,
 ) -> list[Cloud]:
     """Draw clouds in proportion to ``density``, every second one a filament.
 
-    They are thus near the plane and in dense diffuse dust, shape ``(z, y, x)``.
-    ``radius`` holds the smallest and largest standard deviation [pc], ``extinction`` is
-    the median A_V through a cloud [mag].
+    They are thus near the plane and in dense diffuse dust, shape ``(z, y, x)``. Sizes
+    are multiples of the grid's ``spacing`` [pc].
     """
+    radius = tuple(spacing * size for size in _CLOUD_RADIUS)
     flatten = np.array([1.0, 1.0, 0.4])
     clouds = []
     for index, centre in enumerate(_draw_positions(density, axes, count, rng)):
@@ -151,7 +148,7 @@ def draw_clouds(
                 beads.append(bead)
                 bead = bead + size * heading
                 heading = heading + 0.35 * rng.standard_normal(3) * flatten
-        strength = float(extinction * np.exp(0.5 * rng.standard_normal()))
+        strength = float(_CLOUD_EXTINCTION * np.exp(0.5 * rng.standard_normal()))
         points = tuple(map(_point, beads))
         clouds.append(Cloud(beads=points, radius=size, extinction=strength))
     return clouds
@@ -160,12 +157,12 @@ def draw_clouds(
 def draw_cavities(
     density: np.ndarray,
     axes: Axes,
-    *,
     count: int,
-    radius: tuple[float, float],
+    spacing: float,
     rng: np.random.Generator,
 ) -> list[Cavity]:
     """Draw cavities in proportion to ``density``; the first one contains the Sun."""
+    radius = tuple(spacing * size for size in _CAVITY_RADIUS)
     centres = _draw_positions(density, axes, max(count - 1, 0), rng)
     local = [np.zeros(3)] if count else []
     return [
@@ -207,7 +204,7 @@ def _draw_positions(
     return np.stack(columns, axis=1)
 
 
-def _draw_radius(limits: tuple[float, float], rng: np.random.Generator) -> float:
+def _draw_radius(limits: tuple[float, ...], rng: np.random.Generator) -> float:
     return float(np.exp(rng.uniform(*np.log(limits))))
 
 

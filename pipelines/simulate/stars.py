@@ -11,10 +11,16 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 from pipelines.config import SimulateConfig
 from pipelines.cubes.cube import Cube, truth_extinction
+from pipelines.simulate.dust import CENTRE_DISTANCE
 
 _BATCH = 200_000
 # Most successive batches without a visible star.
 _BARREN = 200
+# Absolute magnitudes M [mag], with dN/dM ∝ 10^(slope M).
+_BRIGHTEST, _FAINTEST = -1.0, 7.0
+_LUMINOSITY_SLOPE = 0.2
+# Scatter of outlying extinctions, in their stated errors.
+_OUTLIER_SCALE = 20.0
 
 Sample = dict[str, np.ndarray]
 """True ``position`` [pc] ``(N, 3)``, ``distance`` [pc] and ``extinction`` (A_V) [mag];
@@ -97,7 +103,7 @@ def measure(
     sigma = sigma * np.exp(errors.scatter * rng.standard_normal(count))
     outlier = rng.random(count) < errors.outliers
     noise = sigma * rng.standard_normal(count)
-    noise = noise * np.where(outlier, errors.outlier_scale, 1.0)
+    noise = noise * np.where(outlier, _OUTLIER_SCALE, 1.0)
     longitude, latitude = _directions(sample["position"])
     columns = {
         "source_id": np.arange(1, count + 1),
@@ -128,13 +134,10 @@ def _draw_batch(
     position = _draw_positions(config, rng)
     distance = np.linalg.norm(position, axis=1)
     drawn = len(distance)
-    # Absolute magnitudes M [mag] follow dN/dM ∝ 10^(slope M).
-    bright, faint = tracers.brightest, tracers.faintest
-    span, share = faint - bright, rng.random(drawn)
-    rate = tracers.luminosity_slope * np.log(10) * span
-    magnitude = bright + span * share
-    if rate:
-        magnitude = bright + span * np.log1p(share * np.expm1(rate)) / rate
+    span = _FAINTEST - _BRIGHTEST
+    rate = _LUMINOSITY_SLOPE * np.log(10) * span
+    growth = np.log1p(rng.random(drawn) * np.expm1(rate))
+    magnitude = _BRIGHTEST + span * growth / rate
     stars = {
         "position": position,
         "distance": distance,
@@ -176,8 +179,8 @@ def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndar
 
     def radial_share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the disc's density relative to the box's innermost point."""
-        innermost = max(dust.centre_distance - truth.half_x, 0.0)
-        radius = np.hypot(dust.centre_distance - x, y)
+        innermost = max(CENTRE_DISTANCE - truth.half_x, 0.0)
+        radius = np.hypot(CENTRE_DISTANCE - x, y)
         return np.exp(-(radius - innermost) / tracers.scale_length)
 
     if complete is None:

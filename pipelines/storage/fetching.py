@@ -12,26 +12,22 @@ A registry is TOML, a table for each map::
 from __future__ import annotations
 
 import os
+import shutil
 import tarfile
-import tempfile
 import tomllib
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 from urllib.parse import unquote, urlparse
+from urllib.request import url2pathname
 
+import pooch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.base.errors import InputError
-from pipelines.base.progress import Progress
+from pipelines.base.progress import say
 from pipelines.storage.atomic import atomic_directory, atomic_file, check_output
-from pipelines.storage.digests import digest_of
 
-_CHUNK = 1 << 20
-_TIMEOUT = 60.0
 _TAR = (".tar", ".tar.gz", ".tgz")
 
 
@@ -67,13 +63,12 @@ def read_registry(place: str) -> dict[str, Published]:
     InputError
         If the registry cannot be read, or an entry has missing or unknown keys.
     """
+    with TemporaryDirectory() as folder:
+        content = _retrieve(place, None, Path(folder)).read_bytes()
     try:
-        with _opened(place) as stream:
-            entries = tomllib.loads(stream.read().decode())["maps"]
+        entries = tomllib.loads(content.decode())["maps"]
         return {name: Published(name=name, **entries[name]) for name in entries}
     except (KeyError, TypeError, ValidationError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(
             f"{place} is no registry of maps: expected tables [maps.NAME] with url, "
             f"sha256, citation and maybe description, doi ({error})"
@@ -90,22 +85,9 @@ def fetch(published: Published, output: Path, *, overwrite: bool = False) -> Pat
         registry's.
     """
     check_output(output, overwrite=overwrite)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".fetch") as folder:
-        part = Path(folder) / "part"
-        with (
-            _opened(published.url) as stream,
-            part.open("wb") as file,
-            Progress(description=f"fetching {published.file}", unit="bytes") as shown,
-        ):
-            while chunk := stream.read(_CHUNK):
-                shown.update(file.write(chunk))
-        found = digest_of(part).sha256
-        if found != published.sha256.lower():
-            raise InputError(
-                f"{published.url}: SHA-256 is {found}, the registry has "
-                f"{published.sha256}: the download broke off, or the file was changed. "
-                "Try again, or ask whoever keeps the registry"
-            )
+    say(f"fetching {published.url}")
+    with TemporaryDirectory(dir=output.parent, prefix=".fetch") as folder:
+        part = _retrieve(published.url, published.sha256, Path(folder))
         if published.product != published.file:
             _unpack(part, output, overwrite=overwrite)
         else:
@@ -114,29 +96,30 @@ def fetch(published: Published, output: Path, *, overwrite: bool = False) -> Pat
     return output
 
 
-@contextmanager
-def _opened(place: str) -> Iterator[Any]:
-    """Open a path or a URL as a binary stream.
+def _retrieve(place: str, sha256: str | None, folder: Path) -> Path:
+    """Copy a path or a URL into ``folder``, and compare its SHA-256 if given.
 
     Raises
     ------
     InputError
-        If the place cannot be read.
+        If the place cannot be read, or has another SHA-256.
     """
-    scheme = urlparse(place).scheme
-    if scheme not in ("", "file", "http", "https", "ftp"):
-        raise InputError(
-            f"{place}: expected a path, or a URL of https, http, ftp, file"
-        )
-    url = place if scheme else Path(place).absolute().as_uri()
+    url = place if urlparse(place).scheme else Path(place).absolute().as_uri()
+    # Its log would name the temporary folder.
+    pooch.get_logger().setLevel("WARNING")
+    # pooch itself reads http, https, ftp and DOIs.
+    copied: Any = _copy if url.startswith("file:") else None
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as stream:
-            yield stream
-    except (OSError, HTTPException) as error:
+        return Path(pooch.retrieve(url, sha256, "part", folder, downloader=copied))
+    except (OSError, ValueError) as error:
         raise InputError(
-            f"{place} cannot be read ({error}): check the address and the network, "
-            "then call again"
+            f"{place} cannot be fetched: {error}. Check the address and the network, "
+            "or ask whoever keeps the registry"
         ) from error
+
+
+def _copy(url: str, output: str, _: object) -> None:
+    shutil.copyfile(url2pathname(urlparse(url).path), output)
 
 
 def _unpack(archive: Path, output: Path, *, overwrite: bool) -> None:

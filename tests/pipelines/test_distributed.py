@@ -44,7 +44,7 @@ def _partitions(folder: Path) -> Path:
             "visits": np.ma.masked_array(np.arange(a, b), mask=np.arange(a, b) < 60),
         }
         with open_table(
-            folder / f"part{number}.parquet", units={}, kind="stars", overwrite=False
+            folder / f"part{number}.parquet", units={}, overwrite=False
         ) as table:
             table.write(columns)
             table.meta = {"part": number}

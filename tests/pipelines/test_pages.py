@@ -145,7 +145,7 @@ def test_plot_draws_what_a_cube_suffices_for_and_says_what_it_leaves_out(
         ("--kind compare", "--other"),
         ("--kind slice --x 1 --y 2", "one plane"),
         ("--kind slice --x 999", "no slice at 999"),
-        ("--kind los --direction 1;2", "two angles"),
+        ("--kind los --direction 1;2", "'1;2' is no angle"),
     ):
         done = command(f"plot {tmp_path}/map.zarr -o {tmp_path}/out {more}")
         assert done.exit_code == 2, more

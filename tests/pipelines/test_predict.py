@@ -55,7 +55,7 @@ def test_every_row_has_one_row_in_the_same_order(command, cloud_run, places, tmp
     with pq.ParquetFile(output) as file:
         field, description = file.schema_arrow.field("density_std"), file.metadata
     assert field.metadata[b"unit"] == b"mag/pc"
-    assert json.loads(description.metadata[b"dustmap"])["kind"] == "answers"
+    assert json.loads(description.metadata[b"dustmap"])["meta"] == meta
 
 
 def test_stars_outside_the_box_get_nan_and_inside_is_false(places, columns):
@@ -129,7 +129,6 @@ def test_a_table_without_positions_is_refused(command, cloud_run, tmp_path):
         {"l": np.zeros(2)},
         units={"l": "deg"},
         meta={},
-        kind="odd",
         overwrite=False,
     )
     done = command(

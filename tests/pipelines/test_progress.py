@@ -59,16 +59,6 @@ def test_a_terminal_gets_one_line_that_messages_do_not_break():
     assert "100%" in parts[-1] and parts[-1].endswith("residual=0.125\n")
 
 
-def test_what_is_not_known_is_not_shown():
-    stream = io.StringIO()
-    with Progress(description="solve", total=2, stream=stream) as work:
-        work.update(residual=float("nan"))
-        work.update(residual=0.5)
-        work.show(residual=float("nan"))
-    assert "nan" not in stream.getvalue()
-    assert lines(stream)[-1].endswith("residual=0.5")
-
-
 @pytest.mark.parametrize(("own", "mark"), [("0", "[rank 0/4] "), ("1", "")])
 def test_of_several_processes_the_first_one_talks_and_says_which_it_is(
     monkeypatch, own, mark

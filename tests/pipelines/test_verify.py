@@ -24,7 +24,6 @@ def write_table(path, rows=5000):
         {"l": np.random.default_rng(1).uniform(size=rows)},
         units={"l": "deg"},
         meta={"made": "in a test"},
-        kind="stars",
         overwrite=True,
     )
 

@@ -74,12 +74,6 @@ def test_tables_for_the_methods_hold_no_truth(quick):
         assert not [column for column in columns if "true" in column]
 
 
-def test_an_unknown_method_is_refused():
-    done = run("--methods", "guess")
-    assert done.returncode == 2
-    assert "guess" in done.stderr
-
-
 def test_the_peers_matrix_is_the_one_of_dustmap(bench):
     from peers_problem import interpolation
 

@@ -4,7 +4,6 @@ import ast
 import doctest
 import html
 import importlib
-import inspect
 import os
 import pkgutil
 import re
@@ -26,8 +25,6 @@ DOCS = ROOT / "scripts" / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
 COMMANDS = [words for text in TEXTS.values() for words in commands(text)]
-# What numpydoc takes for the name of a parameter or an exception.
-NAMES = re.compile(r"[\w*.]+(, [\w*.]+)*( : .*)?")
 EACH = pytest.mark.parametrize("name", TEXTS)
 
 
@@ -104,34 +101,6 @@ def test_a_part_of_the_api_builds_with_a_page_for_every_module(tmp_path):
     assert not re.findall(r"src=.https?:", equations)
 
 
-def strays(docstring):
-    """Lines among parameters or exceptions that are none of them: text gone astray."""
-    found = []
-    parts = re.split(r"(?m)^([A-Z]\w+)\n-{3,}$", inspect.cleandoc(docstring))
-    for title, body in zip(parts[1::2], parts[2::2], strict=True):
-        if title in ("Parameters", "Raises"):
-            heads = [line for line in body.splitlines() if re.match(r"\S", line)]
-            found += [line for line in heads if not NAMES.fullmatch(line)]
-    return found
-
-
-def test_no_text_has_gone_astray_among_the_parameters():
-    missed = {}
-    for path in [*ROOT.glob("dustmap/**/*.py"), *ROOT.glob("pipelines/**/*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
-                lines = strays(ast.get_docstring(node) or "")
-                if lines:
-                    missed[path.name, getattr(node, "name", "module")] = lines
-    assert missed == {}
-
-
-def test_text_among_the_parameters_is_seen():
-    one = "Do.\n\nParameters\n----------\nx, y\n    Places.\n"
-    assert strays(one) == []
-    assert strays(one + "\nCost: one solve.\n") == ["Cost: one solve."]
-
-
 @pytest.mark.slow
 def test_the_documentation_builds_without_a_warning(tmp_path):
     before = set(DOCS.rglob("*"))
@@ -140,12 +109,3 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
     pages = {path.stem for path in (tmp_path / "api").glob("*.html")}
     assert pages == submodules("dustmap") | submodules("pipelines")
     assert set(DOCS.rglob("*")) == before
-
-
-def test_a_page_for_a_name_that_does_not_exist_is_a_fault():
-    assert missing_names("`dustmap.kernels.Matern72`") == ["dustmap.kernels.Matern72"]
-    assert missing_files("`scripts/nothing.py`") == ["scripts/nothing.py"]
-    with pytest.raises(AssertionError, match=r"box\.colour"):
-        require_settings("`box.colour`")
-    with pytest.raises(AssertionError):
-        require_command(["dustmap", "fit", "--colour", "red"])

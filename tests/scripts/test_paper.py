@@ -58,28 +58,6 @@ def test_pcg_needs_a_small_share_of_the_iterations_of_cg(quick, tmp_path):
     assert "| not run |" in (tmp_path / "pcg_vs_cg.md").read_text()
 
 
-def test_settings_hold_the_papers_shares_only_if_both_are_below():
-    from pcg_vs_cg import settings
-
-    def row(order, size, share):
-        return {
-            "order": order,
-            "lengthscale / box": 0.025,
-            "M": size,
-            "PCG / CG": share,
-        }
-
-    cases = [row("5/2", 625, 0.17), row("5/2", 10_000, "< 0.04")]
-    cases += [row("3/2", 625, 0.17), row("3/2", 10_000, 0.05)]
-    cases += [row("1/2", 625, 0.1), row("1/2", 10_000, "PCG not converged")]
-    assert settings(cases, True) == ["5/2, 0.025"]
-    assert settings(cases, False) == ["3/2, 0.025", "1/2, 0.025"]
-    assert settings(cases, None) == []
-    unknown = [row("5/2", 625, 0.17), row("5/2", 10_000, "< 0.06")]
-    assert settings(unknown, None) == ["5/2, 0.025"]
-    assert settings(unknown, True) == settings(unknown, False) == []
-
-
 def test_the_share_falls_with_the_number_of_points(quick):
     rows = quick("preconditioner")["tables"]["Iterations"]
     assert len(rows) == 2 * 4 * 3
@@ -89,20 +67,6 @@ def test_the_share_falls_with_the_number_of_points(quick):
         if (row["kernel"], row["lengthscale"]) == ("Matérn 1/2", 0.05)
     ]
     assert rough == sorted(rough, reverse=True) and rough[-1] < 0.1
-
-
-def test_a_share_says_when_a_solver_failed():
-    from pcg_vs_cg import bound, share
-
-    class Solved:
-        def __init__(self, steps):
-            self.iterations = torch.tensor([1, steps])
-
-    assert share(Solved(50), Solved(5), 100) == pytest.approx(0.1)
-    assert share(Solved(100), Solved(5), 100) == "< 0.05"
-    assert share(Solved(50), Solved(100), 100) == "PCG not converged"
-    assert share(Solved(100), Solved(100), 100) == "neither converged"
-    assert bound("< 0.05") == 0.05 and bound(0.1) == 0.1
 
 
 def test_features_of_every_method_have_the_dense_inner_products(generator):
@@ -530,25 +494,6 @@ def test_scores_are_those_of_the_dense_posterior(problem):
     expected = torch.distributions.Normal(mean, variance.sqrt())
     nll = -float(expected.log_prob(data.test_values).mean())
     assert fit.nll == pytest.approx(nll, rel=1e-6)
-
-
-def test_the_crossover_is_the_first_size_at_which_cholesky_is_slower():
-    from ciq_svgp import crossover, ratios
-
-    timed = [
-        {"kernel": "start", "method": method, "M": size, "seconds per step": seconds}
-        for method, size, seconds in (
-            ("Cholesky", 500, 1.0),
-            ("CIQ", 500, 4.0),
-            ("Cholesky", 1_000, 8.0),
-            ("CIQ", 1_000, 4.0),
-            ("Cholesky", 2_000, 64.0),
-        )
-    ]
-    assert ratios(timed, "start") == {500: 0.25, 1_000: 2.0}
-    assert crossover(ratios(timed, "start")) == "1,000"
-    assert crossover(ratios(timed[:2], "start")) == "none up to 500"
-    assert crossover(ratios(timed, "trained")) is None
 
 
 def test_rows_are_split_and_standardised_by_those_to_train_on():

@@ -38,13 +38,6 @@ def test_a_folder_without_the_catalogues_is_refused_in_one_line(tmp_path, names)
     assert not (tmp_path / "out").exists()
 
 
-def test_no_folder_at_all_is_refused_in_one_line():
-    done = run()
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "scripts/real_map.sh DATA" in done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.skipif(

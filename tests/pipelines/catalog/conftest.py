@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,13 +41,3 @@ def run(tmp_path: Path) -> Callable[..., tuple[Stars, IngestReport]]:
         return read_stars(output), report
 
     return ingest_and_read
-
-
-@pytest.fixture(scope="session")
-def data_folder() -> Path:
-    """The development data; tests that need it are skipped elsewhere."""
-    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
-    folder = Path(os.environ.get("DUSTMAP_DATA", beside))
-    if not folder.is_dir():
-        pytest.skip(f"needs the development data: no folder {folder.name}")
-    return folder

@@ -202,7 +202,7 @@ def test_too_few_places_make_no_map(stars: int, catalogue, run) -> None:
     for name in ("l", "b", "distance"):
         catalogue[name][:] = catalogue[name][0]
     few = {name: column[:stars] for name, column in catalogue.items()}
-    with pytest.raises(InputError, match=r"distinct positions|no rows"):
+    with pytest.raises(InputError, match="distinct positions"):
         run(few)
 
 

@@ -110,8 +110,6 @@ def test_repeats_across_catalogues_are_kept_and_counted_by_pair(
         "15 in a.parquet and third.parquet",
         "10 in b.parquet and third.parquet",
     )
-    with pytest.raises(InputError, match=r"10 in a\.parquet and b\.parquet.*--repeats"):
-        ingest(sources, tmp_path / name, repeats="error", overwrite=True)
     first = ingest(sources, tmp_path / name, repeats="first", overwrite=True)
     assert first.catalogues == {"a.parquet": 20, "b.parquet": 10, "third.parquet": 0}
     assert first.faulty == 0 and sum(first.cuts.values()) == 25
@@ -119,7 +117,7 @@ def test_repeats_across_catalogues_are_kept_and_counted_by_pair(
     # The order of the files is the priority.
     last = ingest(sources[::-1], tmp_path / name, repeats="first", overwrite=True)
     assert last.catalogues == {"third.parquet": 15, "b.parquet": 10, "a.parquet": 5}
-    with pytest.raises(InputError, match="keep, first or error"):
+    with pytest.raises(InputError, match="keep or first"):
         ingest(sources, tmp_path / name, repeats="some", overwrite=True)
 
 
@@ -162,7 +160,7 @@ def test_errors_that_are_of_another_unit_than_extinctions_are_refused(
     assert any("mmag" in note for note in report.notes) == refused
 
 
-@pytest.mark.parametrize("name", ["m7.csv", "m7.fits", "m7.ECSV", "m7.csv.gz"])
+@pytest.mark.parametrize("name", ["m7.csv", "m7.v2"])
 def test_a_table_is_not_written_under_the_name_of_another_format(
     catalogue, tmp_path, name
 ):
@@ -170,5 +168,3 @@ def test_a_table_is_not_written_under_the_name_of_another_format(
     with pytest.raises(InputError, match="parquet"):
         ingest([source], tmp_path / name, mappings=MAP)
     assert not (tmp_path / name).exists()
-    ingest([source], tmp_path / "stars.v2", mappings=MAP)
-    assert (tmp_path / "stars.v2").is_dir()

@@ -130,14 +130,14 @@ def test_the_simulator_and_its_preset_are_in_step(tmp_path: Path) -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_sample_is_read(name: str, tmp_path: Path, data_folder: Path) -> None:
+def test_a_real_sample_is_read(name: str, tmp_path: Path, data_dir: Path) -> None:
     file, rows = REAL[name]
-    report = ingest([data_folder / file], tmp_path / "o.parquet", preset=name)
+    report = ingest([data_dir / file], tmp_path / "o.parquet", preset=name)
     stars = read_stars(tmp_path / "o.parquet")
     assert report.rows_read == rows
     assert report.rows_kept > 0.99 * rows
     assert report.cut == 0
-    table = Table.read(data_folder / file, format="ascii.csv")
+    table = Table.read(data_dir / file, format="ascii.csv")
     if name == "ananke":
         xyz = np.stack([table[axis] for axis in "xyz"], axis=1) * 1000
         np.testing.assert_allclose(stars.positions(), xyz, atol=1e-6)

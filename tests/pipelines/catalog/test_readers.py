@@ -60,7 +60,7 @@ def write_gaia_ecsv(path: Path, catalogue) -> list[str]:
 
 
 def write_parquet(path: Path, catalogue) -> list[str]:
-    write_table(path, catalogue, units=UNITS, meta={}, kind="foreign", overwrite=False)
+    write_table(path, catalogue, units=UNITS, meta={}, overwrite=False)
     return []
 
 
@@ -123,9 +123,9 @@ def test_numbers_of_any_byte_order_and_size_are_read(
     else:
         native = {n: c.astype(c.dtype.newbyteorder("=")) for n, c in columns.items()}
         pq.write_table(pa.table(native), path)
-    batch = next(read_columns(open_source(path), {"x": ("b", "number")}))
-    assert batch["x"].dtype == np.dtype("=f8")
-    np.testing.assert_array_equal(batch["x"], columns["b"].astype(float))
+    batch = next(read_columns(open_source(path), [("b", "number")]))
+    assert batch["b", "number"].dtype == np.dtype("=f8")
+    np.testing.assert_array_equal(batch["b", "number"], columns["b"].astype(float))
 
 
 def test_masked_values_are_missing_in_every_format(
@@ -147,10 +147,8 @@ def test_masked_values_are_missing_in_every_format(
         table.write(tmp_path / name, **options)
         _, report = run(tmp_path / name)
         assert report.faults == {"distance missing or not a number": 4}, name
-        column = next(
-            read_columns(open_source(tmp_path / name), {"w": ("whole", "number")})
-        )
-        assert np.isnan(column["w"]).sum() == 4, name
+        batch = next(read_columns(open_source(tmp_path / name), [("whole", "number")]))
+        assert np.isnan(batch["whole", "number"]).sum() == 4, name
 
 
 def test_columns_of_vectors_are_read_by_index(tmp_path: Path) -> None:
@@ -163,11 +161,13 @@ def test_columns_of_vectors_are_read_by_index(tmp_path: Path) -> None:
     pq.write_table(pa.table({"v": vectors}), tmp_path / "a.parquet")
     for path in sorted(tmp_path.iterdir()):
         source = open_source(path)
-        batch = next(read_columns(source, {"a": ("v[2]", "number")}))
-        np.testing.assert_array_equal(batch["a"], values[:, 2], err_msg=path.name)
+        batch = next(read_columns(source, [("v[2]", "number")]))
+        np.testing.assert_array_equal(
+            batch["v[2]", "number"], values[:, 2], err_msg=path.name
+        )
         for reference in ("v", "v[3]"):
             with pytest.raises(InputError, match="3 values per row"):
-                next(read_columns(source, {"a": (reference, "number")}))
+                next(read_columns(source, [(reference, "number")]))
 
 
 def test_a_folder_of_partitions_is_read_in_order(
@@ -221,20 +221,12 @@ def test_empty_files_and_files_that_are_no_table_are_refused(
 
 def test_a_header_without_rows_is_refused(tmp_path: Path, catalogue, run) -> None:
     empty = {name: column[:0] for name, column in catalogue.items()}
-    with pytest.raises(InputError, match="no rows"):
+    with pytest.raises(InputError, match="of 0 rows"):
         run(empty)
     for name in ("a.fits", "a.h5", "a.parquet"):
         mappings = FORMATS[name](tmp_path / name, empty)
-        with pytest.raises(InputError, match="no rows"):
+        with pytest.raises(InputError, match="of 0 rows"):
             run(tmp_path / name, mappings=mappings)
-
-
-def test_a_file_named_like_another_format_is_refused(
-    tmp_path: Path, catalogue, run
-) -> None:
-    write_csv(tmp_path / "a.parquet", catalogue)
-    with pytest.raises(InputError, match="named like parquet but its content is text"):
-        run(tmp_path / "a.parquet", mappings=MAP)
 
 
 def test_several_tables_in_one_file_are_not_chosen_from(

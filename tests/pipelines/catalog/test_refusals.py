@@ -195,7 +195,6 @@ def test_unfit_mappings_are_refused(mappings, match: str, catalogue, run) -> Non
         ({"keep": ["colour"]}, "no column 'colour'"),
         ({"keep": ["distance"]}, "cannot keep a column as 'distance'"),
         ({"preset": "gaia"}, "choose one of ananke, gaia-dr3-gspphot"),
-        *(({"max_bad": value}, "from 0 to 1") for value in (-0.1, 1.5, float("nan"))),
     ],
 )
 def test_unfit_choices_are_refused(options, match: str, catalogue, run) -> None:

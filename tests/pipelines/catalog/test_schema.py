@@ -20,7 +20,6 @@ from pipelines.catalog.schema import (
     write_stars,
     write_table,
 )
-from pipelines.catalog.tables import TableWriter
 
 
 def make_stars(n: int = 5, **changes) -> Stars:
@@ -80,14 +79,6 @@ def test_positions_point_to_the_axes_of_the_galaxy() -> None:
     np.testing.assert_allclose(stars.positions(), np.diag([1.0, 2, 3]), atol=1e-12)
 
 
-def test_selection_takes_every_column() -> None:
-    stars = make_stars(extra={"index": np.arange(5)}, source_id=np.arange(5) + 10)
-    chosen = stars.select(stars.l > 100)
-    assert len(chosen) == 3
-    np.testing.assert_array_equal(chosen.extra["index"], [2, 3, 4])
-    np.testing.assert_array_equal(stars.select(np.array([4, 0])).source_id, [14, 10])
-
-
 def test_a_folder_of_partitions_is_one_table(tmp_path: Path) -> None:
     stars = make_stars(source_id=np.arange(5))
     folder = tmp_path / "parts"
@@ -124,7 +115,7 @@ def test_a_table_of_something_else_is_no_table_of_stars(tmp_path: Path) -> None:
     path = tmp_path / "prediction.parquet"
     columns = {"density_mean": np.ones(2)}
     units = {"density_mean": "mag pc-1"}
-    write_table(path, columns, units=units, meta={}, kind="prediction", overwrite=False)
+    write_table(path, columns, units=units, meta={}, overwrite=False)
     assert read_table(path)[1] == units
     with pytest.raises(InputError, match="lacks the columns"):
         read_stars(path)
@@ -133,20 +124,8 @@ def test_a_table_of_something_else_is_no_table_of_stars(tmp_path: Path) -> None:
 def test_gaps_in_a_column_of_integers_survive(tmp_path: Path) -> None:
     column = np.ma.array([1, 2, 3], mask=[False, True, False])
     path = tmp_path / "s.parquet"
-    write_table(path, {"n": column}, units={}, meta={}, kind="x", overwrite=False)
+    write_table(path, {"n": column}, units={}, meta={}, overwrite=False)
     np.testing.assert_array_equal(read_table(path)[0]["n"], [1, np.nan, 3])
-
-
-@pytest.mark.parametrize(
-    "second", [{"l": np.zeros(2)}, {"l": np.zeros(1), "n": np.array([0.5])}]
-)
-def test_later_batches_have_the_columns_and_types_of_the_first(
-    tmp_path: Path, second
-) -> None:
-    table = TableWriter(tmp_path / "s.parquet", units={}, kind="stars")
-    table.write({"l": np.zeros(2), "n": np.arange(2)})
-    with pytest.raises(ValueError, match=r"names|0\.5"):
-        table.write(second)
 
 
 def test_files_that_are_no_tables_of_stars_are_refused_by_name(tmp_path: Path) -> None:

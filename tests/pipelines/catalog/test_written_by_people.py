@@ -11,6 +11,7 @@ from pipelines.catalog.ingest import ingest
 from pipelines.catalog.presets import load_preset, write_preset
 from pipelines.catalog.schema import read_stars
 from pipelines.catalog.units import convert
+from pipelines.query.targets import TargetTable
 
 RNG = np.random.default_rng(4)
 COUNT = 60
@@ -111,18 +112,11 @@ def test_a_saved_preset_keeps_whom_a_survey_cites(tmp_path):
     assert again.references == survey.references and again.columns == survey.columns
 
 
-def test_two_tables_for_a_fit_are_joined_first(tmp_path, command):
-    said = command(f"fit {tmp_path}/a.parquet {tmp_path}/b.parquet -o {tmp_path}/run")
-    assert said.exit_code == 2 and "dustmap ingest" in said.output
-
-
-def test_sexagesimal_targets_keep_their_text(tmp_path, positive_run, command):
+def test_sexagesimal_targets_keep_their_text(tmp_path):
     right = COORDS.ra.to_string(u.hourangle, sep=":", precision=3)
     declination = COORDS.dec.to_string(u.deg, sep=":", precision=3)
     path = rows(tmp_path / "targets.csv", right, declination)
-    maps = "--map ra=RA:hms --map dec=DEC:dms --map distance=d_kpc"
-    out = tmp_path / "answers.ecsv"
-    said = command(f"predict {positive_run.path} {path} -o {out} {maps}")
-    assert said.exit_code == 0, said.output
-    answers = Table.read(out)
-    assert list(answers["RA"]) == list(right) and answers["inside"].sum() > 0
+    maps = ["ra=RA:hms", "dec=DEC:dms", "distance=d_kpc"]
+    (targets,) = TargetTable(path, maps)
+    assert list(targets.columns["RA"]) == list(right)
+    assert targets.coords.separation(COORDS).to_value(u.arcsec).max() < 0.01

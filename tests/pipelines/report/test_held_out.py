@@ -68,7 +68,6 @@ def test_a_run_without_observations_or_stars_in_the_map_judges_nothing(tmp_path,
         {"l": np.zeros(2), **{n: c[:2] for n, c in predictions().items()}},
         units={},
         meta={},
-        kind="predictions",
         overwrite=False,
     )
     assert read_held_out(tmp_path) is None
