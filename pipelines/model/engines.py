@@ -91,6 +91,11 @@ def _messages(
 ) -> tuple[str, ...]:
     """Say how the solves, the steps and the share ended."""
     config, messages = problem.config, [f"mean: {result.mean_solution.message}"]
+    if isinstance(model, TorusGaussian | LogNormal) and model.weights.excess > 1:
+        messages.append(
+            f"sight lines: a tree of rays with {model.weights.nonzeros:.2g} entries, "
+            "fewer than a third of those of single rays"
+        )
     if not model.linear and not result.converged:
         messages.append(
             f"the log-normal fit stopped after {result.newton_steps} steps to the "
@@ -127,6 +132,7 @@ def _facts(model: ForwardModel, result: FullBatchResult) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "torus_shapes": [list(torus.shape) for torus in model.whitening.tori],
         "entries_of_W": model.weights.nonzeros,
+        "ray_tree": model.weights.excess > 1,
         "newton_steps": result.newton_steps,
         "out_of_time": result.out_of_time,
     }
