@@ -40,8 +40,8 @@ _FEW_OUTLIERS = 2e-3
 _MEANS, _STRETCH, _NEIGHBOURS = (100, 300), 10.0, 100
 # Further trial stretches for kriging, and the held-out rows of a trial.
 _MORE_STRETCHES, _TRIED = (5.0, 20.0, 40.0), 300
-# Places whose means are computed at once.
-_ROWS = 32_768
+# Places whose means are computed at once, and most stars with means of their own.
+_ROWS, _MOST_MEANS = 32_768, 60_000
 
 
 def learn_residual(
@@ -307,17 +307,24 @@ def local_means(
     """Return mean densities [mag/pc] of the nearest stars (all if there are fewer).
 
     They are around each of ``places``, or around every star without the star itself.
+    Of many stars an even part has means of its own; others take the nearest of these.
     """
     points = observed.coordinates(_STRETCH)
     extinction = observed.density * observed.lengths
     around = points if places is None else places.coordinates(_STRETCH)
     most = max(counts) + (places is None)
+    own = torch.arange(len(around))
+    if places is None and len(own) > _MOST_MEANS:
+        own = torch.linspace(0, len(own) - 1, _MOST_MEANS).long()
     found = []
-    for rows in torch.arange(len(around)).split(_ROWS):
+    for rows in own.split(_ROWS):
         near = nearest(points, around[rows], most)
         if places is None:
             near = without_self(near, rows)
         sums = [part[near].cumsum(1) for part in (extinction, observed.lengths)]
         last = [min(count, near.shape[1]) - 1 for count in counts]
         found.append(sums[0][:, last] / sums[1][:, last])
-    return torch.cat(found)
+    means = torch.cat(found)
+    if len(own) == len(around):
+        return means
+    return means[nearest(points[own], points, 1)[:, 0]]

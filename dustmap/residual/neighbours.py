@@ -10,6 +10,9 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
+# Rows whose neighbours are searched at once.
+_BLOCK = 65_536
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIndex:
@@ -77,22 +80,24 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
         raise ValueError(
             f"expected more rows than the {count} neighbours of each, got {len(rows)}"
         )
-    found, start = [], count
+    found, start, threads = [], count, torch.get_num_threads()
     while start < len(rows):
         end = min(2 * start, len(rows))
         tree = KDTree(rows[:end])
-        block = np.empty((end - start, count), dtype=np.int64)
-        missing, reach = np.arange(start, end), 3 * count
-        while len(missing):
-            reach = min(reach, end)
-            near = np.asarray(tree.query(rows[missing], k=reach)[1])
-            is_earlier = near < missing[:, None]
-            enough = is_earlier.sum(axis=1) >= count
-            # A stable sort keeps the order by distance among earlier rows.
-            first = np.argsort(~is_earlier, axis=1, kind="stable")[:, :count]
-            nearest_of = np.take_along_axis(near, first, axis=1)
-            block[missing[enough] - start] = nearest_of[enough]
-            missing, reach = missing[~enough], 2 * reach
-        found.append(block)
+        for first in range(start, end, _BLOCK):
+            some = np.arange(first, min(first + _BLOCK, end))
+            block = np.empty((len(some), count), dtype=np.int64)
+            missing, reach = some, 3 * count
+            while len(missing):
+                reach = min(reach, end)
+                near = tree.query(rows[missing], k=reach, workers=threads)[1]
+                is_earlier = near < missing[:, None]
+                enough = is_earlier.sum(axis=1) >= count
+                # A stable sort keeps the order by distance among earlier rows.
+                order = np.argsort(~is_earlier, axis=1, kind="stable")[:, :count]
+                nearest_of = np.take_along_axis(near, order, axis=1)
+                block[missing[enough] - first] = nearest_of[enough]
+                missing, reach = missing[~enough], 2 * reach
+            found.append(block)
         start = end
     return torch.from_numpy(np.concatenate(found))

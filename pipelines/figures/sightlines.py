@@ -145,4 +145,4 @@ def _title(axes: Axes, line: LineOfSight) -> str:
     out = (line.star_extinction < low) | (line.star_extinction > high)
     outside = int((out | (line.star_distance > line.distance.max())).sum())
     beyond = f" ({outside} outside)" if outside else ""
-    return f"{direction}; stars within {line.radius:g}°{beyond}"
+    return f"{direction}\nstars within {line.radius:g}°{beyond}"

@@ -127,7 +127,8 @@ def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
         return None
     distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
     place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
-    index = np.asarray(KDTree(place).query(place, count + 1)[1])
+    threads = torch.get_num_threads()
+    index = KDTree(place).query(place, count + 1, workers=threads)[1]
     # Among stars at one place a star need not be its own first neighbour.
     drop = index == np.arange(len(ends))[:, None]
     drop[~drop.any(axis=1), -1] = True
