@@ -53,6 +53,7 @@ SETTINGS = {
     "inference.dtype": "float64",
     "inference.device": "cpu",
     "data.holdout": "0.2",
+    "budget.minutes": "60",
 }
 TRUTH = "--set truth.half_x=600 --set truth.half_y=600 --set truth.half_z=200"
 COMMANDS = (

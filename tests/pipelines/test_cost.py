@@ -65,7 +65,7 @@ def test_double_precision_doubles_what_numbers_take():
 
 
 def test_memory_and_time_of_a_rank_fall_with_its_share_of_w():
-    alone = replace(WORK, stars=10**7, ray_cells=50.0)
+    alone = replace(WORK, points=400_000, stars=40_000, ray_cells=50.0)
     four = replace(alone, ranks=4, here=2)
     teams = replace(four, config=config(inference={"teams": 2}))
     one = alone.memory()
@@ -74,6 +74,13 @@ def test_memory_and_time_of_a_rank_fall_with_its_share_of_w():
     assert teams.memory()["projection W"] == pytest.approx(one["projection W"] / 2)
     assert four.together == 2 * total(four)
     assert max(w.seconds(SPEED) for w in (four, teams)) < alone.seconds(SPEED)
+
+
+def test_entries_of_many_stars_are_those_of_a_tree():
+    many, more = (replace(WORK, stars=n, ray_cells=50.0) for n in (10**6, 2 * 10**6))
+    rows = replace(WORK, stars=20_000, ray_cells=50.0).entries
+    assert many.entries < 50 * rows / 3
+    assert more.entries - many.entries < 30 * 10**6
 
 
 def test_entries_of_the_projection_are_near_those_of_a_model(cloud_run):

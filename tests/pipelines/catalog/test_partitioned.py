@@ -211,8 +211,8 @@ def test_want_of_memory_is_an_error_and_leaves_nothing(
 
 
 def test_rows_beyond_the_memory_are_sorted_on_disk(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(staging, "MEMORY", 64)
-    rng, n, found = np.random.default_rng(0), 100_000, []
+    monkeypatch.setattr(staging, "MEMORY", 96)
+    rng, n, found = np.random.default_rng(0), 150_000, []
     for threads in (1, 2):
         with Staging(tmp_path, threads) as stars:
             for file in range(8):
