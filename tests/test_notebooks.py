@@ -39,8 +39,8 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
-# These take more than a minute each.
-LONG = ("cluster_run", "correcting_stars")
+# These take about a minute each, or more.
+LONG = ("cluster_run", "correcting_stars", "clouds_and_sight_lines")
 MARKED = [
     pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [])
     for path in NOTEBOOKS

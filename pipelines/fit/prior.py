@@ -12,7 +12,7 @@ from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
 from pipelines.model import cost
 from pipelines.planning import prior
-from pipelines.planning.planner import make_plan
+from pipelines.planning.planner import RAISED, make_plan
 from pipelines.planning.selection import choose_box
 
 
@@ -66,7 +66,7 @@ def replanned(
 ) -> FitState:
     """Return a new plan for learnt scales in the same box."""
     made, speed = state.planned
-    notes = made.notes
+    notes = tuple(note for note in made.notes if not note.startswith(RAISED))
     if not learning["converged"]:
         notes = (*notes, prior.NOT_SETTLED)
     revised = make_plan(

@@ -26,6 +26,9 @@ from pipelines.planning.grids import choose_grids
 # Nodes of Gauss's rule over a grid step.
 _NODES = 12
 
+# The beginning of a note, which does not pass to a plan for other scales.
+RAISED = "lengthscale raised"
+
 
 def make_plan(
     scales: PriorScales,
@@ -69,7 +72,7 @@ def make_plan(
     found = list(notes)
     if lengthscale != given:
         found.append(
-            f"lengthscale raised to {RESOLVED:g} grid steps, {min(lengthscale):.4g} "
+            f"{RAISED} to {RESOLVED:g} grid steps, {min(lengthscale):.4g} "
             "pc: the grid does not resolve the estimated one"
         )
     # The median of a lognormal density is below its mean.
