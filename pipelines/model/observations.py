@@ -128,7 +128,8 @@ def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
     distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
     place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
     threads = torch.get_num_threads()
-    index = KDTree(place).query(place, count + 1, workers=threads)[1]
+    found = KDTree(place).query(place, count + 1, workers=threads)
+    index = np.asarray(found[1])
     # Among stars at one place a star need not be its own first neighbour.
     drop = index == np.arange(len(ends))[:, None]
     drop[~drop.any(axis=1), -1] = True
