@@ -114,27 +114,29 @@ class ResidualField:
         """Least density of any ray [mag/pc]."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
 
-    def with_outliers_weighed(self, outliers: float) -> ResidualField:
+    def with_outliers_weighed(self, outliers: float, rounds: int = 1) -> ResidualField:
         r"""Raise the noise of outliers relative to predictions from their neighbours.
 
         A star's deviation z from its leave-one-out prediction is standard normal or,
         for the fraction ``outliers``, ten times as wide; its precision is the posterior
         mean over the two. Neighbours have their present noise, so an outlier that is
-        not yet down-weighted makes its neighbours look like outliers; a second call
+        not yet down-weighted makes its neighbours look like outliers; a second round
         corrects this.
         """
         points, residuals = self.rays.coordinates(self.stretch), self.residuals.mean(0)
-        near = without_self(nearest(points, points, _FEW + 1))
-        found = self.krige(self.rays, near)
-        variance = found.variance + self.nugget + self.stated
-        squared = (residuals - found.mean(residuals)) ** 2 / variance
-        odds = (squared / 2 * (1 - OUTLYING**-2)).clamp_max(50).exp()
-        odds = odds * outliers / (1 - outliers) / OUTLYING
-        outlying = odds / (1 + odds)
+        near, field = without_self(nearest(points, points, _FEW + 1)), self
         own = self.stated + self.nugget
-        wide = own + (OUTLYING**2 - 1) * variance
-        precision = (1 - outlying) / own + outlying / wide
-        return replace(self, noise=1 / precision - self.nugget)
+        for _ in range(rounds):
+            found = field.krige(field.rays, near)
+            variance = found.variance + own
+            squared = (residuals - found.mean(residuals)) ** 2 / variance
+            odds = (squared / 2 * (1 - OUTLYING**-2)).clamp_max(50).exp()
+            odds = odds * outliers / (1 - outliers) / OUTLYING
+            outlying = odds / (1 + odds)
+            wide = own + (OUTLYING**2 - 1) * variance
+            precision = (1 - outlying) / own + outlying / wide
+            field = replace(field, noise=1 / precision - self.nugget)
+        return field
 
     def correct(
         self,

@@ -134,9 +134,7 @@ def _weighed(
         return replace(field, stated=stated, noise=stated)
     first = bool((raised == 1).all())
     field = replace(field, stated=stated, noise=raised * stated)
-    for _ in range(1 + first):
-        field = field.with_outliers_weighed(field.outliers)
-    return field
+    return field.with_outliers_weighed(field.outliers, rounds=1 + first)
 
 
 def _best(
