@@ -163,7 +163,7 @@ def test_the_installed_program_replaces_a_run_and_exports_go_into_it(
         assert (desk / "run" / name).exists()
     assert command("export run --nside 8").exit_code == 2
     assert command("verify run").output.count("match") == 4
-    plotted = command("plot run -o drawn")
+    plotted = command("plot run -o drawn --kind sky")
     assert "sky maps" not in plotted.output, "the stored maps were not used"
 
 

@@ -77,7 +77,10 @@ def test_a_smaller_box_with_less_dust_gives_the_same_map_to_scale(tmp_path):
     assert np.abs(a - b).max() < 1e-3 * np.abs(a).max()
 
 
-@pytest.mark.parametrize(("size", "dust"), [(250.0, 0.01), (3000.0, 10.0)])
+@pytest.mark.parametrize(
+    ("size", "dust"),
+    [(250.0, 0.01), pytest.param(3000.0, 10.0, marks=pytest.mark.slow)],
+)
 def test_without_a_configuration_any_size_and_unit_gives_a_sensible_map(
     tmp_path, size, dust
 ):
