@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from stand_in_device import STAND_IN, stand_in_device
@@ -13,11 +15,16 @@ from dustmap.functionals import (
     PointValues,
 )
 from dustmap.grid import Grid
+from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.kernels import KERNELS
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.means import ConstantMean
 from dustmap.nested_grids import NestedGrids
-from dustmap.projection import projection
+from dustmap.projection import matrix, projection
 from dustmap.projection.ray_tree import Ends, RayTree
-from dustmap.whitening import nested_tori
+from dustmap.whitening import TorusWhitening, nested_tori
 
 COARSE = Grid(shape=(31, 35, 17), spacing=(20.0,) * 3, origin=(-300.0, -340.0, -160.0))
 FINE = Grid(shape=(17, 17, 17), spacing=(10.0,) * 3, origin=(-80.0,) * 3)
@@ -125,3 +132,63 @@ def test_a_star_outside_the_box_is_refused(tori) -> None:
     far = torch.tensor([[0.0, 0.0, 170.0]], dtype=torch.float64)
     with pytest.raises(ValueError, match="outside the box"):
         tree(tori, LineIntegrals(far, FixedStep(step=1.0)))
+
+
+def fitted(density, tori, lines, truth, generator, monkeypatch, *, tree):
+    """The mode, its predictions, and the model, by a tree or by rows."""
+    monkeypatch.setattr(matrix, "_MANY", 0)
+    monkeypatch.setattr(matrix, "FEWER", 1e-9 if tree else math.inf)
+    variance = 0.5 if density == "lognormal" else 1e-4
+    kernel = KERNELS["matern12"](lengthscale=[60.0] * 3, variance=variance)
+    whitening = TorusWhitening(kernel, tori[0], dtype=torch.float64)
+    if density == "lognormal":
+        model = LogNormal(whitening, lines, mean=ConstantMean(value=0.01))
+    else:
+        model = TorusGaussian(whitening, lines, generator=generator)
+    assert (model.weights.excess > 1) == tree
+    settings = FullBatch(
+        samples=0,
+        subgrid_noise=False,
+        newton_steps=100,
+        newton_tolerance=1e-5,
+        solver=ConjugateGradients(rtol=1e-8, max_steps=2000),
+    )
+    noise = torch.full((len(lines),), 0.05**2, dtype=torch.float64)
+    result = infer(model, truth, noise, settings=settings, generator=generator)
+    assert result.converged, result.mean_solution
+    return result, model
+
+
+@pytest.fixture
+def small():
+    grid = Grid(shape=(9, 9, 7), spacing=(20.0,) * 3, origin=(-80.0, -80.0, -60.0))
+    kernel = KERNELS["matern12"](lengthscale=[60.0] * 3, variance=0.5)
+    unit = torch.rand(300, 3, generator=torch.Generator().manual_seed(1)).double()
+    ends = torch.tensor(grid.lower) + unit * (2 * torch.tensor(grid.upper))
+    lines = LineIntegrals(ends.double(), FixedStep(step=5.0))
+    return nested_tori((grid,), kernel, 0.05), lines
+
+
+def test_a_gaussian_posterior_is_that_of_the_dense_tree(small, generator, monkeypatch):
+    tori, lines = small
+    y = torch.rand(len(lines), generator=generator, dtype=torch.float64)
+    result, model = fitted(
+        "gaussian", tori, lines, y, generator, monkeypatch, tree=True
+    )
+    features = model.linearise(result.mean).operator.to_dense()
+    eye = torch.eye(features.shape[1], dtype=torch.float64)
+    exact = torch.linalg.solve(eye + features.T @ features / 0.05**2, features.T @ y)
+    gap = (result.mean - exact / 0.05**2).norm() / exact.norm() * 0.05**2
+    assert float(gap) < 1e-5
+
+
+def test_a_lognormal_mode_is_near_that_by_rows(small, generator, monkeypatch) -> None:
+    tori, lines = small
+    place = lines.end / lines.end.norm(dim=1, keepdim=True)
+    y = 0.01 * lines.lengths * (1 + 0.5 * torch.sin(3 * place[:, 0]))
+    found = [
+        fitted("lognormal", tori, lines, y, generator, monkeypatch, tree=tree)[0]
+        for tree in (True, False)
+    ]
+    one, other = (result.prediction for result in found)
+    assert float((one - other).norm() / other.norm()) < 0.01

@@ -35,6 +35,13 @@ def test_ingest(tmp_path):
     assert sizes[0] == sizes[1] and sizes[2] == sizes[3]
 
 
+def test_growth(tmp_path):
+    rows, stages = run("growth", tmp_path).values()
+    assert [row["stars"] for row in rows] == [2000, 4000]
+    assert all(row["RMSE map"] > 0 and row["grade"] for row in rows)
+    assert all(stage["memory [GiB]"] > 0 for stage in stages)
+
+
 def test_merging(tmp_path):
     rows, (merging,) = run("merging", tmp_path).values()
     assert [row["fit to"] for row in rows] == ["all stars", "merged"]
