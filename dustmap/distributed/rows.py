@@ -47,6 +47,9 @@ class ShardedRows(SizedOperator):
     def matvec(self, x: Tensor) -> Tensor:
         return self.group.gather(self.own.matvec(x), self._counts)
 
+    def nonnegative(self, x: Tensor) -> Tensor:
+        return self.group.gather(self.own.nonnegative(x), self._counts)
+
     def rmatvec(self, y: Tensor) -> Tensor:
         return self.group.sum(self.own.rmatvec(y[..., self._rows]))
 

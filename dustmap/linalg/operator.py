@@ -69,6 +69,12 @@ class SizedOperator(LinearOperator):
     def bytes(self) -> int:
         """Memory of the operator [bytes]."""
 
+    def nonnegative(
+        self, x: Float[Tensor, "*batch columns"]
+    ) -> Float[Tensor, "*batch rows"]:
+        """Return ``A x``, or close to it, which is not negative where x is not."""
+        return self.matvec(x)
+
     def _require(self, x: Tensor, length: int) -> None:
         if not x.shape or x.shape[-1] != length or x.dtype != self.dtype:
             raise ValueError(

@@ -165,7 +165,7 @@ class LogNormal(TorusModel[GridWhitening]):
         squared = density**2
         if len(self.local) > 1:
             squared *= self._relative_kappa()
-        found = line.to(observed) * self.weights.matvec(squared)
+        found = line.to(observed) * self.weights.nonnegative(squared)
         return found + point.to(observed) * observed**2
 
     def _relative_kappa(self) -> Float[Tensor, " f"]:

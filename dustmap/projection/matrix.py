@@ -20,7 +20,6 @@ from dustmap.linalg.sparse import SparseMatrix
 from dustmap.projection.corner_weights import Lattice
 from dustmap.projection.ray_tree import Ends, RayTree, ray_tree
 from dustmap.projection.weight_rows import WeightRows, stored
-from dustmap.quadrature import FixedStep
 from dustmap.tori import Tori
 
 Interpolation = Literal["linear", "cubic"]
@@ -81,10 +80,12 @@ def projection(
     W, ends = None, None
     if tree or (tree is None and own.nonzeros > _MANY):
         plain = refinement == 1 and interpolation == "linear"
-        steady = type(getattr(rows, "rule", None)) is FixedStep
-        ends = Ends.of(rows) if plain and steady else None
+        ends = Ends.of(rows) if plain else None
     if ends is not None:
         most = math.inf if tree else own.nonzeros / FEWER
         W = ray_tree(ends, lattice, dtype=dtype, device=device, most=most)
+    if group is not None and group.agree(W is None):
+        # All ranks have the same form, as one factor scales what W misses.
+        W = None
     W = stored(own, device) if W is None else W
     return W if cuts is None or group is None else ShardedRows(W, cuts, group)

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from dustmap.functionals import (
     DistanceMarginalizedIntegrals,
+    FixedStep,
     Functionals,
     LineIntegrals,
     PointValues,
@@ -50,19 +51,20 @@ _WIDTH = 0.85
 _ACROSS, _FACE, _MARGIN = 32, math.pi / 2, 4
 # Nodes of the average over an uncertain distance.
 _DISTANCES = 3
-# Keys' weights of four parents, for a child a quarter beyond the second of them.
-_QUARTER = np.array([-9.0, 111.0, 29.0, -3.0]) / 128
-# The same for children at ¼ or ¾ along both axes, 16 parents each.
-_SPLITS = np.array(
-    [
-        np.outer(u, v).ravel()
-        for u in (_QUARTER[::-1], _QUARTER)
-        for v in (_QUARTER[::-1], _QUARTER)
-    ]
-)
+# Weights of four parents for a child a quarter beyond the second of them: Keys' cubic
+# ones, which may undershoot, and linear ones.
+_CUBIC = np.array([-9.0, 111.0, 29.0, -3.0]) / 128
+_LINEAR = np.array([0.0, 0.75, 0.25, 0.0])
+# The kind of a ray that has no parents.
 _WHOLE = 4
 # Distance from the sight line, relative to its length, due to rounding.
 _ASIDE = 1e-9
+
+
+def _splits(quarter: Float[np.ndarray, " 4"]) -> Float[np.ndarray, "4 16"]:
+    """Return weights of 16 parents for children at ¾ or ¼ along both axes."""
+    both = quarter[::-1], quarter
+    return np.array([np.outer(u, v).ravel() for u in both for v in both])
 
 
 class Ends(NamedTuple):
@@ -74,14 +76,17 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, functionals: Functionals) -> Ends | None:
-        """Return the ends of integrals along sight lines; ``None`` for others.
+        """Return the ends of integrals with a fixed step along sight lines.
 
-        A normal distribution of distances becomes Gauss–Legendre nodes in probability.
+        ``None`` for other functionals. A normal distribution of distances becomes
+        Gauss–Legendre nodes in probability.
         """
         known = LineIntegrals, DistanceMarginalizedIntegrals
         if functionals.dimension != 3 or type(functionals) not in known:
             return None
         assert isinstance(functionals, LineIntegrals | DistanceMarginalizedIntegrals)
+        if type(functionals.rule) is not FixedStep:
+            return None
         mean = torch.linalg.vector_norm(functionals.end, dim=1)
         unit = functionals.end / mean.clamp_min(1e-300)[:, None]
         # A ray without length has any direction.
@@ -121,11 +126,14 @@ class _Shells(NamedTuple):
     firsts: np.ndarray  # (levels + 1,) first step of each level
 
     @classmethod
-    def of(cls, grids: NestedGrids, reach: float) -> _Shells:
-        """Return steps of about the spacing of the finest grid there, up to a reach.
+    def of(cls, grids: NestedGrids) -> _Shells:
+        """Return steps of about the spacing of the finest grid there, to all corners.
 
-        A level ends where its pixels would be wider than ``_WIDTH`` grid steps.
+        A level ends where its pixels would be wider than ``_WIDTH`` grid steps. Steps
+        do not depend on the stars: ranks with different ones have the same.
         """
+        corner = np.maximum(np.abs(grids.box.lower), np.abs(grids.box.upper))
+        reach = float(np.linalg.norm(corner))
         edges, levels, low, level = [0.0], [], 0.0, 0
         ends = [*(grid.reach for grid in reversed(grids.finer)), math.inf]
         for grid, end in zip(reversed(grids.grids), ends, strict=True):
@@ -161,7 +169,7 @@ class _Sky(NamedTuple):
         return int(self.firsts[-1, -1] + self.widths[-1] ** 2)
 
     def parents(self, face: int, level: int, own: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return 16 parents ``(k, 16)`` of pixels of a level, and rows of `_SPLITS`."""
+        """Return 16 parents ``(k, 16)`` of pixels of a level, and rows of `_splits`."""
         place = np.stack(divmod(own - self.firsts[face, level], self.widths[level]))
         child = place - _MARGIN
         # Of even children the place between parents is ¾, of odd ones ¼.
@@ -196,7 +204,7 @@ class _Rays(NamedTuple):
     starts: np.ndarray  # (rays + 1,) first place of each ray
     steps: np.ndarray  # (rays,) number of the first step
     parents: np.ndarray  # (rays, 16)
-    kinds: np.ndarray  # (rays,) row of `_SPLITS`, or `_WHOLE` without parents
+    kinds: np.ndarray  # (rays,) row of `_splits`, or `_WHOLE` without parents
 
 
 class RayTree(SizedOperator):
@@ -207,20 +215,33 @@ class RayTree(SizedOperator):
     excess = 1.11
 
     def __init__(
-        self, nodes: SparseMatrix, sums: OutwardSums, stars: SparseMatrix
+        self,
+        nodes: SparseMatrix,
+        sums: OutwardSums,
+        linear: OutwardSums,
+        stars: SparseMatrix,
     ) -> None:
         self.shape = (stars.shape[0], nodes.shape[1])
         self.dtype, self.device = nodes.dtype, nodes.device
         self.nonzeros = nodes.nonzeros + sums.nonzeros + stars.nonzeros
         self._nodes, self._sums, self._stars = nodes, sums, stars
+        self._linear = linear
 
     @property
     def bytes(self) -> int:
         """Memory of all parts [bytes]."""
-        return sum(part.bytes for part in (self._nodes, self._sums, self._stars))
+        parts = [self._nodes, self._sums, self._stars]
+        if self.device.type != "cpu":
+            # On the CPU both sums share their lists.
+            parts.append(self._linear)
+        return sum(part.bytes for part in parts)
 
     def matvec(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n"]:
         return self._stars.matvec(self._sums.matvec(self._nodes.matvec(x)))
+
+    def nonnegative(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n"]:
+        # Cubic weights at splits may undershoot zero behind compact clouds.
+        return self._stars.matvec(self._linear.matvec(self._nodes.matvec(x)))
 
     def rmatvec(self, y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b m"]:
         return self._nodes.rmatvec(self._sums.rmatvec(self._stars.rmatvec(y)))
@@ -244,6 +265,7 @@ class OutwardSums(SizedOperator):
         self,
         rays: _Rays,
         widths: Float[np.ndarray, " k"],
+        quarter: Float[np.ndarray, " 4"],
         *,
         dtype: torch.dtype,
         device: torch.device,
@@ -252,9 +274,10 @@ class OutwardSums(SizedOperator):
         self.shape = (int(rays.starts[-1]), int(rays.starts[-1]) - count)
         self.dtype, self.device = dtype, device
         self.nonzeros = self.shape[0] + rays.parents.size
-        self._faces, self._lists = rays.faces, (*rays[2:], widths, _SPLITS)
+        splits = _splits(quarter)
+        self._faces, self._lists = rays.faces, (*rays[2:], widths, splits)
         if device.type != "cpu":
-            self._place_on(device, rays, widths)
+            self._place_on(device, rays, widths, splits)
 
     @property
     def bytes(self) -> int:
@@ -307,7 +330,11 @@ class OutwardSums(SizedOperator):
         return torch.from_numpy(found).reshape(*x.shape[:-1], length)
 
     def _place_on(
-        self, device: torch.device, rays: _Rays, widths: Float[np.ndarray, " k"]
+        self,
+        device: torch.device,
+        rays: _Rays,
+        widths: Float[np.ndarray, " k"],
+        splits: Float[np.ndarray, "4 16"],
     ) -> None:
         """Copy the lists of places, rays and splits to a device."""
         starts, count = torch.from_numpy(rays.starts), len(rays.steps)
@@ -323,7 +350,7 @@ class OutwardSums(SizedOperator):
         split = np.flatnonzero(rays.kinds < _WHOLE)
         for level in np.unique(rays.steps[split]):
             own = split[rays.steps[split] == level]
-            values, columns = _SPLITS[rays.kinds[own]], rays.parents[own]
+            values, columns = splits[rays.kinds[own]], rays.parents[own]
             pointers = np.arange(len(own) + 1) * values.shape[1]
             parts = (values.ravel(), columns.ravel(), pointers)
             matrix = scipy.sparse.csr_matrix(parts, shape=(len(own), count))
@@ -357,13 +384,16 @@ def ray_tree(
             f"{outside} sight lines end outside the box {box.lower} to {box.upper}: "
             "enlarge the box or leave these observations out"
         )
-    shells = _Shells.of(lattice.grids, float(far.max(initial=1e-6)) * (1 + 1e-12))
+    shells = _Shells.of(lattice.grids)
     sky = _Sky.of(len(shells.firsts) - 1)
     # Steps of each pixel's ray, −1 without a ray.
     needed = np.full(sky.size, -1, np.int32)
     _mark(*ends, *shells, *sky, needed)
     rays = _rays(sky, shells, lattice.grids, needed)
-    sums = OutwardSums(rays, np.diff(shells.edges), dtype=dtype, device=device)
+    sums, linear = (
+        OutwardSums(rays, np.diff(shells.edges), each, dtype=dtype, device=device)
+        for each in (_CUBIC, _LINEAR)
+    )
     rows, count = ends.distances.shape
     each = lattice.corner_count
     if each * sums.shape[1] + sums.nonzeros + 8 * rows * count > most:
@@ -382,9 +412,8 @@ def ray_tree(
         first=0,
         count=rows,
     )
-    return RayTree(
-        nodes, sums, SparseMatrix.of_rows(stars, sums.shape[0], device=device)
-    )
+    P = SparseMatrix.of_rows(stars, sums.shape[0], device=device)
+    return RayTree(nodes, sums, linear, P)
 
 
 def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) -> _Rays:
@@ -413,7 +442,10 @@ def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) ->
             if level:
                 above, kind = sky.parents(face, level, own)
             else:
-                above, kind = np.zeros((len(own), 16), np.int64), np.full(len(own), 4)
+                above, kind = (
+                    np.zeros((len(own), 16), np.int64),
+                    np.full(len(own), _WHOLE),
+                )
             parents.append(number[above].astype(np.int32))
             kinds.append(kind.astype(np.uint8))
             steps.append(np.full(len(own), shells.firsts[level]))

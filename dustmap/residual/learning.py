@@ -305,7 +305,8 @@ def local_means(
     """Return mean densities [mag/pc] of the nearest stars (all if there are fewer).
 
     They are around each of ``places``, or around every star without the star itself.
-    Of many stars an even part has means of its own; others take the nearest of these.
+    Of many stars an even part has means of its own; others take the nearest of these,
+    which may include them.
     """
     points = observed.coordinates(_STRETCH)
     extinction = observed.density * observed.lengths

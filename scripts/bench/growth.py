@@ -2,21 +2,42 @@
 
 Every row is a fit of its own, judged by the same held-out stars (`development`). Stages
 are seconds of wall time, memory the peak of the fit's process so far.
+
+`--products` makes no fit. It judges W as a tree of rays with the true mean densities of
+`galaxy_dev_clean.npz` on their own cells, by rms(truth − tree) / rms(truth − rows), and
+times W and its transpose on cells of 20 pc, by the median of five, relative to a pair
+of real Fourier transforms of the same torus.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import statistics
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from development import commit, one_set
+import healpy
+import numpy as np
+import torch
+from development import commit, one_set, rmse
 from development_sets import galaxy
 from report import Report, Row, data_folder, parser
 
+from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
+    FixedStep,
+    LineIntegrals,
+)
+from dustmap.grid import Grid, Torus
+from dustmap.projection import projection
+from pipelines.base.geometry import unit_vectors
 from pipelines.base.measurement import table
+from pipelines.model.observations import exit_distances
 
 _SIZES, _QUICK = (48_000, 240_000, 1_000_000), (2_000, 4_000)
 _SKY = partial(galaxy, name="galaxy_dev_million", density=1e-3)
@@ -25,6 +46,18 @@ _SKY = partial(galaxy, name="galaxy_dev_million", density=1e-3)
 def main() -> None:
     options = arguments()
     report = Report.of("growth", __doc__, options)
+    if options.products:
+        sizes = options.stars or (_QUICK if options.quick else _SIZES)
+        report.tables = {
+            "Errors of the tree, by distance": errors(options.data),
+            "Products": [
+                products(options.data, size, uncertain=uncertain)
+                for size in sizes
+                for uncertain in (False, True)
+            ],
+        }
+        report.write(options.output)
+        return
     rows: list[Row] = []
     stages: list[Row] = []
     for size in options.stars or (_QUICK if options.quick else _SIZES):
@@ -43,11 +76,103 @@ def main() -> None:
     report.write(options.output)
 
 
+def errors(data: Path) -> list[Row]:
+    """Judge both forms of W with true densities, for stars in the box of the cells."""
+    with np.load(data / "galaxy_dev_clean.npz") as stored:
+        column = {name: stored[name] for name in stored.files}
+    cells, half = column["density_grid"], column["density_grid_half_size"]
+    step = 2 * half / cells.shape
+    grid = Grid(
+        shape=cells.shape,
+        spacing=tuple(step.tolist()),
+        origin=tuple((step / 2 - half).tolist()),
+    )
+    torus = Torus(grid=grid, shape=tuple(n + n % 2 for n in cells.shape))
+    padding = [(0, n - m) for n, m in zip(torus.shape, cells.shape, strict=True)]
+    field = torch.from_numpy(np.pad(cells.astype(float), padding).ravel())
+    distance = column["distance_true"].astype(float)
+    vectors = unit_vectors(column["l"], column["b"])
+    ends = torch.from_numpy(distance[:, None] * vectors)
+    inside = grid.contains(ends)
+    distance, truth = distance[inside], column["av_true"][inside].astype(float)
+    lines = LineIntegrals(ends[inside], FixedStep(step=float(step.min()) / 4))
+    tree, rows = (
+        projection(torus, lines, tree=form).matvec(field).numpy()
+        for form in (True, False)
+    )
+    found: list[Row] = []
+    for low, high in ((0, 400), (400, 800), (800, 2000), (0, 2000)):
+        some = (low <= distance) & (distance < high)
+        missed = [rmse(a[some], truth[some]) for a in (tree, rows)]
+        off = (tree - rows)[some]
+        found.append(
+            {
+                "stars at [pc]": f"{low} to {high}",
+                "total": missed[0] / missed[1],
+                "tree − rows, rms [mag]": rmse(off, 0.0),
+                "mean [mag]": float(off.mean()),
+            }
+        )
+    return found
+
+
+def products(data: Path, count: int, *, uncertain: bool) -> Row:
+    """Time W and its transpose with the first stars, in float32."""
+    with np.load(data / "galaxy_dev_million.npz") as stored:
+        keys = ("l", "b", "dist_pc", "e_dist_pc")
+        l, b, distance, error = (stored[key][:count].astype(float) for key in keys)  # noqa: E741
+    # Stars are in the order in which a fit has them.
+    order = healpy.ang2pix(64, l, b, nest=True, lonlat=True).argsort(kind="stable")
+    ends = torch.from_numpy(distance[:, None] * unit_vectors(l, b))[order]
+    grid = Grid(
+        shape=(126, 126, 41), spacing=(20.0,) * 3, origin=(-1250.0, -1250.0, -400.0)
+    )
+    torus, inside = Torus(grid=grid, shape=(144, 144, 54)), grid.contains(ends)
+    ends, spread = ends[inside], torch.from_numpy(error)[order][inside]
+    lines = LineIntegrals(ends, FixedStep(step=10.0))
+    if uncertain:
+        reach = exit_distances(grid, ends)
+        lines = DistanceMarginalizedIntegrals(ends, spread, reach, lines.rule)
+    start, load = time.perf_counter(), os.getloadavg()[0]
+    W = projection(torus, lines, dtype=torch.float32, tree=True)
+    made = time.perf_counter() - start
+    x, y = torch.randn(torus.size), torch.randn(len(ends))
+    field = x.reshape(torus.shape)
+    pair = seconds(lambda: torch.fft.irfftn(torch.fft.rfftn(field), s=torus.shape))
+    took = seconds(lambda: W.matvec(x)) + seconds(lambda: W.rmatvec(y))
+    return {
+        "stars": len(ends),
+        "distance errors": uncertain,
+        "made in [s]": made,
+        "entries": W.nonzeros,
+        "bytes": W.bytes,
+        "pair of transforms [ms]": 1e3 * pair,
+        "W and its transpose [ms]": 1e3 * took,
+        "ratio": took / pair,
+        "threads": torch.get_num_threads(),
+        "load": load,
+    }
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Return the median time of five runs after a first one [s]."""
+    action()
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     options = parser(__doc__)
     options.add_argument("--data", type=Path, default=data_folder(), metavar="FOLDER")
     options.add_argument("--stars", type=int, nargs="+", metavar="N")
+    options.add_argument(
+        "--products", action="store_true", help="the tree of rays alone, no fits"
+    )
     options.add_argument(
         "--settings", nargs="+", default=[], metavar="KEY=VALUE", help="of the fit"
     )

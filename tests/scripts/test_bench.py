@@ -40,6 +40,9 @@ def test_growth(tmp_path):
     assert [row["stars"] for row in rows] == [2000, 4000]
     assert all(row["RMSE map"] > 0 and row["grade"] for row in rows)
     assert all(stage["memory [GiB]"] > 0 for stage in stages)
+    found, timed = run("growth", tmp_path, "--products").values()
+    assert all(1 < row["total"] < 1.06 for row in found[-1:])
+    assert [row["distance errors"] for row in timed] == [False, True] * 2
 
 
 def test_merging(tmp_path):

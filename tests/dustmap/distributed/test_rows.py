@@ -20,7 +20,7 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid, Torus
-from dustmap.projection import projection
+from dustmap.projection import matrix, projection
 from dustmap.testing import check_linear_operator
 from dustmap.tori import Tori
 
@@ -88,6 +88,28 @@ def test_products_are_those_of_the_whole_matrix(
     if count > size:
         # Nodes are shared evenly; of how many entries they make, some add up.
         assert max(one["bytes"] for one in found) < 1.6 / size
+
+
+def _forms(group: Group, many: int) -> list[object]:
+    """Return whether each form of W is a tree, and its products."""
+    matrix._MANY = many if group.first else 0
+    matrix.FEWER = 1e-9
+    grid = Grid(shape=(9, 9, 7), spacing=(20.0,) * 3, origin=(-80.0, -80.0, -60.0))
+    torus = Torus(grid=grid, shape=(12, 12, 10))
+    unit = torch.rand(200, 3, generator=torch.Generator().manual_seed(3)).double()
+    rays = LineIntegrals((2 * unit - 1) * 59, FixedStep(step=5.0))
+    x = torch.randn(torus.size, generator=torch.Generator().manual_seed(4)).double()
+    shared = projection(torus, rays, group=group)
+    return [shared.excess > 1, shared.matvec(x), shared.nonnegative(x**2)]
+
+
+@pytest.mark.parametrize(("many", "tree"), [(0, True), (10**9, False)])
+def test_all_ranks_take_the_tree_or_none_does(many: int, tree: bool) -> None:
+    (alone,) = on_ranks(_forms, 1, many)
+    for found in on_ranks(_forms, 2, many):
+        assert found[0] == alone[0] == tree
+        for mine, whole in zip(found[1:], alone[1:], strict=True):
+            torch.testing.assert_close(mine, whole)
 
 
 def test_shares_have_as_many_nodes() -> None:

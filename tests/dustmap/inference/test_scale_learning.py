@@ -15,6 +15,7 @@ from dustmap.inference.scales.periodic_fields import PeriodicFields
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc
+from dustmap.residual import neighbours
 from dustmap.residual.kriging import JITTER
 from dustmap.residual.neighbours import nearest_earlier
 from tests.reference import PROFILES
@@ -49,7 +50,9 @@ def fields():
 
 
 @pytest.mark.parametrize("count", [1, 7, 39])
-def test_neighbours_are_the_nearest_of_the_earlier_rows(count):
+@pytest.mark.parametrize("block", [5, 10**5])
+def test_neighbours_are_the_nearest_of_the_earlier_rows(count, block, monkeypatch):
+    monkeypatch.setattr(neighbours, "_BLOCK", block)
     points = torch.randn(40, 3, generator=seeded(), dtype=torch.float64)
     found = nearest_earlier(points, count)
     assert found.shape == (40 - count, count)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from dense_kriging import dense
 
+from dustmap.residual import learning
 from dustmap.residual.covariance import RayCovariance, Rays
 from dustmap.residual.field import least_density
 from dustmap.residual.kriging import JITTER
@@ -69,6 +70,17 @@ def test_local_means_leave_out_the_star_itself(generator: torch.Generator) -> No
     torch.testing.assert_close(found[:, 0], few)
     rest = extinction.sum() - extinction
     torch.testing.assert_close(found[:, 1], rest / (rays.lengths.sum() - rays.lengths))
+
+
+def test_of_many_stars_some_share_a_local_mean(generator, monkeypatch) -> None:
+    rays, extinction = drawn(400, generator)
+    seen = observed(rays, extinction)
+    own = local_means(seen, None, (100,))
+    monkeypatch.setattr(learning, "_MOST_MEANS", 100)
+    found = local_means(seen, None, (100,))
+    chosen = torch.linspace(0, 399, 100).long()
+    torch.testing.assert_close(found[chosen], own[chosen])
+    assert float((found - own).norm() / own.norm()) < 0.2
 
 
 def test_neighbours_without_named_rows() -> None:
