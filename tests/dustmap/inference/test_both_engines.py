@@ -7,6 +7,7 @@ between them must fall as the torus grows and its refinement does.
 
 from itertools import pairwise
 
+import pytest
 import torch
 from dense_box import optimum
 
@@ -58,7 +59,7 @@ def published(data, targets, values, variance) -> tuple[torch.Tensor, torch.Tens
 
 
 def full_batch(
-    data, targets, values, variance, *, pad: int, refinement: int
+    data, targets, values, variance, draws: int, *, pad: int, refinement: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same by the full-batch engine; the variance by dense Λ."""
     torus = Torus(grid=BOX, shape=tuple(n + n % 2 + pad for n in BOX.shape))
@@ -74,7 +75,7 @@ def full_batch(
         )
 
     # Without sub-grid noise the variances of the data are of no account.
-    model, seen = model_of(data, 1), model_of(targets, 1000)
+    model, seen = model_of(data, 1), model_of(targets, draws)
     result = infer(
         model,
         values,
@@ -91,7 +92,19 @@ def full_batch(
     return seen.apply(result.mean), spread + seen.variance
 
 
-def test_the_posteriors_agree_ever_better_as_padding_and_refinement_grow(generator):
+TORI = (2, 1), (8, 2), (20, 4)
+
+
+@pytest.mark.parametrize(
+    ("tori", "draws", "most"),
+    [
+        (TORI, 1000, 0.2),
+        pytest.param((*TORI, (20, 8)), 2000, 0.05, marks=pytest.mark.slow),
+    ],
+)
+def test_the_posteriors_agree_ever_better_as_padding_and_refinement_grow(
+    generator, tori, draws, most
+):
     data, targets = functionals(12, generator), functionals(8, generator)
     white = torch.randn(2, len(data), generator=generator, dtype=torch.float64)
     covariance = functional_covariance(KERNEL, data, data)
@@ -99,12 +112,12 @@ def test_the_posteriors_agree_ever_better_as_padding_and_refinement_grow(generat
     variance = torch.full_like(values, NOISE**2)
     mean, spread = published(data, targets, values, variance)
     errors, spreads = [], []
-    for pad, refinement in ((2, 1), (8, 2), (20, 4)):
+    for pad, refinement in tori:
         other = full_batch(
-            data, targets, values, variance, pad=pad, refinement=refinement
+            data, targets, values, variance, draws, pad=pad, refinement=refinement
         )
         errors.append(float(((other[0] - mean) / spread.sqrt()).abs().max()))
         spreads.append(float((other[1] / spread - 1).abs().max()))
     for series in (errors, spreads):
         assert all(late < 0.6 * early for early, late in pairwise(series))
-        assert series[-1] < 0.2
+        assert series[-1] < most
