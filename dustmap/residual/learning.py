@@ -100,6 +100,23 @@ def learn_residual(
     return calibrated_on(field, held)
 
 
+def of_other_rows(
+    learnt: ResidualField,
+    rays: Rays,
+    residuals: Float[Tensor, "s n"],
+    noise: Float[Tensor, " n"],
+    placing: Float[Tensor, " n"],
+) -> ResidualField:
+    """Return the residual of other rows with a covariance that was `learnt`.
+
+    Their outliers are down-weighted if those of the learnt rows are.
+    """
+    tells, known = bool((learnt.noise > learnt.stated).any()), noise + placing
+    along = rays if learnt.cube is None else learnt.cube.along(rays)
+    field = replace(learnt, rays=along, residuals=residuals, stated=known, noise=known)
+    return _weighed(field, noise, placing, outliers=tells)
+
+
 def _unlearnt(
     rays: Rays,
     residuals: Float[Tensor, "s n"],

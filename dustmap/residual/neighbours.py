@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
-# Rows whose neighbours are searched at once.
-_BLOCK = 65_536
+# Rows whose neighbours are searched at once, and the end of the first block.
+_BLOCK, _LEAST_BLOCK = 131_072, 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
     """Return the ``count`` nearest earlier rows of each row from number ``count`` on.
 
     They are the neighbours of Vecchia (1988, JRSS B 50, 297). Rows are searched in
-    blocks that double in size, each with a tree of all rows up to its end: in random
-    order, half or more of a row's neighbours in the tree are earlier.
+    blocks, each with a tree of all rows up to its end, a quarter more than before: in
+    random order, four fifths or more of a row's neighbours in the tree are earlier.
 
     Raises
     ------
@@ -80,14 +80,15 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
         raise ValueError(
             f"expected more rows than the {count} neighbours of each, got {len(rows)}"
         )
-    found, start, threads = [], count, torch.get_num_threads()
+    found = np.empty((len(rows) - count, count), dtype=np.int64)
+    start, threads = count, torch.get_num_threads()
     while start < len(rows):
-        end = min(2 * start, len(rows))
+        end = min(max(start + start // 4, _LEAST_BLOCK), len(rows))
         tree = KDTree(rows[:end])
-        for first in range(start, end, _BLOCK):
-            some = np.arange(first, min(first + _BLOCK, end))
-            block = np.empty((len(some), count), dtype=np.int64)
-            missing, reach = some, 3 * count
+        # In the order of the tree a search is near the one before, and faster.
+        own = tree.indices[tree.indices >= start]
+        for missing in np.split(own, range(_BLOCK, len(own), _BLOCK)):
+            reach = 2 * count
             while len(missing):
                 reach = min(reach, end)
                 near = tree.query(rows[missing], k=reach, workers=threads)[1]
@@ -96,8 +97,7 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
                 # A stable sort keeps the order by distance among earlier rows.
                 order = np.argsort(~is_earlier, axis=1, kind="stable")[:, :count]
                 nearest_of = np.take_along_axis(near, order, axis=1)
-                block[missing[enough] - first] = nearest_of[enough]
+                found[missing[enough] - count] = nearest_of[enough]
                 missing, reach = missing[~enough], 2 * reach
-            found.append(block)
         start = end
-    return torch.from_numpy(np.concatenate(found))
+    return torch.from_numpy(found)

@@ -28,8 +28,10 @@ CANONICAL_UNITS = {
     "mean_distance_error": "pc",
 }
 _COLUMNS = ("source_id", *CANONICAL_UNITS)
-# Stars for learning a residual: fewest, sufficient for a good one, and most.
+# Stars for learning a residual: fewest, sufficient for a good one, and most; and most
+# that are held out.
 FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
+_MOST_HELD_OUT = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +155,7 @@ class Stars:
         validation = min(round(part * count), _MOST_VALIDATION)
         if not config.shares_noise or validation < FEWEST_VALIDATION:
             validation = 0
-        held = round(config.data.holdout * count)
+        held = min(round(config.data.holdout * count), _MOST_HELD_OUT)
         order = torch.randperm(count, generator=generator).numpy()
         return Split(
             train=np.sort(order[held + validation :]),

@@ -217,17 +217,23 @@ class SviConfig(Settings):
 class BudgetConfig(Settings):
     """Limits of time and memory, which set the spacing of the grid when auto."""
 
-    minutes: Positive = 5.0
-    """time [min]; if it runs out, the fit draws fewer samples, with a warning"""
+    minutes: Auto[Positive] = None
+    """time [min]; if it runs out, the fit draws fewer samples, with a warning; when
+    auto 5, and 5 more for every million stars"""
     memory_gib: Auto[Positive] = None
     """memory [GiB]; half the machine's when auto"""
+
+    def seconds(self, stars: int) -> float:
+        """Return the time of a fit to this many stars [s]."""
+        minutes = 5.0 + 5.0 * stars / 1e6 if self.minutes is None else self.minutes
+        return 60 * minutes
 
 
 class DataConfig(Settings):
     """The use of the stars."""
 
     holdout: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
-    """fraction of the stars held out to test the map"""
+    """fraction of the stars, at most 20,000, held out to test the map"""
     validation: Auto[Annotated[float, Field(ge=0, lt=0.5)]] = None
     """fraction of the stars, at most 3000, for learning the residual, which the grid is
     not fitted to; 5% when auto, up to 15% for small catalogues"""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dustmap.checkpoint import State
@@ -25,6 +26,7 @@ from pipelines.base.progress import Progress, StageClock, say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
+from pipelines.model.cost import LEARNERS
 from pipelines.model.problem import OnStep, Place, place_of
 from pipelines.planning.selection import inside_box, usable_stars
 from pipelines.saving.identity import differences, identity_of
@@ -102,13 +104,29 @@ class Context:
     @property
     def fitted(self) -> Stars:
         """The stars to fit, with distance errors only if ``model.distance_errors``."""
-        train = self.stars.select(self.split.train)
-        return train if self.config.model.distance_errors else train.exactly_placed()
+        return self.placed(self.split.train)
+
+    def placed(self, rows: np.ndarray) -> Stars:
+        """Return stars with distance errors only if ``model.distance_errors``."""
+        stars = self.stars.select(rows)
+        return stars if self.config.model.distance_errors else stars.exactly_placed()
+
+    @property
+    def learners(self) -> Split:
+        """The rows of the maps to learn from: of many stars an even part on the sky."""
+        train = self.split.train
+        few = np.linspace(0, len(train) - 1, min(len(train), LEARNERS))
+        return replace(self.split, train=train[few.astype(np.int64)])
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of the whole fit by ``budget.minutes`` [s]."""
+        return self.config.budget.seconds(len(self.stars))
 
     @property
     def seconds_left(self) -> float:
-        """Return the rest of ``budget.minutes`` over all processes of this fit [s]."""
-        return 60 * self.config.budget.minutes - self.clock.total
+        """Return its rest over all processes of this fit [s]."""
+        return self.seconds - self.clock.total
 
     def begin(self, stage: str) -> None:
         """Record the beginning of a stage for `dustmap status`."""

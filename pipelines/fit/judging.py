@@ -9,7 +9,6 @@ import torch
 
 from dustmap.residual.field import ResidualField
 from pipelines.base.progress import say
-from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.shared_noise import last_residual, posterior_of
 from pipelines.fit.state import FitState
@@ -23,10 +22,10 @@ from pipelines.run.predict import predict_columns
 _TESTS, _BASELINE, _LEAST = 5.0, 8.0, 0.05
 
 
-def seconds_to_judge(config: FitConfig) -> float:
+def seconds_to_judge(at: Context) -> float:
     """Return the part of ``budget.minutes`` reserved for this stage [s]."""
-    tested = _TESTS + _BASELINE if config.data.holdout > 0 else 0.0
-    return max(tested, _LEAST * 60 * config.budget.minutes)
+    tested = _TESTS + _BASELINE if at.config.data.holdout > 0 else 0.0
+    return max(tested, _LEAST * at.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,7 @@ def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     if at.seconds_left < _BASELINE:
         return {}, (
             "no baseline predictions without a map: they would exceed "
-            f"budget.minutes = {at.config.budget.minutes:g}",
+            f"budget.minutes = {at.seconds / 60:.3g}",
         )
     say("predicting the held-out stars from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)

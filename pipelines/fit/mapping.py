@@ -37,9 +37,14 @@ def first_map(state: FitState, at: Context) -> FitState:
     announce(state, at)
     if not at.config.shares_noise:
         return state
+    if len(at.learners.train) < len(at.split.train):
+        say(
+            f"the first maps see {len(at.learners.train):,} of the stars, evenly "
+            "spread on the sky: they only serve to learn scales, noise and residual"
+        )
     while True:
         plan, _ = state.planned
-        result = _infer(state, at, plan, first_settings(at.config), rough=True)
+        result = _infer(state, at, plan, first_settings(at.config), first=True)
         if result.facts["out_of_time"]:
             say("note: the first map ended early, as budget.minutes calls for")
         bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
@@ -64,10 +69,10 @@ def second_map(state: FitState, at: Context) -> FitState:
     """
     if not state.residual:
         return state
-    samples = _SECOND_SAMPLES if len(at.fitted) >= _MERIT_SAMPLES else 0
+    samples = _SECOND_SAMPLES if len(at.split.train) >= _MERIT_SAMPLES else 0
     plan, settings = state.planned[0], first_settings(at.config, samples)
     correlation = correlation_of(state, at)
-    result = _infer(state, at, plan, settings, correlation=correlation, rough=True)
+    result = _infer(state, at, plan, settings, correlation=correlation, first=True)
     return replace(state, result=_with_earlier_facts(result, state))
 
 
@@ -101,11 +106,12 @@ def _infer(
     config: FitConfig,
     *,
     correlation: Vecchia | None = None,
-    rough: bool = False,
+    first: bool = False,
 ) -> Inference:
     """Run the engine within its part of the budget, from where it was left.
 
-    A map on which only neighbours' noise is learnt may be ``rough``.
+    The ``first`` maps, on which only neighbours' noise is learnt, are rough and see
+    the `Context.learners`.
 
     Raises
     ------
@@ -118,23 +124,24 @@ def _infer(
         milliseconds = int(1000 * (at.seconds_left - later))
         return min(at.group.numbers(milliseconds)) / 1000
 
-    later = _AFTER_FIRST * seconds_left() if rough else seconds_to_judge(config)
+    later = _AFTER_FIRST * seconds_left() if first else seconds_to_judge(at)
+    stars = at.placed(at.learners.train) if first else at.fitted
     resumed = at.resumed is not None
     tolerances = {}
     if plan.is_full_batch and not plan.is_lognormal:
         tolerances["samples"] = config.inference.sample_tolerance
-        if not plan.outliers and at.fitted.distance_error is None:
+        if not plan.outliers and stars.distance_error is None:
             # One linear solve, with a noise that is known.
             tolerances["mean"] = config.inference.tolerance
     with at.steps(tolerances) as on_step:
 
         def named(stage: str, step: int, value: float) -> None:
-            first = "first " if rough and "samples" in stage else ""
-            on_step(f"{first}{stage}", step, value)
+            before = "first " if first and "samples" in stage else ""
+            on_step(f"{before}{stage}", step, value)
 
         problem = Problem(
             plan=plan,
-            stars=at.fitted,
+            stars=stars,
             config=config,
             place=at.place,
             on_step=named,
@@ -143,7 +150,7 @@ def _infer(
             teams=at.teams,
             correlation=correlation,
             start=None if state.result is None else state.result.mean,
-            rough=rough,
+            rough=first,
             time_left=lambda: seconds_left(later),
         )
         try:

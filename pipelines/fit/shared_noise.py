@@ -16,7 +16,7 @@ from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
 from dustmap.residual.vecchia import Vecchia
 from pipelines.base.progress import say
-from pipelines.catalog.schema import Stars
+from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
@@ -29,6 +29,7 @@ from pipelines.run.residual import (
     residual_bytes,
     residual_from,
     residual_in_words,
+    residual_of_others,
 )
 
 
@@ -36,13 +37,16 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     """Learn the residual beyond the grids of the last map, on rank 0."""
     if state.result is None:
         return state
-    result = state.result
+    result, rows = state.result, at.learners
     say("learning the residual that neighbouring stars share beyond the map")
 
     def learnt() -> bytes:
-        field = learn_remainder(
-            posterior_of(result, at.config), result.plan, *_stars_of(at)
-        )
+        posterior, plan = posterior_of(result, at.config), result.plan
+        field = learn_remainder(posterior, plan, *_stars_of(at, rows))
+        if state.residual and len(rows.train) < len(at.split.train):
+            # Learnt from a part of the stars, and now of all.
+            every, *_ = _stars_of(at, at.split)
+            field = residual_of_others(field, posterior, plan, every)
         return residual_bytes(field)
 
     return replace(state, residual=at.group.from_first(learnt))
@@ -52,8 +56,9 @@ def correlation_of(state: FitState, at: Context) -> Vecchia | None:
     """Return the precision of the stars' noise; ``None`` if it is independent."""
     if not state.residual:
         return None
-    rows, generator = torch.arange(len(at.fitted)), _generator(at.config)
-    return Vecchia.of(residual_from(state.residual), rows, generator)
+    field = residual_from(state.residual)
+    rows = torch.arange(len(field.rays) - len(at.split.validation))
+    return Vecchia.of(field, rows, _generator(at.config))
 
 
 def last_residual(
@@ -69,14 +74,14 @@ def last_residual(
         return None, (NO_RESIDUAL,) if expected else ()
     assert state.result is not None
     known, plan = residual_from(state.residual), state.result.plan
-    field = residual_about(known, posterior, plan, *_stars_of(at))
+    field = residual_about(known, posterior, plan, *_stars_of(at, at.split))
     return field, (residual_in_words(field),)
 
 
-def _stars_of(at: Context) -> tuple[Stars, int, torch.Generator]:
+def _stars_of(at: Context, rows: Split) -> tuple[Stars, int, torch.Generator]:
     """Return known stars, validation stars last, their number, and a generator."""
-    stars = at.stars.select(at.split.known)
-    return stars, len(at.split.validation), _generator(at.config)
+    stars = at.stars.select(rows.known)
+    return stars, len(rows.validation), _generator(at.config)
 
 
 def posterior_of(result: Inference, config: FitConfig) -> Posterior:

@@ -26,6 +26,8 @@ _ENTRIES_PER_CELL = 5.8
 # Entries of a tree of rays per point of the torus and per star with a distance error:
 # 15 and 8 (23 with distance errors) for 960,000 stars and cells of 20 pc.
 _TREE_PER_POINT, _TREE_PER_STAR = 16.0, 23.0
+# Most stars of the maps from which scales, noise and the residual are learnt.
+LEARNERS = 100_000
 # Iterations per column to a relative residual of 1e-3, with the Nyström preconditioner,
 # on catalogues of a few per cent noise.
 _ITERATIONS = 300
@@ -194,7 +196,10 @@ class Work:
     @property
     def entries(self) -> float:
         """Entries of W per rank, by rows or by a tree of rays."""
-        stars = self.stars * self.config.inference.teams / self.ranks
+        return self._entries(self.stars)
+
+    def _entries(self, stars: float) -> float:
+        stars = stars * self.config.inference.teams / self.ranks
         rows = stars * (self.ray_cells + 1) * _ENTRIES_PER_CELL
         tree = _TREE_PER_POINT * self.points + _TREE_PER_STAR * stars
         return tree if rows > FEWER * tree else rows
@@ -208,7 +213,8 @@ class Work:
         """Return the time of the solves and of draws of the variance below the grid.
 
         For a lognormal density the solves are a map and samples, and before them
-        another map with independent noise if neighbours share noise.
+        another map with independent noise if neighbours share noise, of `LEARNERS` at
+        most.
         """
         config, points = self.config, self.points
         inference, lognormal = config.inference, config.density == "lognormal"
@@ -216,10 +222,12 @@ class Work:
         if lognormal:
             vectors, flop = vectors * LEADING**3, speed.streamed
             transforms = self.transformed
-        column = (
+        few = min(self.stars, LEARNERS) if config.shares_noise else self.stars
+        column, early = (
             transforms * math.log2(points) * speed.fft
-            + (2 * self.entries + 20 * self.transformed) * speed.entry
+            + (2 * self._entries(stars) + 20 * self.transformed) * speed.entry
             + vectors * flop
+            for stars in (self.stars, few)
         )
         samples = inference.samples / inference.teams
         if not lognormal:
@@ -228,8 +236,8 @@ class Work:
             residual = points * 2**3
             draw = 2 * residual * math.log2(residual) * speed.fft
             return steps * columns * column + _DRAWS * draw
-        once = max(1.0, self.std / _EASY_STD) ** 2 * _SINGLY * column
-        total = _MODE_ITERATIONS * once
+        singly = max(1.0, self.std / _EASY_STD) ** 2 * _SINGLY
+        once, total = singly * column, _MODE_ITERATIONS * singly * early
         if config.shares_noise:
             total += _SHARED * _SHARED_MODE * once + _PER_ROW * self.stars
             total += samples * _SHARED * _SHARED_ITERATIONS * _TOGETHER * once

@@ -110,9 +110,9 @@ def _messages(
         messages.append(f"samples: {line}")
     if result.out_of_time:
         messages.append(
-            f"the time ran out, budget.minutes = {config.budget.minutes:g} (samples: "
-            f"{len(result.samples)} of {config.inference.samples}): raise it, or take "
-            "a coarser grid or fewer samples"
+            f"the time ran out (samples: {len(result.samples)} of "
+            f"{config.inference.samples}): raise budget.minutes, or take a coarser "
+            "grid or fewer samples"
         )
     if not result.share_settled:
         messages.append(

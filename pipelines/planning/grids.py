@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -65,27 +66,36 @@ def choose_grids(
     InputError
         If no grid fits the budget.
     """
+    crowding = Crowding.of(distances)
+
+    def enough(stars: int) -> int:
+        if config.shares_noise:
+            return max(_LEAST_SHARED, _SHARED_PER_STAR * stars)
+        return max(_LEAST_POINTS, _POINTS_PER_STAR * stars)
 
     def grids_of(spacing: float, levels: int | None) -> tuple[Grid, ...]:
         grid = make_grid(box, (spacing,) * 3, config)
-        return nested_grids(grid, distances, config, levels)
+        return nested_grids(grid, crowding, config, levels)
 
     if config.box.spacing is not None or config.box.shape is not None:
         grid = make_grid(box, config.box.spacing or (1.0,) * 3, config)
-        return nested_grids(grid, distances, config, config.levels)
+        return nested_grids(grid, crowding, config, config.levels)
     stars = len(distances)
-    enough = max(_LEAST_POINTS, _POINTS_PER_STAR * stars)
-    if config.shares_noise:
-        enough = max(_LEAST_SHARED, _SHARED_PER_STAR * stars)
-    budget, memory = 60 * config.budget.minutes, cost.memory_limit(config)
+    budget, memory = config.budget.seconds(stars), cost.memory_limit(config)
     left = min(budget - cost.seconds_beside(speed), _SOLVE_SHARE * budget)
     seconds = max(left, _LEAST_SHARE * budget)
+    few = distances[:: math.ceil(stars / cost.LEARNERS)]
 
     def fits(grids: tuple[Grid, ...]) -> bool:
-        if sum(grid.size for grid in grids) > enough:
-            return False
+        size = sum(grid.size for grid in grids)
         work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
-        return work.together <= memory and work.seconds(speed) <= seconds
+        if size > enough(stars) or work.together > memory:
+            return False
+        if work.seconds(speed) <= seconds:
+            return True
+        # More stars never make cells coarser: they take samples, if time runs out.
+        part = cost.Work.of(grids, kernel, few, config, ranks=ranks, here=here)
+        return size <= enough(len(few)) and part.seconds(speed) <= seconds
 
     extent = np.subtract(box.upper, box.lower)
     levels = 1 if config.levels is None else config.levels
@@ -95,7 +105,7 @@ def choose_grids(
     while not fits(grids_of(spacing, levels)):
         if spacing > extent.max() / 4:
             raise InputError(
-                f"no grid fits the budget of {config.budget.minutes:g} min and "
+                f"no grid fits the budget of {budget / 60:.2g} min and "
                 f"{memory / 2**30:.2g} GiB for {stars} stars: raise "
                 "budget.minutes or budget.memory_gib, or lower inference.samples"
             )
@@ -142,7 +152,7 @@ def svi_spacing(extent: np.ndarray, stars: int, config: FitConfig) -> float:
 
     A row takes ``_ROW_SECONDS`` per grid point, and 8 bytes per point and star.
     """
-    seconds = _SOLVE_SHARE * 60 * config.budget.minutes
+    seconds = _SOLVE_SHARE * config.budget.seconds(stars)
     by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
     by_memory = cost.memory_limit(config) / 4 / (8 * max(stars, 1))
     points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
@@ -156,7 +166,7 @@ def round_spacing(spacing: float) -> float:
 
 
 def nested_grids(
-    coarsest: Grid, distances: np.ndarray, config: FitConfig, levels: int | None
+    coarsest: Grid, crowding: Crowding, config: FitConfig, levels: int | None
 ) -> tuple[Grid, ...]:
     """Return the grid and, inside it, finer ones with half the spacing of the last.
 
@@ -165,7 +175,7 @@ def nested_grids(
     least = config.box.finest or 0.0
     spacings = [max(coarsest.spacing) / 2**level for level in range(1, _MOST_LEVELS)]
     spacings = [spacing for spacing in spacings if spacing >= least]
-    dense = [dense_within(distances, _CELLS_PER_STAR * h) for h in spacings]
+    dense = [crowding.reach(_CELLS_PER_STAR * h) for h in spacings]
     enough = [far >= _LEAST_REACH * h for far, h in zip(dense, spacings, strict=True)]
     count = max((n for n, fits in enumerate(enough, start=1) if fits), default=0)
     if levels is not None:
@@ -176,14 +186,29 @@ def nested_grids(
     return tuple(grids)
 
 
-def dense_within(distances: np.ndarray, separation: float) -> float:
-    """Return the largest distance [pc] with a mean separation of stars below this."""
-    far = np.sort(distances).astype(np.float64)
-    near = far / _SHELL
-    count = np.arange(1, len(far) + 1) - np.searchsorted(far, near)
-    volume = 4 / 3 * math.pi * (far**3 - near**3)
-    dense = (count >= _FEWEST) & (count * separation**3 >= volume)
-    return float(far[dense].max(initial=0.0))
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """Mean separations of stars [pc] in rising order, and how far out each is found."""
+
+    separation: np.ndarray
+    farthest: np.ndarray
+
+    @classmethod
+    def of(cls, distances: np.ndarray) -> Crowding:
+        """Count the stars in the shell below every star's distance [pc]."""
+        far = np.sort(distances).astype(np.float64)
+        near = far / _SHELL
+        count = np.arange(1, len(far) + 1) - np.searchsorted(far, near)
+        volume = 4 / 3 * math.pi * (far**3 - near**3)
+        enough = count >= _FEWEST
+        separation = np.cbrt(volume[enough] / count[enough])
+        order = separation.argsort()
+        return cls(separation[order], np.maximum.accumulate(far[enough][order]))
+
+    def reach(self, separation: float) -> float:
+        """Return the largest distance [pc] with a mean separation of at most this."""
+        below = int(np.searchsorted(self.separation, separation, side="right"))
+        return float(self.farthest[below - 1]) if below else 0.0
 
 
 def _around(grid: Grid, reach: float) -> Grid:
