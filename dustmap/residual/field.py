@@ -37,8 +37,9 @@ from dustmap.residual.neighbours import RowIndex, nearest, nearest_earlier, with
 
 # Neighbours of a place among the stars.
 COUNT = 64
-# Neighbours of every star when outliers are weighed.
-_FEW = 20
+# Neighbours of every star when outliers are weighed, and the rise of a neighbour's noise
+# that calls for weighing a star again.
+_FEW, _RAISED = 12, 1.1
 # Standard deviation of outliers over that of other stars.
 OUTLYING = 10.0
 # Densities of rays are raised to at least this fraction of the mean.
@@ -121,21 +122,26 @@ class ResidualField:
         for the fraction ``outliers``, ten times as wide; its precision is the posterior
         mean over the two. Neighbours have their present noise, so an outlier that is
         not yet down-weighted makes its neighbours look like outliers; a second round
-        corrects this.
+        corrects this for the stars with such a neighbour.
         """
         points, residuals = self.rays.coordinates(self.stretch), self.residuals.mean(0)
         near, field = without_self(nearest(points, points, _FEW + 1)), self
-        own = self.stated + self.nugget
+        rows = torch.arange(len(near))
         for _ in range(rounds):
-            found = field.krige(field.rays, near)
+            own = self.stated[rows] + self.nugget
+            found = field.krige(field.rays[rows], near[rows])
             variance = found.variance + own
-            squared = (residuals - found.mean(residuals)) ** 2 / variance
+            squared = (residuals[rows] - found.mean(residuals)) ** 2 / variance
             odds = (squared / 2 * (1 - OUTLYING**-2)).clamp_max(50).exp()
             odds = odds * outliers / (1 - outliers) / OUTLYING
             outlying = odds / (1 + odds)
             wide = own + (OUTLYING**2 - 1) * variance
             precision = (1 - outlying) / own + outlying / wide
-            field = replace(field, noise=1 / precision - self.nugget)
+            noise = field.noise.clone()
+            noise[rows] = 1 / precision - self.nugget
+            raised = noise > _RAISED * field.noise
+            rows = torch.nonzero(raised[near].any(dim=1))[:, 0]
+            field = replace(field, noise=noise)
         return field
 
     def correct(

@@ -31,6 +31,9 @@ _STRETCHES = (5.0, 10.0, 20.0)
 # Held-out rows used to learn the covariance, and to find the first outliers; all
 # held-out rows calibrate the errors.
 _LEARNING, _FIRST = 1200, 400
+# Rows beyond which only the rows around those held-out rows are learnt from, and how
+# many of them each brings.
+_MANY, _AROUND = 200_000, 2 * _LEARNING_COUNT
 # Least number of held-out rows within a grid for a factor of its own.
 _OF_A_GRID = 200
 # Least fraction of outliers at which they are down-weighted.
@@ -64,6 +67,7 @@ def learn_residual(
     :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \mathrm{var}\,\delta)`. With the mean
     map's ``cube`` the covariance is that of the prior's ``remainder`` along rays, times
     α; without held-out rows α is one.
+    Of many rows only those near the first held-out rows are learnt from.
     If more than two rows in a thousand are outliers, they are down-weighted where this
     improves the score; fewer cannot be distinguished from rays through compact clouds.
     With outliers or distance errors the covariance is learnt a second time.
@@ -74,6 +78,29 @@ def learn_residual(
         If no covariance is positive definite.
     """
     placing = torch.zeros_like(noise) if placing is None else placing
+    if len(held) and len(rays) > _MANY:
+        known, points = held[:_LEARNING], rays.coordinates(stretches[0])
+        near = nearest(points, points[known], _AROUND).unique()
+        few = torch.cat([known, near[~torch.isin(near, known)]])
+        learnt = learn_residual(
+            rays[few],
+            residuals[:, few],
+            noise[few],
+            torch.arange(len(known)),
+            placing=placing[few],
+            stretches=stretches,
+            cube=cube,
+            remainder=remainder,
+        )
+        tells = bool((learnt.noise > learnt.stated).any())
+        field = replace(
+            learnt,
+            rays=rays if cube is None else cube.along(rays),
+            residuals=residuals,
+            stated=noise + placing,
+            noise=noise + placing,
+        )
+        return calibrated_on(_weighed(field, noise, placing, outliers=tells), held)
     start = _unlearnt(rays, residuals, noise + placing, stretches[len(stretches) // 2])
     if cube is not None:
         along, one = cube.along(rays), noise.new_ones(1)
@@ -98,23 +125,6 @@ def learn_residual(
         field = _best([field], known)
         field = _weighed(field, noise, placing, outliers=tells)
     return calibrated_on(field, held)
-
-
-def of_other_rows(
-    learnt: ResidualField,
-    rays: Rays,
-    residuals: Float[Tensor, "s n"],
-    noise: Float[Tensor, " n"],
-    placing: Float[Tensor, " n"],
-) -> ResidualField:
-    """Return the residual of other rows with a covariance that was `learnt`.
-
-    Their outliers are down-weighted if those of the learnt rows are.
-    """
-    tells, known = bool((learnt.noise > learnt.stated).any()), noise + placing
-    along = rays if learnt.cube is None else learnt.cube.along(rays)
-    field = replace(learnt, rays=along, residuals=residuals, stated=known, noise=known)
-    return _weighed(field, noise, placing, outliers=tells)
 
 
 def _unlearnt(

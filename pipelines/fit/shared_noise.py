@@ -29,7 +29,6 @@ from pipelines.run.residual import (
     residual_bytes,
     residual_from,
     residual_in_words,
-    residual_of_others,
 )
 
 
@@ -37,16 +36,12 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     """Learn the residual beyond the grids of the last map, on rank 0."""
     if state.result is None:
         return state
-    result, rows = state.result, at.learners
+    result, rows = state.result, at.split if state.residual else at.learners
     say("learning the residual that neighbouring stars share beyond the map")
 
     def learnt() -> bytes:
-        posterior, plan = posterior_of(result, at.config), result.plan
-        field = learn_remainder(posterior, plan, *_stars_of(at, rows))
-        if state.residual and len(rows.train) < len(at.split.train):
-            # Learnt from a part of the stars, and now of all.
-            every, *_ = _stars_of(at, at.split)
-            field = residual_of_others(field, posterior, plan, every)
+        posterior = posterior_of(result, at.config)
+        field = learn_remainder(posterior, result.plan, *_stars_of(at, rows))
         return residual_bytes(field)
 
     return replace(state, residual=at.group.from_first(learnt))

@@ -66,6 +66,9 @@ _TESTED = 0.1
 _BESIDE = 7.5 + 6.5 + 5.0 + 6.0
 # Vectors of a log-normal fit's preconditioner: least, most, and per star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
+# Most if neighbours share noise: the map and 32 samples of 950,000 stars took 131 s with
+# 12 vectors, 117 s with 30 and about 170 s with 100.
+_MOST_SHARED = 32
 # Fraction of a CUDA device's memory for a fit; the rest is for torch and cuFFT.
 _OF_DEVICE = 0.8
 # A star's row of the precision of shared noise [bytes]: 31 entries, with their weights
@@ -295,7 +298,9 @@ def uses_cuda(config: FitConfig) -> bool:
     return config.inference.device != "cpu" and torch.cuda.is_available()
 
 
-def preconditioner_rank(config: FitConfig, stars: int, points: int) -> int:
+def preconditioner_rank(
+    config: FitConfig, stars: int, points: int, *, shared: bool = False
+) -> int:
     """Return the configured rank, or an efficient one; 0 for none.
 
     With few stars per point of the torus, solves are short and products with the
@@ -310,4 +315,5 @@ def preconditioner_rank(config: FitConfig, stars: int, points: int) -> int:
     if config.density != "lognormal":
         return _MOST_VECTORS
     found = round(_PER_UNKNOWN * stars / points)
-    return min(max(found, _FEWEST_VECTORS), _MOST_VECTORS)
+    most = _MOST_SHARED if shared else _MOST_VECTORS
+    return min(max(found, _FEWEST_VECTORS), most)

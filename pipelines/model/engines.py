@@ -48,7 +48,9 @@ def run_engine(problem: Problem) -> Inference:
     if noise is None:
         noise = noise_of(plan, stars, config)
         probes = _PROBES if plan.is_lognormal and len(lines) > _PROBED else 0
-    rank = preconditioner_rank(config, len(stars), model.latent_size)
+    rank = preconditioner_rank(
+        config, len(stars), model.latent_size, shared=problem.correlation is not None
+    )
     settings = FullBatch(
         solver=ConjugateGradients(
             rtol=inference.tolerance, max_steps=inference.max_iterations

@@ -17,11 +17,7 @@ from dustmap.posterior import Posterior
 from dustmap.residual.covariance import Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField, least_density
-from dustmap.residual.learning import (
-    calibrated_on,
-    learn_residual,
-    of_other_rows,
-)
+from dustmap.residual.learning import calibrated_on, learn_residual
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import rays
@@ -57,40 +53,19 @@ def learn_remainder(
     FloatingPointError
         If the covariance is not positive definite.
     """
-    seen, residuals, noise, placing = _about(posterior, plan, stars)
-    extinction = torch.as_tensor(stars.extinction) - residuals[0]
-    least = least_density(extinction, seen.lengths)
-    return learn_residual(
-        seen,
-        residuals,
-        noise,
-        _validation(stars, validation, generator),
-        placing=placing,
-        cube=_cube(posterior, plan, least),
-        remainder=Remainder.of(plan.kernel, plan.build_kernel(), plan.grids),
-    )
-
-
-def residual_of_others(
-    learnt: ResidualField, posterior: Posterior, plan: Plan, stars: Stars
-) -> ResidualField:
-    """Return the residual of other stars about the mean, as learnt from some."""
-    return of_other_rows(learnt, *_about(posterior, plan, stars))
-
-
-def _about(
-    posterior: Posterior, plan: Plan, stars: Stars
-) -> tuple[Rays, Tensor, Tensor, Tensor]:
-    """Return rays, residuals about the mean, noise, and that of distance errors."""
     ends = torch.as_tensor(stars.positions())
     extinction = _mean(posterior, posterior.model.at(rays(plan, ends)))
     density = _mean(posterior, posterior.model.at(PointValues(ends)))
     least = least_density(extinction, ends.norm(dim=1))
-    return (
+    errors = torch.as_tensor(stars.placing_error)
+    return learn_residual(
         rays_to(ends, extinction, least),
         (torch.as_tensor(stars.extinction) - extinction)[None],
         torch.as_tensor(stars.variance(0.0, plan.common_noise)),
-        (density * torch.as_tensor(stars.placing_error)) ** 2,
+        _validation(stars, validation, generator),
+        placing=(density * errors) ** 2,
+        cube=_cube(posterior, plan, least),
+        remainder=Remainder.of(plan.kernel, plan.build_kernel(), plan.grids),
     )
 
 
