@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -16,6 +17,8 @@ from dustmap.linalg.operator import SymmetricOperator
 
 # Modes below this fraction of the largest are rounding error of a smooth kernel.
 DROP = 1e-14
+# Points of a field beyond which several are not transformed at once.
+_LARGE = 2**20
 
 
 class Circulant(SymmetricOperator):
@@ -85,11 +88,18 @@ def inverse_transform(
     """Return ``irfftn`` over the last axes of half spectra.
 
     On a CPU it goes axis by axis: the transform of three axes at once takes 1.4 to 4
-    times as long for a single field.
+    times as long for a single field; and large fields follow one another: eight of
+    144 x 144 x 56 points at once take 2.3 times as long.
     """
     axes = range(-len(shape), 0)
     if spectrum.device.type != "cpu":
         return torch.fft.irfftn(spectrum, s=shape, dim=tuple(axes), norm=norm)
+    batch = spectrum.shape[: -len(shape)]
+    if math.prod(batch) > 1 and math.prod(shape) > _LARGE:
+        found = spectrum.real.new_empty(*batch, *shape)
+        for each in np.ndindex(batch):
+            found[each] = inverse_transform(spectrum[each], shape, norm=norm)
+        return found
     for axis in axes[:-1]:
         spectrum = torch.fft.ifft(spectrum, dim=axis, norm=norm)
     return torch.fft.irfft(spectrum, n=shape[-1], dim=-1, norm=norm)

@@ -43,12 +43,13 @@ _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # 143 s; measured were 21, 30 and 147 s.
 _SINGLY = 3.1
 # The same for fits of samples, which share passes: inference of 48,000 to 125,000 stars
-# took 28 to 66 s, against estimates of 37 to 54 s.
-_TOGETHER = 0.35
+# took 28 to 66 s, against estimates of 37 to 54 s. Beyond a million points vectors leave
+# the processor's cache: samples of 950,000 stars took 0.8 of single iterations.
+_TOGETHER, _APART, _CACHED = 0.35, 0.8, 1e6
 # With noise shared by neighbours: iterations per sample (measured: 19 to 33), to the
 # mode with its preconditioner, the time of an iteration relative to independent noise,
 # and seconds for a star's row of the precision, on two threads.
-_SHARED_ITERATIONS, _SHARED_MODE, _SHARED, _PER_ROW = 26, 130, 1.5, 1.2e-4
+_SHARED_ITERATIONS, _SHARED_MODE, _SHARED, _PER_ROW = 26, 130, 1.5, 3e-5
 # Beyond this std of the logarithm samples take longer, by about the square of the
 # ratio, and need a second round (at 2.05 without this factor: 130 s estimated, over
 # 400 s measured).
@@ -221,31 +222,37 @@ class Work:
         """
         config, points = self.config, self.points
         inference, lognormal = config.inference, config.density == "lognormal"
-        transforms, vectors, flop = 2 * points, 4 * self.rank * points, speed.flop
+        transforms, vectors, flop = 2 * points, 4 * points, speed.flop
         if lognormal:
             vectors, flop = vectors * LEADING**3, speed.streamed
             transforms = self.transformed
-        few = min(self.stars, LEARNERS) if config.shares_noise else self.stars
-        column, early = (
-            transforms * math.log2(points) * speed.fft
-            + (2 * self._entries(stars) + 20 * self.transformed) * speed.entry
-            + vectors * flop
-            for stars in (self.stars, few)
-        )
+        shared = config.shares_noise
+
+        def once(stars: float, *, shared: bool) -> float:
+            rank = preconditioner_rank(config, self.stars, points, shared=shared)
+            return (
+                transforms * math.log2(points) * speed.fft
+                + (2 * self._entries(stars) + 20 * self.transformed) * speed.entry
+                + rank * vectors * flop
+            )
+
         samples = inference.samples / inference.teams
         if not lognormal:
             steps = _ITERATIONS * max(0.3, math.log10(inference.tolerance) / -3)
             columns = samples + 1 + self.rank / steps
             residual = points * 2**3
             draw = 2 * residual * math.log2(residual) * speed.fft
-            return steps * columns * column + _DRAWS * draw
+            return steps * columns * once(self.stars, shared=False) + _DRAWS * draw
         singly = max(1.0, self.std / _EASY_STD) ** 2 * _SINGLY
-        once, total = singly * column, _MODE_ITERATIONS * singly * early
-        if config.shares_noise:
-            total += _SHARED * _SHARED_MODE * once + _PER_ROW * self.stars
-            total += samples * _SHARED * _SHARED_ITERATIONS * _TOGETHER * once
+        together = _TOGETHER if points < _CACHED else _APART
+        few = min(self.stars, LEARNERS) if shared else self.stars
+        total = _MODE_ITERATIONS * singly * once(few, shared=False)
+        if shared:
+            each = _SHARED * singly * once(self.stars, shared=True)
+            iterations = _SHARED_MODE + samples * _SHARED_ITERATIONS * together
+            total += iterations * each + _PER_ROW * self.stars
         elif samples:
-            each = _SAMPLE_ITERATIONS * _TOGETHER * once
+            each = _SAMPLE_ITERATIONS * together * singly * once(few, shared=False)
             total += (samples + _ROUGH_FITS / inference.teams) * each
         return total
 
