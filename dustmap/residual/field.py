@@ -37,8 +37,8 @@ from dustmap.residual.neighbours import RowIndex, nearest, nearest_earlier, with
 
 # Neighbours of a place among the stars.
 COUNT = 64
-# Neighbours of every star when outliers are weighed, and the rise of a neighbour's noise
-# that calls for weighing a star again.
+# Neighbours of every star when outliers are weighed, and the factor on a neighbour's
+# noise that calls for weighing a star again.
 _FEW, _RAISED = 12, 1.1
 # Standard deviation of outliers over that of other stars.
 OUTLYING = 10.0

@@ -43,8 +43,8 @@ _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # 143 s; measured were 21, 30 and 147 s.
 _SINGLY = 3.1
 # The same for fits of samples, which share passes: inference of 48,000 to 125,000 stars
-# took 28 to 66 s, against estimates of 37 to 54 s. Beyond a million points vectors leave
-# the processor's cache: samples of 950,000 stars took 0.8 of single iterations.
+# took 28 to 66 s, against estimates of 37 to 54 s. Beyond a million points vectors do
+# not stay in the cache: iterations of 950,000 stars took 0.8 of single ones.
 _TOGETHER, _APART, _CACHED = 0.35, 0.8, 1e6
 # With noise shared by neighbours: iterations per sample (measured: 19 to 33), to the
 # mode with its preconditioner, the time of an iteration relative to independent noise,
@@ -67,8 +67,8 @@ _TESTED = 0.1
 _BESIDE = 7.5 + 6.5 + 5.0 + 6.0
 # Vectors of a log-normal fit's preconditioner: least, most, and per star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
-# Most if neighbours share noise: the map and 32 samples of 950,000 stars took 131 s with
-# 12 vectors, 117 s with 30 and about 170 s with 100.
+# Most if neighbours share noise: the map and 32 samples of 950,000 stars took 131 s
+# with 12 vectors, 117 s with 30 and about 170 s with 100.
 _MOST_SHARED = 32
 # Fraction of a CUDA device's memory for a fit; the rest is for torch and cuFFT.
 _OF_DEVICE = 0.8
