@@ -32,8 +32,8 @@ _STRETCHES = (5.0, 10.0, 20.0)
 # held-out rows calibrate the errors.
 _LEARNING, _FIRST = 1200, 400
 # Rows beyond which only the rows around those held-out rows are learnt from, and how
-# many of them each brings.
-_MANY, _AROUND = 200_000, 2 * _LEARNING_COUNT
+# many of them each brings by every stretch.
+_MANY, _AROUND = 200_000, 45
 # Least number of held-out rows within a grid for a factor of its own.
 _OF_A_GRID = 200
 # Least fraction of outliers at which they are down-weighted.
@@ -79,8 +79,11 @@ def learn_residual(
     """
     placing = torch.zeros_like(noise) if placing is None else placing
     if len(held) and len(rays) > _MANY:
-        known, points = held[:_LEARNING], rays.coordinates(stretches[0])
-        near = nearest(points, points[known], _AROUND).unique()
+        known, found = held[:_LEARNING], []
+        for stretch in stretches:
+            points = rays.coordinates(stretch)
+            found.append(nearest(points, points[known], _AROUND).flatten())
+        near = torch.cat(found).unique()
         few = torch.cat([known, near[~torch.isin(near, known)]])
         learnt = learn_residual(
             rays[few],
