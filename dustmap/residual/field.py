@@ -111,6 +111,11 @@ class ResidualField:
         )
 
     @property
+    def weighs_outliers(self) -> bool:
+        """True if any star's noise is raised."""
+        return bool((self.noise > self.stated).any())
+
+    @property
     def darkest(self) -> float:
         """Least density of any ray [mag/pc]."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)

@@ -63,10 +63,13 @@ def judge(state: FitState, at: Context) -> Judgement | None:
         columns = predict_columns(plan, replace(posterior, residual=residual), test)
         beside, more = _baseline(at)
         columns, lines = columns | beside, (*lines, *more)
+    score = held_out_score(columns, test, plan)
+    if score and residual is not None and residual.weighs_outliers:
+        score["outliers"] = residual.outliers
     return Judgement(
         supports=supports,
         columns=columns,
-        score=held_out_score(columns, test, plan),
+        score=score,
         messages=(*result.messages, *lines, crossed(supports[0])),
         residual=residual,
     )

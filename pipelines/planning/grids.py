@@ -26,7 +26,7 @@ _POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
 # Errors of extinctions on 250,000 and 740,000 points for 48,000 stars: 0.0320 and
 # 0.0329 mag; on 400,000 and 590,000 points for 57,000 stars of a rough field: 0.288 and
 # 0.292 mag; on 720,000 and 2,100,000 points for a million stars: 0.0140 and 0.0144 mag.
-_SHARED_PER_STAR, _LEAST_SHARED = 7, 500_000
+_SHARED_PER_STAR, _LEAST_SHARED, _MOST_SHARED = 8, 500_000, 800_000
 # Cost of a row of the published engine per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
 # Fractions of the time budget for the solves: at most, and at least if other costs
@@ -71,7 +71,7 @@ def choose_grids(
 
     def enough(stars: int) -> int:
         if config.shares_noise:
-            return max(_LEAST_SHARED, _SHARED_PER_STAR * min(stars, cost.LEARNERS))
+            return min(max(_LEAST_SHARED, _SHARED_PER_STAR * stars), _MOST_SHARED)
         return max(_LEAST_POINTS, _POINTS_PER_STAR * stars)
 
     def grids_of(spacing: float, levels: int | None) -> tuple[Grid, ...]:

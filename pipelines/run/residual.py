@@ -109,8 +109,8 @@ def residual_in_words(field: ResidualField) -> str:
     assert field.cube is not None
     assert field.remainder is not None
     cuts = ", ".join(f"{cut:.3g}" for cut in field.remainder.cuts)
-    weighed = bool((field.noise > field.stated).any())
-    outliers = f"; {100 * field.outliers:.2g}% outliers" if weighed else ""
+    told = f"; {100 * field.outliers:.2g}% outliers"
+    outliers = told if field.weighs_outliers else ""
     tails = f"; tails of errors: Student-T, {field.tails:.2g} degrees of freedom"
     alpha, nugget = float(field.weights[0]), field.nugget**0.5
     factors = ", ".join(f"{scale:.2g}" for scale in field.scales.tolist())
