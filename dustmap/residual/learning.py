@@ -32,7 +32,7 @@ _STRETCHES, _CLEAR = (10.0, 5.0, 20.0), 5.0
 # Held-out rows used to learn the covariance, and to find the first outliers; all
 # held-out rows calibrate the errors.
 _LEARNING, _FIRST = 1200, 400
-# Rows beyond which only the rows around those held-out rows are learnt from, and how
+# Rows beyond which only those around the held-out rows are learnt from (fewer), and how
 # many of them each brings by every stretch.
 _MANY, _AROUND = 200_000, 45
 # Least number of held-out rows within a grid for a factor of its own.

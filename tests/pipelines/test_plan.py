@@ -293,6 +293,14 @@ def test_levels_need_a_rough_positive_density(settings):
     assert config(**settings).levels == 1
 
 
+def test_more_stars_make_no_coarser_cells_and_more_time():
+    few, many = (spacing_for(minutes=0.5, stars=n) for n in (100_000, 2_000_000))
+    assert many <= few
+    auto = config().budget
+    assert auto.seconds(0) == 300.0 and auto.seconds(1_000_000) == 600.0
+    assert config(budget={"minutes": 2.0}).budget.seconds(1_000_000) == 120.0
+
+
 @pytest.mark.parametrize("change", [{"minutes": 1e-9}, {"gib": 0.01}])
 def test_a_budget_no_grid_fits_is_refused_with_the_remedy(change):
     with pytest.raises(

@@ -60,25 +60,40 @@ def sky(count: int, seed: int) -> tuple[Stars, np.ndarray]:
     return stars, true
 
 
+SETTINGS = [
+    *COARSE,
+    "model.residual=true",
+    "data.validation=0.2",
+    "data.holdout=0.1",
+    "prior.lengthscale=60",
+    "prior.std=1.5",
+    "inference.learn=false",
+    "inference.samples=4",
+]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("residual")
     write_stars(folder / "stars.parquet", sky(1500, 1)[0], overwrite=False)
-    config = load_config(
-        FitConfig,
-        overrides=[
-            *COARSE,
-            "model.residual=true",
-            "data.validation=0.2",
-            "data.holdout=0.1",
-            "prior.lengthscale=60",
-            "prior.std=1.5",
-            "inference.learn=false",
-            "inference.samples=4",
-        ],
-    )
+    config = load_config(FitConfig, overrides=SETTINGS)
     fit(folder / "stars.parquet", folder / "run", config)
     return read_run(folder / "run")
+
+
+def test_of_many_stars_first_maps_see_a_part_and_the_last_one_all(
+    run: Run, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr("pipelines.fit.context.LEARNERS", 600)
+    write_stars(tmp_path / "stars.parquet", sky(1500, 1)[0], overwrite=False)
+    config = load_config(FitConfig, overrides=SETTINGS)
+    fit(tmp_path / "stars.parquet", tmp_path / "run", config)
+    assert "600 of the stars" in capsys.readouterr().err
+    found = read_run(tmp_path / "run")
+    assert found.posterior.residual is not None
+    assert len(found.posterior.residual.rays) == found.summary["counts"]["fitted"] + 300
+    errors = [one.summary["held_out"]["rmse"] for one in (found, run)]
+    assert errors[0] < 1.15 * errors[1]
 
 
 def test_neighbours_predict_what_the_grid_cannot(run: Run) -> None:

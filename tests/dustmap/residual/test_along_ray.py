@@ -271,6 +271,13 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     found = learn_residual(*given, torch.arange(1000, 1500), **about)
     assert float(found.weights) == pytest.approx(alpha, rel=0.4)
     assert float(found.scales) == pytest.approx(1.0, rel=0.25)
+    # Of many rows only those around the first held-out ones are learnt from.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dustmap.residual.learning._MANY", 1499)
+        patch.setattr("dustmap.residual.learning._LEARNING", 300)
+        near = learn_residual(*given, torch.arange(1000, 1500), **about)
+    assert len(near.rays) == 1500
+    assert float(near.weights) == pytest.approx(alpha, rel=0.6)
     # Without stars that the map has not seen it is the prior's.
     alone = learn_residual(*given, torch.arange(0), **about)
     assert float(alone.weights) == 1.0 == float(alone.scales)
