@@ -296,7 +296,7 @@ def test_the_std_of_a_column_is_that_of_correlated_structure_below_the_grid(run:
         root = unresolved.mean(0).sqrt() * 2.0
         within = root @ correlation @ root
         expected = float((between + within).sqrt())
-        assert columned[j, i] == pytest.approx(expected, rel=0.15)
+        assert columned[j, i] == pytest.approx(expected, rel=0.25)
 
 
 def test_a_finer_cube_is_what_predictions_say_and_positive(run: Run) -> None:
