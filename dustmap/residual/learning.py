@@ -32,7 +32,7 @@ _STRETCHES, _CLEAR = (10.0, 5.0, 20.0), 5.0
 # Held-out rows used to learn the covariance, and to find the first outliers; all
 # held-out rows calibrate the errors.
 _LEARNING, _FIRST = 1200, 400
-# Rows beyond which only those around the held-out rows are learnt from (fewer), and how
+# Rows beyond which only those around the first held-out rows are learnt from, and how
 # many of them each brings by every stretch.
 _MANY, _AROUND = 200_000, 45
 # Least number of held-out rows within a grid for a factor of its own.
@@ -67,11 +67,11 @@ def learn_residual(
     variance for the map's density :math:`\bar\rho`, and
     :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \mathrm{var}\,\delta)`. With the mean
     map's ``cube`` the covariance is that of the prior's ``remainder`` along rays, times
-    α; without held-out rows α is one.
-    Of many rows only those near the first held-out rows are learnt from.
-    If more than two rows in a thousand are outliers, they are down-weighted where this
-    improves the score; fewer cannot be distinguished from rays through compact clouds.
-    With outliers or distance errors the covariance is learnt a second time.
+    α; without held-out rows α is one. Of more than 200,000 rows only those near the
+    first held-out rows are learnt from. If more than two rows in a thousand are
+    outliers, they are down-weighted where this improves the score; fewer cannot be
+    distinguished from rays through compact clouds. With outliers or distance errors the
+    covariance is learnt a second time.
 
     Raises
     ------
@@ -79,32 +79,6 @@ def learn_residual(
         If no covariance is positive definite.
     """
     placing = torch.zeros_like(noise) if placing is None else placing
-    if len(held) and len(rays) > _MANY:
-        known, found = held[:_LEARNING], []
-        for stretch in stretches:
-            points = rays.coordinates(stretch)
-            found.append(nearest(points, points[known], _AROUND).flatten())
-        near = torch.cat(found).unique()
-        few = torch.cat([known, near[~torch.isin(near, known)]])
-        learnt = learn_residual(
-            rays[few],
-            residuals[:, few],
-            noise[few],
-            torch.arange(len(known)),
-            placing=placing[few],
-            stretches=stretches,
-            cube=cube,
-            remainder=remainder,
-        )
-        tells = learnt.weighs_outliers
-        field = replace(
-            learnt,
-            rays=rays if cube is None else cube.along(rays),
-            residuals=residuals,
-            stated=noise + placing,
-            noise=noise + placing,
-        )
-        return calibrated_on(_weighed(field, noise, placing, outliers=tells), held)
     start = _unlearnt(rays, residuals, noise + placing, stretches[0])
     if cube is not None:
         along, one = cube.along(rays), noise.new_ones(1)
@@ -112,8 +86,51 @@ def learn_residual(
     if not len(held):
         return calibrated_on(_weighed(start, noise, placing, outliers=False), held)
     known = held[:_LEARNING]
+    if len(rays) <= _MANY:
+        field = _searched(start, known, noise, placing, stretches)
+        return calibrated_on(field, held)
+    few = _around(rays, known, stretches)
+    learnt = _searched(
+        replace(
+            start,
+            rays=start.rays[few],
+            residuals=residuals[:, few],
+            stated=start.stated[few],
+            noise=start.noise[few],
+        ),
+        torch.arange(len(known)),
+        noise[few],
+        placing[few],
+        stretches,
+    )
+    own = ("rays", "residuals", "stated", "noise")
+    field = replace(learnt, **{name: getattr(start, name) for name in own})
+    tells = learnt.weighs_outliers
+    return calibrated_on(_weighed(field, noise, placing, outliers=tells), held)
+
+
+def _around(
+    rays: Rays, known: Int[Tensor, " m"], stretches: tuple[float, ...]
+) -> Int[Tensor, " k"]:
+    """Return the known rows, then those near them by any of the stretches."""
+    found = []
+    for stretch in stretches:
+        points = rays.coordinates(stretch)
+        found.append(nearest(points, points[known], _AROUND).flatten())
+    near = torch.cat(found).unique()
+    return torch.cat([known, near[~torch.isin(near, known)]])
+
+
+def _searched(
+    start: ResidualField,
+    known: Int[Tensor, " m"],
+    noise: Float[Tensor, " n"],
+    placing: Float[Tensor, " n"],
+    stretches: tuple[float, ...],
+) -> ResidualField:
+    """Find form, outliers and weights that predict the ``known`` rows best."""
     # Find outliers before the trials, whose result they would dominate.
-    field = _best([start], held[:_FIRST])
+    field = _best([start], known[:_FIRST])
     weighed = _weighed(field, noise, placing)
     tells = weighed.weighs_outliers
     if tells:
@@ -128,7 +145,7 @@ def learn_residual(
     if tells or bool(placing.any()):
         field = _best([field], known)
         field = _weighed(field, noise, placing, outliers=tells)
-    return calibrated_on(field, held)
+    return field
 
 
 def _unlearnt(

@@ -40,7 +40,7 @@ def announce(state: FitState, at: Context) -> None:
     if seconds > at.seconds_left:
         say(
             f"note: less time is left of budget.minutes = "
-            f"{at.seconds / 60:.3g}: the solves will end early, with fewer "
+            f"{at.seconds / 60:g}: the solves will end early, with fewer "
             "samples; raise it, or choose a coarser grid"
         )
 

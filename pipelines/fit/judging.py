@@ -80,7 +80,7 @@ def _baseline(at: Context) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     if at.seconds_left < _BASELINE:
         return {}, (
             "no baseline predictions without a map: they would exceed "
-            f"budget.minutes = {at.seconds / 60:.3g}",
+            f"budget.minutes = {at.seconds / 60:g}",
         )
     say("predicting the held-out stars from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)

@@ -106,7 +106,7 @@ def choose_grids(
     while not fits(grids_of(spacing, levels)):
         if spacing > extent.max() / 4:
             raise InputError(
-                f"no grid fits the budget of {budget / 60:.2g} min and "
+                f"no grid fits the budget of {budget / 60:g} min and "
                 f"{memory / 2**30:.2g} GiB for {stars} stars: raise "
                 "budget.minutes or budget.memory_gib, or lower inference.samples"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -288,15 +289,18 @@ def test_the_std_of_a_column_is_that_of_correlated_structure_below_the_grid(run:
     correlation = field.remainder.relative(0, scaled).reshape(apart.shape)
     correlation = correlation / correlation[0, 0]
     columned = columns(run, "z").arrays["std"]
-    for i, j in ((1, 2), (6, 6), (7, 4)):
+    # Few samples: a single column may be a quarter off.
+    ratios = []
+    for i, j in itertools.product(range(1, 16, 3), repeat=2):
         points = torch.stack([grid.axis(0)[i], grid.axis(1)[j], z[0]]).repeat(len(z), 1)
         points[:, 2] = z
         values, unresolved = run.posterior.sampled(PointValues(points))
         between = torch.trapezoid(values, z).var()
         root = unresolved.mean(0).sqrt() * 2.0
         within = root @ correlation @ root
-        expected = float((between + within).sqrt())
-        assert columned[j, i] == pytest.approx(expected, rel=0.25)
+        ratios.append(columned[j, i] / float((between + within).sqrt()))
+    assert np.median(ratios) == pytest.approx(1.0, rel=0.15)
+    np.testing.assert_allclose(ratios, 1.0, rtol=0.3)
 
 
 def test_a_finer_cube_is_what_predictions_say_and_positive(run: Run) -> None:
