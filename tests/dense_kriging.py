@@ -12,30 +12,36 @@ from scipy.interpolate import CubicSpline, RegularGridInterpolator
 from scipy.special import erfc
 
 from dustmap.residual.covariance import RayCovariance, Rays, Remainder, ray_table
+from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import JITTER
 
 
 def components(covariance: RayCovariance, one: Rays, other: Rays) -> torch.Tensor:
     """The summands of unit weight, of rays that broadcast."""
     chord = (one.directions - other.directions).norm(dim=-1)
-    if covariance.edges is None:
+    if covariance.cube is None:
         lengths = torch.broadcast_tensors(one.lengths, other.lengths)
         scales = covariance.lengthscales
         parts = [s**2 * integrals(chord, *(x / s for x in lengths)) for s in scales]
         return (one.density * other.density)[..., None] * torch.stack(parts, dim=-1)
-    assert covariance.levels is not None
-    assert covariance.remainder is not None
-    assert one.profile is not None
-    assert other.profile is not None
+    cube, remainder = covariance.cube, covariance.remainder
+    assert remainder is not None
+    each = [along(cube, rays) for rays in (one, other)]
     shorter = torch.minimum(one.lengths, other.lengths)
     total = shorter.new_zeros(shorter.shape)
-    edges, levels = covariance.edges.tolist(), covariance.levels.tolist()
+    edges, levels = cube.edges().tolist(), cube.levels().tolist()
     for b, (start, end, level) in enumerate(zip(edges, edges[1:], levels)):
         within = (shorter.clamp_max(end) - start).clamp_min(0.0)
-        product = one.profile[..., b] * other.profile[..., b] * within
+        product = each[0][..., b] * each[1][..., b] * within
         impact = (chord * (start + end) / 2).numpy()
-        total += product * torch.from_numpy(line(covariance.remainder, level, impact))
+        total += product * torch.from_numpy(line(remainder, level, impact))
     return total[..., None]
+
+
+def along(cube: DensityCube, rays: Rays) -> torch.Tensor:
+    """The density in shells of rays of any shape."""
+    found = cube.in_shells(rays.directions.reshape(-1, 3).contiguous())
+    return found.reshape(*rays.lengths.shape, -1)
 
 
 def relative(remainder: Remainder, level: int, distance: np.ndarray) -> np.ndarray:

@@ -55,6 +55,7 @@ from torch import Tensor
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS, Radial
 from dustmap.linalg.compiled_tasks import compiled
+from dustmap.residual.cube import DensityCube
 from dustmap.whitening.bands import band_covariance
 
 # Axes of the table of ``I``: least and largest value, and how many there are. It is
@@ -74,8 +75,8 @@ CUT = 0.6
 _NEGLIGIBLE = 1e-9
 # Scales [pc] where no map gives them.
 FREE_SCALES = (5.0, 20.0, 60.0, 180.0)
-# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, or the profile. In place
-# of the density those with shells have the number of the grid at the end.
+# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, or the density in shells. In
+# place of the mean density those with shells have the number of the grid at the end.
 _LENGTH, _DENSITY, LEVEL, _LOGARITHM, _FALLS = 3, 4, 4, 5, 6
 
 
@@ -91,26 +92,22 @@ class Rays:
         [pc].
     density
         Mean density along each ray [mag/pc].
-    profile
-        Density in the shells of a `DensityCube` [mag/pc], whatever the length; ``None``
-        where only mean densities count.
     """
 
     directions: Float[Tensor, "*n 3"]
     lengths: Float[Tensor, "*n"]
     density: Float[Tensor, "*n"]
-    profile: Float[Tensor, "*n b"] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple | None) -> Rays:
-        return Rays(**{name: value[rows] for name, value in self._given().items()})
+        return Rays(**{name: value[rows] for name, value in self._parts().items()})
 
     def followed_by(self, other: Rays) -> Rays:
         """These rays, then those."""
-        others = other._given()
-        both = self._given().items()
+        others = other._parts()
+        both = self._parts().items()
         return Rays(**{name: torch.cat([x, others[name]]) for name, x in both})
 
     def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
@@ -118,9 +115,8 @@ class Rays:
         logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
         return torch.cat([stretch * self.directions, logarithm], dim=-1)
 
-    def _given(self) -> dict[str, Tensor]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+    def _parts(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def rays_to(
@@ -200,16 +196,15 @@ class RayCovariance:
         Variances w_j of the relative density; with a ``remainder`` α alone.
     lengthscales
         Its scales ℓ_j [pc].
-    remainder, edges, levels
-        The covariance below the grids, bounds of the shells along rays [pc], and the
-        number of the grid in each; ``None`` without a map.
+    remainder, cube
+        The covariance below the grids, and the density of the map along rays; ``None``
+        without a map.
     """
 
     weights: Float[Tensor, " j"]
     lengthscales: tuple[float, ...] = FREE_SCALES
     remainder: Remainder | None = None
-    edges: Float[Tensor, " b+1"] | None = None
-    levels: Int[Tensor, " b"] | None = None
+    cube: DensityCube | None = None
 
     @property
     def components(self) -> int:
@@ -231,13 +226,13 @@ class RayCovariance:
         shells, impacts = np.zeros((5, 0)), np.zeros((2, 2))
         decays = np.zeros(2), np.zeros((1, 2, 2)), np.zeros((2, 1))
         if self.remainder is not None:
-            assert self.edges is not None
-            assert self.levels is not None
+            assert self.cube is not None
+            edges, levels = self.cube.edges(), self.cube.levels()
             own = np.array(self.remainder.cuts)
             abscissas, (lines, halves), *_ = _remainder_tables(self.remainder)
-            starts, cuts = self.edges[:-1], torch.from_numpy(own)[self.levels]
-            impact = ((self.edges[1:] + starts) / 2 / cuts).log()
-            parts = [starts, self.edges.diff(), impact, cuts, self.levels.double()]
+            starts, cuts = edges[:-1], torch.from_numpy(own)[levels]
+            impact = ((edges[1:] + starts) / 2 / cuts).log()
+            parts = [starts, edges.diff(), impact, cuts, levels.double()]
             shells = torch.stack(parts).numpy()
             impacts = np.vstack([abscissas[0], weights[0] * lines])
             if points:
@@ -247,18 +242,21 @@ class RayCovariance:
         free = ratio, axes, np.log(scales)
         return scales, weights, free, decays, impacts, shells
 
-    def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:
-        """Return the columns of each ray that the compiled functions read."""
+    def columns(self, rays: Rays, *, points: bool = False) -> Float[np.ndarray, "n c"]:
+        """Return the columns of each ray, or point, that the compiled functions read.
+
+        The density in all shells is made anew, as millions of rays could not keep it.
+        """
         lengths = rays.lengths.numpy()[:, None]
         logarithms = np.log(np.maximum(lengths, 1e-300))
         falls = np.expm1(-lengths / self._used[0])
         directions, density = rays.directions.numpy(), rays.density.numpy()[:, None]
         parts = [directions, lengths, density, logarithms, falls]
-        if self.edges is not None and self.levels is not None:
-            shell = np.searchsorted(self.edges[:-1].numpy(), lengths, side="right") - 1
-            parts[2] = self.levels.numpy()[shell]
-            if rays.profile is not None:
-                parts.append(rays.profile.numpy())
+        if self.cube is not None:
+            edges, levels = self.cube.edges()[:-1].numpy(), self.cube.levels().numpy()
+            parts[2] = levels[np.searchsorted(edges, lengths, side="right") - 1]
+            if not points:
+                parts.append(self.cube.in_shells(rays.directions).numpy())
         return np.hstack(parts)
 
 

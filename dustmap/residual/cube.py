@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dustmap.grid import Grid
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
-from dustmap.residual.covariance import Rays
 
 # Least thickness of a shell, relative to its distance.
 _SHELL = 0.1
@@ -57,8 +56,8 @@ class DensityCube:
         far = distance[:, None] < distance.new_tensor(reaches)
         return far.sum(dim=1)
 
-    def along(self, rays: Rays) -> Rays:
-        """Return the rays with the mean density of every shell as profile.
+    def in_shells(self, directions: Float[Tensor, "n 3"]) -> Float[Tensor, "n b"]:
+        """Return the mean density of every shell along rays in these directions.
 
         A shell is sampled at points at most a grid step apart.
         """
@@ -70,8 +69,7 @@ class DensityCube:
         number = torch.arange(len(shells)) - (counts.cumsum(0) - counts)[shells]
         at = edges[shells] + edges.diff()[shells] * (number + 0.5) / counts[shells]
         weights = 1 / counts[shells].double()
-        profile = self._sums(rays.directions, at, shells, weights)
-        return replace(rays, profile=profile)
+        return self._sums(directions, at, shells, weights)
 
     def _sums(
         self,

@@ -77,9 +77,8 @@ class ResidualField:
     stretch
         Factor on angles relative to logarithms of distance in the neighbour search.
     cube, remainder
-        The mean map's density, of which the rays have profiles, and the part of the
-        prior that its grids do not carry. ``None`` without a map: the covariance is
-        that of a free spectrum.
+        The mean map's density, and the part of the prior that its grids do not carry.
+        ``None`` without a map: the covariance is that of a free spectrum.
     score
         Log score of the held-out rows [nats].
     """
@@ -104,10 +103,7 @@ class ResidualField:
         if self.cube is None:
             return RayCovariance(weights=self.weights)
         return RayCovariance(
-            weights=self.weights,
-            remainder=self.remainder,
-            edges=self.cube.edges(),
-            levels=self.cube.levels(),
+            weights=self.weights, remainder=self.remainder, cube=self.cube
         )
 
     @property
@@ -176,9 +172,8 @@ class ResidualField:
     def places(
         self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
     ) -> Rays:
-        """Return rays to places [pc], with profiles if there is a cube."""
-        rays = rays_to(ends, extinction, self.darkest)
-        return rays if self.cube is None else self.cube.along(rays)
+        """Return rays to places [pc]."""
+        return rays_to(ends, extinction, self.darkest)
 
     def correct_density(
         self, points: Float[Tensor, "m 3"], densities: Float[Tensor, "s m"]
@@ -278,7 +273,7 @@ class ResidualField:
         if len(places) > _PLACES:
             before = first + nearest_earlier(points, _PLACES)
             blocks.append(torch.cat([near[_PLACES:], before], dim=1))
-        given = spread(self.residuals, self.scale_at(self.rays.lengths))
+        given = spread(self.residuals.double(), self.scale_at(self.rays.lengths))
         values = torch.cat([given, torch.zeros_like(white)], dim=1).numpy()
         known = self.noise + self.nugget
         noise = torch.cat([known, known.new_full((len(places),), _EXACT)])

@@ -36,8 +36,9 @@ from dustmap.residual.covariance import (
 # Variances of rows are raised by this fraction, the accuracy of the tabulated
 # covariances: those of nearby rays would not be positive definite otherwise.
 JITTER = 5e-3
-# Places of a block that are solved at once.
-_TOGETHER = 64
+# Places of a block that are solved at once, and places whose neighbours' columns are
+# held at once.
+_TOGETHER, _ROWS = 64, 131_072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +77,13 @@ def krige_rays(
     FloatingPointError
         If a neighbourhood's covariance is not positive definite.
     """
-    given, _ = _prepared(covariance, rays, noise, places, neighbours)
     weights = np.zeros(tuple(neighbours.shape))
     variance, prior = np.full((2, len(places)), np.nan)
-    _in_parts(_krige, neighbours, *given, weights, variance, prior)
+    for start in range(0, len(places), _ROWS):
+        own = slice(start, start + _ROWS)
+        near, found = neighbours[own], (weights[own], variance[own], prior[own])
+        given, _ = _prepared(covariance, rays, noise, places[own], near)
+        _in_parts(_krige, near, *given, *found)
     _require_solved(variance, "places have neighbours")
     weights, variance, prior = map(torch.from_numpy, (weights, variance, prior))
     return Kriging(
@@ -115,7 +119,7 @@ def predict_rays(
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
     # The residuals of one row are contiguous.
-    known = residuals.T[used].contiguous().numpy()
+    known = residuals.T[used].double().contiguous().numpy()
     mean = np.zeros((len(places), known.shape[1]))
     variance = np.full(len(places), np.nan)
     own = known, order.numpy(), starts.numpy(), points
@@ -134,14 +138,14 @@ def _prepared(
     points: bool = False,
 ) -> tuple[tuple[Any, ...], Int[Tensor, " u"]]:
     """Return the first arguments of the loops, and the numbers of the rays used."""
-    used = torch.arange(len(rays))
-    if neighbours.numel() < len(rays):
-        # For few places, compute the columns of their neighbours only.
-        used, neighbours = neighbours.unique(return_inverse=True)
-        rays, noise = rays[used], noise[used]
-    columns = covariance.columns(rays), covariance.columns(places)
+    seen = torch.zeros(len(rays), dtype=torch.bool)
+    seen[neighbours.flatten()] = True
+    used = torch.nonzero(seen)[:, 0]
+    number = torch.empty(len(rays), dtype=torch.int64)
+    number[used] = torch.arange(len(used))
+    columns = covariance.columns(rays[used]), covariance.columns(places, points=points)
     tables = covariance.tables(points=points)
-    return (*columns, noise.numpy(), neighbours.numpy(), tables), used
+    return (*columns, noise[used].numpy(), number[neighbours].numpy(), tables), used
 
 
 def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> None:

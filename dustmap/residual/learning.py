@@ -81,8 +81,8 @@ def learn_residual(
     placing = torch.zeros_like(noise) if placing is None else placing
     start = _unlearnt(rays, residuals, noise + placing, stretches[0])
     if cube is not None:
-        along, one = cube.along(rays), noise.new_ones(1)
-        start = replace(start, cube=cube, remainder=remainder, rays=along, weights=one)
+        one = noise.new_ones(1)
+        start = replace(start, cube=cube, remainder=remainder, weights=one)
     if not len(held):
         return calibrated_on(_weighed(start, noise, placing, outliers=False), held)
     known = held[:_LEARNING]

@@ -80,7 +80,7 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
         raise ValueError(
             f"expected more rows than the {count} neighbours of each, got {len(rows)}"
         )
-    found = np.empty((len(rows) - count, count), dtype=np.int64)
+    found = np.empty((len(rows) - count, count), dtype=np.int32)
     start, threads = count, torch.get_num_threads()
     while start < len(rows):
         end = min(max(start + start // 4, _LEAST_BLOCK), len(rows))

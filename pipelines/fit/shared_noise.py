@@ -53,7 +53,8 @@ def correlation_of(state: FitState, at: Context) -> Vecchia | None:
         return None
     field = residual_from(state.residual)
     rows = torch.arange(len(field.rays) - len(at.split.validation))
-    return Vecchia.of(field, rows, _generator(at.config))
+    dtype = at.place["dtype"]
+    return Vecchia.of(field, rows, _generator(at.config), dtype=dtype)
 
 
 def last_residual(

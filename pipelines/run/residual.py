@@ -79,8 +79,11 @@ def residual_about(
 ) -> ResidualField:
     """Return the residual of the same stars about samples, and calibrate it."""
     model = posterior.model.at(rays(plan, torch.as_tensor(stars.positions())))
-    found = [model.apply(sample).double().cpu() for sample in posterior.samples]
-    residuals = torch.as_tensor(stars.extinction) - torch.stack(found)
+    # In single precision: with millions of stars these are the largest of all arrays.
+    residuals = torch.empty(len(posterior.samples), len(stars), dtype=torch.float32)
+    for residual, sample in zip(residuals, posterior.samples, strict=True):
+        found = model.apply(sample).double().cpu()
+        residual.copy_(torch.as_tensor(stars.extinction) - found)
     field = replace(known, residuals=residuals)
     return calibrated_on(field, _validation(stars, validation, generator))
 
@@ -156,7 +159,10 @@ def residual_from(data: bytes) -> ResidualField:
     InputError
         If they are of an earlier version.
     """
-    tensors = {name: value.to(torch.float64) for name, value in load(data).items()}
+    tensors = {
+        name: value.to(torch.float32 if name == "residuals" else torch.float64)
+        for name, value in load(data).items()
+    }
     missing = {*_OF_RAYS, *_TENSORS, "cube", "grids", "remainder"} - set(tensors)
     if missing:
         raise InputError(
@@ -171,7 +177,7 @@ def residual_from(data: bytes) -> ResidualField:
     number, lengthscale, variance, *cuts = tensors["remainder"].tolist()
     cube = DensityCube(values=tensors["cube"], grids=grids)
     return ResidualField(
-        rays=cube.along(Rays(**{name: tensors[name] for name in _OF_RAYS})),
+        rays=Rays(**{name: tensors[name] for name in _OF_RAYS}),
         cube=cube,
         remainder=Remainder(
             kernel=list(KERNELS)[int(number)],

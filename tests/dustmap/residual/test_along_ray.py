@@ -58,21 +58,18 @@ def form_of(density: DensityCube) -> RayCovariance:
     return RayCovariance(
         weights=WEIGHTS,
         remainder=remainder_of(density),
-        edges=density.edges(),
-        levels=density.levels(),
+        cube=density,
     )
 
 
-def rays(
-    count: int, density: DensityCube, generator: torch.Generator, spread: float = 0.05
-) -> Rays:
+def rays(count: int, generator: torch.Generator, spread: float = 0.05) -> Rays:
     """Rays about one direction, as far apart as ``spread`` [rad]."""
     about = torch.tensor([1.0, 0, 0], dtype=torch.float64)
     white = torch.randn(count, 3, generator=generator, dtype=torch.float64)
     directions = torch.nn.functional.normalize(about + spread * white, dim=-1)
     lengths = 60 + 320 * torch.rand(count, generator=generator, dtype=torch.float64)
     ends = directions * lengths[:, None]
-    return density.along(rays_to(ends, torch.ones(count, dtype=torch.float64), 0.0))
+    return rays_to(ends, torch.ones(count, dtype=torch.float64), 0.0)
 
 
 def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
@@ -88,8 +85,7 @@ def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
     assert float(steps[0]) == pytest.approx(40 / 3)
     assert bool((steps.diff() > -1e-9).all())
     directions = torch.tensor([[0.0, 0, 1], [0.6, 0.0, 0.8]], dtype=torch.float64)
-    found = linear.along(rays_to(100 * directions, torch.ones(2), 0.0)).profile
-    assert found is not None
+    found = linear.in_shells(directions)
     middles = (edges[1:] + edges[:-1]) / 2
     for row, direction in zip(found, directions):
         x, y, z = (direction * middles[:, None]).clamp(-20, 20).T
@@ -104,7 +100,7 @@ def test_the_covariance_is_the_integral_along_the_shorter_ray(
     generator: torch.Generator,
 ) -> None:
     smooth = cube_of(torch.full((17, 17, 17), 2e-3, dtype=torch.float64))
-    some, form = rays(2, smooth, generator), form_of(smooth)
+    some, form = rays(2, generator), form_of(smooth)
     near = torch.zeros(1, 1, dtype=torch.int64)
     found = Neighbourhoods.of(form, some, some[1:], near).across[0, 0, 0]
     chord = float((some.directions[0] - some.directions[1]).norm())
@@ -159,7 +155,7 @@ def test_covariances_are_positive_definite_all_around(
     generator: torch.Generator,
 ) -> None:
     density = cube(generator)
-    some = rays(300, density, generator, spread=5.0)
+    some = rays(300, generator, spread=5.0)
     everyone = torch.arange(300)[None]
     hoods = Neighbourhoods.of(form_of(density), some, some[:1], everyone)
     among = (hoods.among * WEIGHTS[:, None, None]).sum(1)[0]
@@ -169,7 +165,7 @@ def test_covariances_are_positive_definite_all_around(
 
 def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
     density = cube(generator)
-    rows, places = (rays(n, density, generator) for n in (300, 40))
+    rows, places = (rays(n, generator) for n in (300, 40))
     form = form_of(density)
     noise = 1e-4 + 1e-3 * torch.rand(300, generator=generator, dtype=torch.float64)
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 12)
@@ -190,7 +186,7 @@ def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
 
 def test_gradients_are_those_of_the_prediction(generator: torch.Generator) -> None:
     density = cube(generator)
-    rows, places = (rays(n, density, generator) for n in (60, 5))
+    rows, places = (rays(n, generator) for n in (60, 5))
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 8)
     form = form_of(density)
     hoods = Neighbourhoods.of(form, rows, places, near)
@@ -216,20 +212,18 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
     generator: torch.Generator,
 ) -> None:
     density = cube(generator)
-    rows, places = (rays(n, density, generator) for n in (12, 3))
+    rows, places = (rays(n, generator) for n in (12, 3))
     form = form_of(density)
     noise = torch.full((12,), 1e-3, dtype=torch.float64)
     # A single block; residuals of one row each tell the weights.
     one = torch.eye(12, dtype=torch.float64), places, torch.arange(12)[None]
     block = torch.zeros(3, dtype=torch.int64)
     found, _ = predict_rays(form, rows, noise, *one, block, points=True)
-    edges = form.edges.tolist()
-    assert rows.profile is not None
-
+    edges, profiles = density.edges().tolist(), density.in_shells(rows.directions)
     assert form.remainder is not None
 
     def across(point: np.ndarray, row: int) -> float:
-        end, profile = rows.directions[row].numpy(), rows.profile[row].tolist()
+        end, profile = rows.directions[row].numpy(), profiles[row].tolist()
         foot, length = float(point @ end), float(rows.lengths[row])
 
         def kernel(s: float) -> float:
@@ -259,7 +253,7 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     generator: torch.Generator, alpha: float
 ) -> None:
     density = cube(generator, contrast=1.5)
-    some = rays(1500, density, generator, spread=0.15)
+    some = rays(1500, generator, spread=0.15)
     weights = torch.tensor([alpha], dtype=torch.float64)
     among = dense(replace(form_of(density), weights=weights), some, some)
     root = torch.linalg.cholesky(among + JITTER * torch.diag(torch.diagonal(among)))
@@ -286,7 +280,7 @@ def test_the_factor_that_made_the_residuals_is_learnt(
 
 def zeros_about(density: DensityCube, generator: torch.Generator) -> ResidualField:
     """Residuals of zero: corrections change nothing."""
-    rows = density.along(rays(50, density, generator))
+    rows = rays(50, generator)
     noise = torch.full((50,), 1e-3, dtype=torch.float64)
     none = torch.zeros(2, 50, dtype=torch.float64)
     of_grid = {"cube": density, "remainder": remainder_of(density)}
@@ -354,7 +348,7 @@ def test_compiled_covariances_of_nested_grids_are_those_of_their_scales(
     generator: torch.Generator,
 ) -> None:
     density = nested_cube(generator)
-    some = rays(30, density, generator)
+    some = rays(30, generator)
     form = form_of(density)
     near = torch.arange(20).expand(10, 20)
     noise = torch.full((30,), 1e-2, dtype=torch.float64)
@@ -383,11 +377,11 @@ def test_a_density_near_a_seam_has_the_scales_of_its_own_grid(
     one = torch.ones(1, dtype=torch.float64)
     found = []
     for each in (density, alone):
-        ray = each.along(rays_to(100 * about, 0.1 * one, 0.0))
+        ray = rays_to(100 * about, 0.1 * one, 0.0)
         place = rays_to(ends, one, 0.0)
         form = form_of(each)
         residuals = torch.ones(1, 1, dtype=torch.float64)
-        given = (form, ray, 1e-3 * one, residuals, each.along(place))
+        given = (form, ray, 1e-3 * one, residuals, place)
         near = torch.zeros(1, 1, dtype=torch.int64)
         mean, _ = predict_rays(
             *given, near, torch.zeros(1, dtype=torch.int64), points=True
