@@ -119,12 +119,17 @@ class Posterior:
             unresolved[row] = tangent.variance.to(torch.float64)
         # The residual is on the CPU, for any device of the model.
         values, unresolved = values.cpu(), unresolved.cpu()
-        for rows, kind in self._corrected(model.functionals):
+        parts = list(self._corrected(model.functionals))
+        if parts:
+            # Together, as extinction and density at one place have the same neighbours.
             assert self.residual is not None
-            if isinstance(kind, PointValues):
-                found = self.residual.correct_density(kind.points, values[:, rows])
-            else:
-                found = self.residual.correct(kind.end, values[:, rows])
+            number = torch.arange(len(model.functionals))
+            rows = torch.cat([number[some] for some, _ in parts])
+            points = torch.zeros(len(number), dtype=torch.bool)
+            for some, kind in parts:
+                points[some] = isinstance(kind, PointValues)
+            ends = torch.cat([kind.places for _, kind in parts])
+            found = self.residual.correct(ends, values[:, rows], points[rows])
             values[:, rows], unresolved[:, rows] = found
         return values, unresolved
 
@@ -165,8 +170,10 @@ class Posterior:
             assert self.residual is not None
             assert white is not None
             if isinstance(kind, PointValues):
-                correct = self.residual.correct_density
-                values[:, rows], variance = correct(kind.points, values[:, rows])
+                everywhere = torch.ones(len(kind), dtype=torch.bool)
+                values[:, rows], variance = self.residual.correct(
+                    kind.points, values[:, rows], everywhere
+                )
                 unresolved[:, rows] = variance.sqrt() * white[:, rows]
             else:
                 values[:, rows] = self.residual.draw(

@@ -242,8 +242,8 @@ class RayCovariance:
         free = ratio, axes, np.log(scales)
         return scales, weights, free, decays, impacts, shells
 
-    def columns(self, rays: Rays, *, points: bool = False) -> Float[np.ndarray, "n c"]:
-        """Return the columns of each ray, or point, that the compiled functions read.
+    def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:
+        """Return the columns of each ray that the compiled functions read.
 
         The density in all shells is made anew, as millions of rays could not keep it.
         """
@@ -255,8 +255,7 @@ class RayCovariance:
         if self.cube is not None:
             edges, levels = self.cube.edges()[:-1].numpy(), self.cube.levels().numpy()
             parts[2] = levels[np.searchsorted(edges, lengths, side="right") - 1]
-            if not points:
-                parts.append(self.cube.in_shells(rays.directions).numpy())
+            parts.append(self.cube.in_shells(rays.directions).numpy())
         return np.hstack(parts)
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.residual.corrections import corrected, spread
@@ -148,20 +148,39 @@ class ResidualField:
     def correct(
         self,
         ends: Float[Tensor, "m 3"],
-        extinctions: Float[Tensor, "s m"],
+        values: Float[Tensor, "s m"],
+        points: Bool[Tensor, " m"] | None = None,
         count: int = COUNT,
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
-        """Correct every sample's extinctions to places [pc]; also return ``v`` [mag²].
+        r"""Correct every sample's values at places [pc]; also return variances.
+
+        Values are extinctions to the places [mag] or, at ``points``, densities there
+        [mag/pc]. The residual of a density is :math:`\rho_s(x) \delta(x)`; the
+        covariance of the relative density :math:`\delta` with the extinction of a star
+        is that of :mod:`dustmap.residual.covariance`.
 
         Predictions use the ``count`` stars nearest to the star nearest to each place.
-        Where the correction removes more than half of an extinction, v shrinks with it.
+        Where the correction removes more than half of an extinction, its variance
+        shrinks with it.
         """
-        places = self.places(ends, extinctions.mean(dim=0))
-        mean, variance = self._predict(places, count)
+        if points is None:
+            points = torch.zeros(len(ends), dtype=torch.bool)
+        places = self.places(ends, torch.where(points, 0.0, values.mean(dim=0)))
+        mean, variance = self._predict(places, points, count)
         scale = self.scale_at(places.lengths)
-        shares = torch.empty(mean.shape, dtype=torch.float64)
-        found = corrected(extinctions, mean, scale, shares=shares)
-        return found, scale * variance * shares
+        found = torch.empty(values.shape, dtype=torch.float64)
+        remaining = torch.empty_like(found)
+        shares = torch.empty(len(values), int((~points).sum()), dtype=torch.float64)
+        on_rays = values[:, ~points], mean[:, ~points], scale[~points]
+        found[:, ~points] = corrected(*on_rays, shares=shares)
+        remaining[:, ~points] = (scale * variance)[~points] * shares
+        # Stars do not constrain the calibration of densities' variances.
+        one = torch.ones(int(points.sum()), dtype=torch.float64)
+        at_points = values[:, points], mean[:, points], one
+        found[:, points] = corrected(*at_points, relative=one)
+        # The remaining std is proportional to the corrected density.
+        remaining[:, points] = found[:, points] ** 2 * variance[points]
+        return found, remaining
 
     def scale_at(self, distance: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
         """Return the factor of the finest grid that reaches these distances [pc]."""
@@ -174,25 +193,6 @@ class ResidualField:
     ) -> Rays:
         """Return rays to places [pc]."""
         return rays_to(ends, extinction, self.darkest)
-
-    def correct_density(
-        self, points: Float[Tensor, "m 3"], densities: Float[Tensor, "s m"]
-    ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
-        r"""Correct every sample's densities at points [pc]; return them and variances.
-
-        The residual of the density is :math:`\rho_s(x) \delta(x)`; the covariance of
-        the relative density :math:`\delta` with the extinction of a star is that of
-        :mod:`dustmap.residual.covariance`.
-        """
-        assert self.cube is not None
-        nowhere = torch.zeros(len(points), dtype=torch.float64)
-        places = rays_to(points, nowhere, self.darkest)
-        mean, variance = self._predict(places, COUNT, points=True)
-        # Stars do not constrain the calibration of densities' variances.
-        one = torch.ones(len(points), dtype=torch.float64)
-        found = corrected(densities, mean, one, relative=one)
-        # The remaining std is proportional to the corrected density.
-        return found, found**2 * variance
 
     def over_cells(self, width: float) -> ResidualField:
         """Return the field for mean densities in cells of this width [pc]."""
@@ -211,7 +211,7 @@ class ResidualField:
         return torch.from_numpy(self.remainder.lengths)[level]
 
     def _predict(
-        self, places: Rays, count: int, *, points: bool = False
+        self, places: Rays, points: Bool[Tensor, " m"], count: int
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
         """Predict places from the neighbours of the star nearest to each.
 
@@ -227,9 +227,9 @@ class ResidualField:
             self.noise + self.nugget,
             self.residuals,
             places,
+            points,
             near,
             blocks,
-            points=points,
         )
 
     @cached_property

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
@@ -97,15 +97,14 @@ def predict_rays(
     noise: Float[Tensor, " n"],
     residuals: Float[Tensor, "s n"],
     places: Rays,
+    points: Bool[Tensor, " m"],
     neighbours: Int[Tensor, "b k"],
     blocks: Int[Tensor, " m"],
-    *,
-    points: bool = False,
 ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
     r"""Predict every place from every set of residuals, with its variance.
 
-    Predictions are of the extinctions to the places or, with ``points``, of the
-    relative densities there. Places of one of the ``blocks`` share their neighbours,
+    Predictions are of the extinctions to the places or, at ``points``, of the relative
+    densities there. Places of one of the ``blocks`` share their neighbours,
     whose covariance :math:`U^\top U` is factorised once: with :math:`z = U^{-\top} c`
     the mean is :math:`z^\top U^{-\top} r` and the variance :math:`C_{**} - z^\top z`,
     with the lower bound of `krige_rays`.
@@ -115,14 +114,16 @@ def predict_rays(
     FloatingPointError
         If a neighbourhood's covariance is not positive definite.
     """
-    given, used = _prepared(covariance, rays, noise, places, neighbours, points=points)
+    given, used = _prepared(
+        covariance, rays, noise, places, neighbours, points=bool(points.any())
+    )
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
     # The residuals of one row are contiguous.
     known = residuals.T[used].double().contiguous().numpy()
     mean = np.zeros((len(places), known.shape[1]))
     variance = np.full(len(places), np.nan)
-    own = known, order.numpy(), starts.numpy(), points
+    own = known, order.numpy(), starts.numpy(), points.numpy()
     _in_parts(_predict, neighbours, *given, *own, mean, variance)
     _require_solved(variance, "places have neighbours")
     return torch.from_numpy(mean).T, torch.from_numpy(variance)
@@ -143,7 +144,7 @@ def _prepared(
     used = torch.nonzero(seen)[:, 0]
     number = torch.empty(len(rays), dtype=torch.int64)
     number[used] = torch.arange(len(used))
-    columns = covariance.columns(rays[used]), covariance.columns(places, points=points)
+    columns = covariance.columns(rays[used]), covariance.columns(places)
     tables = covariance.tables(points=points)
     return (*columns, noise[used].numpy(), number[neighbours].numpy(), tables), used
 
@@ -387,7 +388,7 @@ def _predict(
             some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
             for p in range(len(some)):
                 place = places[some[p] : some[p] + 1]
-                if points:
+                if points[some[p]]:
                     for i in range(size):
                         across[i, p] = point_covariance(place[0], rows[i], tables)
                     own[0] = tables[3][2][1, int(place[0, LEVEL])]

@@ -300,7 +300,7 @@ class GridFree:
         mean = local_means(self.observed, places, (self.count,))[:, 0]
         extinction = mean.clamp_min(self.field.darkest) * places.lengths
         ends = places.directions * places.lengths[:, None]
-        found, variance = self.field.correct(ends, extinction[None], _NEIGHBOURS)
+        found, variance = self.field.correct(ends, extinction[None], count=_NEIGHBOURS)
         return found[0], variance[0]
 
 

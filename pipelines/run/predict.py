@@ -29,7 +29,7 @@ UNITS = {
     "kriging_std": "mag",
 }
 # Rows per batch.
-_ROWS = 131_072
+_ROWS = 65_536
 
 
 def predict_columns(
@@ -50,13 +50,15 @@ def predict_columns(
     }
     ends = positions[inside]
     if len(ends):
-        # One call: both share the draws of the sub-grid variance.
-        both = Stack([outward_rays(plan, ends), PointValues(ends)])
-        moments = posterior.moments(both, rows=_ROWS)
-        for name, part in summaries(moments, quantiles=True).items():
-            integrals, values = part.reshape(2, -1)
-            columns[f"extinction_{name}"][where] = integrals
-            columns[f"density_{name}"][where] = values
+        # Both in one call: they share the neighbours of a place, and the draws of the
+        # sub-grid variance.
+        for own, some in zip(inside.nonzero()[:, 0].split(_ROWS), ends.split(_ROWS)):
+            both = Stack([outward_rays(plan, some), PointValues(some)])
+            moments = posterior.moments(both, rows=len(both))
+            for name, part in summaries(moments, quantiles=True).items():
+                integrals, values = part.reshape(2, -1)
+                columns[f"extinction_{name}"][own] = integrals
+                columns[f"density_{name}"][own] = values
     return {**columns, "inside": where}
 
 
