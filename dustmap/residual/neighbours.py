@@ -30,11 +30,13 @@ class RowIndex:
     def nearest(self, places: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
         """Return the ``count`` rows nearest to each place, or all rows."""
         count = min(count, self.tree.n)
-        scaled = (places / self.unit).cpu().numpy()
-        found = np.asarray(
-            self.tree.query(scaled, k=count, workers=torch.get_num_threads())[1]
-        )
-        return torch.from_numpy(found.reshape(len(places), count)).to(places.device)
+        scaled, threads = (places / self.unit).cpu().numpy(), torch.get_num_threads()
+        found = np.empty((len(places), count), dtype=np.int64)
+        for start in range(0, len(places), _BLOCK):
+            own = slice(start, start + _BLOCK)
+            near = np.asarray(self.tree.query(scaled[own], k=count, workers=threads)[1])
+            found[own] = near.reshape(-1, count)
+        return torch.from_numpy(found).to(places.device)
 
     def distortion(self, unit: Float[Tensor, " d"]) -> float:
         """Return the largest stretch of one axis against another in these units."""
