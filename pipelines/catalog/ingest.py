@@ -21,14 +21,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.merging import MERGED_COLUMNS, Cells, merge_rows, parse_cells
 from pipelines.catalog.plan import IngestOptions, IngestPlan, make_plan
 from pipelines.catalog.presets import write_preset
 from pipelines.catalog.provenance import identify
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.rows import Progress, Tally
-from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.catalog.staging import DEEPEST, Staging
+from pipelines.catalog.staging import Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.storage.atomic import (
     atomic_directory,
@@ -46,7 +44,6 @@ def ingest(
     *,
     overwrite: bool = False,
     workers: int = 1,
-    merge: str | None = None,
     progress: Progress = None,
     save_preset: str | Path | None = None,
     **options: Any,
@@ -63,9 +60,6 @@ def ingest(
     workers
         Number of threads that sort and find repeated identifiers; the result is the
         same for any number.
-    merge
-        ``NSIDE,WIDTH``: merge the stars of a cell (`pipelines.catalog.merging`); needs
-        a folder.
     progress
         Callback of the number of rows after each batch.
     save_preset
@@ -85,24 +79,16 @@ def ingest(
         written then.
     """
     chosen, output = IngestOptions(**options), Path(output)
-    cells = parse_cells(merge) if merge is not None else None
     if output.suffix not in (".parquet", ""):
         raise InputError(
             f"{output}: expected a .parquet file or, without a suffix, a folder"
         )
-    if output.suffix and cells:
-        raise InputError(f"{output} is one file: --merge needs a folder as output")
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
     check_output(output, overwrite=overwrite)
     if not output.suffix:
         check_output_folder(output, PROVENANCE, overwrite=overwrite)
-    for source in (reader.source for reader in plan.readers):
-        if cells and set(MERGED_COLUMNS) & set(source.columns):
-            raise InputError(
-                f"{source.path} is merged already: merge its original source"
-            )
     prefix = f".{output.name}."
     with (
         TemporaryDirectory(prefix=prefix, suffix=".part", dir=output.parent) as work,
@@ -128,9 +114,10 @@ def ingest(
                 table.meta = make_record(plan, report)
         else:
             with atomic_directory(output, overwrite=overwrite) as folder:
-                notes = _write_partitions(plan, stars, folder, cells)
-                report = replace(report, notes=(*report.notes, *notes))
-                record = make_record(plan, report) | {"merge": cells and str(cells)}
+                parts = _write_partitions(plan, stars, folder)
+                note = f"{parts} partitions in the order of the sky"
+                report = replace(report, notes=(*report.notes, note))
+                record = make_record(plan, report)
                 text = json.dumps(record, indent=1, allow_nan=False) + "\n"
                 (folder / PROVENANCE).write_text(text, encoding="utf-8")
                 write_manifest(folder)
@@ -141,33 +128,15 @@ def ingest(
     return report
 
 
-def _write_partitions(
-    plan: IngestPlan, stars: Staging, folder: Path, cells: Cells | None
-) -> list[str]:
-    """Write the partitions, merged in ``cells`` if given, and return notes on them."""
-    order = DEEPEST if cells is None else cells.coarsest
-    parts = rows = outlying = 0
-    for table in stars.partitions(STARS_PER_PARTITION, order):
-        columns = table
-        if cells is not None:
-            names = [name for name in CANONICAL_UNITS if name in table.column_names]
-            arrays = {name: table[name].to_numpy() for name in names}
-            columns, alone = merge_rows(arrays, cells)
-            outlying += alone
+def _write_partitions(plan: IngestPlan, stars: Staging, folder: Path) -> int:
+    """Write the partitions, and return their number."""
+    parts = 0
+    for table in stars.partitions(STARS_PER_PARTITION):
         path = folder / f"part-{parts:05d}.parquet"
         with open_table(path, units=plan.units, overwrite=False) as part:
-            part.write(columns)
+            part.write(table)
         parts += 1
-        rows += len(columns["l"])
-    notes = [f"{parts} partitions in the order of the sky"]
-    if cells is not None:
-        kept = sum(stars.count().values())
-        notes.append(
-            f"{kept:,} stars merged into {rows:,} "
-            f"pseudo-observations: pixels of nside {cells.nside}, bins of "
-            f"{cells.width:.4g} pc; {outlying:,} outlying stars left by themselves"
-        )
-    return notes
+    return parts
 
 
 def make_record(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:

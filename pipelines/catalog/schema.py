@@ -25,7 +25,6 @@ CANONICAL_UNITS = {
     "extinction": "mag",
     "extinction_error": "mag",
     "distance_error": "pc",
-    "mean_distance_error": "pc",
 }
 _COLUMNS = ("source_id", *CANONICAL_UNITS)
 # Stars for learning a residual: fewest, sufficient for a good one, and most; and most
@@ -70,9 +69,6 @@ class Stars:
         only.
     source_id
         Identifiers, integers or strings.
-    mean_distance_error
-        Of merged stars (`pipelines.catalog.merging`): standard deviation of the mean
-        of their distances [pc].
     extra
         Further columns.
     units
@@ -94,7 +90,6 @@ class Stars:
     extinction_error: np.ndarray | None = None
     source_id: np.ndarray | None = None
     distance_error: np.ndarray | None = None
-    mean_distance_error: np.ndarray | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -165,17 +160,12 @@ class Stars:
 
     def exactly_placed(self) -> Stars:
         """Return the same stars without errors of their distances."""
-        return replace(self, distance_error=None, mean_distance_error=None)
+        return replace(self, distance_error=None)
 
     @property
     def placing_error(self) -> np.ndarray:
-        """Return the standard deviation of places along rays [pc], ``(N,)``.
-
-        For merged stars it is that of their mean distance; zero without distance
-        errors.
-        """
-        merged = self.mean_distance_error
-        error = self.distance_error if merged is None else merged
+        """Return the distances' standard deviation [pc], zero if unknown, ``(N,)``."""
+        error = self.distance_error
         return np.zeros(len(self)) if error is None else np.nan_to_num(error, nan=0.0)
 
     def variance(

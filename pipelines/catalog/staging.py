@@ -172,16 +172,15 @@ class Staging:
         )
         return tuple(dict(found)[place] for place in places)
 
-    def partitions(self, stars: int, order: int = DEEPEST) -> Iterator[pa.Table]:
+    def partitions(self, stars: int) -> Iterator[pa.Table]:
         """Yield all rows in the order of the sky, about ``stars`` at a time.
 
-        Rows of a pixel are in the order of the sources. Pixels of the HEALPix ``order``
-        are never divided.
+        Rows of a pixel are in the order of the sources; pixels are never divided.
         """
         rows, pixels = self.schema.empty_table(), np.empty(0, np.int64)
         for table, pixel in self.sorted("pixel, file, row"):
             rows = pa.concat_tables([rows, table])
-            pixels = np.append(pixels, pixel >> 2 * (DEEPEST - order))
+            pixels = np.append(pixels, pixel)
             while len(rows) > stars:
                 ends = 1 + np.flatnonzero(np.diff(pixels))
                 if not ends.size:

@@ -7,7 +7,7 @@ import os
 import click
 
 import dustmap
-from pipelines.cli.catalogues import fetch, ingest, merge, simulate
+from pipelines.cli.catalogues import fetch, ingest, simulate
 from pipelines.cli.fitting import config_, fit, regress, status, verify
 from pipelines.cli.products import compare, export, plot, report
 from pipelines.cli.questions import predict, query
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 for _verb in (
-    *(simulate, ingest, merge, fit, status, predict, query, export, plot),
+    *(simulate, ingest, fit, status, predict, query, export, plot),
     *(compare, report, regress, verify, fetch, config_),
 ):
     main.add_command(_verb)

@@ -18,9 +18,6 @@ from pipelines.cli.reporting import (
 )
 
 _REGISTRY = "DUSTMAP_REGISTRY"
-_WORKERS = click.option(
-    "--workers", type=click.IntRange(min=1), default=1, help="Threads that sort."
-)
 
 
 @click.command()
@@ -99,11 +96,8 @@ class _NamingPresets(click.Command):
     "SRC. Repeats within one SRC are faulty.",
 )
 @click.option("--any-range", is_flag=True, help="Accept medians of unusual size.")
-@_WORKERS
 @click.option(
-    "--merge",
-    metavar="NSIDE,WIDTH",
-    help="As `dustmap merge` does; needs a folder.",
+    "--workers", type=click.IntRange(min=1), default=1, help="Threads that sort."
 )
 @OVERWRITE
 @reporting
@@ -118,43 +112,10 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     distance_error, parallax_error, and *_lower / *_upper bounds.
     Units are never guessed: give them in the file, a preset or --map.
     """
-    _ingested(sources, output, "ingest", options)
-
-
-@click.command()
-@click.argument("stars", type=OUT)
-@output("Folder to make.")
-@click.option(
-    "--cells",
-    "merge",
-    required=True,
-    metavar="NSIDE,WIDTH",
-    help="HEALPix pixels and the width of bins of distance, e.g. 256,25pc.",
-)
-@_WORKERS
-@OVERWRITE
-@reporting
-def merge(stars: Path, output: Path, **options: Any) -> None:
-    """Merge the STARS of each pixel and distance bin into one pseudo-observation.
-
-    For catalogues with many stars in each voxel of the map: choose cells smaller than
-    that. Column `members` has the number of stars; outliers stay by themselves. The
-    same as `dustmap ingest STARS --merge NSIDE,WIDTH`.
-    """
-    # Distances and extinctions were checked when STARS was made.
-    _ingested([stars], output, "merge", options | {"any_range": True})
-
-
-def _ingested(
-    sources: tuple[Path, ...] | list[Path],
-    output: Path,
-    verb: str,
-    options: dict[str, Any],
-) -> None:
     from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run
 
-    with Progress(description=verb, unit="rows") as progress:
+    with Progress(description="ingest", unit="rows") as progress:
         report = run(list(sources), output, progress=progress.update, **options)
     click.echo(str(report))
 

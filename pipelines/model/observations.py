@@ -59,10 +59,7 @@ def _step(plan: Plan) -> float:
 def sight_lines(
     plan: Plan, stars: Stars
 ) -> LineIntegrals | DistanceMarginalizedIntegrals:
-    """Return the stars' line integrals, averaged over uncertain distances.
-
-    For merged stars the average is over the spread of their distances.
-    """
+    """Return the stars' line integrals, averaged over uncertain distances."""
     ends = torch.as_tensor(stars.positions())
     plain = rays(plan, ends)
     if stars.distance_error is None:

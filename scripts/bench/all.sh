@@ -10,7 +10,7 @@ out=$1
 shift
 names=("$@")
 [ ${#names[@]} -gt 0 ] || names=(development levels calibration peers prior_roots query \
-  regress ingest merging)
+  regress ingest)
 python="$here/../../.venv/bin/python"
 [ -x "$python" ] || "$here/../install" || exit 1
 export OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1

@@ -45,14 +45,6 @@ def test_growth(tmp_path):
     assert [row["distance errors"] for row in timed] == [False, True] * 2
 
 
-def test_merging(tmp_path):
-    rows, (merging,) = run("merging", tmp_path).values()
-    assert [row["fit to"] for row in rows] == ["all stars", "merged"]
-    assert rows[1]["observations"] <= rows[0]["observations"] == 2000
-    assert all(row["RMSE [mag]"] < 0.4 for row in rows)
-    assert merging["cells"] == "32,80pc"
-
-
 def test_calibration(tmp_path):
     (rows,) = run("calibration", tmp_path).values()
     ratios = [float(rows[0][name].split()[0]) for name in rows[0] if "exact" in name]

@@ -23,7 +23,7 @@ from pipelines.catalog import ingest as ingestion
 from pipelines.catalog import sources, staging
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.report import IngestReport
-from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.catalog.schema import Stars, read_stars
 from pipelines.catalog.staging import Staging
 from pipelines.verify import verify
 
@@ -246,35 +246,3 @@ def test_only_a_folder_of_stars_is_replaced(catalogue, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no provenance\.json"):
         ingest([source], tmp_path, mappings=MAP, overwrite=True)
     assert source.exists()
-
-
-def test_stars_are_merged_on_the_way_in(tmp_path: Path, taken: Ingest) -> None:
-    rng = np.random.default_rng(3)
-    n = 5000
-    stars = Stars(
-        l=rng.uniform(0, 90, n),
-        b=rng.uniform(-20, 20, n),
-        distance=rng.uniform(100, 1000, n),
-        extinction=np.full(n, 0.5),
-        extinction_error=np.full(n, 0.1),
-    )
-    write_stars(tmp_path / "all.parquet", stars, overwrite=False)
-    plain = {"mappings": (), "where": None, "keep": []}
-    merged, report = taken(
-        tmp_path / "all.parquet", "merged", merge="16,110pc", **plain
-    )
-    assert merged.extra["members"].sum() == n and len(merged) < 0.9 * n
-    # No cell is divided between partitions.
-    assert len(list((tmp_path / "merged").glob("*.parquet"))) > 5
-    pixel = healpy.ang2pix(16, stars.l, stars.b, nest=True, lonlat=True)
-    layer = stars.distance // 110
-    assert len(merged) == len(np.unique([pixel, layer], axis=1).T)
-    np.testing.assert_allclose(
-        merged.extinction_error, 0.1 / np.sqrt(merged.extra["members"]), rtol=1e-9
-    )
-    assert merged.source_id is None and merged.meta["merge"] == "16,110pc"
-    assert f"{len(merged):,} pseudo-observations" in str(report)
-    with pytest.raises(InputError, match="needs a folder"):
-        taken(tmp_path / "all.parquet", "o.parquet", merge="8,10pc", **plain)
-    with pytest.raises(InputError, match="merged already"):
-        taken(tmp_path / "merged", "again", merge="16,110pc", **plain)

@@ -39,7 +39,7 @@ def bands(path: Path) -> list[tuple[str, str]]:
     return [(one["name"], one["band"]) for one in told]
 
 
-def test_a_survey_is_known_after_joining_and_after_merging(source, tmp_path):
+def test_a_survey_is_known_after_joining(source, tmp_path):
     ingest([source], tmp_path / "one.parquet", preset="hunt2023")
     ingest([tmp_path / "one.parquet"], tmp_path / "two.parquet")
     ingest([tmp_path / "two.parquet"], tmp_path / "folder")
