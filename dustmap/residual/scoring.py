@@ -147,8 +147,14 @@ def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 def log_score(
     error: Float[Tensor, " m"], variance: Float[Tensor, " m"], degrees: Tensor
 ) -> Float[Tensor, " m"]:
-    """Return the log density of a Student-T of this variance."""
-    spread, power = (degrees - 2) * variance, (degrees + 1) / 2
+    """Return the log density of a Student-T with a normal's central 68% interval.
+
+    The normal has this variance; that of the Student-T itself would diverge for two
+    degrees of freedom, as real stars may have. Its 84% quantile is that of Cornish and
+    Fisher's expansion.
+    """
+    quantile = 1 + 1 / (2 * degrees) + 1 / (4 * degrees**2)
+    spread, power = degrees * variance / quantile**2, (degrees + 1) / 2
     constant = torch.lgamma(power) - torch.lgamma(degrees / 2)
     return (
         constant

@@ -1,0 +1,80 @@
+"""Laws of surveys whose zero points, slopes and errors are known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dustmap.residual.surveys import FEWEST, SurveyRows, learn_surveys
+
+ZEROS, SLOPES, FACTORS = (0.0, 0.1, -0.2), (1.0, 1.1, 0.85), (1.0, 1.0, 2.0)
+NAMES = ("one", "two", "three")
+
+
+def mock(count: int, generator: torch.Generator) -> SurveyRows:
+    """Three surveys of as many stars each, in a field of smooth clouds."""
+    n = 3 * count
+    white = torch.randn(3, n, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(4, n, generator=generator, dtype=torch.float64)
+    directions = torch.stack(
+        [torch.ones(n), 0.4 * (uniform[0] - 0.5), 0.4 * (uniform[1] - 0.5)], dim=1
+    )
+    directions = torch.nn.functional.normalize(directions.double(), dim=1)
+    lengths = 200 + 1800 * uniform[2]
+    clouds = 1 + 0.8 * torch.sin(40 * directions[:, 1]) * torch.cos(
+        30 * directions[:, 2]
+    )
+    extinction = 1.5e-3 * lengths * clouds
+    survey = torch.arange(n) % 3
+    stated = 0.03 + 0.04 * uniform[3]
+    c, g, f = (torch.tensor(x).double()[survey] for x in (ZEROS, SLOPES, FACTORS))
+    return SurveyRows(
+        directions=directions,
+        lengths=lengths,
+        extinction=c + g * extinction + f * stated * white[0],
+        error=stated,
+        placing=torch.zeros(n).double(),
+        survey=survey,
+    )
+
+
+def test_zero_points_slopes_and_errors_are_found() -> None:
+    generator = torch.Generator().manual_seed(2)
+    rows = mock(1500, generator)
+    laws = learn_surveys(rows, NAMES, 0, generator)
+    assert [law.name for law in laws] == list(NAMES)
+    for law, zero, slope in zip(laws, ZEROS, SLOPES):
+        assert law.zero == pytest.approx(zero, abs=0.02)
+        assert law.slope == pytest.approx(slope, abs=0.02)
+        assert abs(law.zero - zero) <= 2 * law.zero_error + 1e-6
+    # The part of the noise that does not grow, for the median star.
+    median = rows.error.median()
+    sizes = [
+        float(torch.hypot(law.factor * median, torch.tensor(law.common)) / median)
+        for law in laws
+    ]
+    assert sizes == pytest.approx(list(FACTORS), rel=0.1)
+    extinction, error = rows.calibrated(laws)
+    truth = (
+        rows.extinction - torch.tensor(ZEROS).double()[rows.survey]
+    ) / torch.tensor(SLOPES).double()[rows.survey]
+    assert float((extinction - truth).abs().max()) < 0.1
+    assert bool((error > 0).all())
+
+
+def test_few_rows_stay_as_they_are() -> None:
+    generator = torch.Generator().manual_seed(3)
+    rows = mock(300, generator)
+    some = torch.cat(
+        [torch.nonzero(rows.survey < 2)[:, 0], torch.nonzero(rows.survey == 2)[:30, 0]]
+    )
+    few = SurveyRows(
+        **{n: getattr(rows, n)[some] for n in SurveyRows.__dataclass_fields__}
+    )
+    law = learn_surveys(few, NAMES, 0, generator)[2]
+    assert law.rows == 30 < FEWEST
+    assert (law.zero, law.slope, law.factor) == pytest.approx((0.0, 1.0, 1.0))
+    own = few.survey == 2
+    extinction, error = few.calibrated([law] * 3)
+    torch.testing.assert_close(extinction[own], few.extinction[own])
+    torch.testing.assert_close(error[own], few.error[own])
