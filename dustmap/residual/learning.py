@@ -292,6 +292,27 @@ class GridFree:
     count: int
     floored: int
 
+    def renewed(
+        self,
+        observed: Rays,
+        noise: Float[Tensor, " n"],
+        placing: Float[Tensor, " n"],
+    ) -> GridFree:
+        """Return the same kriging about other measurements of the same stars."""
+        mean = local_means(observed, None, (self.count,))[:, 0]
+        least = least_density(observed.density * observed.lengths, observed.lengths)
+        raised = mean.clamp_min(least)
+        field = replace(
+            self.field,
+            rays=replace(observed, density=raised),
+            residuals=((observed.density - raised) * observed.lengths)[None],
+            noise=self.field.stated,
+        )
+        tells, error = self.field.weighs_outliers, (raised * placing) ** 2
+        floored = int((mean < least).sum())
+        field = _weighed(field, noise, error, outliers=tells)
+        return replace(self, observed=observed, field=field, floored=floored)
+
     def predict(self, places: Rays) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
         """Return noise-free extinctions of places [mag] and their variances [mag²].
 
@@ -350,6 +371,15 @@ def learn_grid_free(
     )
     floored = int((means[:, best] < least).sum())
     return GridFree(observed=observed, field=field, count=_MEANS[best], floored=floored)
+
+
+def near_rays(
+    observed: Rays, own: Int[Tensor, " k"], places: Rays, count: int
+) -> Int[Tensor, " u"]:
+    """Return sorted numbers of the rays nearest to some of them and to places."""
+    points = observed.coordinates(_STRETCH)
+    around = torch.cat([points[own], places.coordinates(_STRETCH)])
+    return nearest(points, around, count).unique()
 
 
 def local_means(

@@ -26,11 +26,11 @@ CANONICAL_UNITS = {
     "extinction_error": "mag",
     "distance_error": "pc",
 }
-_COLUMNS = ("source_id", *CANONICAL_UNITS)
+_COLUMNS = ("source_id", "survey", *CANONICAL_UNITS)
 # Stars for learning a residual: fewest, sufficient for a good one, and most; and most
 # that are held out.
 FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
-_MOST_HELD_OUT = 20_000
+_MOST_HELD_OUT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,8 @@ class Stars:
         only.
     source_id
         Identifiers, integers or strings.
+    survey
+        Name of the catalogue of each star; ``None`` if all are of one.
     extra
         Further columns.
     units
@@ -89,6 +91,7 @@ class Stars:
     extinction: np.ndarray | None = None
     extinction_error: np.ndarray | None = None
     source_id: np.ndarray | None = None
+    survey: np.ndarray | None = None
     distance_error: np.ndarray | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
@@ -212,7 +215,7 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
     InputError
         If the file is missing, unreadable, or not such a table.
     """
-    names = tuple(CANONICAL_UNITS) if canonical_only else None
+    names = ("survey", *CANONICAL_UNITS) if canonical_only else None
     columns, units, meta = read_table(path, names)
     missing = {"l", "b", "distance"} - set(columns)
     if missing:

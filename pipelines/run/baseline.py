@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dustmap.residual.covariance import Rays
-from dustmap.residual.learning import learn_grid_free
+from dustmap.residual.learning import learn_grid_free, near_rays
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
@@ -17,6 +17,9 @@ FEWEST = 100
 NO_BASELINE = f"a baseline needs {FEWEST} fitted stars, got fewer"
 # Most stars for learning the covariance, and their largest share of all.
 _HELD, _SHARE = 1500, 0.2
+# Stars beyond which only those near a target or a star to learn from are used, and how
+# many of them each has.
+_MANY, _AROUND = 200_000, 150
 # Standard errors beyond which a map counts as worse.
 _WORSE = 2.0
 NAME = "grid-free kriging"
@@ -51,13 +54,15 @@ def predict_baseline(
         )
 
     count = min(_HELD, int(_SHARE * len(train)))
-    kriging = learn_grid_free(
-        rays(train, train.extinction / train.distance),
-        torch.as_tensor(train.variance()),
-        torch.as_tensor(train.placing_error),
-        torch.randperm(len(train), generator=generator)[:count],
-    )
-    mean, variance = kriging.predict(rays(targets, np.ones(len(targets))))
+    held = torch.randperm(len(train), generator=generator)[:count]
+    observed = rays(train, train.extinction / train.distance)
+    given = torch.as_tensor(train.variance()), torch.as_tensor(train.placing_error)
+    places = rays(targets, np.ones(len(targets)))
+    if len(train) > _MANY:
+        some = near_rays(observed, held, places, _AROUND)
+        given, held = [x[some] for x in given], torch.searchsorted(some, held)
+        observed = observed[some]
+    mean, variance = learn_grid_free(observed, *given, held).predict(places)
     return Baseline(kriging=mean.numpy(), kriging_std=variance.sqrt().numpy())
 
 
