@@ -31,7 +31,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.covariance import Rays
-from dustmap.residual.field import COUNT
 from dustmap.residual.learning import GridFree, learn_grid_free, local_means
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.scoring import log_score
@@ -39,7 +38,9 @@ from dustmap.residual.scoring import log_score
 # Rounds of predictions and parameters, how many of them learn a covariance, rows of
 # each survey in a round, and rows from which the covariance is learnt. Of seven
 # catalogues of clusters offsets change by less than 0.02 mag from the third round on.
-_ROUNDS, _LEARNT, _MOST, _LEARNING = 5, 2, 3_000, 1_500
+_ROUNDS, _LEARNT, _MOST, _LEARNING = 4, 2, 3_000, 1_500
+# Neighbours of a row.
+_COUNT = 32
 # Fewest rows of a survey with parameters of its own, and steps of the search.
 FEWEST, _STEPS = 50, 200
 # Relative distance error at which κ is the relative error of the extinction.
@@ -48,6 +49,8 @@ _USUAL = 0.03
 # error, ln κ, q, and ln(ν - 2).
 _MEANS = (0.0, 0.0, 0.0, -1.0, -3.5, 0.9, 1.4)
 _STDS = (0.3, 0.2, 0.5, 1.0, 1.0, 0.3, 1.0)
+# Prior standard deviation of the logarithm of a factor on predictions' variances.
+_VARIANCE_STD = 0.5
 # Relative scatter of stated errors below which they are one guess, and the prior std of
 # parameters that are known.
 _CONSTANT, _KNOWN = 0.02, 1e-9
@@ -113,7 +116,7 @@ class SurveyRows:
         extinction = (self.extinction - c) / g
         variance = ((f * self.error) ** 2 + tau**2) / g**2
         if bool((kappa > 0).any()):
-            nearby = local_means(self.observed(extinction), None, (COUNT,))[:, 0]
+            nearby = local_means(self.observed(extinction), None, (_COUNT,))[:, 0]
             about = (nearby * self.lengths).clamp_min(0.0)
             variance += (kappa * about * self.relative**q) ** 2
         return extinction, variance.sqrt()
@@ -166,7 +169,7 @@ def _predicted(kriging: GridFree, own: Int[Tensor, " m"]) -> tuple[Tensor, ...]:
     """Return mean, variance and density of rows that do not see themselves."""
     field = kriging.field
     points, places = field.rays.coordinates(field.stretch), field.rays[own]
-    near = without_self(nearest(points, points[own], COUNT + 1), own)
+    near = without_self(nearest(points, points[own], _COUNT + 1), own)
     found = field.krige(places, near)
     mean = places.density * places.lengths + found.mean(field.residuals[0])
     variance = field.scale_at(places.lengths) * found.variance
@@ -199,7 +202,8 @@ def _fitted(
     width[reference, :2] = _KNOWN
 
     def loss(steps: Tensor) -> Tensor:
-        c, g, f, tau, kappa, q, tail = (origin + width * steps.view(shape))[survey].T
+        own = origin + width * steps[1:].view(shape)
+        c, g, f, tau, kappa, q, tail = own[survey].T
         g, f, tau, kappa, degrees = (
             g.exp(),
             f.exp(),
@@ -208,12 +212,15 @@ def _fitted(
             2 + tail.exp(),
         )
         growing = (kappa * mean.clamp_min(0.0) * relative**q) ** 2
-        known = growing + variance + (density * placing) ** 2
+        # The variance of predictions is uncertain, too.
+        left = (_VARIANCE_STD * steps[0]).exp() * variance
+        known = growing + left + (density * placing) ** 2
         scale = (f * stated) ** 2 + tau**2 + g**2 * known
         score = log_score(observed - c - g * mean, scale, degrees)
         return steps.square().sum() / 2 - score.sum()
 
-    steps = torch.zeros(origin.numel(), dtype=torch.float64, requires_grad=True)
+    steps = torch.zeros(1 + origin.numel(), dtype=torch.float64)
+    steps.requires_grad_(True)
     search = torch.optim.LBFGS([steps], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
@@ -226,9 +233,9 @@ def _fitted(
         search.step(closure)
         curvature = torch.autograd.functional.hessian(loss, steps.detach())
     assert isinstance(curvature, Tensor)
-    error = torch.linalg.inv(curvature).diagonal().clamp_min(0.0).sqrt()
+    error = torch.linalg.inv(curvature).diagonal().clamp_min(0.0).sqrt()[1:]
     errors = _UNDERSTATED * width * error.view(shape)
-    found = origin + width * steps.detach().view(shape)
+    found = origin + width * steps.detach()[1:].view(shape)
     return [
         SurveyLaw(
             name=law.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,12 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             stated.append(band or UNKNOWN)
     names = [path.name for path in given]
     names = names if len(set(names)) == len(names) else list(map(str, given))
+    if len(names) > 1 or any("survey" in reader.recipe for reader in readers):
+        # Sources without such a column have their own name.
+        readers = [
+            replace(r, survey=Path(names[r.catalogue]).stem.partition(".")[0])
+            for r in readers
+        ]
     bands = _bands(readers, stated, options)
     band = options.band or bands[0]
     changes: list[tuple[str, Conversion]] = []

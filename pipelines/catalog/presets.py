@@ -102,7 +102,7 @@ class Preset(_Strict):
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Preset:
-        unknown = set(self.columns) - set(INPUT_UNITS) - {"source_id"}
+        unknown = set(self.columns) - set(INPUT_UNITS) - {"source_id", "survey"}
         if unknown:
             raise ValueError(f"not canonical: {', '.join(sorted(unknown))}")
         return self

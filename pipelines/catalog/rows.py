@@ -18,6 +18,7 @@ from pipelines.catalog.sources import Source, read_columns
 from pipelines.catalog.units import sexagesimal
 
 _SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
+_NAMED = ("source_id", "survey")
 _LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
 _TINY_EXTINCTION_ERROR = 1e-5
 """Smallest extinction error, relative to the typical extinction or error of a batch."""
@@ -59,7 +60,8 @@ class RowReader:
     ``recipe`` holds the origin of each quantity, and ``factors`` convert to the units
     (and the band) of the table. ``filters`` are quality cuts by name, ``carried``
     further columns of the source by name in the output, and ``catalogue`` is the number
-    of its catalogue.
+    of its catalogue. ``survey`` names all rows of a source without such a column, if
+    the table has one.
     """
 
     source: Source
@@ -69,6 +71,7 @@ class RowReader:
     carried: Mapping[str, str]
     min_parallax_snr: float
     catalogue: int
+    survey: str | None = None
 
     def batches(
         self, tally: Tally, progress: Progress = None
@@ -86,7 +89,7 @@ class RowReader:
         """
         columns = {n: o.column for n, o in self.recipe.items() if o.column is not None}
         kinds = {n: sexagesimal(o.unit) or "number" for n, o in self.recipe.items()}
-        kinds["source_id"] = "identifier"
+        kinds["source_id"] = kinds["survey"] = "identifier"
         requests = [(column, kinds[name]) for name, column in columns.items()]
         if not requests:
             raise InputError("every quantity is a constant: map at least one column")
@@ -103,14 +106,13 @@ class RowReader:
                 found = {column: batch[column, kind] for column, kind in wanted}
                 tally.drop(~row_filter.passes(found), name, cut=True)
             given = {n: batch[column, kinds[n]] for n, column in columns.items()}
-            identifiers = given.pop("source_id", None)
-            if identifiers is not None:
-                missing = np.ma.getmaskarray(identifiers)
-                tally.drop(missing, "source_id missing")
+            named = {n: given.pop(n) for n in _NAMED if n in given}
+            for name, column in named.items():
+                tally.drop(np.ma.getmaskarray(column), f"{name} missing")
             values = {
                 name: given[name] if o.value is None else np.full(rows, o.value)
                 for name, o in self.recipe.items()
-                if name != "source_id"
+                if name not in _NAMED
             }
             with np.errstate(all="ignore"):
                 _check_values(tally, values)
@@ -119,8 +121,12 @@ class RowReader:
             kept = np.flatnonzero(tally.kept)
             if len(kept):
                 found = _canonical({n: c[kept] for n, c in values.items()}, tally)
-                if identifiers is not None:
-                    found = {"source_id": np.ma.getdata(identifiers)[kept], **found}
+                names = {n: np.ma.getdata(c)[kept] for n, c in named.items()}
+                if "survey" in names:
+                    names["survey"] = names["survey"].astype(str)
+                elif self.survey is not None:
+                    names["survey"] = np.full(len(kept), self.survey)
+                found = {**names, **found}
                 for name, column in self.carried.items():
                     found[name] = batch[column, "any"][kept]
                 yield first + kept, found

@@ -26,7 +26,7 @@ MEMORY = 512
 DEEPEST = 29
 """HEALPix order of the sorting, 0.4 milliarcseconds."""
 _ROWS_PER_BATCH = 1 << 18
-_CANONICAL = ("source_id", *CANONICAL_UNITS)
+_CANONICAL = ("source_id", "survey", *CANONICAL_UNITS)
 
 
 class Repeats(NamedTuple):
@@ -121,12 +121,14 @@ class Staging:
         """Drop later rows of an identifier in a catalogue, or in all if ``across``."""
         if "source_id" not in self.schema.names:
             return Repeats(0, 0, {})
+        # Of one object a source may have measurements of several surveys.
+        own = "catalogue, survey" if "survey" in self.schema.names else "catalogue"
         # Only rows of repeated identifiers, which are few, are sorted.
         self._run(
-            """CREATE TEMP TABLE repeats AS
+            f"""CREATE TEMP TABLE repeats AS
             SELECT rowid AS place, catalogue, source_id,
                 row_number() OVER (
-                    PARTITION BY source_id, catalogue ORDER BY file, row) > 1 AS within,
+                    PARTITION BY source_id, {own} ORDER BY file, row) > 1 AS within,
                 row_number() OVER (
                     PARTITION BY source_id ORDER BY file, row) > 1 AS again
             FROM stars WHERE source_id IN (

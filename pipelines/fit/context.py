@@ -26,6 +26,7 @@ from pipelines.base.progress import Progress, StageClock, say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
+from pipelines.fit.surveys import calibrated
 from pipelines.model.cost import LEARNERS
 from pipelines.model.problem import OnStep, Place, place_of
 from pipelines.planning.selection import inside_box, usable_stars
@@ -358,6 +359,7 @@ def opened(
                 # Only the context refers to its tensors, and releases them.
                 at.resumed, state = state.inference, replace(state, inference=None)
                 generator.set_state(state.generator)
+            at.stars = calibrated(at.stars, state.surveys)
             if state.box is not None:
                 at.keep_inside(state.box)
             at.clock.lap("read")

@@ -10,6 +10,7 @@ from pipelines.base.geometry import Box
 from pipelines.fit.announcing import require_memory
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
+from pipelines.fit.surveys import calibrated, surveys_of
 from pipelines.model import cost
 from pipelines.planning import prior
 from pipelines.planning.planner import RAISED, make_plan
@@ -19,6 +20,9 @@ from pipelines.planning.selection import choose_box
 def plan(state: FitState, at: Context) -> FitState:
     """Choose box, grid and a first prior, and keep the stars in the box."""
     config = at.config
+    if not state.surveys:
+        state = at.by_first(lambda: replace(state, surveys=surveys_of(at)))
+        at.stars = calibrated(at.stars, state.surveys)
 
     def make() -> FitState:
         box, notes = choose_box(at.fitted.positions(), config, at.source)

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 
 from dustmap.checkpoint import State, require_finite
+from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.model.cost import Speed
@@ -30,7 +31,8 @@ class FitState:
     ``learning`` are diagnostics of the prior, ``inference`` is the state of an
     unfinished one, ``result`` the posterior of the last map. ``residual`` holds the
     bytes of the residual shared by neighbouring stars: empty if none, ``None`` before
-    learning.
+    learning. ``surveys`` are the laws of several catalogues, by which all extinctions
+    and errors are replaced.
     """
 
     __pydantic_config__ = _CONFIG
@@ -44,6 +46,7 @@ class FitState:
     inference: State | None = None
     result: Inference | None = None
     residual: bytes | None = None
+    surveys: tuple[SurveyLaw, ...] = ()
 
     @property
     def planned(self) -> tuple[Plan, Speed]:

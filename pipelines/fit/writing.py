@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import resource
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +110,7 @@ def write(state: FitState, at: Context) -> FitState:
         "converged": result.converged,
         "messages": judged.messages,
         **result.facts,
+        "surveys": [asdict(law) for law in state.surveys],
         "grade": found.grade,
         "verdict": str(found),
     }
