@@ -50,6 +50,7 @@ def fit(
     *,
     output: PathLike | None = None,
     distance_error: Any = None,
+    survey: Any = None,
     declare_band: str | None = None,
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
@@ -72,6 +73,8 @@ def fit(
         process, unless `DustMap.save` copies it.
     distance_error
         Of coordinates: standard deviations [pc], or quantities.
+    survey
+        Of coordinates: the name of each star's survey, if there are several.
     declare_band
         The band of the extinctions, e.g. ``A_V``.
     settings
@@ -101,6 +104,8 @@ def fit(
     config = load_config(FitConfig, settings=settings)
     if isinstance(stars, SkyCoord):
         stars = _columns(stars, extinction, extinction_error, distance_error)
+        if survey is not None:
+            stars["survey"] = np.asarray(survey).astype(str)
     elif extinction is not None or extinction_error is not None:
         raise InputError("a table holds its own extinctions: give no others")
     if declare_band is not None:

@@ -56,13 +56,14 @@ def predict_baseline(
     count = min(_HELD, int(_SHARE * len(train)))
     held = torch.randperm(len(train), generator=generator)[:count]
     observed = rays(train, train.extinction / train.distance)
-    given = torch.as_tensor(train.variance()), torch.as_tensor(train.placing_error)
+    noise = torch.as_tensor(train.variance())
+    placing = torch.as_tensor(train.placing_error)
     places = rays(targets, np.ones(len(targets)))
     if len(train) > _MANY:
         some = near_rays(observed, held, places, _AROUND)
-        given, held = [x[some] for x in given], torch.searchsorted(some, held)
-        observed = observed[some]
-    mean, variance = learn_grid_free(observed, *given, held).predict(places)
+        observed, noise, placing = observed[some], noise[some], placing[some]
+        held = torch.searchsorted(some, held)
+    mean, variance = learn_grid_free(observed, noise, placing, held).predict(places)
     return Baseline(kriging=mean.numpy(), kriging_std=variance.sqrt().numpy())
 
 

@@ -95,6 +95,7 @@ def one_set(
         train.extinction,
         train.extinction_error,
         distance_error=train.distance_error,
+        survey=train.survey,
         output=run,
         settings=chosen,
         overwrite=True,

@@ -10,10 +10,20 @@ from pathlib import Path
 import healpy
 import numpy as np
 from astropy.table import Table
+from scipy.spatial import KDTree
 
+from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
-_REACH, _HOT_REACH = 5000.0, 1500.0
+_REACH, _HOT_REACH, _FAR = 5000.0, 1500.0, 3000.0
+# A_V over E(BP-RP), and what counts as one place [deg] [relative].
+_VISUAL_PER_COLOUR, _SAME_ANGLE, _SAME_DISTANCE = 2.3, 0.12, 0.2
+# Held-out part of the clusters, and columns with bounds, with the ends of their names.
+_SHARE, _BOUNDED = 0.2, (("dist", "_pc"), ("av", ""))
+_CLUSTERS = (
+    *("hunt2024", "almeida2023", "cantat2020", "cavallo2024", "dias2021"),
+    *("kharchenko2013", "li2025"),
+)
 # Of the density in the Ananke sample, and its noise; see the folder's README.
 _MASS_PER_EXTINCTION, _ANANKE_NOISE = 0.20022, 0.005
 
@@ -180,6 +190,56 @@ def hot_stars(data: Path) -> Development:
     return _split(stars, stars, held, None)
 
 
+def surveys(
+    data: Path, *, clusters: tuple[str, ...], stars: bool = False, named: bool = True
+) -> Development:
+    """Real clusters of several catalogues, and Gaia stars as another one.
+
+    A fifth of Hunt's clusters within 3 kpc is held out, with all rows within 0.12 deg
+    and 20% in distance. If not ``named``, surveys are joined as if they were one.
+    """
+    table = Table.read(data / "cluster_surveys.csv.gz", format="ascii.csv")
+    hot = Table.read(data / "gaia_ob.csv.gz", format="ascii.csv")
+    if not stars:
+        hot = hot[:0]
+
+    def joined(ours: str | np.ndarray, theirs: str, factor: float = 1.0) -> np.ndarray:
+        own = table[ours] if isinstance(ours, str) else ours
+        return np.concatenate([own, factor * np.asarray(hot[theirs])]).astype(float)
+
+    survey = np.concatenate([np.asarray(table["survey"]), ["gaia"] * len(hot)])
+    spreads = [(table[f"{n}_hi{u}"] - table[f"{n}_lo{u}"]) / 2 for n, u in _BOUNDED]
+    rows = Stars(
+        survey=survey.astype(str),
+        l=joined("l", "l"),
+        b=joined("b", "b"),
+        distance=joined("dist_pc", "dist_pc"),
+        distance_error=joined(np.asarray(spreads[0]), "e_dist_pc"),
+        extinction=joined("av", "e_bp_rp", _VISUAL_PER_COLOUR),
+        extinction_error=joined(
+            np.asarray(spreads[1]), "sigma_e_bp_rp", _VISUAL_PER_COLOUR
+        ),
+    )
+    assert rows.extinction_error is not None
+    assert rows.distance_error is not None
+    sound = (rows.distance < _FAR) & (rows.extinction_error > 0)
+    sound &= (rows.distance_error > 0) & np.isin(survey, [*clusters, "gaia"])
+    rows, survey = rows.select(sound), survey[sound]
+    hunt = np.random.default_rng(0).random(len(rows)) < _SHARE
+    held = hunt & (survey == "hunt2024")
+    place = np.column_stack(
+        [
+            unit_vectors(rows.l, rows.b) / np.radians(_SAME_ANGLE),
+            np.log(rows.distance) / np.log1p(_SAME_DISTANCE),
+        ]
+    )
+    apart = KDTree(place[held]).query(place)[0] > 1
+    train = rows.select(apart)
+    if not named:
+        train = replace(train, survey=None)
+    return Development(train=train, test=rows.select(held), truth=None)
+
+
 def ananke(data: Path) -> Development:
     """The sample of the HIP-GP paper with the paper's noise, a fifth held out."""
     table = Table.read(data / "ananke_5k.csv.gz", format="ascii.csv")
@@ -230,4 +290,10 @@ SETS: dict[str, Callable[[Path], Development]] = {
     "ananke_5k": ananke,
     "near_dev": near,
     "gaia_ob": hot_stars,
+    "hunt_alone": partial(surveys, clusters=_CLUSTERS[:1]),
+    "seven_surveys": partial(surveys, clusters=_CLUSTERS),
+    "seven_and_gaia": partial(surveys, clusters=_CLUSTERS, stars=True),
+    "seven_and_gaia_joined": partial(
+        surveys, clusters=_CLUSTERS, stars=True, named=False
+    ),
 }
