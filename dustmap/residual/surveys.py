@@ -10,12 +10,14 @@ A catalogue (survey) s measures the extinction :math:`A_n` of its stars as
        + (g_s \rho_n \sigma_{d,n})^2 ,
 
 where 68% of a survey's errors are within :math:`\sqrt{V}`. One survey is the
-reference, with c = 0 and g = 1. Every row is predicted from its neighbours of all
-surveys without itself (:mod:`dustmap.residual.learning`), with mean :math:`m_n` and
-variance :math:`v_n`. The parameters maximise the log density of :math:`y_n` about
+reference, with c = 0 and g = 1. Rows are predicted from their neighbours
+(:mod:`dustmap.residual.learning`), with mean :math:`m_n` and variance :math:`v_n`. The
+parameters maximise the log density of :math:`y_n` about
 :math:`c_s + g_s m_n` with :math:`V_n + g_s^2 v_n`, times a prior; then all extinctions
-are calibrated, and predicted anew. As a prediction has not seen its own row, its error
-is independent of the noise and the slope is not attenuated.
+are calibrated, and predicted anew: first from the reference, then from all other
+surveys, as a large survey would confirm its own zero point, and last from all other
+rows, whose predictions are sharper. As a prediction has not seen its own row, its error
+is independent of the noise.
 
 A survey whose stated errors are all alike states a guess: f is one there, and
 :math:`\tau` is learnt. With few rows near those of other surveys the prior decides.
@@ -24,7 +26,7 @@ A survey whose stated errors are all alike states a guess: f is one there, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -35,10 +37,10 @@ from dustmap.residual.learning import GridFree, learn_grid_free, local_means
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.scoring import log_score
 
-# Rounds of predictions and parameters, how many of them learn a covariance, rows of
-# each survey in a round, and rows from which the covariance is learnt. Of seven
-# catalogues of clusters offsets change by less than 0.02 mag from the third round on.
-_ROUNDS, _LEARNT, _MOST, _LEARNING = 4, 2, 3_000, 1_500
+# Rounds, how many of them predict across surveys, and how many learn a covariance; most
+# rows of each survey in a round, and most from which the covariance is learnt.
+_ROUNDS, _ACROSS, _LEARNT = 4, 2, 2
+_MOST, _LEARNING = 3_000, 1_500
 # Neighbours of a row.
 _COUNT = 32
 # Fewest rows of a survey with parameters of its own, and steps of the search.
@@ -152,24 +154,46 @@ def learn_surveys(
     laws = [SurveyLaw(name=n, rows=count) for n, count in zip(names, counts)]
     shuffled = torch.randperm(len(rows.survey), generator=generator)
     each = [shuffled[rows.survey[shuffled] == s][:_MOST] for s in range(len(names))]
-    own = torch.cat(each)
+    own, learning = torch.cat(each), min(_LEARNING, len(shuffled) // 5)
     kriging = None
     for number in range(_ROUNDS):
         extinction, error = rows.calibrated(laws)
         given = rows.observed(extinction), error**2, rows.placing
         if kriging is None or number < _LEARNT:
-            kriging = learn_grid_free(*given, shuffled[:_LEARNING])
+            kriging = learn_grid_free(*given, shuffled[:learning])
         else:
             kriging = kriging.renewed(*given)
-        laws = _fitted(rows, own, _predicted(kriging, own), laws, reference)
+        parts = []
+        for s, some in enumerate(each):
+            seen = torch.ones_like(rows.survey)
+            if number < _ACROSS and s != reference:
+                seen = rows.survey != s if number else rows.survey == reference
+            parts.append(_predicted(kriging, some, seen.nonzero()[:, 0]))
+        predicted = [torch.cat(part) for part in zip(*parts, strict=True)]
+        found = _fitted(rows, own, predicted, laws, reference)
+        if number >= _ACROSS:
+            # By its own rows a survey would seem better known than it is.
+            doubts = [(law.zero_error, law.slope_error) for law in laws]
+            found = [
+                replace(law, zero_error=zero, slope_error=slope)
+                for law, (zero, slope) in zip(found, doubts, strict=True)
+            ]
+        laws = found
     return tuple(laws)
 
 
-def _predicted(kriging: GridFree, own: Int[Tensor, " m"]) -> tuple[Tensor, ...]:
-    """Return mean, variance and density of rows that do not see themselves."""
-    field = kriging.field
-    points, places = field.rays.coordinates(field.stretch), field.rays[own]
-    near = without_self(nearest(points, points[own], _COUNT + 1), own)
+def _predicted(
+    kriging: GridFree, own: Int[Tensor, " m"], seen: Int[Tensor, " k"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, variance and density of rows from those seen, without themselves."""
+    field, places = kriging.field, kriging.field.rays[own]
+    points = field.rays.coordinates(field.stretch)
+    near = seen[nearest(points[seen], points[own], _COUNT + 1)]
+    if len(seen) == len(points):
+        near = without_self(near, own)
+    else:
+        found = local_means(kriging.observed[seen], places, (kriging.count,))[:, 0]
+        places = replace(places, density=found.clamp_min(field.darkest))
     found = field.krige(places, near)
     mean = places.density * places.lengths + found.mean(field.residuals[0])
     variance = field.scale_at(places.lengths) * found.variance
@@ -179,7 +203,7 @@ def _predicted(kriging: GridFree, own: Int[Tensor, " m"]) -> tuple[Tensor, ...]:
 def _fitted(
     rows: SurveyRows,
     own: Int[Tensor, " m"],
-    predicted: tuple[Tensor, ...],
+    predicted: Sequence[Tensor],
     laws: Sequence[SurveyLaw],
     reference: int,
 ) -> list[SurveyLaw]:

@@ -84,9 +84,9 @@ def _rows(stars: Stars, names: Sequence[str]) -> SurveyRows:
     found = np.searchsorted(np.array(names), stars.survey.astype(str))
     return SurveyRows(
         directions=torch.tensor(unit_vectors(stars.l, stars.b)),
-        lengths=torch.as_tensor(stars.distance),
-        extinction=torch.as_tensor(stars.extinction),
-        error=torch.as_tensor(stars.extinction_error),
-        placing=torch.as_tensor(stars.placing_error),
-        survey=torch.as_tensor(found),
+        lengths=torch.tensor(stars.distance),
+        extinction=torch.tensor(stars.extinction),
+        error=torch.tensor(stars.extinction_error),
+        placing=torch.tensor(stars.placing_error),
+        survey=torch.tensor(found),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,8 @@ _PARTS = {
     "scales": "learning the prior's scales",
     "held-out test": "sight lines and held-out stars",
 }
+# Errors of a survey's zero point or slope that is one by definition.
+_KNOWN = 1e-6
 # Values in a record of a solve, of the stars, of a step and of the evidence.
 _NUMBERS = ("residual", "misfit", "expected_gain", "bound")
 # Descriptions and captions of figures of `dustmap plot`.
@@ -327,6 +330,8 @@ def summary(data: ReportData) -> list[Block]:
     ]
     counts = [(name, count(number)) for name, number in run.summary["counts"].items()]
     blocks = [text, Table("The map", rows), Table("Stars", counts), _learnt(run)]
+    if laws := run.summary.get("surveys"):
+        blocks.append(_surveys(laws))
     if bands := run.summary.get("spectrum"):
         caption = "Power of ln density over the prior's, by wavelength"
         if slope := run.summary.get("spectral_slope"):
@@ -349,6 +354,34 @@ def summary(data: ReportData) -> list[Block]:
     if said := [line for line in every if line not in warnings]:
         blocks.append(Notice("Messages of the fit", said, loud=False))
     return blocks
+
+
+def _surveys(laws: list[dict[str, Any]]) -> Table:
+    """Tabulate zero points, slopes and errors of the surveys."""
+
+    def of_two(law: dict[str, Any], name: str) -> str:
+        error = law[f"{name}_error"]
+        return f"{law[name]:.3f} ± {error:.3f}" if error > _KNOWN else "reference"
+
+    rows = [
+        (
+            law["name"],
+            count(law["rows"]),
+            of_two(law, "zero").replace("-", "\N{MINUS SIGN}"),
+            of_two(law, "slope"),
+            significant(law["factor"], 2),
+            significant(law["common"], 2),
+            significant(law["growth"], 2),
+            significant(law["degrees"], 2),
+        )
+        for law in laws
+    ]
+    header = ("survey", "stars", "zero point c [mag]", "slope g", "errors × f")
+    caption = (
+        "Surveys: extinctions are c + g A, with A that of the reference; their errors "
+        "are f times the stated ones, τ and κ A in quadrature, with a Student-T's tails"
+    )
+    return Table(caption, rows, (*header, "τ [mag]", "κ", "ν"))
 
 
 def _learnt(run: Run) -> Table:

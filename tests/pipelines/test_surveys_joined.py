@@ -1,0 +1,99 @@
+"""Catalogues with other zero points and slopes, joined in one fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.base.errors import InputError
+from pipelines.catalog.ingest import ingest
+from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.config import FitConfig, load_config
+from pipelines.fit import fit
+from pipelines.report.data import gather
+from pipelines.report.sections import summary
+from pipelines.run.held_out import read_held_out
+
+COARSE = ["box.spacing=50", "box.x=[-400,400]", "box.y=[-400,400]", "box.z=[-400,400]"]
+SMALL = [*COARSE, "inference.samples=4", "data.holdout=0.2"]
+
+
+def catalogue(count: int, seed: int, zero: float, slope: float) -> Stars:
+    """Stars of one survey behind a screen."""
+    rng = np.random.default_rng(seed)
+    l, b = rng.uniform(0, 20, count), rng.uniform(0, 20, count)  # noqa: E741
+    distance = rng.uniform(250, 390, count)
+    true = 1 + 0.6 * np.sin(l / 3) * np.cos(b / 3) + 1e-3 * distance
+    return Stars(
+        l=l,
+        b=b,
+        distance=distance,
+        extinction=zero + slope * true + 0.03 * rng.standard_normal(count),
+        extinction_error=np.full(count, 0.03),
+    )
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of two surveys, the second one biased."""
+    folder = tmp_path_factory.mktemp("surveys")
+    for name, *given in (("first", 700, 1, 0.0, 1.0), ("second", 500, 2, 0.3, 0.8)):
+        write_stars(folder / f"{name}.parquet", catalogue(*given), overwrite=False)
+    sources = [folder / "first.parquet", folder / "second.parquet"]
+    ingest(sources, folder / "both.parquet", declare_band="A_V")
+    return folder / "both.parquet"
+
+
+def test_rows_keep_the_name_of_their_survey(joined: Path, tmp_path: Path) -> None:
+    stars = read_stars(joined)
+    assert stars.survey is not None
+    names, counts = np.unique(stars.survey, return_counts=True)
+    assert dict(zip(names, counts)) == {"first": 700, "second": 500}
+    # Joined again with a third catalogue, they are three.
+    third = joined.with_name("third.parquet")
+    write_stars(third, catalogue(60, 3, 0.0, 1.0), overwrite=False)
+    ingest([joined, third], tmp_path / "all.parquet", declare_band="A_V")
+    again = read_stars(tmp_path / "all.parquet").survey
+    assert set(again) == {"first", "second", "third"}
+    # A single catalogue has no such column, unless it is mapped.
+    ingest([third], tmp_path / "one.parquet", declare_band="A_V")
+    assert read_stars(tmp_path / "one.parquet").survey is None
+
+
+def test_a_joined_map_is_on_the_scale_of_the_reference(
+    joined: Path, tmp_path: Path
+) -> None:
+    config = load_config(FitConfig, overrides=SMALL)
+    fit(joined, tmp_path / "run", config)
+    first, second = json.loads((tmp_path / "run" / "run.json").read_text())["summary"][
+        "surveys"
+    ]
+    assert (first["name"], first["zero"], first["slope"]) == (
+        "first",
+        pytest.approx(0),
+        1,
+    )
+    at = second["zero"] + 1.3 * (second["slope"] - 1)
+    assert at == pytest.approx(0.3 - 1.3 * 0.2, abs=0.02)
+    held = read_held_out(tmp_path / "run")
+    assert held is not None
+    truth = 1 + 0.6 * np.sin(held.l / 3) * np.cos(held.b / 3) + 1e-3 * held.distance
+    assert np.median(held.predicted["mean"] - truth) == pytest.approx(0, abs=0.015)
+    blocks = summary(gather(tmp_path / "run"))
+    (table,) = [b for b in blocks if getattr(b, "header", ("",))[:1] == ("survey",)]
+    assert [row[0] for row in table.rows] == ["first", "second"]
+
+
+def test_the_reference_is_a_survey_with_enough_stars(
+    joined: Path, tmp_path: Path
+) -> None:
+    few = joined.with_name("few.parquet")
+    write_stars(few, catalogue(20, 4, 0.0, 1.0), overwrite=False)
+    ingest([joined, few], tmp_path / "all.parquet", declare_band="A_V")
+    for name in ("nobody", "few"):
+        config = load_config(FitConfig, overrides=[*SMALL, f"model.reference={name}"])
+        with pytest.raises(InputError, match="first"):
+            fit(tmp_path / "all.parquet", tmp_path / "run", config)
