@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+import healpy
 import numpy as np
+from scipy.spatial import KDTree
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
@@ -31,6 +33,9 @@ _COLUMNS = ("source_id", "survey", *CANONICAL_UNITS)
 # that are held out.
 FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
 _MOST_HELD_OUT = 10_000
+# Places of several surveys: pixels, and the angle [deg] and relative distance within
+# which stars of two surveys are at one.
+_NSIDE, _AROUND, _APART = 256, 0.12, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +149,8 @@ class Stars:
         """Hold out ``data.holdout`` of the stars at random, and some for the residual.
 
         Small catalogues reserve a larger part for the residual, or none if too small.
+        Of several surveys whole `places` are held out, since a star that another survey
+        has at the same place would not be unseen.
         """
         import torch  # not needed by the processes of an ingestion
 
@@ -154,12 +161,42 @@ class Stars:
         if not config.shares_noise or validation < FEWEST_VALIDATION:
             validation = 0
         held = min(round(config.data.holdout * count), _MOST_HELD_OUT)
-        order = torch.randperm(count, generator=generator).numpy()
+        place = np.arange(count) if self.survey is None else self.places()
+        shuffled = torch.randperm(int(place.max(initial=-1)) + 1, generator=generator)
+        rank = np.argsort(shuffled.numpy())[place]
+        order = np.argsort(rank, kind="stable")
+        # No place is divided.
+        ends = np.array([held, held + validation])
+        ends = np.searchsorted(rank[order], rank[order[np.minimum(ends, count - 1)]])
         return Split(
-            train=np.sort(order[held + validation :]),
-            validation=np.sort(order[held : held + validation]),
-            test=np.sort(order[:held]),
+            train=np.sort(order[ends[1] :]),
+            validation=np.sort(order[ends[0] : ends[1]]),
+            test=np.sort(order[: ends[0]]),
         )
+
+    def places(self) -> np.ndarray:
+        """Return the number of each star's place, shape ``(N,)``.
+
+        A place is a HEALPix pixel of 0.23 deg and a bin of 20% in distance. Stars
+        within 0.12 deg and 20% of one of another survey have its place, without chains:
+        a star that has joined another is joined by none.
+        """
+        assert self.survey is not None
+        pixels = healpy.ang2pix(_NSIDE, self.l, self.b, nest=True, lonlat=True)
+        depth = np.log(self.distance) / np.log1p(_APART)
+        cells = np.unique([pixels, np.floor(depth)], axis=1, return_inverse=True)[1]
+        vectors = unit_vectors(self.l, self.b) / np.radians(_AROUND)
+        tree = KDTree(np.column_stack([vectors, depth]))
+        names, survey = np.unique(self.survey, return_inverse=True)
+        largest = np.bincount(survey, minlength=len(names)).argmax()
+        found, joined = cells.copy(), np.zeros(len(self), dtype=bool)
+        others = np.flatnonzero(survey != largest)
+        for row, near in zip(others, tree.query_ball_point(tree.data[others], 1.0)):
+            if not joined[row]:
+                new = [n for n in near if survey[n] != survey[row] and not joined[n]]
+                found[new] = cells[row]
+                joined[new] = True
+        return np.unique(found, return_inverse=True)[1]
 
     def exactly_placed(self) -> Stars:
         """Return the same stars without errors of their distances."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.ingest import ingest
@@ -61,6 +64,29 @@ def test_rows_keep_the_name_of_their_survey(joined: Path, tmp_path: Path) -> Non
     # A single catalogue has no such column, unless it is mapped.
     ingest([third], tmp_path / "one.parquet", declare_band="A_V")
     assert read_stars(tmp_path / "one.parquet").survey is None
+
+
+def test_stars_of_one_place_are_held_out_together(joined: Path) -> None:
+    read = read_stars(joined)
+    stars = read.select(np.arange(len(read)))
+    # The second survey has the first fifty stars of the first one, almost in place.
+    for name in ("l", "b", "distance"):
+        getattr(stars, name)[700:750] = getattr(stars, name)[:50]
+    moved = replace(stars, l=stars.l + 0.01 * (np.arange(len(stars)) >= 700))
+    place = moved.places()
+    np.testing.assert_array_equal(place[700:750], place[:50])
+    config = load_config(FitConfig, overrides=SMALL)
+    parts = moved.split(config, torch.Generator().manual_seed(1))
+    folds = (parts.train, parts.validation, parts.test)
+    assert sorted(np.concatenate(folds)) == list(range(len(stars)))
+    for one, other in itertools.combinations(folds, 2):
+        assert not set(place[one]) & set(place[other])
+    assert len(parts.test) == pytest.approx(240, abs=10)
+    # A single survey is divided star by star.
+    alone = replace(moved, survey=None)
+    held = alone.split(config, torch.Generator().manual_seed(1)).test
+    order = torch.randperm(len(stars), generator=torch.Generator().manual_seed(1))
+    np.testing.assert_array_equal(held, np.sort(order[:240]))
 
 
 def test_a_joined_map_is_on_the_scale_of_the_reference(
