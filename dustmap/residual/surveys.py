@@ -39,7 +39,7 @@ from dustmap.residual.scoring import log_score
 
 # Rounds, how many of them predict across surveys, and how many learn a covariance; most
 # rows of each survey in a round, and most from which the covariance is learnt.
-_ROUNDS, _ACROSS, _LEARNT = 4, 2, 2
+_ROUNDS, _ACROSS, _LEARNT = 6, 2, 2
 _MOST, _LEARNING = 3_000, 1_500
 # Neighbours of a row.
 _COUNT = 32
