@@ -123,13 +123,12 @@ class Posterior:
         if parts:
             # Together, as extinction and density at one place have the same neighbours.
             assert self.residual is not None
+            parts.sort(key=lambda part: isinstance(part[1], PointValues))
             number = torch.arange(len(model.functionals))
             rows = torch.cat([number[some] for some, _ in parts])
-            points = torch.zeros(len(number), dtype=torch.bool)
-            for some, kind in parts:
-                points[some] = isinstance(kind, PointValues)
             ends = torch.cat([kind.places for _, kind in parts])
-            found = self.residual.correct(ends, values[:, rows], points[rows])
+            points = sum(len(k) for _, k in parts if isinstance(k, PointValues))
+            found = self.residual.correct(ends, values[:, rows], points)
             values[:, rows], unresolved[:, rows] = found
         return values, unresolved
 
@@ -170,9 +169,8 @@ class Posterior:
             assert self.residual is not None
             assert white is not None
             if isinstance(kind, PointValues):
-                everywhere = torch.ones(len(kind), dtype=torch.bool)
                 values[:, rows], variance = self.residual.correct(
-                    kind.points, values[:, rows], everywhere
+                    kind.points, values[:, rows], len(kind)
                 )
                 unresolved[:, rows] = variance.sqrt() * white[:, rows]
             else:

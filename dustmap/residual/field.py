@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.corrections import corrected, spread
@@ -149,38 +149,43 @@ class ResidualField:
         self,
         ends: Float[Tensor, "m 3"],
         values: Float[Tensor, "s m"],
-        points: Bool[Tensor, " m"] | None = None,
+        points: int = 0,
         count: int = COUNT,
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
         r"""Correct every sample's values at places [pc]; also return variances.
 
-        Values are extinctions to the places [mag] or, at ``points``, densities there
-        [mag/pc]. The residual of a density is :math:`\rho_s(x) \delta(x)`; the
-        covariance of the relative density :math:`\delta` with the extinction of a star
-        is that of :mod:`dustmap.residual.covariance`.
+        Values are extinctions to the places [mag] or, at the last ``points`` of them,
+        densities there [mag/pc]. The residual of a density is
+        :math:`\rho_s(x) \delta(x)`; the covariance of the relative density
+        :math:`\delta` with the extinction of a star is that of
+        :mod:`dustmap.residual.covariance`.
 
         Predictions use the ``count`` stars nearest to the star nearest to each place.
         Where the correction removes more than half of an extinction, its variance
         shrinks with it.
         """
-        if points is None:
-            points = torch.zeros(len(ends), dtype=torch.bool)
-        places = self.places(ends, torch.where(points, 0.0, values.mean(dim=0)))
+        split = len(ends) - points
+        extinction = values.mean(dim=0)
+        extinction[split:] = 0.0
+        places = self.places(ends, extinction)
         mean, variance = self._predict(places, points, count)
-        scale = self.scale_at(places.lengths)
-        found = torch.empty(values.shape, dtype=torch.float64)
-        remaining = torch.empty_like(found)
-        shares = torch.empty(len(values), int((~points).sum()), dtype=torch.float64)
-        on_rays = values[:, ~points], mean[:, ~points], scale[~points]
-        found[:, ~points] = corrected(*on_rays, shares=shares)
-        remaining[:, ~points] = (scale * variance)[~points] * shares
-        # Stars do not constrain the calibration of densities' variances.
-        one = torch.ones(int(points.sum()), dtype=torch.float64)
-        at_points = values[:, points], mean[:, points], one
-        found[:, points] = corrected(*at_points, relative=one)
-        # The remaining std is proportional to the corrected density.
-        remaining[:, points] = found[:, points] ** 2 * variance[points]
-        return found, remaining
+        parts = []
+        if split or not points:
+            scale = self.scale_at(places.lengths[:split])
+            shares = torch.empty(len(values), split, dtype=torch.float64)
+            given = values[:, :split], mean[:, :split], scale
+            found = corrected(*given, shares=shares)
+            parts.append((found, scale * variance[:split] * shares))
+        if points:
+            # Stars do not constrain the calibration of densities' variances.
+            one = torch.ones(points, dtype=torch.float64)
+            found = corrected(values[:, split:], mean[:, split:], one, relative=one)
+            # The remaining std is proportional to the corrected density.
+            parts.append((found, found**2 * variance[split:]))
+        if len(parts) == 1:
+            return parts[0]
+        found, left = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        return found, left
 
     def scale_at(self, distance: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
         """Return the factor of the finest grid that reaches these distances [pc]."""
@@ -211,7 +216,7 @@ class ResidualField:
         return torch.from_numpy(self.remainder.lengths)[level]
 
     def _predict(
-        self, places: Rays, points: Bool[Tensor, " m"], count: int
+        self, places: Rays, points: int, count: int
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
         """Predict places from the neighbours of the star nearest to each.
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
@@ -97,14 +97,14 @@ def predict_rays(
     noise: Float[Tensor, " n"],
     residuals: Float[Tensor, "s n"],
     places: Rays,
-    points: Bool[Tensor, " m"],
+    points: int,
     neighbours: Int[Tensor, "b k"],
     blocks: Int[Tensor, " m"],
 ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
     r"""Predict every place from every set of residuals, with its variance.
 
-    Predictions are of the extinctions to the places or, at ``points``, of the relative
-    densities there. Places of one of the ``blocks`` share their neighbours,
+    Predictions are of the extinctions to the places or, at the last ``points`` of them,
+    of the relative densities there. Places of one of the ``blocks`` share neighbours,
     whose covariance :math:`U^\top U` is factorised once: with :math:`z = U^{-\top} c`
     the mean is :math:`z^\top U^{-\top} r` and the variance :math:`C_{**} - z^\top z`,
     with the lower bound of `krige_rays`.
@@ -115,7 +115,7 @@ def predict_rays(
         If a neighbourhood's covariance is not positive definite.
     """
     given, used = _prepared(
-        covariance, rays, noise, places, neighbours, points=bool(points.any())
+        covariance, rays, noise, places, neighbours, points=points > 0
     )
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
@@ -123,7 +123,7 @@ def predict_rays(
     known = residuals.T[used].double().contiguous().numpy()
     mean = np.zeros((len(places), known.shape[1]))
     variance = np.full(len(places), np.nan)
-    own = known, order.numpy(), starts.numpy(), points.numpy()
+    own = known, order.numpy(), starts.numpy(), len(places) - points
     _in_parts(_predict, neighbours, *given, *own, mean, variance)
     _require_solved(variance, "places have neighbours")
     return torch.from_numpy(mean).T, torch.from_numpy(variance)
@@ -368,7 +368,7 @@ def _predict(
     residuals,
     order,
     starts,
-    points,
+    split,
     mean,
     variance,
 ):
@@ -388,7 +388,7 @@ def _predict(
             some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
             for p in range(len(some)):
                 place = places[some[p] : some[p] + 1]
-                if points[some[p]]:
+                if some[p] >= split:
                     for i in range(size):
                         across[i, p] = point_covariance(place[0], rows[i], tables)
                     own[0] = tables[3][2][1, int(place[0, LEVEL])]

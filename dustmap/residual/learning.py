@@ -302,11 +302,9 @@ class GridFree:
         mean = local_means(observed, None, (self.count,))[:, 0]
         least = least_density(observed.density * observed.lengths, observed.lengths)
         raised = mean.clamp_min(least)
+        rays, residuals = _about(observed, raised)
         field = replace(
-            self.field,
-            rays=replace(observed, density=raised),
-            residuals=((observed.density - raised) * observed.lengths)[None],
-            noise=self.field.stated,
+            self.field, rays=rays, residuals=residuals, noise=self.field.stated
         )
         tells, error = self.field.weighs_outliers, (raised * placing) ** 2
         floored = int((mean < least).sum())
@@ -348,10 +346,8 @@ def learn_grid_free(
     means = local_means(observed, None, _MEANS)
     trials = []
     for mean in means.T.clamp_min(least):
-        rays = replace(observed, density=mean)
-        residuals = (observed.density - mean) * observed.lengths
         variance = noise + (mean * placing) ** 2
-        trials.append(_unlearnt(rays, residuals[None], variance, _STRETCH))
+        trials.append(_unlearnt(*_about(observed, mean), variance, _STRETCH))
     tried = held[:_TRIED]
     first = _learnt(trials[0], tried, _FEW)
     # The other searches start from the weights of the first.
@@ -371,6 +367,14 @@ def learn_grid_free(
     )
     floored = int((means[:, best] < least).sum())
     return GridFree(observed=observed, field=field, count=_MEANS[best], floored=floored)
+
+
+def _about(
+    observed: Rays, mean: Float[Tensor, " n"]
+) -> tuple[Rays, Float[Tensor, "1 n"]]:
+    """Return rays of mean densities [mag/pc], and the residuals about them [mag]."""
+    residuals = (observed.density - mean) * observed.lengths
+    return replace(observed, density=mean), residuals[None]
 
 
 def near_rays(

@@ -66,8 +66,8 @@ class SurveyLaw:
     """The parameters of one survey.
 
     ``zero`` (c) and ``common`` (τ) are in mag; ``slope`` (g), ``factor`` (f),
-    ``growth`` (κ), ``power`` (q) and ``degrees`` (ν) have no unit. The reference has no
-    ``zero_error`` and ``slope_error``; ``rows`` are those of the survey.
+    ``growth`` (κ), ``power`` (q) and ``degrees`` (ν) have no unit. Errors of zero
+    point and slope are zero where both are known; ``rows`` are those of the survey.
     """
 
     name: str
@@ -258,8 +258,10 @@ def _fitted(
         curvature = torch.autograd.functional.hessian(loss, steps.detach())
     assert isinstance(curvature, Tensor)
     error = torch.linalg.inv(curvature).diagonal().clamp_min(0.0).sqrt()[1:]
-    errors = _UNDERSTATED * width * error.view(shape)
-    found = origin + width * steps.detach()[1:].view(shape)
+    free = width > _KNOWN
+    errors = torch.where(free, _UNDERSTATED * width * error.view(shape), 0.0)
+    shifts = torch.where(free, width * steps.detach()[1:].view(shape), 0.0)
+    found = origin + shifts
     return [
         SurveyLaw(
             name=law.name,

@@ -10,11 +10,11 @@ from astropy import units as u
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Origin, Preset, list_presets, load_preset
+from pipelines.catalog.schema import NAMES
 from pipelines.catalog.sources import Source, describe_absence, locate
 from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
 
-_NAMES = ("source_id", "survey")
-CANONICAL = (*_NAMES, *INPUT_UNITS)
+CANONICAL = (*NAMES, *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 # A unit at the end of a column's name.
@@ -53,11 +53,11 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
         if canonical in mapped:
             raise InputError(f"--map {canonical}=... is given twice: keep one")
         times = float(before or after or 1)
-        if not times or (times != 1 and canonical in _NAMES):
+        if not times or (times != 1 and canonical in NAMES):
             fault = "a factor needs a column of numbers, and is not zero"
             raise InputError(f"--map {text}: {fault}")
         is_constant = re.fullmatch(_NUMBER, column) is not None
-        if is_constant and (not unit or canonical in _NAMES):
+        if is_constant and (not unit or canonical in NAMES):
             raise InputError(
                 f"--map {text}: a constant needs a unit, e.g. "
                 f"{canonical}={column}:{INPUT_UNITS.get(canonical, 'mag')}"
@@ -147,7 +147,7 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
         )
         names += [*chosen, *(error_of("distance") if "distance" in chosen else ())]
     names += [*one_of("extinction", ("extinction",)), *error_of("extinction")]
-    names += [name for name in _NAMES if name in found]
+    names += [name for name in NAMES if name in found]
     for name, origin in user.items():
         if origin is not None and name not in names:
             raise InputError(
@@ -182,7 +182,7 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
         If no unit is known, the only one is not understood, units contradict each
         other, or the unit has other dimensions.
     """
-    if canonical in _NAMES:
+    if canonical in NAMES:
         return origin, 1.0
     column = origin.column or str(origin.value)
     target = u.Unit(INPUT_UNITS[canonical])

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from pipelines.base.errors import InputError
+from pipelines.catalog.schema import NAMES
 from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
 from pipelines.config.loading import read_toml
 from pipelines.config.text import literal
@@ -102,7 +103,7 @@ class Preset(_Strict):
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Preset:
-        unknown = set(self.columns) - set(INPUT_UNITS) - {"source_id", "survey"}
+        unknown = set(self.columns) - set(INPUT_UNITS) - set(NAMES)
         if unknown:
             raise ValueError(f"not canonical: {', '.join(sorted(unknown))}")
         return self

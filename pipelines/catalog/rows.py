@@ -14,11 +14,11 @@ from astropy.coordinates import SkyCoord
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter
 from pipelines.catalog.presets import Origin
+from pipelines.catalog.schema import NAMES
 from pipelines.catalog.sources import Source, read_columns
 from pipelines.catalog.units import sexagesimal
 
 _SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
-_NAMED = ("source_id", "survey")
 _LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
 _TINY_EXTINCTION_ERROR = 1e-5
 """Smallest extinction error, relative to the typical extinction or error of a batch."""
@@ -106,13 +106,13 @@ class RowReader:
                 found = {column: batch[column, kind] for column, kind in wanted}
                 tally.drop(~row_filter.passes(found), name, cut=True)
             given = {n: batch[column, kinds[n]] for n, column in columns.items()}
-            named = {n: given.pop(n) for n in _NAMED if n in given}
+            named = {n: given.pop(n) for n in NAMES if n in given}
             for name, column in named.items():
                 tally.drop(np.ma.getmaskarray(column), f"{name} missing")
             values = {
                 name: given[name] if o.value is None else np.full(rows, o.value)
                 for name, o in self.recipe.items()
-                if name not in _NAMED
+                if name not in NAMES
             }
             with np.errstate(all="ignore"):
                 _check_values(tally, values)

@@ -28,7 +28,9 @@ CANONICAL_UNITS = {
     "extinction_error": "mag",
     "distance_error": "pc",
 }
-_COLUMNS = ("source_id", "survey", *CANONICAL_UNITS)
+# Columns of names, not of numbers.
+NAMES = ("source_id", "survey")
+_COLUMNS = (*NAMES, *CANONICAL_UNITS)
 # Stars for learning a residual: fewest, sufficient for a good one, and most; and most
 # that are held out.
 FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
@@ -161,13 +163,14 @@ class Stars:
         if not config.shares_noise or validation < FEWEST_VALIDATION:
             validation = 0
         held = min(round(config.data.holdout * count), _MOST_HELD_OUT)
-        place = np.arange(count) if self.survey is None else self.places()
+        several = self.survey is not None and len(np.unique(self.survey)) > 1
+        place = self.places() if several else np.arange(count)
         shuffled = torch.randperm(int(place.max(initial=-1)) + 1, generator=generator)
         rank = np.argsort(shuffled.numpy())[place]
         order = np.argsort(rank, kind="stable")
         # No place is divided.
-        ends = np.array([held, held + validation])
-        ends = np.searchsorted(rank[order], rank[order[np.minimum(ends, count - 1)]])
+        ranks = np.append(rank[order], len(shuffled))
+        ends = np.searchsorted(ranks, ranks[[held, held + validation]])
         return Split(
             train=np.sort(order[ends[1] :]),
             validation=np.sort(order[ends[0] : ends[1]]),

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.rows import Columns
-from pipelines.catalog.schema import CANONICAL_UNITS
+from pipelines.catalog.schema import CANONICAL_UNITS, NAMES
 from pipelines.catalog.tables import to_arrow
 
 MEMORY = 512
@@ -26,7 +26,7 @@ MEMORY = 512
 DEEPEST = 29
 """HEALPix order of the sorting, 0.4 milliarcseconds."""
 _ROWS_PER_BATCH = 1 << 18
-_CANONICAL = ("source_id", "survey", *CANONICAL_UNITS)
+_CANONICAL = (*NAMES, *CANONICAL_UNITS)
 
 
 class Repeats(NamedTuple):

@@ -27,7 +27,7 @@ def surveys_of(at: Context) -> tuple[SurveyLaw, ...]:
     InputError
         If ``model.reference`` is not one of the surveys.
     """
-    known, wanted = at.stars.select(at.split.known), at.config.model.reference
+    wanted = at.config.model.reference
     names = [] if at.stars.survey is None else np.unique(at.stars.survey).tolist()
     if wanted is not None and wanted not in names:
         there = ", ".join(names) or "none, as it has no column survey"
@@ -36,7 +36,7 @@ def surveys_of(at: Context) -> tuple[SurveyLaw, ...]:
         )
     if len(names) < 2:
         return ()
-    rows = _rows(known, names)
+    rows = _rows(at.stars.select(at.split.known), names)
     counts = torch.bincount(rows.survey, minlength=len(names))
     number = int(counts.argmax()) if wanted is None else names.index(wanted)
     if counts[number] < FEWEST:
@@ -65,7 +65,7 @@ def in_words(law: SurveyLaw) -> str:
     if law.rows < FEWEST:
         return f"survey {law.name}: {law.rows} stars, too few to calibrate"
     place = "the reference"
-    if law.zero_error > 1e-6:
+    if law.zero_error:
         place = (
             f"zero point {law.zero:+.3f} ± {law.zero_error:.3f} mag, slope "
             f"{law.slope:.3f} ± {law.slope_error:.3f}"

@@ -50,8 +50,6 @@ _PARTS = {
     "scales": "learning the prior's scales",
     "held-out test": "sight lines and held-out stars",
 }
-# Errors of a survey's zero point or slope that is one by definition.
-_KNOWN = 1e-6
 # Values in a record of a solve, of the stars, of a step and of the evidence.
 _NUMBERS = ("residual", "misfit", "expected_gain", "bound")
 # Descriptions and captions of figures of `dustmap plot`.
@@ -361,7 +359,7 @@ def _surveys(laws: list[dict[str, Any]]) -> Table:
 
     def of_two(law: dict[str, Any], name: str) -> str:
         error = law[f"{name}_error"]
-        return f"{law[name]:.3f} ± {error:.3f}" if error > _KNOWN else "reference"
+        return f"{law[name]:.3f} ± {error:.3f}" if error else f"{law[name]:g}, fixed"
 
     rows = [
         (
@@ -379,7 +377,8 @@ def _surveys(laws: list[dict[str, Any]]) -> Table:
     header = ("survey", "stars", "zero point c [mag]", "slope g", "errors × f")
     caption = (
         "Surveys: extinctions are c + g A, with A that of the reference; their errors "
-        "are f times the stated ones, τ and κ A in quadrature, with a Student-T's tails"
+        "are f times the stated ones, τ and κ A in quadrature, with a Student-T's "
+        "tails. Fixed are those of the reference, and of surveys with too few stars"
     )
     return Table(caption, rows, (*header, "τ [mag]", "κ", "ν"))
 

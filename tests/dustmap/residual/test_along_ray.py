@@ -216,8 +216,7 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
     form = form_of(density)
     noise = torch.full((12,), 1e-3, dtype=torch.float64)
     # A single block; residuals of one row each tell the weights.
-    everywhere = torch.ones(3, dtype=torch.bool)
-    one = torch.eye(12).double(), places, everywhere, torch.arange(12)[None]
+    one = torch.eye(12).double(), places, 3, torch.arange(12)[None]
     block = torch.zeros(3, dtype=torch.int64)
     found, _ = predict_rays(form, rows, noise, *one, block)
     edges, profiles = density.edges().tolist(), density.in_shells(rows.directions)
@@ -295,8 +294,7 @@ def test_far_from_stars_the_density_varies_as_the_prior_below_the_cut(
     assert field.remainder is not None
     points = torch.tensor([[-300.0, 20, 10], [-90.0, -200, 50]], dtype=torch.float64)
     densities = torch.tensor([[1e-3, 2e-3], [3e-3, 1e-3]], dtype=torch.float64)
-    everywhere = torch.ones(2, dtype=torch.bool)
-    corrected, variance = field.correct(points, densities, everywhere)
+    corrected, variance = field.correct(points, densities, 2)
     torch.testing.assert_close(corrected, densities)
     expected = corrected**2 * WEIGHTS * field.remainder.variances[0]
     torch.testing.assert_close(variance, expected, rtol=2e-2, atol=0)
@@ -308,8 +306,7 @@ def test_a_correction_never_makes_a_density_negative(
     field = zeros_about(cube(generator), generator)
     field = replace(field, residuals=field.residuals - 5.0)
     ends = field.rays.directions * field.rays.lengths[:, None] / 2
-    everywhere = torch.ones(50, dtype=torch.bool)
-    density, _ = field.correct(ends, torch.full((2, 50), 1e-3), everywhere)
+    density, _ = field.correct(ends, torch.full((2, 50), 1e-3), 50)
     assert bool((density >= 0).all()) and float(density.median()) < 1e-3
 
 
@@ -384,9 +381,8 @@ def test_a_density_near_a_seam_has_the_scales_of_its_own_grid(
         place = rays_to(ends, one, 0.0)
         form = form_of(each)
         residuals = torch.ones(1, 1, dtype=torch.float64)
-        point = place, torch.ones(1, dtype=torch.bool)
         near = torch.zeros(1, 1, dtype=torch.int64)
-        given = (form, ray, 1e-3 * one, residuals, *point, near)
+        given = (form, ray, 1e-3 * one, residuals, place, 1, near)
         mean, _ = predict_rays(*given, torch.zeros(1, dtype=torch.int64))
         found.append(float(mean[0, 0]))
     assert found[0] == pytest.approx(found[1], rel=2e-2)

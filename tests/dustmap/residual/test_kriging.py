@@ -104,7 +104,7 @@ def test_places_of_one_block_share_their_neighbours(generator: torch.Generator) 
     blocks[:100] = 1
     expected = krige_rays(SPECTRUM, rows, noise, places, near[blocks])
     mean, variance = predict_rays(
-        SPECTRUM, rows, noise, residuals, places, torch.zeros(200).bool(), near, blocks
+        SPECTRUM, rows, noise, residuals, places, 0, near, blocks
     )
     torch.testing.assert_close(mean, expected.mean(residuals), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(variance, expected.variance, rtol=1e-6, atol=0)

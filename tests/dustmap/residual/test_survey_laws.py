@@ -14,7 +14,7 @@ NAMES = ("one", "two", "three")
 def mock(count: int, generator: torch.Generator) -> SurveyRows:
     """Three surveys of as many stars each, in a field of smooth clouds."""
     n = 3 * count
-    white = torch.randn(3, n, generator=generator, dtype=torch.float64)
+    white = torch.randn(n, generator=generator, dtype=torch.float64)
     uniform = torch.rand(4, n, generator=generator, dtype=torch.float64)
     directions = torch.stack(
         [torch.ones(n), 0.4 * (uniform[0] - 0.5), 0.4 * (uniform[1] - 0.5)], dim=1
@@ -31,7 +31,7 @@ def mock(count: int, generator: torch.Generator) -> SurveyRows:
     return SurveyRows(
         directions=directions,
         lengths=lengths,
-        extinction=c + g * extinction + f * stated * white[0],
+        extinction=c + g * extinction + f * stated * white,
         error=stated,
         placing=torch.zeros(n).double(),
         survey=survey,
