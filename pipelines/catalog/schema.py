@@ -35,8 +35,8 @@ _COLUMNS = (*NAMES, *CANONICAL_UNITS)
 # that are held out.
 FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
 _MOST_HELD_OUT = 10_000
-# Places of several surveys: pixels, and the angle [deg] and relative distance within
-# which stars of two surveys are at one.
+# Places: pixels, and the angle [deg] and relative distance within which stars of two
+# surveys are at one.
 _NSIDE, _AROUND, _APART = 256, 0.12, 0.2
 
 
@@ -148,11 +148,11 @@ class Stars:
         return Stars.of(chosen, self.units, self.meta)
 
     def split(self, config: FitConfig, generator: torch.Generator) -> Split:
-        """Hold out ``data.holdout`` of the stars at random, and some for the residual.
+        """Hold out ``data.holdout`` of the stars, and some for the residual.
 
         Small catalogues reserve a larger part for the residual, or none if too small.
-        Of several surveys whole `places` are held out, since a star that another survey
-        has at the same place would not be unseen.
+        Whole `places` are held out, in random order: a star whose neighbours are fitted
+        would not be unseen.
         """
         import torch  # not needed by the processes of an ingestion
 
@@ -163,8 +163,7 @@ class Stars:
         if not config.shares_noise or validation < FEWEST_VALIDATION:
             validation = 0
         held = min(round(config.data.holdout * count), _MOST_HELD_OUT)
-        several = self.survey is not None and len(np.unique(self.survey)) > 1
-        place = self.places() if several else np.arange(count)
+        place = self.places()
         shuffled = torch.randperm(int(place.max(initial=-1)) + 1, generator=generator)
         rank = np.argsort(shuffled.numpy())[place]
         order = np.argsort(rank, kind="stable")
@@ -184,10 +183,13 @@ class Stars:
         within 0.12 deg and 20% of one of another survey have its place, without chains:
         a star that has joined another is joined by none.
         """
-        assert self.survey is not None
         pixels = healpy.ang2pix(_NSIDE, self.l, self.b, nest=True, lonlat=True)
         depth = np.log(self.distance) / np.log1p(_APART)
-        cells = np.unique([pixels, np.floor(depth)], axis=1, return_inverse=True)[1]
+        shell = np.floor(depth).astype(np.int64)
+        numbers = pixels + healpy.nside2npix(_NSIDE) * shell
+        cells = np.unique(numbers, return_inverse=True)[1]
+        if self.survey is None:
+            return cells
         vectors = unit_vectors(self.l, self.b) / np.radians(_AROUND)
         tree = KDTree(np.column_stack([vectors, depth]))
         names, survey = np.unique(self.survey, return_inverse=True)

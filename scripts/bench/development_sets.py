@@ -165,8 +165,8 @@ def real(data: Path, *, name: str) -> Development:
     return _split(stars.select(sound), stars.select(sound), test[sound], None)
 
 
-def hot_stars(data: Path) -> Development:
-    """Real Gaia hot stars within 1.5 kpc: E(BP−RP); a fifth of the sky's cells is held.
+def hot_stars(data: Path, *, reach: float = _HOT_REACH) -> Development:
+    """Real Gaia hot stars within a distance: E(BP−RP); a fifth of the cells is held.
 
     Held-out stars fill HEALPix cells (NSIDE 256), so that none stands beside one to
     fit.
@@ -184,7 +184,7 @@ def hot_stars(data: Path) -> Development:
         extinction=column("e_bp_rp"),
         extinction_error=column("sigma_e_bp_rp"),
     )
-    stars = stars.select(stars.distance < _HOT_REACH)
+    stars = stars.select(stars.distance < reach)
     cells = healpy.ang2pix(256, stars.l, stars.b, nest=True, lonlat=True)
     held = np.random.default_rng(0).permutation(healpy.nside2npix(256))[cells] % 5 == 1
     return _split(stars, stars, held, None)
@@ -290,6 +290,7 @@ SETS: dict[str, Callable[[Path], Development]] = {
     "ananke_5k": ananke,
     "near_dev": near,
     "gaia_ob": hot_stars,
+    "gaia_ob_3kpc": partial(hot_stars, reach=_FAR),
     "hunt_alone": partial(surveys, clusters=_CLUSTERS[:1]),
     "seven_surveys": partial(surveys, clusters=_CLUSTERS),
     "seven_and_gaia": partial(surveys, clusters=_CLUSTERS, stars=True),

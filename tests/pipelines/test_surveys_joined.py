@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import healpy
 import numpy as np
 import pytest
 import torch
@@ -109,11 +110,12 @@ def test_stars_of_one_place_are_held_out_together(joined: Path) -> None:
     for one, other in itertools.combinations(folds, 2):
         assert not set(place[one]) & set(place[other])
     assert len(parts.test) == pytest.approx(240, abs=10)
-    # A single survey is divided star by star.
-    alone = replace(moved, survey=None)
-    held = alone.split(config, torch.Generator().manual_seed(1)).test
-    order = torch.randperm(len(stars), generator=torch.Generator().manual_seed(1))
-    np.testing.assert_array_equal(held, np.sort(order[:240]))
+    alone = replace(moved, survey=None).places()
+    pixels = healpy.ang2pix(256, moved.l, moved.b, nest=True, lonlat=True)
+    for number in range(3):
+        own = alone == alone[number]
+        assert set(pixels[own]) == {pixels[number]}
+        assert np.ptp(np.log(moved.distance[own])) < np.log(1.2)
 
 
 def test_a_joined_map_is_on_the_scale_of_the_reference(
