@@ -34,6 +34,7 @@ from dustmap.residual.covariance import RayCovariance, Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays, walk
 from dustmap.residual.neighbours import RowIndex, nearest, nearest_earlier, without_self
+from dustmap.residual.predictive import PredictiveLaw
 
 # Neighbours of a place among the stars.
 COUNT = 64
@@ -81,6 +82,8 @@ class ResidualField:
         ``None`` without a map: the covariance is that of a free spectrum.
     score
         Log score of the held-out rows [nats].
+    law
+        Distribution of measured extinctions about their predictions, if known.
     """
 
     rays: Rays
@@ -96,6 +99,7 @@ class ResidualField:
     remainder: Remainder | None = None
     score: float = math.nan
     tails: float = math.inf
+    law: PredictiveLaw | None = None
 
     @cached_property
     def covariance(self) -> RayCovariance:
@@ -115,6 +119,17 @@ class ResidualField:
     def darkest(self) -> float:
         """Least density of any ray [mag/pc]."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
+
+    def without_last(self, count: int) -> ResidualField:
+        """Return the field of the other stars."""
+        rows = torch.arange(len(self.rays) - count)
+        return replace(
+            self,
+            rays=self.rays[rows],
+            residuals=self.residuals[:, rows],
+            stated=self.stated[rows],
+            noise=self.noise[rows],
+        )
 
     def with_outliers_weighed(self, outliers: float, rounds: int = 1) -> ResidualField:
         r"""Raise the noise of outliers relative to predictions from their neighbours.

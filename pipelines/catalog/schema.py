@@ -184,7 +184,9 @@ class Stars:
         a star that has joined another is joined by none.
         """
         pixels = healpy.ang2pix(_NSIDE, self.l, self.b, nest=True, lonlat=True)
-        depth = np.log(self.distance) / np.log1p(_APART)
+        # In any unit the shells are the same.
+        nearest = self.distance.min(initial=np.inf)
+        depth = np.log(self.distance / nearest) / np.log1p(_APART)
         shell = np.floor(depth).astype(np.int64)
         numbers = pixels + healpy.nside2npix(_NSIDE) * shell
         cells = np.unique(numbers, return_inverse=True)[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -98,13 +98,16 @@ def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
 
 @styled
 def held_out_figure(
-    held: HeldOut, z: np.ndarray, whole: Calibration, bins: Sequence[Bin]
+    held: HeldOut, z: np.ndarray, whole: Calibration, binned: Mapping[str, list[Bin]]
 ) -> Figure:
-    """Draw predictions, z-scores, coverage, and errors by bins of distance."""
-    figure = Figure(figsize=(7.8, 6.8), layout="constrained")
-    upper, lower = figure.subplots(2, 2)
+    """Draw predictions, z-scores, coverage, and errors by bins of named quantities."""
+    figure = Figure(figsize=(10.8, 6.8), layout="constrained")
+    upper, lower = figure.subplots(2, 3)
     observed(upper[0], held)
     z_scores(upper[1], z)
-    coverage(lower[0], whole)
-    errors(lower[1], bins, "distance [pc]")
+    coverage(upper[2], whole)
+    for axes, (name, bins) in zip(lower, binned.items()):
+        errors(axes, bins, name)
+    for axes in lower[len(binned) :]:
+        axes.set_axis_off()
     return figure

@@ -14,7 +14,7 @@ from pipelines.fit.shared_noise import last_residual, posterior_of
 from pipelines.fit.state import FitState
 from pipelines.run.assessment import crossed, sight_line_lengths
 from pipelines.run.baseline import NO_BASELINE, predict_baseline
-from pipelines.run.held_out import held_out_score
+from pipelines.run.held_out import held_out_score, measured_columns, with_law
 from pipelines.run.predict import predict_columns
 
 # Seconds for the held-out stars, and their baseline, on two idle cores, measured for
@@ -48,7 +48,8 @@ class Judgement:
 def judge(state: FitState, at: Context) -> Judgement | None:
     """Find the cells that rays cross; rank 0 predicts the held-out stars.
 
-    The predictions include the residual shared by neighbours, learnt here.
+    The predictions include the residual shared by neighbours, calibrated here. The
+    validation stars, predicted from the others, determine the law of measurements.
     """
     assert state.result is not None
     result, plan = state.result, state.result.plan
@@ -57,15 +58,19 @@ def judge(state: FitState, at: Context) -> Judgement | None:
         return None
     test, posterior = at.stars.select(at.split.test), posterior_of(result, at.config)
     residual, lines = last_residual(posterior, state, at)
+    unseen = at.stars.select(at.split.validation)
+    if residual is not None and len(unseen):
+        blind = replace(posterior, residual=residual.without_last(len(unseen)))
+        known = predict_columns(plan, blind, unseen)
+        residual = with_law(residual, unseen, plan, known)
     columns: dict[str, np.ndarray] = {}
     if len(test):
         say("predicting the held-out stars")
         columns = predict_columns(plan, replace(posterior, residual=residual), test)
+        columns |= measured_columns(residual, test, plan, columns)
         beside, more = _baseline(at)
         columns, lines = columns | beside, (*lines, *more)
     score = held_out_score(columns, test, plan)
-    if score and residual is not None and residual.weighs_outliers:
-        score["outliers"] = residual.outliers
     return Judgement(
         supports=supports,
         columns=columns,

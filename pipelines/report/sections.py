@@ -193,9 +193,17 @@ def validation(data: ReportData) -> list[Block]:
     stars, judged, z = data.held_out, data.judged, data.z
     if stars is None or judged is None:
         return [UNJUDGED]
-    kind = "normal"
-    if data.run.plan.is_lognormal:
-        kind = "the distribution between the posterior's five quantiles"
+    kind = "the measurement's error and the prediction as normal"
+    if stars.z is not None:
+        kind = (
+            "the measurement as a Student-T about the prediction, with width and tails "
+            "learnt from other stars that were not fitted"
+        )
+    elif data.run.plan.is_lognormal:
+        kind = (
+            "the measurement's error as normal, and the prediction as the distribution "
+            "between the posterior's five quantiles"
+        )
     robust = "robust scatter (1.4826 × median absolute deviation)"
     rows = [
         ("stars", count(judged.stars)),
@@ -214,10 +222,10 @@ def validation(data: ReportData) -> list[Block]:
         "from its position; what was measured differs from that by the map's error and "
         "the measurement's. The latter is the catalogue's error, the common noise, and "
         "what an error of the distance makes of the dust at the star.",
-        f"The prediction is taken as {kind}, and the measurement's error as normal. If "
-        "both are as stated, z-scores are standard normal and intervals hold what they "
-        "say. Errors of coverages are binomial, for independent stars: stars behind "
-        "one cloud are not, so that they are the least that is possible.",
+        f"z-scores take {kind}. If that is right, they are standard normal and "
+        "intervals hold what they say. Errors of coverages are binomial, for "
+        "independent stars: stars behind one cloud are not, so that they are the least "
+        "that is possible.",
         Table("Measured minus predicted extinction", rows),
     ]
     if score := stars.baseline_score():
@@ -226,11 +234,7 @@ def validation(data: ReportData) -> list[Block]:
 
 
 def _coverage(stars: HeldOut, judged: Calibration, z: np.ndarray) -> list[Block]:
-    """Tabulate stars inside central intervals and errors by bins, and draw them.
-
-    Bins are of distance and of the predicted extinction: those of the measured one
-    would be biased by noise alone.
-    """
+    """Tabulate stars inside central intervals and errors by bins, and draw them."""
     rows = []
     for c in judged.coverage:
         deviation = f"{(c.held - c.level) / c.error:+.1f} σ"
@@ -241,14 +245,11 @@ def _coverage(stars: HeldOut, judged: Calibration, z: np.ndarray) -> list[Block]
     ]
     number = min(_BINS, max(1, len(z) // _FEWEST))
     binned = {}
-    for name, value, unit in (
-        ("distance", stars.distance, "pc"),
-        ("predicted extinction", stars.predicted["mean"], "mag"),
-    ):
+    for name, value in stars.quantities().items():
         found = by_bins(value, even_edges(value, number), stars.residual, z)
         binned[name] = found
         levels = [f"in {c.level:.0%}" for c in found[0].calibration.coverage]
-        header = (f"{name} [{unit}]", "stars", "mean [mag]", "RMSE [mag]", "std of z")
+        header = (name, "stars", "mean [mag]", "RMSE [mag]", "std of z")
         rows = [
             (
                 f"{significant(one.low)}–{significant(one.high)}",
@@ -260,17 +261,19 @@ def _coverage(stars: HeldOut, judged: Calibration, z: np.ndarray) -> list[Block]
             )
             for one in found
         ]
-        blocks.append(Table(f"By {name}", rows, (*header, *levels)))
+        caption = f"By {name.partition(' [')[0]}"
+        blocks.append(Table(caption, rows, (*header, *levels)))
     held = ", ".join(f"{percent(c.held)} in {c.level:.0%}" for c in judged.coverage)
     drawn = picture(
-        held_out_figure(stars, z, judged, binned["distance"]),
+        held_out_figure(stars, z, judged, binned),
         f"Predictions of {len(stars)} held-out stars: measured against predicted "
         f"extinction, z-scores beside a standard normal (mean "
         f"{significant(judged.z_mean, 2)}, standard deviation "
-        f"{significant(judged.z_std)}), coverage ({held}) and errors by distance",
+        f"{significant(judged.z_std)}), coverage ({held}), and errors by "
+        f"{', '.join(binned)}",
         "Measured against predicted extinction, with the measurement's standard "
         "errors; z-scores and a standard normal; stars inside central intervals "
-        "against what is stated; errors by distance.",
+        "against what is stated; errors by what they may depend on.",
     )
     return [*blocks, drawn]
 
@@ -365,6 +368,7 @@ def _surveys(laws: list[dict[str, Any]]) -> Table:
         (
             law["name"],
             count(law["rows"]),
+            percent(law["overlap"]),
             of_two(law, "zero").replace("-", "\N{MINUS SIGN}"),
             of_two(law, "slope"),
             significant(law["factor"], 2),
@@ -374,13 +378,14 @@ def _surveys(laws: list[dict[str, Any]]) -> Table:
         )
         for law in laws
     ]
-    header = ("survey", "stars", "zero point c [mag]", "slope g", "errors × f")
+    header = ("survey", "stars", "near others", "zero point c [mag]", "slope g")
     caption = (
         "Surveys: extinctions are c + g A, with A that of the reference; their errors "
         "are f times the stated ones, τ and κ A in quadrature, with a Student-T's "
-        "tails. Fixed are those of the reference, and of surveys with too few stars"
+        "tails; near are stars within 1° and 20% in distance. Fixed are those of the "
+        "reference, and of surveys with too few stars"
     )
-    return Table(caption, rows, (*header, "τ [mag]", "κ", "ν"))
+    return Table(caption, rows, (*header, "errors × f", "τ [mag]", "κ", "ν"))
 
 
 def _learnt(run: Run) -> Table:

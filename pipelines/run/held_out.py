@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from dustmap.residual.field import ResidualField
+from dustmap.residual.predictive import Measured, learn_law
 from pipelines.base.calibration import coverage, predictive_z
-from pipelines.base.quantiles import KINDS
+from pipelines.base.quantiles import KINDS, QUANTILES
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import Baseline, baseline_score
@@ -29,11 +31,15 @@ class HeldOut:
         Galactic longitude and latitude [deg].
     distance
         Heliocentric distance [pc].
+    distance_error
+        Standard deviation of the distance [pc], zero if unknown.
     observed, noise
         Extinction and its standard deviation [mag], with common noise and the effect of
         distance errors.
     predicted
         ``mean std`` and quantiles of the noise-free extinction [mag].
+    z
+        z-scores of the observations by the law of the run, if it has one.
     baseline
         Predictions from neighbouring stars alone; ``None`` if there were too few.
     """
@@ -41,9 +47,11 @@ class HeldOut:
     l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude
     b: np.ndarray
     distance: np.ndarray
+    distance_error: np.ndarray
     observed: np.ndarray
     noise: np.ndarray
     predicted: dict[str, np.ndarray]
+    z: np.ndarray | None = None
     baseline: Baseline | None = None
 
     @classmethod
@@ -56,9 +64,11 @@ class HeldOut:
             l=columns["l"],
             b=columns["b"],
             distance=columns["distance"],
+            distance_error=columns.get("distance_error", 0 * columns["distance"]),
             observed=columns["extinction"],
             noise=columns["noise"],
             predicted={name: columns[f"extinction_{name}"] for name in KINDS},
+            z=columns.get("z"),
             baseline=found,
         )
 
@@ -90,13 +100,28 @@ class HeldOut:
             **baseline_score(self.baseline, self.observed, self.predicted["mean"]),
         }
 
+    def quantities(self) -> dict[str, np.ndarray]:
+        """Return by name and unit what errors may depend on.
+
+        The predicted extinction, as bins of the measured one would be biased by noise.
+        """
+        mean, relative = self.predicted["mean"], self.distance_error / self.distance
+        found = {"distance [pc]": self.distance, "predicted extinction [mag]": mean}
+        return found | ({"relative distance error": relative} if relative.any() else {})
+
     @property
     def has_uncertainty(self) -> bool:
         """True if the predictions have standard deviations, from posterior samples."""
         return bool(np.isfinite(self.predicted["std"]).all())
 
     def z_scores(self, *, positive: bool) -> np.ndarray:
-        """Return z-scores, with a log-normal prediction for a ``positive`` density."""
+        """Return z-scores by the law of the run.
+
+        Without one the noise is normal, and the prediction of a ``positive`` density
+        log-normal.
+        """
+        if self.z is not None:
+            return self.z
         return predictive_z(
             self.observed, self.noise, self.predicted, positive=positive
         )
@@ -110,7 +135,57 @@ def _observed(
     assert stars.extinction_error is not None
     variance = stars.variance(predictions["density_mean"], plan.common_noise)
     columns = (stars.extinction, stars.extinction_error, np.sqrt(variance))
-    return dict(zip(_OBSERVED, columns, strict=True))
+    found = dict(zip(_OBSERVED, columns, strict=True))
+    return {**found, "distance_error": stars.placing_error}
+
+
+def with_law(
+    residual: ResidualField,
+    stars: Stars,
+    plan: Plan,
+    predictions: dict[str, np.ndarray],
+) -> ResidualField:
+    """Learn the law of measurements from stars that the predictions have not seen."""
+    measured, error, _ = _measured(stars, plan, predictions)
+    return replace(residual, law=learn_law(error, measured))
+
+
+def measured_columns(
+    residual: ResidualField | None,
+    stars: Stars,
+    plan: Plan,
+    predictions: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Return what measurements of stars are predicted to be, noise included.
+
+    Columns are ``measured_std`` and quantiles by the law of `residual` [mag], and the
+    observations' ``z``; none if there is no law.
+    """
+    if residual is None or residual.law is None:
+        return {}
+    measured, error, mean = _measured(stars, plan, predictions)
+    law = residual.law
+    quantiles = {
+        f"measured_{name}": mean + law.quantile(measured, probability)
+        for name, probability in QUANTILES.items()
+    }
+    z = law.z_scores(error, measured)
+    return {"measured_std": law.std(measured), **quantiles, "z": z}
+
+
+def _measured(
+    stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
+) -> tuple[Measured, np.ndarray, np.ndarray]:
+    """Return what a law depends on, measured minus predicted, and predicted means."""
+    observed, mean = _observed(stars, plan, predictions), predictions["extinction_mean"]
+    measured = Measured(
+        std=np.hypot(predictions["extinction_std"], observed["noise"]),
+        extinction=mean,
+        placing=stars.placing_error,
+        distance=stars.distance,
+        survey=stars.survey,
+    )
+    return measured, observed["extinction"] - mean, mean
 
 
 def held_out_score(

@@ -25,6 +25,8 @@ UNITS = {
     "extinction": "mag",
     "extinction_error": "mag",
     "noise": "mag",
+    "distance_error": "pc",
+    **{f"measured_{kind}": "mag" for kind in KINDS},
     "kriging": "mag",
     "kriging_std": "mag",
 }
@@ -74,6 +76,8 @@ def write_predictions(
     columns: dict[str, np.ndarray] = {}
     if stars.source_id is not None:
         columns["source_id"] = stars.source_id
+    if stars.survey is not None:
+        columns["survey"] = stars.survey
     columns.update(l=stars.l, b=stars.b, distance=stars.distance, **predictions)
     units = {name: unit for name, unit in UNITS.items() if name in columns}
     meta = {"program": "dustmap", "version": dustmap.__version__, **meta}

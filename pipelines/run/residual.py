@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
@@ -18,6 +19,7 @@ from dustmap.residual.covariance import Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.learning import calibrated_on, learn_residual
+from dustmap.residual.predictive import PredictiveLaw
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import rays
@@ -84,8 +86,8 @@ def residual_about(
     for residual, sample in zip(residuals, posterior.samples, strict=True):
         found = model.apply(sample).double().cpu()
         residual.copy_(torch.as_tensor(stars.extinction) - found)
-    field = replace(known, residuals=residuals)
-    return calibrated_on(field, _validation(stars, validation, generator))
+    held = _validation(stars, validation, generator)
+    return calibrated_on(replace(known, residuals=residuals), held)
 
 
 def _validation(stars: Stars, count: int, generator: torch.Generator) -> Tensor:
@@ -148,6 +150,12 @@ def residual_bytes(field: ResidualField) -> bytes:
     numbers = list(KERNELS).index(left.kernel), left.lengthscale, left.variance
     tensors["remainder"] = torch.tensor([*numbers, *left.cuts], dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
+    if (law := field.law) is not None:
+        tensors["law"] = torch.from_numpy(
+            np.concatenate([[law.degrees], law.centres, law.coefficients])
+        )
+        names = "\n".join(law.surveys).encode()
+        tensors["surveys"] = torch.tensor(list(names), dtype=torch.uint8)
     return save(tensors)
 
 
@@ -159,9 +167,11 @@ def residual_from(data: bytes) -> ResidualField:
     InputError
         If they are of an earlier version.
     """
+    read = load(data)
+    names = bytes(read.pop("surveys", torch.empty(0)).tolist()).decode()
     tensors = {
         name: value.to(torch.float32 if name == "residuals" else torch.float64)
-        for name, value in load(data).items()
+        for name, value in read.items()
     }
     missing = {*_OF_RAYS, *_TENSORS, "cube", "grids", "remainder"} - set(tensors)
     if missing:
@@ -175,6 +185,15 @@ def residual_from(data: bytes) -> ResidualField:
         for origin, spacing, shape in tensors["grids"].tolist()
     )
     number, lengthscale, variance, *cuts = tensors["remainder"].tolist()
+    law = None
+    if "law" in tensors:
+        degrees, *rest = tensors["law"].tolist()
+        law = PredictiveLaw(
+            coefficients=np.array(rest[4:]),
+            centres=np.array(rest[:4]),
+            degrees=degrees,
+            surveys=tuple(names.split("\n") if names else ()),
+        )
     cube = DensityCube(values=tensors["cube"], grids=grids)
     return ResidualField(
         rays=Rays(**{name: tensors[name] for name in _OF_RAYS}),
@@ -186,6 +205,7 @@ def residual_from(data: bytes) -> ResidualField:
             cuts=tuple(cuts),
         ),
         residuals=tensors["residuals"],
+        law=law,
         **{name: tensors[name] for name in _TENSORS},
         **dict(constants),
     )

@@ -60,9 +60,8 @@ def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
     A rule with σ applies only beyond that many standard errors. ``score`` holds, for
     held-out stars or rows, ``rmse``, ``stars`` (their number), and if known
     ``rmse_<name>`` of predictions without a model, ``excess`` (of the squared error
-    over the best of these, in standard errors), ``coverage_68``, ``coverage_95``,
-    ``z_median`` and ``outliers``, the fraction of values that intervals cannot be
-    expected to contain; it is empty if nothing was held out.
+    over the best of these, in standard errors), ``coverage_68``, ``coverage_95`` and
+    ``z_median``; it is empty if nothing was held out.
     """
     slow = (Grade.CARE, "the fit did not converge", "fit again with more time")
     found: list[tuple[Grade, str, str]] = [] if converged else [slow]
@@ -101,9 +100,8 @@ def _deviations(
         ratio = score["rmse"] / best[1] if best[1] else math.inf
         yield ratio, 1.05, 1.5, reason, advice
     for level, care, bad in ((0.68, 0.05, 0.18), (0.95, 0.02, 0.15)):
-        expected = level * (1 - score.get("outliers", 0.0))
-        held = score.get(f"coverage_{100 * level:.0f}", expected)
-        off, side = abs(held - expected), "only " if held < expected else ""
+        held = score.get(f"coverage_{100 * level:.0f}", level)
+        off, side = abs(held - level), "only " if held < level else ""
         if off > _TOO_FAR * math.sqrt(level * (1 - level) / count):
             limit = "lower" if side else "upper"
             yield (

@@ -7,10 +7,9 @@ at the true places are judged; else observed extinctions with all their noise. A
 figures are of held-out stars inside the box.
 
 Coverages are of the central intervals p16–p84 and p2.5–p97.5: of the truth, or of
-observations by their quantile in the prediction with noise. Log scores are mean log
-densities [ln(1/mag)]: of the truth that of two half normals which meet at p50 with
-deviations p50 − p16 and p84 − p50; of an observation that of a normal with the
-predicted mean and with std² + noise².
+observations by the run's law of measurements. Log scores are mean log densities
+[ln(1/mag)]: of the truth that of two half normals which meet at p50 with deviations
+p50 − p16 and p84 − p50; of an observation that of the run's law.
 """
 
 from __future__ import annotations
@@ -30,19 +29,24 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from development_sets import SETS, Development
 from report import Report, Row, data_folder, parser
+from scipy.stats import norm
+from scipy.stats import t as student_t
 from scoring import WIDTHS, correlations, coverage, read_prediction
 
 import dustmap
+from dustmap.residual.field import ResidualField
+from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.calibration import coverage as z_coverage
-from pipelines.base.calibration import predictive_z
 from pipelines.base.measurement import table
-from pipelines.base.quantiles import KINDS, summaries
-from pipelines.catalog.schema import Stars
+from pipelines.base.quantiles import summaries
+from pipelines.catalog.schema import Stars, read_stars
 from pipelines.maps.density import cell_means
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import predict_baseline
 from pipelines.run.folder import read_run
+from pipelines.run.held_out import HeldOut, measured_columns
 from pipelines.run.residual import read_residual
+from pipelines.run.surveys import calibrated
 
 # Stars of a smoke run, to fit and to predict, and its settings.
 _QUICK = 2000, 400
@@ -105,8 +109,10 @@ def one_set(
     columns = {name: np.asarray(predicted[name]) for name in predicted.colnames}
     inside = columns["inside"].astype(bool)
     columns = {name: column[inside] for name, column in columns.items()}
-    plan, residual = read_run(run).plan, read_residual(run)
-    test = part.test.select(inside)
+    fitted, residual = read_run(run), read_residual(run)
+    plan, test = fitted.plan, part.test.select(inside)
+    laws = [SurveyLaw(**law) for law in fitted.summary["surveys"]]
+    test = calibrated(test, laws, read_stars(run / "stars.parquet"))
     generator = torch.Generator().manual_seed(options.seed)
     others = predict_baseline(train, test, generator)
     assert others is not None
@@ -114,7 +120,10 @@ def one_set(
     truth = {name: values[inside] for name, values in (part.truth or {}).items()}
     bounds = [0.0, *part.shells, np.inf]
     shells = [
-        {"shell [pc]": f"{low:g} to {high:g}", **judge(said, truth, test, plan, within)}
+        {
+            "shell [pc]": f"{low:g} to {high:g}",
+            **judge(said, truth, test, plan, residual, within),
+        }
         for low, high in itertools.pairwise(bounds)
         for within in [(low <= test.distance) & (test.distance < high)]
     ]
@@ -124,7 +133,7 @@ def one_set(
         "outside": int((~inside).sum()),
         "spacing [pc]": "×".join(f"{h:.4g}" for h in plan.grid.spacing),
         "levels": len(plan.tori),
-        **judge(said, truth, test, plan, np.ones(len(test), dtype=bool)),
+        **judge(said, truth, test, plan, residual, np.ones(len(test), dtype=bool)),
         "factor": "none" if residual is None else residual.scales.tolist(),
         "wall [s]": wall,
         "CPU [s]": cpu,
@@ -138,6 +147,7 @@ def judge(
     truth: dict[str, np.ndarray],
     test: Stars,
     plan: Plan,
+    residual: ResidualField | None,
     some: np.ndarray,
 ) -> Row:
     """The map and the baseline at some of the stars."""
@@ -147,7 +157,7 @@ def judge(
         truth = {name: values[some] for name, values in truth.items()}
         judged, true = against_truth(columns, truth, test.distance), truth["extinction"]
     else:
-        judged = against_observed(columns, test, plan)
+        judged = against_observed(columns, test, plan, residual)
     assert true is not None
     said = {"map": columns["extinction_mean"], "kriging": columns["by kriging"]}
     error = {name: rmse(values, true) for name, values in said.items()}
@@ -218,7 +228,7 @@ def against_truth(
     interval, true = said["extinction_interval"], truth["extinction"]
     row["A in 68%"], row["A in 95%"] = coverage(interval, true)
     held = (interval[0] <= true) & (true <= interval[1])
-    row["by thirds of distance"] = thirds(held, distance)
+    row["by thirds of distance"] = by_parts(held, distance)
     row["ρ in 68%"] = coverage(said["density_interval"], truth["density"])[0]
     quantiles = (columns[f"extinction_{name}"] for name in ("p16", "p50", "p84"))
     row["log score"] = float(half_normals(true, *quantiles).mean())
@@ -230,29 +240,41 @@ def against_truth(
     return row
 
 
-def against_observed(columns: dict[str, np.ndarray], test: Stars, plan: Plan) -> Row:
-    """Of extinctions with their noise."""
+def against_observed(
+    columns: dict[str, np.ndarray],
+    test: Stars,
+    plan: Plan,
+    residual: ResidualField | None,
+) -> Row:
+    """Of extinctions with their noise, by the law of the run."""
     assert test.extinction is not None
     if np.isnan(columns["extinction_std"]).all():
         return {}
-    noise = np.sqrt(test.variance(columns["density_mean"], plan.common_noise))
-    said = {name: columns[f"extinction_{name}"] for name in KINDS}
-    z = predictive_z(test.extinction, noise, said, positive=plan.is_lognormal)
+    found = measured_columns(residual, test, plan, columns)
+    held = HeldOut.of(test, plan, columns | found)
+    z = held.z_scores(positive=plan.is_lognormal)
     at68, at95 = z_coverage(z, (0.68, 0.95))
-    variance = said["std"] ** 2 + noise**2
-    squared = (test.extinction - said["mean"]) ** 2 / variance
-    score = -0.5 * (squared + np.log(2 * np.pi * variance))
-    return {
-        "A in 68%": at68.held,
-        "A in 95%": at95.held,
-        "by thirds of distance": thirds(np.abs(z) <= WIDTHS[0], test.distance),
-        "log score": float(score.mean()),
-    }
+    within = np.abs(z) <= WIDTHS[0]
+    score = norm.logpdf(
+        held.residual, scale=np.hypot(columns["extinction_std"], held.noise)
+    )
+    if residual is not None and residual.law is not None:
+        degrees = residual.law.degrees
+        scale = found["measured_std"] * np.sqrt(1 - 2 / degrees)
+        score = student_t.logpdf(held.residual, degrees, scale=scale)
+    row: Row = {"A in 68%": at68.held, "A in 95%": at95.held}
+    for name, value, count in (
+        ("distance", test.distance, 6),
+        ("extinction", columns["extinction_mean"], 4),
+        ("relative distance error", test.placing_error / test.distance, 4),
+    ):
+        row[f"68% by {name}"] = by_parts(within, value, count)
+    return {**row, "log score": float(score.mean())}
 
 
-def thirds(held: np.ndarray, distance: np.ndarray) -> str:
-    """Fractions of the near, the middle and the far third."""
-    parts = np.array_split(held[np.argsort(distance, kind="stable")], 3)
+def by_parts(held: np.ndarray, value: np.ndarray, count: int = 3) -> str:
+    """Fractions in parts of equal number, from the least value to the largest."""
+    parts = np.array_split(held[np.argsort(value, kind="stable")], count)
     return " / ".join(f"{part.mean():.3f}" for part in parts)
 
 

@@ -165,11 +165,13 @@ def real(data: Path, *, name: str) -> Development:
     return _split(stars.select(sound), stars.select(sound), test[sound], None)
 
 
-def hot_stars(data: Path, *, reach: float = _HOT_REACH) -> Development:
+def hot_stars(
+    data: Path, *, reach: float = _HOT_REACH, shells: bool = False
+) -> Development:
     """Real Gaia hot stars within a distance: E(BP−RP); a fifth of the cells is held.
 
     Held-out stars fill HEALPix cells (NSIDE 256), so that none stands beside one to
-    fit.
+    fit; with ``shells`` they fill such cells in 20% of distance.
     """
     table = Table.read(data / "gaia_ob.csv.gz", format="ascii.csv")
 
@@ -186,7 +188,10 @@ def hot_stars(data: Path, *, reach: float = _HOT_REACH) -> Development:
     )
     stars = stars.select(stars.distance < reach)
     cells = healpy.ang2pix(256, stars.l, stars.b, nest=True, lonlat=True)
-    held = np.random.default_rng(0).permutation(healpy.nside2npix(256))[cells] % 5 == 1
+    if shells:
+        cells = stars.places()
+    order = np.random.default_rng(0).permutation(healpy.nside2npix(256))
+    held = order[cells] % 5 == 1
     return _split(stars, stars, held, None)
 
 
@@ -290,7 +295,7 @@ SETS: dict[str, Callable[[Path], Development]] = {
     "ananke_5k": ananke,
     "near_dev": near,
     "gaia_ob": hot_stars,
-    "gaia_ob_3kpc": partial(hot_stars, reach=_FAR),
+    "gaia_ob_3kpc": partial(hot_stars, reach=_FAR, shells=True),
     "hunt_alone": partial(surveys, clusters=_CLUSTERS[:1]),
     "seven_surveys": partial(surveys, clusters=_CLUSTERS),
     "seven_and_gaia": partial(surveys, clusters=_CLUSTERS, stars=True),

@@ -142,7 +142,7 @@ def by_distance(
     rows: list[Row] = []
     for low, high in itertools.pairwise(SHELLS):
         some = (low <= test.distance) & (test.distance < high)
-        row = judge(said, truth, test, plan, some)
+        row = judge(said, truth, test, plan, None, some)
         del row["by thirds of distance"]
         rows.append(
             {"shell [pc]": f"{low:g}-{high:g}", "judged": int(some.sum()), **row}

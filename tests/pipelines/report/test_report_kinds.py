@@ -29,7 +29,7 @@ def test_a_gaussian_density_is_judged_by_a_normal(cloud_run):
     blocks = [*summary(material), *validation(material)]
     page = render("title", "subtitle", [Section("all", "All", blocks)])
     assert "a Gaussian density, which may be negative" in page
-    assert "The prediction is taken as normal," in page
+    assert "the prediction as normal" in page
     assert "mean density" in page
     assert (
         material.judged.coverage[1].held == cloud_run.summary["held_out"]["coverage_68"]

@@ -1,0 +1,155 @@
+r"""The distribution of measured extinctions about their predictions.
+
+Errors of real stars grow with extinction, and some are outliers. A measurement differs
+from its predicted mean by a Student-T of :math:`\nu` degrees of freedom and the scale
+
+.. math::
+   \ln \frac{S}{s} = a_0 + a_1 \ln s + a_2 \ln E + a_3 \ln \frac{\sigma_d}{d}
+       + a_4 \ln d + u ,
+
+with the standard deviation s of prediction and stated noise together, the predicted
+extinction E (at least s), the relative distance error (at least 0.001), and a term u of
+each survey. The parameters maximise the log density of stars that were not fitted,
+times a prior about :math:`S = s` and ten degrees of freedom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from scipy.special import ndtri_exp, stdtr, stdtrit
+
+# Prior standard deviations of a_0, of the other coefficients and of u, and the prior of
+# ln(ν - 2.5).
+_CONSTANT_STD, _STD, _SURVEY_STD = 0.5, 0.3, 0.3
+_LEAST_DEGREES, _DEGREES, _DEGREES_STD = 2.5, 2.0, 1.0
+# Least relative distance error, and steps of the search.
+_PLACED, _STEPS = 1e-3, 100
+
+Column = Float[np.ndarray, " n"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Predicted measurements of stars, shape ``(n,)``.
+
+    ``std`` is the standard deviation of prediction and stated noise together, and
+    ``extinction`` the predicted mean [mag]; ``placing`` is the distance error and
+    ``distance`` the distance [pc]; ``survey`` are names.
+    """
+
+    std: Column
+    extinction: Column
+    placing: Column
+    distance: Column
+    survey: Shaped[np.ndarray, " n"] | None = None
+
+    def logarithms(self) -> Float[np.ndarray, "n 4"]:
+        """Return the logarithms on which the scale depends."""
+        columns = (
+            self.std,
+            np.maximum(self.extinction, self.std),
+            np.maximum(self.placing / self.distance, _PLACED),
+            self.distance,
+        )
+        return np.log(np.column_stack(columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictiveLaw:
+    """The law of a map's stars, see the module.
+
+    Parameters
+    ----------
+    coefficients
+        ``a_0`` to ``a_4``, with logarithms about their ``centres``, and the terms of
+        ``surveys``.
+    centres
+        Means of the four logarithms over the stars that were learnt from.
+    degrees
+        ν, at least 2.5.
+    surveys
+        Names of surveys with a term of their own.
+    """
+
+    coefficients: Float[np.ndarray, " p"]
+    centres: Float[np.ndarray, "4"]
+    degrees: float
+    surveys: tuple[str, ...] = ()
+
+    def scale(self, stars: Measured) -> Column:
+        """Return S of stars [mag]."""
+        factors = _factors(stars, self.centres, self.surveys)
+        return stars.std * np.exp(factors @ self.coefficients)
+
+    def std(self, stars: Measured) -> Column:
+        """Return standard deviations [mag], ``S √(ν / (ν - 2))``."""
+        return self.scale(stars) * np.sqrt(self.degrees / (self.degrees - 2))
+
+    def quantile(self, stars: Measured, probability: float) -> Column:
+        """Return a quantile of the difference from the predicted mean [mag]."""
+        return self.scale(stars) * stdtrit(self.degrees, probability)
+
+    def z_scores(self, error: Column, stars: Measured) -> Column:
+        """Return the standard normal deviates of differences from the mean [mag]."""
+        tail = stdtr(self.degrees, -np.abs(error) / self.scale(stars))
+        return -np.sign(error) * ndtri_exp(np.log(tail))
+
+
+def learn_law(error: Column, stars: Measured) -> PredictiveLaw:
+    """Learn the law from differences, measured minus predicted, of unseen stars."""
+    centres = stars.logarithms().mean(axis=0)
+    surveys = () if stars.survey is None else tuple(np.unique(stars.survey).tolist())
+    surveys = surveys if len(surveys) > 1 else ()
+    factors = torch.from_numpy(_factors(stars, centres, surveys))
+    given, start = torch.as_tensor(error), torch.as_tensor(stars.std).log()
+    deviations = [_CONSTANT_STD, *[_STD] * 4, *[_SURVEY_STD] * len(surveys)]
+    width = torch.tensor(deviations, dtype=torch.float64)
+    steps = torch.zeros(len(width) + 1, dtype=torch.float64, requires_grad=True)
+    search = torch.optim.LBFGS([steps], max_iter=_STEPS, line_search_fn="strong_wolfe")
+
+    def degrees() -> torch.Tensor:
+        return _LEAST_DEGREES + (_DEGREES + _DEGREES_STD * steps[-1]).exp()
+
+    def closure() -> torch.Tensor:
+        search.zero_grad()
+        scale = start + factors @ (width * steps[:-1])
+        score = _log_density(given, scale, degrees()).sum()
+        value = steps.square().sum() / 2 - score
+        value.backward()
+        return value
+
+    with torch.enable_grad():
+        search.step(closure)
+    with torch.no_grad():
+        return PredictiveLaw(
+            coefficients=(width * steps[:-1]).numpy(),
+            centres=centres,
+            degrees=float(degrees()),
+            surveys=surveys,
+        )
+
+
+def _factors(
+    stars: Measured, centres: Float[np.ndarray, "4"], surveys: tuple[str, ...]
+) -> Float[np.ndarray, "n p"]:
+    """Return the factors of the coefficients."""
+    parts = [np.ones((len(stars.std), 1)), stars.logarithms() - centres]
+    if surveys:
+        names = np.zeros(len(stars.std)) if stars.survey is None else stars.survey
+        parts.append(names[:, None] == np.array(surveys))
+    return np.hstack(parts).astype(np.float64)
+
+
+def _log_density(
+    error: torch.Tensor, log_scale: torch.Tensor, degrees: torch.Tensor
+) -> torch.Tensor:
+    """Return the log density of a Student-T."""
+    power = (degrees + 1) / 2
+    constant = torch.lgamma(power) - torch.lgamma(degrees / 2)
+    constant = constant - 0.5 * (torch.pi * degrees).log()
+    squared = (error / log_scale.exp()) ** 2
+    return constant - log_scale - power * torch.log1p(squared / degrees)

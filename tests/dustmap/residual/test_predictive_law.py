@@ -1,0 +1,73 @@
+"""The law of measurements is found again from its own draws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import t as student_t
+
+from dustmap.residual.predictive import Measured, PredictiveLaw, learn_law
+
+LAW = PredictiveLaw(
+    coefficients=np.array([0.3, -0.2, 0.3, 0.1, 0.2, 0.0, 0.4]),
+    centres=np.log([0.15, 1.0, 0.03, 900.0]),
+    degrees=4.0,
+    surveys=("one", "two"),
+)
+
+
+def stars(count: int, rng: np.random.Generator) -> Measured:
+    """Stars of two surveys."""
+    return Measured(
+        std=rng.uniform(0.05, 0.3, count),
+        extinction=rng.lognormal(0.0, 0.8, count),
+        placing=rng.uniform(1.0, 100.0, count),
+        distance=rng.uniform(100.0, 3000.0, count),
+        survey=rng.choice(["one", "two"], count),
+    )
+
+
+def test_it_is_found_from_draws() -> None:
+    rng = np.random.default_rng(1)
+    seen, unseen = stars(20_000, rng), stars(20_000, rng)
+    errors = [
+        LAW.scale(some) * rng.standard_t(LAW.degrees, 20_000) for some in (seen, unseen)
+    ]
+    found = learn_law(errors[0], seen)
+    assert found.surveys == LAW.surveys
+    assert found.degrees == pytest.approx(LAW.degrees, rel=0.1)
+    np.testing.assert_allclose(found.scale(unseen), LAW.scale(unseen), rtol=0.12)
+    z = np.abs(found.z_scores(errors[1], unseen))
+    assert np.mean(z < 1) == pytest.approx(0.6827, abs=0.012)
+    assert np.mean(z < 1.96) == pytest.approx(0.95, abs=0.006)
+
+
+def test_its_numbers_are_those_of_a_student_t() -> None:
+    rng = np.random.default_rng(2)
+    some = stars(50, rng)
+    scale = LAW.scale(some)
+    expected = student_t(LAW.degrees, scale=scale)
+    np.testing.assert_allclose(LAW.std(some), expected.std())
+    np.testing.assert_allclose(LAW.quantile(some, 0.2), expected.ppf(0.2))
+    np.testing.assert_allclose(
+        LAW.z_scores(LAW.quantile(some, 0.975), some), 1.959964, rtol=1e-6
+    )
+    # Far outliers keep finite scores.
+    assert np.isfinite(LAW.z_scores(1e6 * scale, some)).all()
+
+
+def test_an_unknown_survey_has_no_term() -> None:
+    one = replace(stars(5, np.random.default_rng(3)), survey=np.array(["other"] * 5))
+    np.testing.assert_allclose(
+        LAW.scale(one), LAW.scale(replace(one, survey=None)), rtol=1e-12
+    )
+
+
+def test_a_few_stars_leave_it_near_the_stated_errors() -> None:
+    rng = np.random.default_rng(4)
+    some = stars(30, rng)
+    found = learn_law(some.std * rng.standard_normal(30), some)
+    assert 0.65 < np.median(found.scale(some) / some.std) < 1.2
+    assert found.degrees > 4
