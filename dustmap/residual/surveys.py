@@ -25,6 +25,7 @@ A survey whose stated errors are all alike states a guess: f is one there, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -43,8 +44,8 @@ from dustmap.residual.scoring import log_score
 # stars drift .04 mag towards their own zero point.
 _ROUNDS, _ACROSS, _LEARNT = 4, 2, 2
 _MOST, _LEARNING = 3_000, 1_500
-# Neighbours of a row.
-_COUNT = 32
+# Neighbours of a row, and the relative distance to a row nearby.
+_COUNT, _NEARBY = 32, 0.2
 # Fewest rows of a survey with parameters of its own, and steps of the search.
 FEWEST, _STEPS = 50, 200
 # Relative distance error at which κ is the relative error of the extinction.
@@ -69,7 +70,9 @@ class SurveyLaw:
 
     ``zero`` (c) and ``common`` (τ) are in mag; ``slope`` (g), ``factor`` (f),
     ``growth`` (κ), ``power`` (q) and ``degrees`` (ν) have no unit. Errors of zero
-    point and slope are zero where both are known; ``rows`` are those of the survey.
+    point and slope are zero where both are known; ``rows`` are those of the survey, and
+    ``overlap`` is the fraction of them within one degree and 20% in distance of a row
+    of another survey.
     """
 
     name: str
@@ -83,6 +86,12 @@ class SurveyLaw:
     growth: float = 0.0
     power: float = 1.0
     degrees: float = 100.0
+    overlap: float = 0.0
+
+    @property
+    def unconstrained(self) -> bool:
+        """True if the prior rather than other surveys decides on the zero point."""
+        return self.zero_error > _STDS[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +117,14 @@ class SurveyRows:
     placing: Float[Tensor, " n"]
     survey: Int[Tensor, " n"]
 
-    def calibrated(self, laws: Sequence[SurveyLaw]) -> tuple[Tensor, Tensor]:
+    def calibrated(
+        self, laws: Sequence[SurveyLaw], others: Rays | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return extinctions and 68% errors on the scale of the reference [mag].
 
         The growing part of the noise is that of the mean extinction of the nearest
-        stars; the first-order effect of distance errors is left out.
+        rows, or of ``others`` on that scale; the first-order effect of distance errors
+        is left out.
         """
         names = ("zero", "slope", "factor", "common", "growth", "power")
         columns = [[getattr(law, name) for law in laws] for name in names]
@@ -120,7 +132,9 @@ class SurveyRows:
         extinction = (self.extinction - c) / g
         variance = ((f * self.error) ** 2 + tau**2) / g**2
         if bool((kappa > 0).any()):
-            nearby = local_means(self.observed(extinction), None, (_COUNT,))[:, 0]
+            own = self.observed(extinction)
+            known, places = (own, None) if others is None else (others, own)
+            nearby = local_means(known, places, (_COUNT,))[:, 0]
             about = (nearby * self.lengths).clamp_min(0.0)
             variance += (kappa * about * self.relative**q) ** 2
         return extinction, variance.sqrt()
@@ -153,9 +167,12 @@ def learn_surveys(
         If a covariance is not positive definite.
     """
     counts = torch.bincount(rows.survey, minlength=len(names)).tolist()
-    laws = [SurveyLaw(name=n, rows=count) for n, count in zip(names, counts)]
     shuffled = torch.randperm(len(rows.survey), generator=generator)
     each = [shuffled[rows.survey[shuffled] == s][:_MOST] for s in range(len(names))]
+    laws = [
+        SurveyLaw(name=name, rows=count, overlap=overlap)
+        for name, count, overlap in zip(names, counts, _overlaps(rows, each))
+    ]
     own, learning = torch.cat(each), min(_LEARNING, len(shuffled) // 5)
     kriging = None
     for number in range(_ROUNDS):
@@ -182,6 +199,18 @@ def learn_surveys(
             ]
         laws = found
     return tuple(laws)
+
+
+def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float]:
+    """Return the fraction of some rows of each survey that have others nearby."""
+    apart = math.log1p(_NEARBY)
+    points = rows.observed(rows.extinction).coordinates(apart / math.radians(1))
+    found = []
+    for survey, own in enumerate(each):
+        others = points[rows.survey != survey]
+        away = others[nearest(others, points[own], 1)[:, 0]] - points[own]
+        found.append(float((away.norm(dim=1) < apart).double().mean()))
+    return found
 
 
 def _predicted(
@@ -265,9 +294,8 @@ def _fitted(
     shifts = torch.where(free, width * steps.detach()[1:].view(shape), 0.0)
     found = origin + shifts
     return [
-        SurveyLaw(
-            name=law.name,
-            rows=law.rows,
+        replace(
+            law,
             zero=float(one[0]),
             zero_error=float(doubt[0]),
             slope=float(one[1].exp()),

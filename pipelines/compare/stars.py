@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.calibration import (
     Calibration,
     by_bins,
@@ -26,8 +27,9 @@ from pipelines.figures.held_out import held_out_figure
 from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words, predict_baseline
 from pipelines.run.folder import Run
-from pipelines.run.held_out import FILE, HeldOut, read_held_out
+from pipelines.run.held_out import FILE, HeldOut, measured_columns, read_held_out
 from pipelines.run.predict import predict_columns
+from pipelines.run.surveys import calibrated
 
 _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
@@ -42,14 +44,17 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
 
     Fitted stars (of the same direction and distance) and stars outside the box are
     counted and skipped. The error of a star includes the common noise of the fit and
-    the effect of its distance error; z is that of the posterior predictive, log-normal
-    for a positive density.
+    the effect of its distance error; z is that of the run's law of measurements. Stars
+    of several surveys are calibrated like those that were fitted.
 
     Raises `InputError` if the table has no extinctions or no star remains.
     """
     if stars.extinction is None:
         raise InputError(f"{name} has positions only, expected extinctions")
     unseen, counts = _not_fitted(run, stars)
+    laws = [SurveyLaw(**law) for law in run.summary.get("surveys", ())]
+    if laws:
+        unseen = calibrated(unseen, laws, read_stars(run.path / "stars.parquet"))
     predicted = predict_columns(run.plan, run.posterior, unseen)
     inside = predicted.pop("inside")
     variance = unseen.variance(predicted["density_mean"], run.plan.common_noise)
@@ -58,6 +63,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     counts["without any error"] = int((inside & ~usable).sum())
     columns = {name: column[usable] for name, column in predicted.items()}
     judged = unseen.select(usable)
+    columns |= measured_columns(run.posterior.residual, judged, run.plan, columns)
     if len(judged):
         kept = read_stars(run.path / "stars.parquet")
         counts["stars for the baseline"] = len(kept)
@@ -118,8 +124,11 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
     counts["judged"] = len(held)
     counts["of these beyond the last fitted star of their line"] = int(beyond.sum())
     whole = calibrate(residual, z)
-    edges = even_edges(held.distance, _DISTANCE_BINS)
-    bins = by_bins(held.distance, edges, residual, z)
+    binned = {
+        name: by_bins(value, even_edges(value, _DISTANCE_BINS), residual, z)
+        for name, value in held.quantities().items()
+    }
+    bins = binned["distance [pc]"]
 
     def row(chosen: np.ndarray, **what: str) -> Row:
         return what | _figures(calibrate(residual[chosen], z[chosen]))
@@ -170,7 +179,7 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
         },
         shown=("summary", "without_a_map", "by_distance", "by_region"),
         words=(*_words(held, z, counts, whole), beside),
-        figures={"stars": held_out_figure(held, z, whole, bins)},
+        figures={"stars": held_out_figure(held, z, whole, binned)},
     )
 
 

@@ -26,10 +26,10 @@ from pipelines.base.progress import Progress, StageClock, say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
-from pipelines.fit.surveys import calibrated
 from pipelines.model.cost import LEARNERS
 from pipelines.model.problem import OnStep, Place, place_of
 from pipelines.planning.selection import inside_box, usable_stars
+from pipelines.run.surveys import calibrated
 from pipelines.saving.identity import differences, identity_of
 from pipelines.saving.state_file import read_state, write_state
 from pipelines.saving.stopping import StopFlag

@@ -10,18 +10,23 @@ from pipelines.base.geometry import Box
 from pipelines.fit.announcing import require_memory
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
-from pipelines.fit.surveys import calibrated, surveys_of
 from pipelines.model import cost
 from pipelines.planning import prior
 from pipelines.planning.planner import RAISED, make_plan
 from pipelines.planning.selection import choose_box
+from pipelines.run.surveys import calibrated, surveys_of
 
 
 def plan(state: FitState, at: Context) -> FitState:
     """Choose box, grid and a first prior, and keep the stars in the box."""
     config = at.config
     if not state.surveys:
-        state = at.by_first(lambda: replace(state, surveys=surveys_of(at)))
+
+        def learnt() -> FitState:
+            laws = surveys_of(at.stars, at.split.known, config, at.source)
+            return replace(state, surveys=laws)
+
+        state = at.by_first(learnt)
         at.stars = calibrated(at.stars, state.surveys)
 
     def make() -> FitState:

@@ -116,6 +116,8 @@ def test_stars_of_one_place_are_held_out_together(joined: Path) -> None:
         own = alone == alone[number]
         assert set(pixels[own]) == {pixels[number]}
         assert np.ptp(np.log(moved.distance[own])) < np.log(1.2)
+    scaled = replace(moved, survey=None, distance=moved.distance / 8)
+    np.testing.assert_array_equal(scaled.places(), alone)
 
 
 def test_a_joined_map_is_on_the_scale_of_the_reference(

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from dustmap.residual.covariance import Rays
 from dustmap.residual.surveys import FEWEST, SurveyLaw, SurveyRows, learn_surveys
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Stars
-
-if TYPE_CHECKING:
-    from pipelines.fit.context import Context
+from pipelines.config import FitConfig
 
 
-def surveys_of(at: Context) -> tuple[SurveyLaw, ...]:
-    """Learn the laws of several surveys from the stars that are not held out.
+def surveys_of(
+    stars: Stars, known: np.ndarray, config: FitConfig, source: Path
+) -> tuple[SurveyLaw, ...]:
+    """Learn the laws of several surveys from the known rows, those not held out.
 
     Raises
     ------
     InputError
         If ``model.reference`` is not one of the surveys.
     """
-    wanted = at.config.model.reference
-    names = [] if at.stars.survey is None else np.unique(at.stars.survey).tolist()
+    wanted = config.model.reference
+    names = [] if stars.survey is None else np.unique(stars.survey).tolist()
     if wanted is not None and wanted not in names:
         there = ", ".join(names) or "none, as it has no column survey"
         raise InputError(
-            f"model.reference = {wanted} is no survey of {at.source}; it has {there}"
+            f"model.reference = {wanted} is no survey of {source}; it has {there}"
         )
     if len(names) < 2:
         return ()
-    rows = _rows(at.stars.select(at.split.known), names)
+    rows = _rows(stars.select(known), names)
     counts = torch.bincount(rows.survey, minlength=len(names))
     number = int(counts.argmax()) if wanted is None else names.index(wanted)
     if counts[number] < FEWEST:
@@ -45,18 +46,37 @@ def surveys_of(at: Context) -> tuple[SurveyLaw, ...]:
             f"expected at least {FEWEST}: set model.reference to another of {names}"
         )
     say(f"calibrating {len(names)} surveys to {names[number]}")
-    generator = torch.Generator().manual_seed(at.config.inference.seed)
+    generator = torch.Generator().manual_seed(config.inference.seed)
     laws = learn_surveys(rows, names, number, generator)
     for law in laws:
         say(in_words(law))
     return laws
 
 
-def calibrated(stars: Stars, laws: Sequence[SurveyLaw]) -> Stars:
-    """Return the stars with the reference's extinctions, and errors by their laws."""
+def calibrated(
+    stars: Stars, laws: Sequence[SurveyLaw], others: Stars | None = None
+) -> Stars:
+    """Return the stars with the reference's extinctions, and errors by their laws.
+
+    These grow with the extinction of near stars, or of ``others``, calibrated before.
+
+    Raises
+    ------
+    InputError
+        If a star is of no survey, or of one without a law.
+    """
     if not laws:
         return stars
-    extinction, error = _rows(stars, [law.name for law in laws]).calibrated(laws)
+    names = [law.name for law in laws]
+    found = set() if stars.survey is None else set(stars.survey.tolist())
+    if stars.survey is None or not found <= set(names):
+        named = ", ".join(sorted(found - set(names))) or "no column survey"
+        raise InputError(
+            f"the map is calibrated to {', '.join(names)}; the stars have {named}: "
+            "state the survey of each, such as --map survey=NAME"
+        )
+    known = None if others is None else _rays(others)
+    extinction, error = _rows(stars, names).calibrated(laws, known)
     return replace(stars, extinction=extinction.numpy(), extinction_error=error.numpy())
 
 
@@ -66,14 +86,26 @@ def in_words(law: SurveyLaw) -> str:
         return f"survey {law.name}: {law.rows} stars, too few to calibrate"
     place = "the reference"
     if law.zero_error:
+        prior = " (the prior: the others hardly tell)" if law.unconstrained else ""
         place = (
-            f"zero point {law.zero:+.3f} ± {law.zero_error:.3f} mag, slope "
+            f"zero point {law.zero:+.3f} ± {law.zero_error:.3f} mag{prior}, slope "
             f"{law.slope:.3f} ± {law.slope_error:.3f}"
         )
     return (
-        f"survey {law.name}: {law.rows} stars; {place}; errors {law.factor:.2f} times "
+        f"survey {law.name}: {law.rows} stars, {law.overlap:.0%} of them near those of "
+        f"others; {place}; errors {law.factor:.2f} times "
         f"the stated ones and {law.common:.2g} mag; Student-T with {law.degrees:.2g} "
         "degrees of freedom"
+    )
+
+
+def _rays(stars: Stars) -> Rays:
+    """Return rays whose density is extinction over distance."""
+    assert stars.extinction is not None
+    return Rays(
+        directions=torch.tensor(unit_vectors(stars.l, stars.b)),
+        lengths=torch.tensor(stars.distance),
+        density=torch.tensor(stars.extinction / stars.distance),
     )
 
 
