@@ -108,6 +108,12 @@ class Answers:
         found = self._moments(places, kinds, integrated)
         return {k: v if k == FILLED else self.factor * v for k, v in found.items()}
 
+    def both(self, places: Places, kinds: Sequence[Kind]) -> list[Found]:
+        """Return `moments` of the extinctions, and of the densities."""
+        return [
+            self.moments(places, kinds, integrated=which) for which in (True, False)
+        ]
+
     def central(self, places: Places, *, integrated: bool) -> np.ndarray:
         """Return the median, or the mean where a map has no median."""
         kinds = self.kinds(integrated=integrated)
@@ -200,12 +206,9 @@ class Answers:
     ) -> Found:
         """Return `_answers` at places in the box, NaN elsewhere."""
         inside = self.box.contains(places.positions())
-        found = {}
-        answers = self._answers(places.select(inside), kinds, integrated)
-        for kind, values in answers.items():
-            found[kind] = np.full((len(places), *values.shape[1:]), np.nan)
-            found[kind][inside] = values
-        return found
+        return everywhere(
+            self._answers(places.select(inside), kinds, integrated), inside
+        )
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -248,3 +251,12 @@ class Answers:
     def _lacks(self, what: str, where: str) -> MissingError:
         """Return the error for a missing product, and where to find one."""
         return MissingError(f"{self.path} has no {what}: name {where}")
+
+
+def everywhere(found: Found, inside: np.ndarray) -> Found:
+    """Return values of the places inside a mask, and NaN elsewhere."""
+    whole = {}
+    for kind, values in found.items():
+        whole[kind] = np.full((len(inside), *values.shape[1:]), np.nan)
+        whole[kind][inside] = values
+    return whole

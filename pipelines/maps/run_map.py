@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
 
-from dustmap.functionals import Functionals, PointValues
+from dustmap.functionals import Functionals, PointValues, Stack
 from dustmap.grid import Grid
 from dustmap.isotonic import non_decreasing
 from dustmap.keyed_noise import keyed_normals
@@ -20,7 +20,14 @@ from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.healpix import read_healpix
-from pipelines.maps.answers import Answers, Directions, Found, Kind, probability
+from pipelines.maps.answers import (
+    Answers,
+    Directions,
+    Found,
+    Kind,
+    everywhere,
+    probability,
+)
 from pipelines.maps.density import columns, map_and_columns, usual_ends
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
@@ -158,36 +165,60 @@ class RunMap(Answers):
         """The run's cube and the columns for figures, from one pass."""
         return map_and_columns(self.run, usual_ends(self.run))
 
+    def both(self, places: Places, kinds: Sequence[Kind]) -> list[Found]:
+        # Extinction and density at a place have the same neighbours.
+        inside = self.box.contains(places.positions())
+        parts = self._found(places.select(inside), kinds, (True, False))
+        return [
+            {kind: self.factor * v for kind, v in everywhere(part, inside).items()}
+            for part in parts
+        ]
+
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
     ) -> Found:
-        if not kinds:
-            return {}
-        found = np.empty((len(kinds), len(places)))
-        variances = np.full(len(places), np.nan)
-        for rows, _, functionals in self._blocks(integrated, places):
-            moments = self.run.posterior.moments(functionals, rows=_ROWS)
+        return self._found(places, kinds, (integrated,))[0]
+
+    def _found(
+        self, places: Places, kinds: Sequence[Kind], which: tuple[bool, ...]
+    ) -> list[Found]:
+        """Return moments of each quantity, integrated or not, from one pass."""
+        found = np.empty((len(which), len(kinds), len(places)))
+        variances = np.full((len(which), len(places)), np.nan)
+        positions = torch.as_tensor(places.positions())
+        for start in range(0, len(places) if kinds else 0, _ROWS):
+            rows = slice(start, start + _ROWS)
+            functionals = Stack([self._functionals(w, positions[rows]) for w in which])
+            moments = self.run.posterior.moments(functionals, rows=len(functionals))
             if moments.log_std is not None:
-                variances[rows] = moments.log_std.numpy() ** 2
-            for column, kind in zip(found, kinds):
+                variances[:, rows] = moments.log_std.reshape(len(which), -1) ** 2
+            for number, kind in enumerate(kinds):
                 if kind in ("mean", "std"):
-                    column[rows] = getattr(moments, str(kind)).numpy()
+                    values = getattr(moments, str(kind))
                 else:
-                    column[rows] = moments.quantile(probability(kind)).numpy()
+                    values = moments.quantile(probability(kind))
+                found[:, number, rows] = values.reshape(len(which), -1)
         rest = [i for i, kind in enumerate(kinds) if kind != "std"]
-        if integrated and np.isfinite(variances).any():
-            found[rest] = _rising(found[rest], variances, places)
-        return dict(zip(kinds, found))
+        for part, variance, outward in zip(found, variances, which, strict=True):
+            if outward and np.isfinite(variance).any():
+                part[rest] = _rising(part[rest], variance, places)
+        return [dict(zip(kinds, part)) for part in found]
+
+    def _functionals(self, integrated: bool, positions: torch.Tensor) -> Functionals:
+        """Return extinctions to positions [pc], or densities there."""
+        if integrated:
+            return outward_rays(self.run.plan, positions)
+        return PointValues(positions)
 
     def _blocks(
         self, integrated: bool, places: Places
     ) -> Iterator[tuple[slice, np.ndarray, Functionals]]:
         """Yield rows in blocks, their positions [pc] and their functionals."""
-        observed = partial(outward_rays, self.run.plan) if integrated else PointValues
         positions = places.positions()
         for start in range(0, len(places), _ROWS):
             rows = slice(start, start + _ROWS)
-            yield rows, positions[rows], observed(torch.as_tensor(positions[rows]))
+            ends = positions[rows]
+            yield rows, ends, self._functionals(integrated, torch.as_tensor(ends))
 
     def _draws(
         self, functionals: Functionals, ends: np.ndarray, integrated: bool

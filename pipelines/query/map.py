@@ -257,21 +257,42 @@ class DustMap:
 
         As `query` with all modes that the map holds, in one pass.
         """
-        return self._answer(coords, integrated=True, total=total)
+        return self._answers(coords, (True,), total=total)[0]
 
     def density(self, coords: SkyCoord) -> Answer:
         """Return the posterior of the density at coordinates, as `extinction`."""
-        return self._answer(coords, integrated=False, total=False)
+        return self._answers(coords, (False,))[0]
 
-    def _answer(self, coords: SkyCoord, *, integrated: bool, total: bool) -> Answer:
-        places, reached = self._reached(coords, integrated, total)
-        has_std = "std" in self.answers.kinds(integrated=integrated)
-        kinds = KINDS if has_std else ("mean",)
-        found = self.answers.moments(reached, kinds, integrated=integrated)
-        flags = self._flags(places, reached, found["mean"], integrated)
-        parts = {name: _quantity(places, found[name], integrated) for name in kinds}
-        mean, std = parts.pop("mean"), parts.pop("std", None)
-        return Answer(mean=mean, std=std, quantiles=parts, flags=flags)
+    def extinction_and_density(self, coords: SkyCoord) -> tuple[Answer, Answer]:
+        """Return `extinction` and `density`, of a run in half the time of the two."""
+        extinction, density = self._answers(coords, (True, False))
+        return extinction, density
+
+    def _answers(
+        self, coords: SkyCoord, which: tuple[bool, ...], *, total: bool = False
+    ) -> list[Answer]:
+        places, reached = self._reached(coords, all(which), total)
+        kinds = [
+            KINDS if "std" in self.answers.kinds(integrated=w) else ("mean",)
+            for w in which
+        ]
+        if len(which) == 2 and kinds[0] == kinds[1]:
+            every = self.answers.both(reached, kinds[0])
+        else:
+            every = [
+                self.answers.moments(reached, some, integrated=w)
+                for some, w in zip(kinds, which)
+            ]
+        answers = []
+        for found, integrated in zip(every, which, strict=True):
+            flags = self._flags(places, reached, found["mean"], integrated)
+            parts = {
+                str(kind): _quantity(places, values, integrated)
+                for kind, values in found.items()
+            }
+            mean, std = parts.pop("mean"), parts.pop("std", None)
+            answers.append(Answer(mean=mean, std=std, quantiles=parts, flags=flags))
+        return answers
 
     def beam(self, coords: SkyCoord, beam: Beam, *, return_flags: bool = False) -> Any:
         """Return the average extinction within a disc or a Gaussian beam.

@@ -87,9 +87,7 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
         found = {f"extinction_{n}": part for n, part in average._asdict().items()}
     else:
         every = []
-        for integrated in options.integrated:
-            parts, flags = _moments(dust, some, options, integrated)
-            what = "extinction" if integrated else "density"
+        for what, (parts, flags) in _moments(dust, some, options).items():
             found |= {f"{what}_{kind}": part for kind, part in parts.items()}
             every.append(flags)
         flags = every[0]
@@ -109,22 +107,48 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
 
 
 def _moments(
+    dust: DustMap, coords: SkyCoord, options: QueryOptions
+) -> dict[str, tuple[dict[str, u.Quantity], np.ndarray]]:
+    """Return by quantity its results, by the end of their names, and flags."""
+    if options.mode is not None:
+        return {
+            "extinction" if integrated else "density": _of_mode(
+                dust, coords, options, integrated
+            )
+            for integrated in options.integrated
+        }
+    if options.integrated == (True, False) and not options.total:
+        extinction, density = dust.extinction_and_density(coords)
+        answers = {"extinction": extinction, "density": density}
+    else:
+        answers = {
+            "extinction" if integrated else "density": (
+                dust.extinction(coords, total=options.total)
+                if integrated
+                else dust.density(coords)
+            )
+            for integrated in options.integrated
+        }
+    found = {}
+    for what, whole in answers.items():
+        parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
+        known = {name: part for name, part in parts.items() if part is not None}
+        found[what] = known, whole.flags
+    return found
+
+
+def _of_mode(
     dust: DustMap, coords: SkyCoord, options: QueryOptions, integrated: bool
 ) -> tuple[dict[str, u.Quantity], np.ndarray]:
-    """Return the results of one quantity by the end of their names, and flags."""
-    total, mode = options.total, options.mode
-    if mode is None:
-        whole = (
-            dust.extinction(coords, total=total) if integrated else dust.density(coords)
-        )
-        parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
-        return {n: part for n, part in parts.items() if part is not None}, whole.flags
+    """Return the results of one mode, and flags."""
+    mode = options.mode
+    assert mode is not None
     answer, flags = dust.query(
         coords,
         integrated=integrated,
         mode=mode,
         pct=list(options.pct) or None,
-        total=total,
+        total=options.total,
         return_flags=True,
         rng=np.random.default_rng(options.seed),
     )

@@ -18,7 +18,7 @@ from astropy.coordinates import SkyCoord
 from dustmap.functionals import PointValues, Stack
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.catalog.schema import Stars, write_stars
+from pipelines.catalog.schema import Stars, read_table, write_stars
 from pipelines.config import FitConfig, load_config
 from pipelines.export.exporters import RunProducts, export_run
 from pipelines.export.options import ExportOptions
@@ -33,6 +33,7 @@ from pipelines.model.observations import outward_rays
 from pipelines.query import open_map
 from pipelines.query.map import DustMap
 from pipelines.run.folder import Run, read_run
+from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import (
     learn_remainder,
@@ -236,8 +237,14 @@ def test_intervals_of_whole_rays_hold_as_many_as_those_of_single_places(
 def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
     field = run.posterior.residual
     assert field is not None
-    again = residual_from(residual_bytes(field))
+    assert field.law is not None
+    law = replace(field.law, surveys=("first", "zweite Übersicht"))
+    again = residual_from(residual_bytes(replace(field, law=law)))
     assert again.remainder == field.remainder
+    assert again.law is not None
+    assert (again.law.surveys, again.law.degrees) == (law.surveys, law.degrees)
+    for name in ("coefficients", "centres"):
+        np.testing.assert_array_equal(getattr(again.law, name), getattr(law, name))
     ends = torch.as_tensor(sky(30, 4)[0].positions())
     asked = ends, torch.ones(len(field.residuals), 30, dtype=torch.float64)
     for found, expected in zip(again.correct(*asked), field.correct(*asked)):
@@ -391,3 +398,41 @@ def test_pixels_of_maps_are_no_wider_than_stars_are_apart(run: Run) -> None:
     apart = float(chord.kthvalue(2, dim=1).values.median())
     finest = healpy.nside2resol(default_nside(run))
     assert finest < apart or default_nside(run) == 128
+
+
+def test_measurements_are_judged_by_the_law_of_the_run(run: Run) -> None:
+    field = run.posterior.residual
+    assert field is not None
+    assert field.law is not None
+    columns, units, _ = read_table(run.path / HELD_OUT)
+    assert units["measured_std"] == "mag"
+    z, observed = columns["z"], columns["extinction"]
+    for low, high, reach in (("p16", "p84", 1.0), ("p2_5", "p97_5", 1.959964)):
+        inside = observed > columns[f"measured_{low}"]
+        inside &= observed < columns[f"measured_{high}"]
+        np.testing.assert_array_equal(inside, np.abs(z) < reach)
+    ratio = columns["measured_std"] / (
+        columns["measured_p84"] - columns["extinction_mean"]
+    )
+    # A Student-T's standard deviation is larger than half its 68% interval.
+    assert (ratio > 1).all()
+    assert ratio == pytest.approx(ratio[0])
+
+
+def test_both_quantities_of_one_pass_are_those_of_two(run: Run) -> None:
+    stars, _ = sky(40, 6)
+    dust = DustMap(answers=RunMap.of(run)).in_band("A_G", declared="A_V")
+    # The last place is outside the box.
+    distance = np.append(stars.distance[1:], 5000.0)
+    coords = SkyCoord(
+        stars.l * u.deg, stars.b * u.deg, distance * u.pc, frame="galactic"
+    )
+    both = dust.extinction_and_density(coords)
+    for one, other in zip(both, (dust.extinction(coords), dust.density(coords))):
+        np.testing.assert_array_equal(one.flags, other.flags)
+        for name, part in {"mean": one.mean, "std": one.std, **one.quantiles}.items():
+            alone = {"mean": other.mean, "std": other.std, **other.quantiles}[name]
+            assert part is not None
+            assert alone is not None
+            assert part.unit == alone.unit
+            np.testing.assert_allclose(part.value, alone.value, rtol=1e-6)
