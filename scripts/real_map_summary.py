@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Holds a map from real stars against the held-out ones, beside their neighbours."""
+"""Judges a map from several real surveys by held-out rows, beside their neighbours."""
 
 from __future__ import annotations
 
@@ -8,41 +8,33 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.catalog.schema import read_stars, read_table
+from pipelines.base.quantiles import WIDTH_95
+from pipelines.catalog.schema import read_table
 from pipelines.formats.zarr import read_zarr
 from pipelines.run.baseline import NAME
 
 
 def main() -> None:
-    """Print errors on held-out stars by kind, without a map, and the cube."""
+    """Print errors on held-out rows by survey, without a map, and the cube."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="what scripts/real_map.sh made")
     folder: Path = parser.parse_args().folder
     held_out, _, _ = read_table(folder / "run" / "held_out.parquet")
     held_out = {name: column[held_out["inside"]] for name, column in held_out.items()}
-    lines = ["", "== extinction of the held-out stars (noise included) [mag]"]
-    mean = held_out["extinction_mean"]
-    # As the reference survey measures them.
-    measured = held_out["extinction"]
-    for kind, chosen in by_kind(folder, held_out).items():
+    lines = ["", "== extinction of the held-out rows (noise included) [mag]"]
+    # On the scale of the reference survey.
+    measured, names = held_out["extinction"], held_out["survey"].astype(str)
+    others = held_out["kriging"] - measured
+    for name in ("all", *np.unique(names)):
+        some = names == name if name != "all" else np.ones(len(names), dtype=bool)
+        z = np.abs(held_out["z"][some])
         lines.append(
-            f"{kind}: {chosen.sum()}, scatter {measured[chosen].std():.3f}; "
-            f"map {errors((mean - measured)[chosen])}"
+            f"{name}: {some.sum()}, scatter {measured[some].std():.3f}; map "
+            f"{errors((held_out['extinction_mean'] - measured)[some])}; {NAME} "
+            f"{errors(others[some])}; intervals hold {np.mean(z < 1):.1%} (68%) and "
+            f"{np.mean(z < WIDTH_95):.1%} (95%)"
         )
-    lines.append(f"no map, {NAME}: {errors(held_out['kriging'] - measured)}")
     print("\n".join([*lines, *cube_lines(folder)]))
-
-
-def by_kind(folder: Path, held_out: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Which of the held-out stars are clusters, and which are single stars."""
-    clusters = read_stars(folder / "clusters.parquet").source_id
-    assert clusters is not None
-    is_cluster = np.isin(held_out["source_id"], clusters)
-    return {
-        "all": np.ones_like(is_cluster),
-        "open clusters": is_cluster,
-        "stars in fields": ~is_cluster,
-    }
 
 
 def errors(difference: np.ndarray) -> str:

@@ -104,7 +104,8 @@ class Staging:
         except (ValueError, pa.ArrowException) as error:
             raise InputError(
                 f"the sources' columns do not fit together: {path} gives "
-                f"{list(columns)} after {self.schema.names}: {error}"
+                f"{list(columns)} after {self.schema.names}; columns that not every "
+                f"source has can be left out, such as by --map source_id=none: {error}"
             ) from error
         place = (columns["l"], columns["b"])
         pixel = healpy.ang2pix(2**DEEPEST, *place, nest=True, lonlat=True)

@@ -80,6 +80,8 @@ def write_clusters(path: Path) -> int:
     return N - 6
 
 
+CATALOGS = Path(__file__).resolve().parents[3] / "catalogs"
+
 GENERATED: dict[str, tuple[str, Callable[[Path], int]]] = {
     "gaia-dr3-gspphot": ("a.vot", write_gaia),
     "zgr23": ("a.h5", lambda path: write_zhang(path, 0)),
@@ -91,6 +93,8 @@ REAL = {
     "hunt2023": ("clusters_hunt2023.csv.gz", 5444),
     "stars-av": ("stars_av.csv.gz", 4189),
     "ananke": ("ananke_5k.csv.gz", 4000),
+    "cluster-surveys": ("cluster_surveys.csv.gz", 15926),
+    "gaia-hot-stars": ("gaia_ob.csv.gz", 80000),
 }
 
 
@@ -142,8 +146,16 @@ def test_a_real_sample_is_read(name: str, tmp_path: Path, data_dir: Path) -> Non
         xyz = np.stack([table[axis] for axis in "xyz"], axis=1) * 1000
         np.testing.assert_allclose(stars.positions(), xyz, atol=1e-6)
         assert stars.units["density_true"] == "solMass pc-3"
+    elif name == "gaia-hot-stars":
+        assert stars.extinction.sum() == pytest.approx(2.3 * table["e_bp_rp"].sum())
+        at = np.abs(table["teff"] - 15_000) < 50
+        with (CATALOGS / "gaia-hot-stars-colours.csv").open() as file:
+            teff, colour = np.loadtxt(file, delimiter=",", skiprows=1).T
+        given = (table["bp_rp"] - table["e_bp_rp"])[at]
+        assert np.abs(np.interp(table["teff"][at], teff, colour) - given).max() < 2e-3
     else:
-        assert stars.source_id[0] == table.columns[1 if name == "stars-av" else 0][0]
+        column = {"stars-av": "id", "cluster-surveys": "cluster"}.get(name, "name")
+        assert stars.source_id[0] == table[column][0]
         np.testing.assert_allclose(stars.extinction.sum(), table["av"].sum(), rtol=0.01)
     if name == "stars-av":
         assert report.negative_extinctions == (table["av"] < 0).sum() > 0
