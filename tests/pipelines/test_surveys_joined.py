@@ -70,6 +70,7 @@ def test_rows_keep_the_name_of_their_survey(joined: Path, tmp_path: Path) -> Non
     assert read_stars(tmp_path / "one.parquet").survey is None
 
 
+@pytest.mark.slow
 def test_laws_of_three_surveys_of_a_mock_galaxy_are_found() -> None:
     exact = {"stars": 9000, "seed": 3, "errors": {"parallax": 0.0}}
     config = load_config(SimulateConfig, settings=exact)

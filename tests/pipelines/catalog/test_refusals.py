@@ -194,7 +194,7 @@ def test_unfit_mappings_are_refused(mappings, match: str, catalogue, run) -> Non
     [
         ({"keep": ["colour"]}, "no column 'colour'"),
         ({"keep": ["distance"]}, "cannot keep a column as 'distance'"),
-        ({"preset": "gaia"}, "choose one of ananke, gaia-dr3-gspphot"),
+        ({"preset": "gaia"}, "choose one of ananke, cluster-surveys"),
     ],
 )
 def test_unfit_choices_are_refused(options, match: str, catalogue, run) -> None:
