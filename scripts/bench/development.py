@@ -32,17 +32,20 @@ from report import Report, Row, data_folder, parser
 from scipy.stats import norm
 from scipy.stats import t as student_t
 from scoring import WIDTHS, correlations, coverage, read_prediction
+from sklearn.ensemble import HistGradientBoostingRegressor
 
 import dustmap
 from dustmap.residual.field import ResidualField
+from dustmap.residual.predictive import Measured, learn_law
 from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.calibration import coverage as z_coverage
 from pipelines.base.measurement import table
 from pipelines.base.quantiles import summaries
 from pipelines.catalog.schema import Stars, read_stars
+from pipelines.config import FitConfig
 from pipelines.maps.density import cell_means
 from pipelines.model.plan import Plan
-from pipelines.run.baseline import predict_baseline
+from pipelines.run.baseline import Baseline, predict_baseline
 from pipelines.run.folder import read_run
 from pipelines.run.held_out import HeldOut, measured_columns
 from pipelines.run.residual import read_residual
@@ -139,7 +142,68 @@ def one_set(
         "CPU [s]": cpu,
         "load": load,
     }
+    if options.rivals and not truth:
+        row |= rivals(train, test, others, generator)
     return row, shells if part.shells else []
+
+
+def rivals(
+    train: Stars,
+    test: Stars,
+    kriged: Baseline,
+    generator: torch.Generator,
+) -> Row:
+    """Log scores of what needs no map, each with a law of its own from unseen stars.
+
+    Kriging, gradient boosting of (l, b, distance), and their weighted mean with the
+    least absolute error of as many validation stars as a fit has.
+    """
+    parts = train.split(FitConfig(), generator)
+    some = train.select(parts.validation)
+    assert test.extinction is not None
+    known = train.select(np.concatenate([parts.train, parts.test]))
+    again = predict_baseline(known, some, generator)
+    assert again is not None
+    boosted = HistGradientBoostingRegressor(random_state=0, max_iter=400)
+    boosted.fit(places(known), known.extinction)
+    row: Row = {}
+    shares = np.linspace(0, 1, 21)
+    said = {
+        "kriging": (again.kriging, kriged.kriging),
+        "boosting": tuple(boosted.predict(places(stars)) for stars in (some, test)),
+    }
+    error = [
+        np.abs(w * said["kriging"][0] + (1 - w) * said["boosting"][0] - some.extinction)
+        for w in shares
+    ]
+    best = shares[int(np.argmin(np.mean(error, axis=1)))]
+    said["their stack"] = tuple(
+        best * one + (1 - best) * other for one, other in zip(*said.values())
+    )
+    for name, (seen, predicted) in said.items():
+        law = learn_law(some.extinction - seen, measured(some, seen, again.kriging_std))
+        rows = measured(test, predicted, kriged.kriging_std)
+        scale, residual = law.scale(rows), test.extinction - predicted
+        row[f"RMSE {name}"] = rmse(predicted, test.extinction)
+        row[f"log score {name}"] = float(
+            student_t.logpdf(residual, law.degrees, scale=scale).mean()
+        )
+    return row
+
+
+def measured(stars: Stars, predicted: np.ndarray, std: np.ndarray) -> Measured:
+    """What a law of predictions depends on, with kriging's standard deviations."""
+    return Measured(
+        std=np.hypot(std, np.sqrt(stars.variance())),
+        extinction=predicted,
+        placing=stars.placing_error,
+        distance=stars.distance,
+    )
+
+
+def places(stars: Stars) -> np.ndarray:
+    """Inputs of gradient boosting."""
+    return np.column_stack([stars.l, stars.b, stars.distance])
 
 
 def judge(
@@ -309,6 +373,9 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--set", action="append", choices=list(SETS))
     options.add_argument(
         "--within", type=float, metavar="PC", help="leave out stars further away"
+    )
+    options.add_argument(
+        "--rivals", action="store_true", help="log scores of others, of real stars"
     )
     options.add_argument(
         "--settings", nargs="+", default=[], metavar="KEY=VALUE", help="of the fit"
