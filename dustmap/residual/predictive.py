@@ -85,17 +85,17 @@ class PredictiveLaw:
         factors = _factors(stars, self.centres, self.surveys)
         return stars.std * np.exp(factors @ self.coefficients)
 
-    def std(self, stars: Measured) -> Column:
-        """Return standard deviations [mag], ``S √(ν / (ν - 2))``."""
-        return self.scale(stars) * np.sqrt(self.degrees / (self.degrees - 2))
+    def std(self, scale: Column) -> Column:
+        """Return standard deviations for scales S [mag], ``S √(ν / (ν - 2))``."""
+        return scale * np.sqrt(self.degrees / (self.degrees - 2))
 
-    def quantile(self, stars: Measured, probability: float) -> Column:
+    def quantile(self, scale: Column, probability: float) -> Column:
         """Return a quantile of the difference from the predicted mean [mag]."""
-        return self.scale(stars) * stdtrit(self.degrees, probability)
+        return scale * stdtrit(self.degrees, probability)
 
-    def z_scores(self, error: Column, stars: Measured) -> Column:
+    def z_scores(self, error: Column, scale: Column) -> Column:
         """Return the standard normal deviates of differences from the mean [mag]."""
-        tail = stdtr(self.degrees, -np.abs(error) / self.scale(stars))
+        tail = stdtr(self.degrees, -np.abs(error) / scale)
         return -np.sign(error) * ndtri_exp(np.log(tail))
 
 
@@ -116,9 +116,9 @@ def learn_law(error: Column, stars: Measured) -> PredictiveLaw:
 
     def closure() -> torch.Tensor:
         search.zero_grad()
-        scale = start + factors @ (width * steps[:-1])
-        score = _log_density(given, scale, degrees()).sum()
-        value = steps.square().sum() / 2 - score
+        scale = (start + factors @ (width * steps[:-1])).exp()
+        score = torch.distributions.StudentT(degrees(), 0.0, scale).log_prob(given)
+        value = steps.square().sum() / 2 - score.sum()
         value.backward()
         return value
 
@@ -142,14 +142,3 @@ def _factors(
         names = np.zeros(len(stars.std)) if stars.survey is None else stars.survey
         parts.append(names[:, None] == np.array(surveys))
     return np.hstack(parts).astype(np.float64)
-
-
-def _log_density(
-    error: torch.Tensor, log_scale: torch.Tensor, degrees: torch.Tensor
-) -> torch.Tensor:
-    """Return the log density of a Student-T."""
-    power = (degrees + 1) / 2
-    constant = torch.lgamma(power) - torch.lgamma(degrees / 2)
-    constant = constant - 0.5 * (torch.pi * degrees).log()
-    squared = (error / log_scale.exp()) ** 2
-    return constant - log_scale - power * torch.log1p(squared / degrees)

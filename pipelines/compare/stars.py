@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.spatial import KDTree
 
 from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.calibration import (
@@ -35,6 +36,8 @@ _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
 # Fewest stars to describe a tail.
 _FEW = 20
+# Relative distance within which two places are one: rays are in single precision.
+_SAME = 1e-6
 # Standard deviations beyond which a star is listed.
 _FAR = 5.0
 
@@ -52,9 +55,9 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     if stars.extinction is None:
         raise InputError(f"{name} has positions only, expected extinctions")
     unseen, counts = _not_fitted(run, stars)
+    kept = read_stars(run.path / "stars.parquet")
     laws = [SurveyLaw(**law) for law in run.summary.get("surveys", ())]
-    if laws:
-        unseen = calibrated(unseen, laws, read_stars(run.path / "stars.parquet"))
+    unseen = calibrated(unseen, laws, kept)
     predicted = predict_columns(run.plan, run.posterior, unseen)
     inside = predicted.pop("inside")
     variance = unseen.variance(predicted["density_mean"], run.plan.common_noise)
@@ -65,7 +68,6 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     judged = unseen.select(usable)
     columns |= measured_columns(run.posterior.residual, judged, run.plan, columns)
     if len(judged):
-        kept = read_stars(run.path / "stars.parquet")
         counts["stars for the baseline"] = len(kept)
         found = predict_baseline(kept, judged, torch.Generator().manual_seed(0))
         columns |= {} if found is None else found._asdict()
@@ -88,7 +90,17 @@ def compare_held_out(run: Run) -> Comparison:
 
 
 def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
-    """Return the stars that were not fitted, and counts."""
+    """Return the stars that were not fitted, and counts.
+
+    Stars of the residual, if there is one, are all that were fitted, and those that it
+    was learnt on.
+    """
+    if (field := run.posterior.residual) is not None:
+        known = KDTree((field.rays.directions * field.rays.lengths[:, None]).numpy())
+        seen = known.query(stars.positions())[0] < _SAME * stars.distance
+        return stars.select(~seen), Counter(
+            {"read": len(stars), "fitted": int(seen.sum())}
+        )
     named = _places_in(run.path / "stars.parquet")
     fitted = set(named)
     places = list(zip(stars.l.tolist(), stars.b.tolist(), stars.distance.tolist()))

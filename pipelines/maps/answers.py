@@ -206,7 +206,7 @@ class Answers:
     ) -> Found:
         """Return `_answers` at places in the box, NaN elsewhere."""
         inside = self.box.contains(places.positions())
-        return everywhere(
+        return at_all_places(
             self._answers(places.select(inside), kinds, integrated), inside
         )
 
@@ -253,7 +253,7 @@ class Answers:
         return MissingError(f"{self.path} has no {what}: name {where}")
 
 
-def everywhere(found: Found, inside: np.ndarray) -> Found:
+def at_all_places(found: Found, inside: np.ndarray) -> Found:
     """Return values of the places inside a mask, and NaN elsewhere."""
     whole = {}
     for kind, values in found.items():

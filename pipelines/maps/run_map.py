@@ -25,7 +25,7 @@ from pipelines.maps.answers import (
     Directions,
     Found,
     Kind,
-    everywhere,
+    at_all_places,
     probability,
 )
 from pipelines.maps.density import columns, map_and_columns, usual_ends
@@ -170,7 +170,7 @@ class RunMap(Answers):
         inside = self.box.contains(places.positions())
         parts = self._found(places.select(inside), kinds, (True, False))
         return [
-            {kind: self.factor * v for kind, v in everywhere(part, inside).items()}
+            {kind: self.factor * v for kind, v in at_all_places(part, inside).items()}
             for part in parts
         ]
 

@@ -45,26 +45,27 @@ def predict_baseline(
     if len(train) < FEWEST:
         return None
     assert train.extinction is not None
-
-    def rays(stars: Stars, density: np.ndarray) -> Rays:
-        return Rays(
-            directions=torch.tensor(unit_vectors(stars.l, stars.b)),
-            lengths=torch.tensor(stars.distance),
-            density=torch.tensor(density),
-        )
-
     count = min(_HELD, int(_SHARE * len(train)))
     held = torch.randperm(len(train), generator=generator)[:count]
-    observed = rays(train, train.extinction / train.distance)
+    observed = rays_of(train, train.extinction / train.distance)
     noise = torch.as_tensor(train.variance())
     placing = torch.as_tensor(train.placing_error)
-    places = rays(targets, np.ones(len(targets)))
+    places = rays_of(targets, np.ones(len(targets)))
     if len(train) > _MANY:
         some = near_rays(observed, held, places, _AROUND)
         observed, noise, placing = observed[some], noise[some], placing[some]
         held = torch.searchsorted(some, held)
     mean, variance = learn_grid_free(observed, noise, placing, held).predict(places)
     return Baseline(kriging=mean.numpy(), kriging_std=variance.sqrt().numpy())
+
+
+def rays_of(stars: Stars, density: np.ndarray) -> Rays:
+    """Return rays to stars, with mean densities [mag/pc]."""
+    return Rays(
+        directions=torch.tensor(unit_vectors(stars.l, stars.b)),
+        lengths=torch.tensor(stars.distance),
+        density=torch.tensor(density),
+    )
 
 
 def baseline_score(

@@ -164,13 +164,13 @@ def measured_columns(
     if residual is None or residual.law is None:
         return {}
     measured, error, mean = _measured(stars, plan, predictions)
-    law = residual.law
+    law, scale = residual.law, residual.law.scale(measured)
     quantiles = {
-        f"measured_{name}": mean + law.quantile(measured, probability)
+        f"measured_{name}": mean + law.quantile(scale, probability)
         for name, probability in QUANTILES.items()
     }
-    z = law.z_scores(error, measured)
-    return {"measured_std": law.std(measured), **quantiles, "z": z}
+    z = law.z_scores(error, scale)
+    return {"measured_std": law.std(scale), **quantiles, "z": z}
 
 
 def _measured(

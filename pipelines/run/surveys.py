@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dustmap.residual.covariance import Rays
 from dustmap.residual.surveys import FEWEST, SurveyLaw, SurveyRows, learn_surveys
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
+from pipelines.run.baseline import rays_of
 
 
 def surveys_of(
@@ -73,9 +73,12 @@ def calibrated(
         named = ", ".join(sorted(found - set(names))) or "no column survey"
         raise InputError(
             f"the map is calibrated to {', '.join(names)}; the stars have {named}: "
-            "state the survey of each, such as --map survey=NAME"
+            "state the survey of each, such as --map survey=COLUMN"
         )
-    known = None if others is None else _rays(others)
+    known = None
+    if others is not None:
+        assert others.extinction is not None
+        known = rays_of(others, others.extinction / others.distance)
     extinction, error = _rows(stars, names).calibrated(laws, known)
     return replace(stars, extinction=extinction.numpy(), extinction_error=error.numpy())
 
@@ -96,16 +99,6 @@ def in_words(law: SurveyLaw) -> str:
         f"others; {place}; errors {law.factor:.2f} times "
         f"the stated ones and {law.common:.2g} mag; Student-T with {law.degrees:.2g} "
         "degrees of freedom"
-    )
-
-
-def _rays(stars: Stars) -> Rays:
-    """Return rays whose density is extinction over distance."""
-    assert stars.extinction is not None
-    return Rays(
-        directions=torch.tensor(unit_vectors(stars.l, stars.b)),
-        lengths=torch.tensor(stars.distance),
-        density=torch.tensor(stars.extinction / stars.distance),
     )
 
 

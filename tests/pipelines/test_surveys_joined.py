@@ -17,10 +17,12 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.compare.stars import compare_stars
 from pipelines.config import FitConfig, SimulateConfig, load_config
 from pipelines.fit import fit
 from pipelines.report.data import gather
 from pipelines.report.sections import summary
+from pipelines.run.folder import read_run
 from pipelines.run.held_out import read_held_out
 from pipelines.simulate import simulate
 
@@ -135,6 +137,19 @@ def test_a_joined_map_is_on_the_scale_of_the_reference(
     assert at == pytest.approx(0.3 - 1.3 * 0.2, abs=0.02)
     held = read_held_out(tmp_path / "run")
     assert held is not None
+    # New stars of these surveys are calibrated like those that were fitted.
+    run = read_run(tmp_path / "run")
+    compared = compare_stars(run, read_stars(joined)).numbers
+    assert compared["all"]["stars"] == len(held)
+    assert compared["all"]["rmse"] == pytest.approx(held.rmse, rel=1e-3)
+    for level in compared["all"]["coverage"]:
+        if level["level"] == 0.68:
+            assert level["held"] == pytest.approx(
+                run.summary["held_out"]["coverage_68"], abs=0.03
+            )
+    for survey in (None, np.full(1200, "third")):
+        with pytest.raises(InputError, match="first, second"):
+            compare_stars(run, replace(read_stars(joined), survey=survey))
     truth = 1 + 0.6 * np.sin(held.l / 3) * np.cos(held.b / 3) + 1e-3 * held.distance
     assert np.median(held.predicted["mean"] - truth) == pytest.approx(0, abs=0.015)
     blocks = summary(gather(tmp_path / "run"))

@@ -39,7 +39,7 @@ def test_it_is_found_from_draws() -> None:
     assert found.surveys == LAW.surveys
     assert found.degrees == pytest.approx(LAW.degrees, rel=0.1)
     np.testing.assert_allclose(found.scale(unseen), LAW.scale(unseen), rtol=0.12)
-    z = np.abs(found.z_scores(errors[1], unseen))
+    z = np.abs(found.z_scores(errors[1], found.scale(unseen)))
     assert np.mean(z < 1) == pytest.approx(0.6827, abs=0.012)
     assert np.mean(z < 1.96) == pytest.approx(0.95, abs=0.006)
 
@@ -49,13 +49,13 @@ def test_its_numbers_are_those_of_a_student_t() -> None:
     some = stars(50, rng)
     scale = LAW.scale(some)
     expected = student_t(LAW.degrees, scale=scale)
-    np.testing.assert_allclose(LAW.std(some), expected.std())
-    np.testing.assert_allclose(LAW.quantile(some, 0.2), expected.ppf(0.2))
+    np.testing.assert_allclose(LAW.std(scale), expected.std())
+    np.testing.assert_allclose(LAW.quantile(scale, 0.2), expected.ppf(0.2))
     np.testing.assert_allclose(
-        LAW.z_scores(LAW.quantile(some, 0.975), some), 1.959964, rtol=1e-6
+        LAW.z_scores(LAW.quantile(scale, 0.975), scale), 1.959964, rtol=1e-6
     )
     # Far outliers keep finite scores.
-    assert np.isfinite(LAW.z_scores(1e6 * scale, some)).all()
+    assert np.isfinite(LAW.z_scores(1e6 * scale, scale)).all()
 
 
 def test_an_unknown_survey_has_no_term() -> None:
