@@ -80,8 +80,8 @@ class ToeplitzWhitening(Whitening):
         """The box."""
         if not isinstance(self.at, Grid):
             raise ValueError(
-                "a circulant embedding needs a grid, got free points: use the Cholesky "
-                "or CIQ whitening"
+                "a circulant embedding needs a grid, got free points: use "
+                "CholeskyWhitening"
             )
         return self.at
 

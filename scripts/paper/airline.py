@@ -33,20 +33,22 @@ from paper_report import (
     size_of,
 )
 from regression_data import FLIGHT_INPUTS, FLIGHTS, Split, read_flights
-from svgp_runs import CHOLESKY, TOLERANCE, Fitted, Model, inducing_points, train
 from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, maximise
-from dustmap.inference.svi import SvgpSettings
+from dustmap.gp.inducing import kmeans_points
+from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.kernels import SquaredExponential
 from dustmap.likelihoods import Gaussian
+from dustmap.whitening import CholeskyWhitening
 from pipelines.base.progress import say
 
 _CONSTANT, _LINEAR, _EXACT, _SVGP = "constant", "linear", "exact GP", "SVGP"
 _SIZE, _RMSE = "M or N", "RMSE [min]"
 _LENGTHSCALE, _NOISE = 2.0, 0.8
+_NUGGET = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +70,7 @@ PLANS: dict[Size, Plan] = {
         sizes=(20, 40),
         subsets=(100,),
         searches=5,
-        settings=SvgpSettings(
-            batch_size=100, epochs=2, natural_rate=0.3, tolerance=TOLERANCE
-        ),
+        settings=SvgpSettings(batch_size=100, epochs=2, natural_rate=0.3),
     ),
     "default": Plan(
         rows=None,
@@ -84,7 +84,6 @@ PLANS: dict[Size, Plan] = {
             natural_rate=0.1,
             rate=0.03,
             record_every=50,
-            tolerance=TOLERANCE,
         ),
     ),
 }
@@ -121,7 +120,7 @@ def run(data: Split, plan: Plan, seed: int) -> list[Row]:
         rows.append(error_row(data, _EXACT, count, exact(data, count, plan.searches)))
     for count in plan.sizes:
         fit = sparse_fit(data, count, plan.settings, seed)
-        mean = fit.result.model.predict(PointValues(data.test)).mean
+        mean = fit.model.predict(PointValues(data.test)).mean
         rows.append(error_row(data, _SVGP, count, mean))
     return rows
 
@@ -156,10 +155,20 @@ def exact(data: Split, count: int, searches: int) -> Tensor:
     return found.model.predict(PointValues(data.test)).mean
 
 
-def sparse_fit(data: Split, count: int, settings: SvgpSettings, seed: int) -> Fitted:
-    start = Model(kernel=_kernel(data), likelihood=Gaussian(variance=_NOISE))
-    points = inducing_points(data, count, seed)
-    return train(CHOLESKY, data, points, start, settings, seed)
+def sparse_fit(
+    data: Split, count: int, settings: SvgpSettings, seed: int
+) -> SvgpResult:
+    """Fit SVGP at centres of clusters of the training inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    points = kmeans_points(data.train, count, generator, rows=10_000)
+    return fit_svgp(
+        PointValues(data.train),
+        data.values,
+        CholeskyWhitening(_kernel(data), points, nugget=_NUGGET),
+        Gaussian(variance=_NOISE),
+        generator=torch.Generator().manual_seed(seed),
+        settings=settings,
+    )
 
 
 def _kernel(data: Split) -> SquaredExponential:

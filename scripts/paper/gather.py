@@ -28,7 +28,6 @@ _ORDER = (
     "spatial",
     "dust",
     "road3d",
-    "ciq_svgp",
     "airline",
 )
 _PARTS = {"name", "about", "settings", "machine", "seconds", "comparisons"}

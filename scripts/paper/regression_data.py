@@ -1,13 +1,12 @@
 """Tables of inputs and one output: three quarters to train on, 15% to test on.
 
-Inputs and continuous outputs are standardised by the training rows, as in the
+Inputs and outputs are standardised by the training rows, as in the
 experiments of Pleiss, Jankowiak, Eriksson, Damle & Gardner (2020, NeurIPS); the tenth
 that they validate on is set aside and not used.
 """
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +18,6 @@ from torch import Tensor
 
 from pipelines.base.errors import InputError
 
-PRECIPITATION = "colorado_monthly_precip.csv.gz"
-KIN40K = "kin40k.csv.gz"
 FLIGHTS = "pnw_flights_2014.csv.gz"
 # Hensman, Fusi & Lawrence (2013): their inputs for the 2008 flights.
 FLIGHT_INPUTS = (
@@ -33,10 +30,6 @@ FLIGHT_INPUTS = (
     "day_of_month",
     "month",
 )
-_DELAYED = 15.0
-# Months are nearly independent of each other: of many years a thousand inducing points
-# see the climate alone. The last three are kept.
-_YEARS = (1995, 1998)
 _TRAIN, _TEST = 0.75, 0.15
 
 
@@ -51,7 +44,7 @@ class Split:
     train, test
         Inputs, of zero mean and unit variance in training.
     values, test_values
-        Outputs likewise; 0 and 1 for two classes.
+        Outputs likewise.
     unit
         What one of the standardised outputs is in the file's unit.
     dropped
@@ -77,50 +70,24 @@ class Split:
         )
 
 
-def read_kin40k(folder: Path, seed: int) -> Split:
-    """Forward kinematics of an arm: 8 inputs and a distance.
+def read_flights(file: Path, seed: int) -> Split:
+    """Read arrival delays [min] and eight inputs.
+
+    Rows with a missing number are left out and counted.
 
     Raises
     ------
     InputError
-        If the file is missing or is not the expected table; so do all readers.
-    """
-    return _last_column("kin40k", folder / KIN40K, seed, width=9)
-
-
-def read_colorado(folder: Path, seed: int) -> Split:
-    """Monthly precipitation [cm] of Colorado by longitude, latitude and month."""
-    names = ("lon", "lat", "year", "month", "ppt_cm")
-    lon, lat, year, month, fallen = _columns(folder / PRECIPITATION, names).T
-    first, beyond = _YEARS
-    kept = (year >= first) & (year < beyond)
-    inputs = np.stack([lon, lat, year + (month - 0.5) / 12], axis=1)
-    return split("Colorado precipitation", inputs[kept], fallen[kept], seed)
-
-
-def read_flights(file: Path, seed: int, *, delayed: bool = False) -> Split:
-    """Arrival delays [min] by eight inputs, or whether they reach a quarter hour.
-
-    Rows with a missing number are left out and counted.
+        If the file is missing or is not the expected table.
     """
     found = _columns(file, (*FLIGHT_INPUTS, "arr_delay"))
     complete = np.isfinite(found).all(axis=1)
     inputs, delay = found[complete, :-1], found[complete, -1]
-    name, values = "flights", delay
-    if delayed:
-        name, values = "delayed flights", (delay >= _DELAYED).astype(np.float64)
-    made = split(name, inputs, values, seed, classes=delayed)
+    made = split("flights", inputs, delay, seed)
     return replace(made, dropped=int((~complete).sum()))
 
 
-def split(
-    name: str,
-    inputs: np.ndarray,
-    values: np.ndarray,
-    seed: int,
-    *,
-    classes: bool = False,
-) -> Split:
+def split(name: str, inputs: np.ndarray, values: np.ndarray, seed: int) -> Split:
     """Shuffle, take 75% and 15%, standardise; an input without spread becomes 0.
 
     Raises
@@ -139,15 +106,14 @@ def split(
     order = np.random.default_rng(seed).permutation(count)
     own, others = order[:train], order[count - test :]
     x = _standardised(inputs, own)
-    unit = 1.0 if classes else float(values[own].std())
-    y = values if classes else _standardised(values, own)
+    y = _standardised(values, own)
     return Split(
         name=name,
         train=torch.as_tensor(x[own]),
         values=torch.as_tensor(y[own]),
         test=torch.as_tensor(x[others]),
         test_values=torch.as_tensor(y[others]),
-        unit=unit,
+        unit=float(values[own].std()),
     )
 
 
@@ -156,19 +122,10 @@ def _standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return (values - values[rows].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
 
 
-def _last_column(name: str, file: Path, seed: int, *, width: int) -> Split:
-    found = _matrix(file)
-    if found.shape[1] != width:
-        raise InputError(
-            f"{file} has {found.shape[1]} columns, expected {width - 1} inputs and the "
-            "output"
-        )
-    return split(name, found[:, :-1], found[:, -1], seed)
-
-
 def _columns(file: Path, names: Sequence[str]) -> np.ndarray:
     """Named columns, shape (n, columns); what is missing or no number is nan."""
-    _check(file)
+    if not file.is_file():
+        raise InputError(f"{file} is not a file")
     try:
         table = np.genfromtxt(file, delimiter=",", names=True)
     except (OSError, ValueError) as error:
@@ -178,29 +135,3 @@ def _columns(file: Path, names: Sequence[str]) -> np.ndarray:
     if absent:
         raise InputError(f"{file} has no column {', '.join(absent)}")
     return np.stack([np.atleast_1d(table[name]) for name in names], axis=1)
-
-
-def _matrix(file: Path) -> np.ndarray:
-    """All numbers of a comma-separated table, with or without a header line."""
-    _check(file)
-    try:
-        return np.loadtxt(file, delimiter=",", skiprows=_headers(file), ndmin=2)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is no table of numbers: {error}") from None
-
-
-def _headers(file: Path) -> int:
-    """Lines before the numbers, 0 or 1."""
-    opened = gzip.open if file.suffix == ".gz" else open
-    with opened(file, "rt", encoding="utf-8") as stream:
-        first = stream.readline().split(",")
-    try:
-        [float(word) for word in first]
-    except ValueError:
-        return 1
-    return 0
-
-
-def _check(file: Path) -> None:
-    if not file.is_file():
-        raise InputError(f"{file} is not a file")

@@ -1,6 +1,5 @@
 """Each experiment of the papers runs in its smallest size; oracles for its engines."""
 
-import gzip
 import importlib
 import json
 import sys
@@ -18,6 +17,10 @@ from dustmap.grid import Grid
 from dustmap.kernels import Matern32, Matern52
 
 FOLDER = Path(__file__).resolve().parents[2] / "scripts/paper"
+FLIGHT_COLUMNS = (
+    "plane_age,distance,air_time,dep_time_min,arr_time_min,day_of_week,day_of_month,"
+    "month,arr_delay"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +241,7 @@ def test_dust_of_every_engine_errs_less_on_more_points(quick, tmp_path, monkeypa
     assert float(same) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["dust", "spatial", "airline", "ciq_svgp"])
+@pytest.mark.parametrize("name", ["dust", "spatial", "airline"])
 def test_a_missing_folder_is_one_line_and_status_2(name, quick, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         quick(name, "--data", tmp_path / "absent")
@@ -416,86 +419,6 @@ def test_scores_of_known_moments_are_right(generator):
     assert (two["splits"], two["RMSE"], two["NLL"]) == (2, 2.0, 3.0)
 
 
-def table_of(inputs, values):
-    lines = [",".join(map(str, row)) for row in np.column_stack([inputs, values])]
-    return "\n".join(lines) + "\n"
-
-
-def small_sets(folder, rows=300):
-    """A folder with an arm, precipitation and flights in the shipped files' layout."""
-    from regression_data import FLIGHT_INPUTS, FLIGHTS, KIN40K, PRECIPITATION
-
-    random = np.random.default_rng(1)
-    x = random.normal(size=(rows, 8))
-    wave = np.sin(2 * x[:, 1])
-    noisy = wave + 0.1 * random.standard_t(3, rows)
-    rain = np.column_stack(
-        [x[:, 1:3], np.full(rows, 1996), random.integers(1, 13, rows)]
-    )
-    names = ",".join((*FLIGHT_INPUTS, "arr_delay"))
-    for file, text in {
-        KIN40K: table_of(x, wave),
-        PRECIPITATION: "lon,lat,year,month,ppt_cm\n" + table_of(rain, noisy),
-        FLIGHTS: f"{names}\n" + table_of(x, np.where(wave > 0, 30, 0)),
-    }.items():
-        (folder / file).write_bytes(gzip.compress(text.encode()))
-    return ["--data", folder]
-
-
-def test_ciq_and_cholesky_end_alike_and_are_timed(quick, tmp_path):
-    record = quick("ciq_svgp", *small_sets(tmp_path))
-    pairs = record["tables"]["Both whitenings, the same steps"]
-    fixed = [abs(row["CIQ - Cholesky"]) for row in pairs if not row["learning"]]
-    assert len(fixed) == 3 and max(fixed) < 2e-3
-    assert max(abs(row["CIQ - Cholesky"]) for row in pairs) < 0.1
-    assert len(record["tables"]["One step of learning"]) == 6
-    assert here(record)["learnt noise variance of Student's t, fewest to most points"]
-
-
-@pytest.fixture
-def problem(tmp_path):
-    """Rows, points and where training starts."""
-    from regression_data import split
-    from svgp_runs import Model
-
-    from dustmap.likelihoods import Gaussian
-
-    random = np.random.default_rng(3)
-    inputs = random.normal(size=(300, 2))
-    values = np.sin(2 * inputs[:, 0]) + 0.3 * random.normal(size=300)
-    data = split("wave", inputs, values, 1)
-    start = Model.start(0.7, 2, Gaussian(variance=0.3))
-    return data, data.train[::10], start
-
-
-def test_scores_are_those_of_the_dense_posterior(problem):
-    """With a step of one on all rows the bound is at its optimum (Titsias 2009)."""
-    from svgp_runs import CHOLESKY, NUGGET, train
-
-    from dustmap.inference.svi import SvgpSettings
-
-    data, points, start = problem
-    settings = SvgpSettings(
-        batch_size=len(data.values), steps=2, natural_rate=1.0, decay_at=(), learn=()
-    )
-    fit = train(CHOLESKY, data, points, start, settings, 1)
-
-    def kernel(x, z):
-        r = 5**0.5 * torch.cdist(x, z) / 0.7
-        return (1 + r + r**2 / 3) * torch.exp(-r)
-
-    K = kernel(points, points) + NUGGET * torch.eye(len(points), dtype=torch.float64)
-    K_un = kernel(points, data.train)
-    A = K + K_un @ K_un.mT / 0.3
-    cross = kernel(points, data.test)
-    mean = cross.mT @ torch.linalg.solve(A, K_un @ data.values) / 0.3
-    inner = torch.linalg.inv(K) - torch.linalg.inv(A)
-    variance = 1.3 - (cross * (inner @ cross)).sum(dim=0)
-    expected = torch.distributions.Normal(mean, variance.sqrt())
-    nll = -float(expected.log_prob(data.test_values).mean())
-    assert fit.nll == pytest.approx(nll, rel=1e-6)
-
-
 def test_rows_are_split_and_standardised_by_those_to_train_on():
     from regression_data import split
 
@@ -513,39 +436,33 @@ def test_rows_are_split_and_standardised_by_those_to_train_on():
 
 
 @pytest.mark.parametrize(
-    ("reader", "text", "message"),
+    ("text", "message"),
     [
-        ("read_kin40k", "1,2,3\n" * 20, "3 columns, expected 8 inputs"),
-        ("read_kin40k", "1,2,3,4,5,6,7,8,9\n" * 9, "9 rows, at least 14"),
-        ("read_kin40k", "1,2,3,4,5,6,7,8,nan\n" * 20, "20 of 20 rows are not finite"),
-        ("read_kin40k", "1,2,dear\n3,x,4\n", "no table of numbers"),
-        ("read_flights", "plane_age,distance\n1,2\n", "has no column air_time"),
+        ("plane_age,distance\n1,2\n", "has no column air_time"),
+        (f"{FLIGHT_COLUMNS}\n" + "1,2,3,4,5,6,7,8,9\n" * 9, "9 rows, at least 14"),
     ],
 )
-def test_faulty_files_are_refused(tmp_path, reader, text, message):
-    import regression_data
+def test_faulty_files_are_refused(tmp_path, text, message):
+    from regression_data import read_flights
 
     from pipelines.base.errors import InputError
 
-    file = tmp_path / regression_data.KIN40K
-    file.write_bytes(gzip.compress(text.encode()))
-    given = tmp_path if reader == "read_kin40k" else file
+    file = tmp_path / "flights.csv"
+    file.write_text(text)
     with pytest.raises(InputError, match=message):
-        getattr(regression_data, reader)(given, 1)
+        read_flights(file, 1)
 
 
 def flight_file(folder, rows=900, missing=0):
     """Delays that swing with the hour of departure, which no linear model follows."""
-    from regression_data import FLIGHT_INPUTS
-
     random = np.random.default_rng(1)
     inputs = random.uniform(1, 1_000, (rows, 8))
-    hour = FLIGHT_INPUTS.index("dep_time_min")
+    hour = FLIGHT_COLUMNS.split(",").index("dep_time_min")
     delay = 30 * np.sin(inputs[:, hour] / 100) + random.normal(0, 3, rows)
     lines = [",".join(map(str, row)) for row in np.column_stack([inputs, delay])]
     lines += ["," + line.partition(",")[2] for line in lines[:missing]]
     file = folder / "flights.csv"
-    file.write_text("\n".join([",".join((*FLIGHT_INPUTS, "arr_delay")), *lines]) + "\n")
+    file.write_text("\n".join([FLIGHT_COLUMNS, *lines]) + "\n")
     return file
 
 

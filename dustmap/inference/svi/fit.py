@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -84,8 +84,6 @@ class SvgpResult:
     steps, bounded_steps
         Actions of the safeguards of natural steps, and number of steps of a lengthscale
         that its range cut short.
-    solves
-        Status of iterative solves with the precision of q; none without a solver.
     mean_solution
         Status of the final solve for m, if one was made.
     rise
@@ -100,7 +98,6 @@ class SvgpResult:
     rows: RowReport
     steps: StepReport
     bounded_steps: int = 0
-    solves: RowReport = field(default_factory=RowReport)
     mean_solution: Solution | None = None
     rise: LateRise | None = None
 
@@ -122,12 +119,6 @@ class SvgpResult:
             lines.append(
                 f"{self.bounded_steps} steps ended at the bound of a lengthscale: "
                 "start closer or widen lengthscale_range"
-            )
-        if self.solves.unconverged:
-            lines.append(
-                f"{self.solves.unconverged} of {self.solves.rows} solves with the "
-                f"precision of q stopped short (worst residual "
-                f"{self.solves.residual:.1e}): take solves='cholesky'"
             )
         if self.mean_solution is not None:
             lines.append(f"mean: {self.mean_solution.message}")
@@ -201,7 +192,7 @@ def fit_svi(
         early stopping). A learnt common noise starts from that of the likelihood, or
         where that is 0 from a tenth of the median ``σ_n²``.
     settings, generator, on_step
-        As in :func:`fit_svgp`; with ``solves = "cholesky"``.
+        As in :func:`fit_svgp`.
     on_progress
         Called with ``rows`` and the number of kept rows solved so far, and with
         ``mean`` and the iteration of its solve.
@@ -294,7 +285,6 @@ def _trained(
         rows=model.forward.report,
         steps=trainer.report,
         bounded_steps=trainer.hyperparameters.bounded_steps,
-        solves=trainer.q.solves,
         mean_solution=solution,
         rise=rise,
     )

@@ -31,7 +31,7 @@ import copy
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -40,12 +40,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.inference.svi.settings import SvgpSettings
-from dustmap.linalg.cg import ConjugateGradients
-from dustmap.models.rowwise import RowReport, RowwiseGaussian
+from dustmap.models.rowwise import RowwiseGaussian
 
 _HALVINGS = 10
-# Limit on the iterations of solves with the precision.
-_SOLVER_STEPS = 500
 # Relative rounding error that does not count as a cut.
 _ROUNDING = 1e-9
 
@@ -111,22 +108,11 @@ class NaturalGaussian:
         m, and ``S_i⁻¹``, the identity in the padding.
     index
         The number of the j-th parameter of block i, or P for padding.
-    solver
-        Replaces the Cholesky factor in steps and in ``kᵀ S k``, for one block of all:
-        solves with S⁻¹ by conjugate gradients, ``O(J P²)`` for J iterations and each of
-        the ``|B|`` + 1 right-hand sides (Pleiss et al. 2020, NeurIPS, section 5.1),
-        where a factor takes ``P³/3``, fewer for P below some ``6 J |B|``. The precision
-        then exists once (``8 P²`` bytes) and changes in place. The KL term and draws
-        take a factor all the same.
-    solves
-        How these solves ended.
     """
 
     mean: Float[Tensor, " p"]
     precision: Float[Tensor, "k n n"]
     index: Int[Tensor, "k n"]
-    solver: ConjugateGradients | None = None
-    solves: RowReport = field(default_factory=RowReport)
 
     @cached_property
     def factor(self) -> Float[Tensor, "k n n"]:
@@ -157,29 +143,13 @@ class NaturalGaussian:
         return rows[:, :-1]
 
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """Return ``kᵀ S k`` of every row, differentiable in the rows.
-
-        With a solver it is ``2 kᵀx − xᵀ S⁻¹ x`` with ``x ≈ S k``: its error is of
-        second order in that of x, and its derivative by k is 2x.
-        """
-        if self.solver is not None:
-            x = self.covariance_times(rows.detach())
-            square = (x * (x @ self.precision[0])).sum(dim=-1)
-            return 2 * (rows * x).sum(dim=-1) - square
+        """Return ``kᵀ S k`` of every row, differentiable in the rows."""
         parts = self.gather(rows).mT
         half = torch.linalg.solve_triangular(self.factor, parts, upper=False)
         return (half**2).sum(dim=(0, 1))
 
     def covariance_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
         """Return ``S k`` of every row."""
-        if self.solver is not None:
-            precision = self.precision[0]
-            diagonal = precision.diagonal()
-            solution = self.solver.solve(
-                lambda x: x @ precision, rows, preconditioner=lambda x: x / diagonal
-            )
-            self.solves = self.solves.with_solution(solution)
-            return solution.value
         parts = self.gather(rows).mT
         return self.scatter(torch.cholesky_solve(parts, self.factor).mT)
 
@@ -208,12 +178,6 @@ class NaturalGaussian:
         moved.mean = mean
         return moved
 
-    def frozen(self) -> Self:
-        """Return a copy to predict with, which further steps do not change."""
-        if self.solver is None:
-            return self
-        return replace(self, precision=self.precision.clone(), solver=None)
-
     def data_precision(self, batch: Batch) -> Float[Tensor, "k n n"]:
         """Return the blocks of ``Λ̂ = I + Σ w k kᵀ`` (S2 with the identity of S4)."""
         parts = self.gather(batch.features)
@@ -221,15 +185,8 @@ class NaturalGaussian:
 
     def covariance_step(self, batch: Batch, rate: float) -> Self:
         """Set ``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12), positive definite for l ≤ 1."""
-        if self.solver is None:
-            fresh = self.data_precision(batch)
-            return replace(self, precision=(1 - rate) * self.precision + rate * fresh)
-        scaled = (rate * batch.weight)[:, None] * batch.features
-        self.precision.mul_(1 - rate)
-        self.precision[0].diagonal().add_(rate)
-        self.precision[0].addmm_(batch.features.mT, scaled)
-        # A new object has no factor of the old precision.
-        return replace(self)
+        fresh = self.data_precision(batch)
+        return replace(self, precision=(1 - rate) * self.precision + rate * fresh)
 
     def direction(self, batch: Batch) -> Float[Tensor, " p"]:
         """Return ``S (b̂ − Λ̂ m)`` with the current S."""
@@ -250,8 +207,6 @@ class NaturalGaussian:
 
     def safe_step(self, batch: Batch, rate: float) -> tuple[Self, StepReport]:
         """Make one step of both moments; also return counts of the safeguards' actions.
-
-        The family before the step may share memory with the one after it.
 
         Raises
         ------
@@ -332,26 +287,20 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
         If it would not fit into memory.
     """
     size, shape = forward.latent_size, forward.whitening.latent_shape
-    iterative = settings.family == "full" and settings.solves == "iterative"
     # Points per axis of a block.
     widths = {"mean-field": 1, "block": settings.block, "full": max(shape)}
     width = widths[settings.family]
     numbers = math.prod(min(width, n) for n in shape)
-    # The precision, its factor and the fresh estimate exist at once; with iterative
-    # solves the precision alone.
-    needed = (1 if iterative else 3) * 8 * size * numbers
+    # The precision, its factor and the fresh estimate exist at once.
+    needed = 3 * 8 * size * numbers
     if needed > settings.covariance_memory:
         raise ValueError(
             f"a {settings.family} covariance of {size} parameters takes "
             f"{needed / 2**30:.1f} GiB, more than "
-            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks, "
-            "fewer inducing points, or iterative solves"
+            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks "
+            "or fewer inducing points"
         )
-    prior = block_prior(shape, width, forward.device)
-    if not iterative:
-        return prior
-    solver = ConjugateGradients(rtol=settings.solver_rtol, max_steps=_SOLVER_STEPS)
-    return replace(prior, solver=solver)
+    return block_prior(shape, width, forward.device)
 
 
 def _identity(like: Float[Tensor, "*k n"]) -> Float[Tensor, "n n"]:

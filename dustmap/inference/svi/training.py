@@ -200,7 +200,7 @@ class Trainer:
         if mean is not None:
             forward = forward.about(ConstantMean(value=float(mean)))
         likelihood = self.observations().likelihood
-        return Svgp(forward=forward, q=self.q.frozen(), likelihood=likelihood)
+        return Svgp(forward=forward, q=self.q, likelihood=likelihood)
 
     def state(self) -> State:
         """Return the state of a run; q must consist of blocks."""
