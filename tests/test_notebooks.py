@@ -40,7 +40,13 @@ def test_there_are_notebooks():
 
 
 # These take about a minute each, or more.
-LONG = ("cluster_run", "correcting_stars", "clouds_and_sight_lines")
+LONG = (
+    "cluster_run",
+    "correcting_stars",
+    "clouds_and_sight_lines",
+    "first_map",
+    "mean_field",
+)
 MARKED = [
     pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [])
     for path in NOTEBOOKS

@@ -364,6 +364,7 @@ def test_the_finest_level_carries_a_node(generator):
 # --- the density ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_is_unresolved_is_that_of_every_level(generator):
     grids = off_centre()
     points = inner_ends(40, generator)

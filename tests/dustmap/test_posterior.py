@@ -101,6 +101,7 @@ def test_draws_have_the_joint_covariance_of_dense_algebra():
     assert np.abs(z).max() < 4
 
 
+@pytest.mark.slow
 def test_the_interpolation_error_tends_to_that_of_the_continuous_functional():
     functionals = Stack(
         [
@@ -218,6 +219,7 @@ def coverage(errors, level):
     return each.mean(), error, half_width
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_promise():
     samples = 50
     errors = calibration(problems=36, samples=samples)

@@ -104,6 +104,7 @@ def test_quantiles_of_a_positive_model_are_those_of_its_draws():
         assert np.abs(below - p).max() < 0.03
 
 
+@pytest.mark.slow
 def test_draws_from_one_normal_for_all_rows_have_the_moments_told():
     """Rows share their number in each draw: each by itself is as it was."""
     posterior, others = positive_posterior(samples=4000)

@@ -26,6 +26,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "dtype"), WAYS)
 def test_on_a_stand_in_for_a_device(check, dtype):
     with stand_in_device():

@@ -133,6 +133,7 @@ def test_what_is_nobodys_mistake_fails_with_exit_1_and_one_line(
     assert str(fault) in result.output and len(result.output.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_installed_program_replaces_a_run_and_exports_go_into_it(
     command, desk, chain
 ):

@@ -113,7 +113,12 @@ def _linear(engine: str) -> FitConfig:
 
 
 @pytest.mark.parametrize(
-    ("engine", "teams"), [("full-batch", 1), ("svi", 1), ("full-batch", 2)]
+    ("engine", "teams"),
+    [
+        ("full-batch", 2),
+        pytest.param("full-batch", 1, marks=pytest.mark.slow),
+        pytest.param("svi", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_two_ranks_write_the_run_of_one(
     tmp_path: Path, engine: str, teams: int

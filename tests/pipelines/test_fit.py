@@ -77,6 +77,7 @@ def test_a_smaller_box_with_less_dust_gives_the_same_map_to_scale(tmp_path):
     assert np.abs(a - b).max() < 1e-3 * np.abs(a).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "dust"),
     [(250.0, 0.01), pytest.param(3000.0, 10.0, marks=pytest.mark.slow)],
@@ -281,7 +282,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("old", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_killed_fit_leaves_the_old_run_or_none(cloud_report, tmp_path, old):
     output = tmp_path / "run"
     if old:

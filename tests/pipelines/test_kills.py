@@ -86,6 +86,7 @@ def kill_and_go_on(server, folder, kills, seconds, rng):
     return table
 
 
+@pytest.mark.slow
 def test_a_fit_killed_three_times_ends_with_the_same_bits(server, tmp_path):
     seconds = prepared(server, tmp_path)
     rng = np.random.default_rng(3)

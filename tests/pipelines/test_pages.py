@@ -171,6 +171,7 @@ def test_a_second_map_is_whatever_compare_takes(tmp_path, command):
         assert done.exit_code == 2, wrong
 
 
+@pytest.mark.slow
 def test_a_panel_is_drawn_alone_with_the_colours_asked_for(
     positive_run, tmp_path, command
 ):

@@ -235,6 +235,7 @@ def test_scales_of_a_lognormal_field_are_found_from_its_stars_alone():
     assert scales.common_noise == 0.0
 
 
+@pytest.mark.slow
 def test_the_same_seed_learns_the_same_and_another_nearly(gaussian, gaussian_stars):
     settings = config({"mean": "constant"}, common_noise=0)
     again, other = (learnt(START, gaussian_stars, settings, seed) for seed in (0, 1))

@@ -83,6 +83,7 @@ def run(tmp_path_factory) -> Run:
     return read_run(folder / "run")
 
 
+@pytest.mark.slow
 def test_of_many_stars_first_maps_see_a_part_and_the_last_one_all(
     run: Run, tmp_path, monkeypatch, capsys
 ) -> None:
@@ -127,7 +128,7 @@ def test_a_store_agrees_with_predictions(run: Run) -> None:
         np.testing.assert_allclose(found, wanted, rtol=0.03)
 
 
-@pytest.fixture(params=range(3))
+@pytest.fixture(params=[0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def random_map(run: Run, request) -> Run:
     """The map with residuals that have nothing to do with the dust."""
     field, generator = run.posterior.residual, torch.Generator()

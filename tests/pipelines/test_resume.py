@@ -109,9 +109,14 @@ def test_stages_are_saved_in_their_order(wholes):
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        *(("lognormal", part) for part in (0.0, 0.4, 0.7, 1.0)),
-        *(("gaussian", 0.5), ("svi", 0.6)),
-        *(("shared", part) for part in (0.1, 0.3, 0.8)),
+        *(("lognormal", 0.4), ("gaussian", 0.5), ("svi", 0.6), ("shared", 0.8)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                *(("lognormal", part) for part in (0.0, 0.7, 1.0)),
+                *(("shared", part) for part in (0.1, 0.3)),
+            ]
+        ),
     ],
 )
 def test_a_fit_stopped_anywhere_ends_with_the_same_bits(wholes, tmp_path, name, part):
@@ -132,7 +137,7 @@ def test_a_fit_stopped_anywhere_ends_with_the_same_bits(wholes, tmp_path, name, 
     assert taken_up["differences"] == []
 
 
-@pytest.mark.parametrize("iteration", [3, 60])
+@pytest.mark.parametrize("iteration", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_signal_within_a_step_costs_this_step_alone(whole, tmp_path, iteration):
     shutil.copy(whole[0].source, tmp_path / "stars.parquet")
     own = interrupted.case_in(tmp_path)
@@ -151,7 +156,9 @@ def test_a_signal_within_a_step_costs_this_step_alone(whole, tmp_path, iteration
     interrupted.require_same(whole[0].output, own.output)
 
 
-@pytest.mark.parametrize("by", [signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize(
+    "by", [signal.SIGUSR1, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_fit_is_stopped_again_and_again_by_any_of_its_signals(whole, tmp_path, by):
     shutil.copy(whole[0].source, tmp_path / "stars.parquet")
     own = interrupted.case_in(tmp_path)

@@ -62,6 +62,7 @@ def _stopped_and_resumed(group: Group, folder: Path, teams: int) -> str:
     return ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("teams", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teams: int

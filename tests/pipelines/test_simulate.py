@@ -130,7 +130,7 @@ def test_every_value_of_the_stirred_turbulence_is_standard_normal():
     assert stats.kurtosis(values) == pytest.approx(0, abs=0.15)
 
 
-@pytest.mark.parametrize("stirring", [0.0, 0.5])
+@pytest.mark.parametrize("stirring", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_nested_turbulence_has_the_variance_and_correlation_of_its_spectrum(stirring):
     length, lags = 40.0, np.array([0, 2, 4, 8])
     coarse = 8.0 * np.arange(-8, 9)

@@ -89,6 +89,7 @@ def test_every_notebook_is_listed():
     assert set(re.findall(r"^\| `(\w+\.py)`", TEXTS["notebooks"], re.M)) == files
 
 
+@pytest.mark.slow
 def test_a_part_of_the_api_builds_with_a_page_for_every_module(tmp_path):
     done = build(tmp_path, "dustmap.whitening")
     assert done.returncode == 0, done.stderr

@@ -226,6 +226,7 @@ def test_the_full_batch_predicts_as_well_as_svgp(plane):
     torch.testing.assert_close(found.mean, dense.mean, rtol=0.1, atol=0.05)
 
 
+@pytest.mark.slow
 def test_dust_of_every_engine_errs_less_on_more_points(quick, tmp_path, monkeypatch):
     monkeypatch.setenv("DUSTMAP_DATA", str(tmp_path / "nowhere"))
     record = quick("dust")

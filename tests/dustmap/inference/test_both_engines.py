@@ -95,6 +95,7 @@ def full_batch(
 TORI = (2, 1), (8, 2), (20, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tori", "draws", "most"),
     [

@@ -134,7 +134,10 @@ def test_a_rough_mode_costs_no_accurate_solve(refine):
     assert ("decrement" in stages) == refine
 
 
-@pytest.mark.parametrize(("error", "reached"), [(1e-3, True), (1e-6, False)])
+@pytest.mark.parametrize(
+    ("error", "reached"),
+    [(1e-3, True), pytest.param(1e-6, False, marks=pytest.mark.slow)],
+)
 def test_a_mode_without_samples_is_judged_by_an_accurate_solve(error, reached):
     """Rough solves gain little long before little is left."""
     model = dense_torus.log_normal(3.0 if reached else 2.0, 1200, seed=4)

@@ -86,6 +86,7 @@ LEVELS = (0.50, 0.68, 0.95)
 KINDS = pytest.mark.parametrize("kind", [0, 1], ids=["density", "extinction"])
 
 
+@pytest.mark.slow
 @KINDS
 def test_intervals_hold_what_they_promise(kind):
     for level in LEVELS:

@@ -207,6 +207,7 @@ def test_scales_of_a_mock_are_found(kernel, positive, std):
     assert abs(mean) < 2.5 * errors["mean"]
 
 
+@pytest.mark.slow
 def test_lengthscales_fall_to_a_tenth_of_the_start_at_most():
     """Stars that scatter independently have no lengthscale: the search would go on."""
     ends = stars(1000, seeded(3))

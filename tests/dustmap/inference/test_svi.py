@@ -211,6 +211,7 @@ def test_hyperparameters_follow_the_gradient_of_the_dense_bound(
         assert float(gradient[i]) == pytest.approx(exact, rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_learning_climbs_to_the_top_of_the_collapsed_bound(generator):
     """Full rank and all data: by the envelope theorem θ climbs the collapsed bound."""
     grid = grid_of(1)

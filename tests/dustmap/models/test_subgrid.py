@@ -147,7 +147,9 @@ def test_what_lies_below_a_cut_is_added():
     assert float(found.phases.max()) < 1.2 * float(below[0])
 
 
-@pytest.mark.parametrize(("dimension", "count"), [(2, 8), (3, 7)])
+@pytest.mark.parametrize(
+    ("dimension", "count"), [(2, 8), pytest.param(3, 7, marks=pytest.mark.slow)]
+)
 def test_it_is_a_smooth_function_of_the_lengthscale(dimension, count):
     # By 10% a step: no jump where a torus grows.
     ratios = 2.1 * 1.1 ** np.arange(count)

@@ -99,6 +99,7 @@ def test_what_was_not_fitted_or_is_unknown_is_refused(plain):
         dustmap.regress(ARRAY, Y, method="magic")
 
 
+@pytest.mark.slow
 def test_no_call_changes_threads_or_warnings_of_the_process():
     program = (
         # Imports of healpy and scipy add filters for their own warnings.

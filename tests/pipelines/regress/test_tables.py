@@ -10,7 +10,7 @@ from tests.pipelines.regress.exact import predict_exactly
 from tests.pipelines.regress.tables import NOISE_FREE, ROWS, TABLES, draw
 
 # The quickest, with noise and without.
-EVERY_TIME = ("ages", "quiet_curve")
+EVERY_TIME = ("quiet_curve",)
 CASES = [
     pytest.param(name, marks=[] if name in EVERY_TIME else [pytest.mark.slow])
     for name in TABLES

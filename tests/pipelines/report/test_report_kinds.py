@@ -43,6 +43,7 @@ def test_the_published_engine_has_a_report(svi_run, tmp_path):
     assert "svi bound" in page
 
 
+@pytest.mark.slow
 def test_a_fit_without_samples_or_held_out_stars_warns_of_both(tmp_path):
     plain = one_cloud.settings(samples=0)
     plain["data"] = {"holdout": 0.0}
