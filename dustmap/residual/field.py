@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
@@ -35,6 +36,9 @@ from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays, walk
 from dustmap.residual.neighbours import RowIndex, nearest, nearest_earlier, without_self
 from dustmap.residual.predictive import PredictiveLaw
+
+if TYPE_CHECKING:
+    from dustmap.residual.stacking import StackedKriging
 
 # Neighbours of a place among the stars.
 COUNT = 64
@@ -84,6 +88,8 @@ class ResidualField:
         Log score of the held-out rows [nats].
     law
         Distribution of measured extinctions about their predictions, if known.
+    stack
+        Kriging that has a share in predictions of stars, if it improves them.
     """
 
     rays: Rays
@@ -100,6 +106,7 @@ class ResidualField:
     score: float = math.nan
     tails: float = math.inf
     law: PredictiveLaw | None = None
+    stack: StackedKriging | None = None
 
     @cached_property
     def covariance(self) -> RayCovariance:
@@ -121,10 +128,11 @@ class ResidualField:
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
 
     def without_last(self, count: int) -> ResidualField:
-        """Return the field of the other stars."""
+        """Return the field of the other stars, without a stack."""
         rows = torch.arange(len(self.rays) - count)
         return replace(
             self,
+            stack=None,
             rays=self.rays[rows],
             residuals=self.residuals[:, rows],
             stated=self.stated[rows],

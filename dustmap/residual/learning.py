@@ -311,6 +311,14 @@ class GridFree:
         field = _weighed(field, noise, error, outliers=tells)
         return replace(self, observed=observed, field=field, floored=floored)
 
+    def without_last(self, count: int) -> GridFree:
+        """Return the same kriging from the other stars."""
+        return replace(
+            self,
+            observed=self.observed[: len(self.observed) - count],
+            field=self.field.without_last(count),
+        )
+
     def predict(self, places: Rays) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
         """Return noise-free extinctions of places [mag] and their variances [mag²].
 

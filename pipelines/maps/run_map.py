@@ -168,7 +168,7 @@ class RunMap(Answers):
     def both(self, places: Places, kinds: Sequence[Kind]) -> list[Found]:
         # Extinction and density at a place have the same neighbours.
         inside = self.box.contains(places.positions())
-        parts = self._found(places.select(inside), kinds, (True, False))
+        parts = self._found(places.select(inside), kinds, (True, False), stars=True)
         return [
             {kind: self.factor * v for kind, v in at_all_places(part, inside).items()}
             for part in parts
@@ -180,9 +180,20 @@ class RunMap(Answers):
         return self._found(places, kinds, (integrated,))[0]
 
     def _found(
-        self, places: Places, kinds: Sequence[Kind], which: tuple[bool, ...]
+        self,
+        places: Places,
+        kinds: Sequence[Kind],
+        which: tuple[bool, ...],
+        *,
+        stars: bool = False,
     ) -> list[Found]:
-        """Return moments of each quantity, integrated or not, from one pass."""
+        """Return moments of each quantity, integrated or not, from one pass.
+
+        If the places are ``stars`` and the run has a stack, extinctions, which come
+        first, are those of the stack.
+        """
+        residual = self.run.posterior.residual
+        stack = residual.stack if stars and residual is not None else None
         found = np.empty((len(which), len(kinds), len(places)))
         variances = np.full((len(which), len(places)), np.nan)
         positions = torch.as_tensor(places.positions())
@@ -198,6 +209,10 @@ class RunMap(Answers):
                 else:
                     values = moments.quantile(probability(kind))
                 found[:, number, rows] = values.reshape(len(which), -1)
+            if stack is not None:
+                count = len(positions[rows])
+                of_map = moments.mean[:count].numpy(), moments.std[:count].numpy()
+                found[0, :, rows] *= stack.factor(positions[rows], *of_map)
         rest = [i for i, kind in enumerate(kinds) if kind != "std"]
         for part, variance, outward in zip(found, variances, which, strict=True):
             if outward and np.isfinite(variance).any():

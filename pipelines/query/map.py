@@ -264,7 +264,12 @@ class DustMap:
         return self._answers(coords, (False,))[0]
 
     def extinction_and_density(self, coords: SkyCoord) -> tuple[Answer, Answer]:
-        """Return `extinction` and `density`, of a run in half the time of the two."""
+        """Return `extinction` and `density`, of a run in half the time of the two.
+
+        If the fit found that kriging from neighbouring stars improves predictions of
+        stars, the extinctions are the stack of both, best for places of single stars;
+        `extinction` is the map's alone.
+        """
         extinction, density = self._answers(coords, (True, False))
         return extinction, density
 

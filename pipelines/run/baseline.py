@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dustmap.residual.covariance import Rays
-from dustmap.residual.learning import learn_grid_free, near_rays
+from dustmap.residual.learning import GridFree, learn_grid_free, near_rays
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
@@ -42,6 +42,28 @@ def predict_baseline(
     FloatingPointError
         If a covariance is not positive definite.
     """
+    kriging = learn_baseline(train, targets, generator)
+    return None if kriging is None else krige_stars(kriging, targets)
+
+
+def krige_stars(kriging: GridFree, targets: Stars) -> Baseline:
+    """Return the predictions of stars."""
+    mean, variance = kriging.predict(rays_of(targets, np.ones(len(targets))))
+    return Baseline(kriging=mean.numpy(), kriging_std=variance.sqrt().numpy())
+
+
+def learn_baseline(
+    train: Stars, targets: Stars, generator: torch.Generator
+) -> GridFree | None:
+    """Learn kriging of the targets; return ``None`` if there are too few stars.
+
+    It has all stars of ``train``, or of more than 200,000 those near the targets.
+
+    Raises
+    ------
+    FloatingPointError
+        If a covariance is not positive definite.
+    """
     if len(train) < FEWEST:
         return None
     assert train.extinction is not None
@@ -50,13 +72,12 @@ def predict_baseline(
     observed = rays_of(train, train.extinction / train.distance)
     noise = torch.as_tensor(train.variance())
     placing = torch.as_tensor(train.placing_error)
-    places = rays_of(targets, np.ones(len(targets)))
     if len(train) > _MANY:
+        places = rays_of(targets, np.ones(len(targets)))
         some = near_rays(observed, held, places, _AROUND)
         observed, noise, placing = observed[some], noise[some], placing[some]
         held = torch.searchsorted(some, held)
-    mean, variance = learn_grid_free(observed, noise, placing, held).predict(places)
-    return Baseline(kriging=mean.numpy(), kriging_std=variance.sqrt().numpy())
+    return learn_grid_free(observed, noise, placing, held)
 
 
 def rays_of(stars: Stars, density: np.ndarray) -> Rays:

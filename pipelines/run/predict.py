@@ -11,6 +11,7 @@ import torch
 import dustmap
 from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
+from dustmap.residual.stacking import StackedKriging
 from pipelines.base.quantiles import KINDS, summaries
 from pipelines.catalog.schema import Stars, write_table
 from pipelines.model.observations import outward_rays
@@ -40,7 +41,8 @@ def predict_columns(
     """Predict noise-free extinction [mag] and density [mag/pc] of stars, in order.
 
     Columns are mean, std and p2_5 to p97_5. Stars outside the box get NaN and
-    ``inside = False``. Standard deviations include the unresolved part.
+    ``inside = False``. Standard deviations include the unresolved part. If the residual
+    has a stack, the extinctions are those of the stack.
     """
     positions = torch.as_tensor(stars.positions())
     inside = plan.grid.contains(positions)
@@ -61,7 +63,20 @@ def predict_columns(
                 integrals, values = part.reshape(2, -1)
                 columns[f"extinction_{name}"][own] = integrals
                 columns[f"density_{name}"][own] = values
+    if posterior.residual is not None and posterior.residual.stack is not None:
+        columns |= stacked(columns, posterior.residual.stack, positions)
     return {**columns, "inside": where}
+
+
+def stacked(
+    columns: dict[str, np.ndarray], stack: StackedKriging, positions: torch.Tensor
+) -> dict[str, np.ndarray]:
+    """Return the extinctions of a stack from the map's; NaN stays NaN."""
+    mean, std = columns["extinction_mean"], columns["extinction_std"]
+    some = np.isfinite(mean)
+    factor = np.full(len(some), np.nan)
+    factor[some] = stack.factor(positions[some], mean[some], std[some])
+    return {n: v * factor for n, v in columns.items() if n.startswith("extinction_")}
 
 
 def write_predictions(

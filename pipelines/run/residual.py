@@ -18,8 +18,9 @@ from dustmap.posterior import Posterior
 from dustmap.residual.covariance import Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField, least_density
-from dustmap.residual.learning import calibrated_on, learn_residual
+from dustmap.residual.learning import GridFree, calibrated_on, learn_residual
 from dustmap.residual.predictive import PredictiveLaw
+from dustmap.residual.stacking import StackedKriging
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import rays
@@ -150,6 +151,19 @@ def residual_bytes(field: ResidualField) -> bytes:
     numbers = list(KERNELS).index(left.kernel), left.lengthscale, left.variance
     tensors["remainder"] = torch.tensor([*numbers, *left.cuts], dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
+    if (stack := field.stack) is not None:
+        kriging = stack.kriging
+        kept = {
+            "observed": kriging.observed.density,
+            "mean": kriging.field.rays.density,
+        }
+        kept |= {name: getattr(kriging.field, name) for name in _TENSORS}
+        tensors |= {
+            f"kriging_{name}": value.to(torch.float32) for name, value in kept.items()
+        }
+        numbers = [kriging.count, kriging.floored, stack.gain, *stack.coefficients]
+        numbers += [getattr(kriging.field, name) for name in _CONSTANTS]
+        tensors["stack"] = torch.tensor(numbers, dtype=torch.float64)
     if (law := field.law) is not None:
         tensors["law"] = torch.from_numpy(
             np.concatenate([[law.degrees], law.centres, law.coefficients])
@@ -194,9 +208,10 @@ def residual_from(data: bytes) -> ResidualField:
             degrees=degrees,
             surveys=tuple(names.split("\n") if names else ()),
         )
+    rays = Rays(**{name: tensors[name] for name in _OF_RAYS})
     cube = DensityCube(values=tensors["cube"], grids=grids)
     return ResidualField(
-        rays=Rays(**{name: tensors[name] for name in _OF_RAYS}),
+        rays=rays,
         cube=cube,
         remainder=Remainder(
             kernel=list(KERNELS)[int(number)],
@@ -206,6 +221,28 @@ def residual_from(data: bytes) -> ResidualField:
         ),
         residuals=tensors["residuals"],
         law=law,
+        stack=_stack(rays, tensors),
         **{name: tensors[name] for name in _TENSORS},
         **dict(constants),
     )
+
+
+def _stack(rays: Rays, tensors: dict[str, Tensor]) -> StackedKriging | None:
+    """Return the stack of stars on these rays; ``None`` if there is none."""
+    if "stack" not in tensors:
+        return None
+    count, floored, gain, *rest = tensors["stack"].tolist()
+    observed, mean = tensors["kriging_observed"], tensors["kriging_mean"]
+    field = ResidualField(
+        rays=replace(rays, density=mean),
+        residuals=((observed - mean) * rays.lengths)[None],
+        **{name: tensors[f"kriging_{name}"] for name in _TENSORS},
+        **dict(zip(_CONSTANTS, rest[3:], strict=True)),
+    )
+    kriging = GridFree(
+        observed=replace(rays, density=observed),
+        field=field,
+        count=int(count),
+        floored=int(floored),
+    )
+    return StackedKriging(kriging=kriging, coefficients=np.array(rest[:3]), gain=gain)
