@@ -83,6 +83,14 @@ def run(tmp_path_factory) -> Run:
     return read_run(folder / "run")
 
 
+def without_stack(run: Run) -> Run:
+    """The run whose predictions of stars are the map's alone."""
+    field = run.posterior.residual
+    assert field is not None
+    alone = replace(run.posterior, residual=replace(field, stack=None))
+    return replace(run, posterior=alone)
+
+
 @pytest.mark.slow
 def test_of_many_stars_first_maps_see_a_part_and_the_last_one_all(
     run: Run, tmp_path, monkeypatch, capsys
@@ -121,7 +129,7 @@ def test_a_store_agrees_with_predictions(run: Run) -> None:
     pixels = np.unique(healpy.ang2pix(32, stars.l, stars.b, nest=True, lonlat=True))
     l, b = healpy.pix2ang(32, pixels, nest=True, lonlat=True)  # noqa: E741
     places = Stars(l=l, b=b, distance=np.full(len(pixels), 300.0))
-    expected = predict_columns(run.plan, run.posterior, places)
+    expected = predict_columns(run.plan, without_stack(run).posterior, places)
     store = integrated(run, nside=32, distances=np.array([200.0, 300.0]))
     for kind in ("mean", "std", "p16"):
         found, wanted = store.arrays[kind][1, pixels], expected[f"extinction_{kind}"]
@@ -246,6 +254,13 @@ def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
     assert (again.law.surveys, again.law.degrees) == (law.surveys, law.degrees)
     for name in ("coefficients", "centres"):
         np.testing.assert_array_equal(getattr(again.law, name), getattr(law, name))
+    assert again.stack is not None
+    assert field.stack is not None
+    assert again.stack.gain == field.stack.gain
+    one, other = (
+        each.stack.kriging.predict(field.rays[:30]) for each in (again, field)
+    )
+    torch.testing.assert_close(one, other)
     ends = torch.as_tensor(sky(30, 4)[0].positions())
     asked = ends, torch.ones(len(field.residuals), 30, dtype=torch.float64)
     for found, expected in zip(again.correct(*asked), field.correct(*asked)):
@@ -420,7 +435,34 @@ def test_measurements_are_judged_by_the_law_of_the_run(run: Run) -> None:
     assert ratio == pytest.approx(ratio[0])
 
 
+def test_predictions_of_stars_are_of_map_and_kriging(run: Run) -> None:
+    field = run.posterior.residual
+    assert field is not None
+    assert field.stack is not None
+    assert field.stack.gain >= 0.01
+    stars, true = sky(400, 7)
+    columns = predict_columns(run.plan, run.posterior, stars)
+    alone = predict_columns(run.plan, without_stack(run).posterior, stars)
+    errors = [
+        np.abs(each["extinction_mean"] - true).mean() for each in (columns, alone)
+    ]
+    assert errors[0] < errors[1]
+    factor = columns["extinction_mean"] / alone["extinction_mean"]
+    for name in ("extinction_std", "extinction_p16"):
+        np.testing.assert_allclose(columns[name], factor * alone[name])
+    np.testing.assert_array_equal(columns["density_mean"], alone["density_mean"])
+    coords = SkyCoord(
+        stars.l * u.deg, stars.b * u.deg, stars.distance * u.pc, frame="galactic"
+    )
+    dust = DustMap(answers=RunMap.of(run))
+    both, _ = dust.extinction_and_density(coords)
+    np.testing.assert_allclose(both.mean.value, columns["extinction_mean"], rtol=1e-5)
+    of_map = dust.extinction(coords).mean.value
+    np.testing.assert_allclose(of_map, alone["extinction_mean"], rtol=1e-5)
+
+
 def test_both_quantities_of_one_pass_are_those_of_two(run: Run) -> None:
+    run = without_stack(run)
     stars, _ = sky(40, 6)
     dust = DustMap(answers=RunMap.of(run)).in_band("A_G", declared="A_V")
     # The last place is outside the box.
