@@ -40,7 +40,8 @@ def components(covariance: RayCovariance, one: Rays, other: Rays) -> torch.Tenso
 
 def along(cube: DensityCube, rays: Rays) -> torch.Tensor:
     """The density in shells of rays of any shape."""
-    found = cube.in_shells(rays.directions.reshape(-1, 3).contiguous())
+    directions = rays.directions.reshape(-1, 3).contiguous()
+    found = cube.in_shells(directions, rays.lengths.flatten())
     return found.reshape(*rays.lengths.shape, -1)
 
 

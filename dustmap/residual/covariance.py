@@ -243,10 +243,7 @@ class RayCovariance:
         return scales, weights, free, decays, impacts, shells
 
     def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:
-        """Return the columns of each ray that the compiled functions read.
-
-        The density in all shells is made anew, as millions of rays could not keep it.
-        """
+        """Return the columns of each ray that the compiled functions read."""
         lengths = rays.lengths.numpy()[:, None]
         logarithms = np.log(np.maximum(lengths, 1e-300))
         falls = np.expm1(-lengths / self._used[0])
@@ -255,7 +252,7 @@ class RayCovariance:
         if self.cube is not None:
             edges, levels = self.cube.edges()[:-1].numpy(), self.cube.levels().numpy()
             parts[2] = levels[np.searchsorted(edges, lengths, side="right") - 1]
-            parts.append(self.cube.in_shells(rays.directions).numpy())
+            parts.append(self.cube.in_shells(rays.directions, rays.lengths).numpy())
         return np.hstack(parts)
 
 
@@ -339,13 +336,25 @@ def _squared_chord(one, other):
 def covariances(one, rows, columns, count, tables, found):
     """Find those of one ray's extinction with the first ``count`` of ``rows``.
 
-    ``columns`` is the transpose, whose rows the shells' loops run along.
+    ``columns`` are the `transposed` rows, along which the shells' loops run.
     """
     if tables[5].shape[1]:
         _along(one, columns, count, tables, found)
     else:
         for j in range(count):
             found[j] = _free(one, rows[j], tables)
+
+
+@compiled
+def transposed(rows, tables):
+    """Return columns of rays, with densities times their lengths in every shell."""
+    columns, shells = rows.T.copy(), tables[5]
+    lengths = columns[_LENGTH]
+    for b in range(shells.shape[1]):
+        start, thickness, profile = shells[0, b], shells[1, b], columns[_FALLS + b]
+        for j in range(len(lengths)):
+            profile[j] *= max(min(thickness, lengths[j] - start), 0.0)
+    return columns
 
 
 @compiled
@@ -358,20 +367,26 @@ def _along(one, columns, count, tables, found):
     chords = np.empty(count)
     for j in range(count):
         x, y, z = one[0] - columns[0, j], one[1] - columns[1, j], one[2] - columns[2, j]
-        chords[j] = 0.5 * math.log(max(x * x + y * y + z * z, _CHORDS[0] ** 2)) - origin
-        found[j] = 0.0
+        chord = 0.5 * math.log(max(x * x + y * y + z * z, _CHORDS[0] ** 2)) - origin
+        chords[j], found[j] = chord * scaling, 0.0
     for b in range(shells.shape[1]):
-        start, thickness, impact = shells[0, b], shells[1, b], shells[2, b]
+        start, impact = shells[0, b], shells[2, b] * scaling
         mine, profile = one[_LENGTH] - start, columns[first + b]
         if mine <= 0:
             break
         here, values = one[first + b] * shells[3, b], impacts[1 + int(shells[4, b])]
+        if mine < shells[1, b]:
+            # This ray ends in the shell.
+            profile = profile[:count].copy()
+            for j in range(count):
+                within = min(shells[1, b], lengths[j] - start)
+                profile[j] *= mine / max(within, mine)
         for j in range(count):
-            within = max(min(thickness, min(mine, lengths[j] - start)), 0.0)
-            place = min(max((chords[j] + impact) * scaling, 0.0), last)
-            i = int(place)
+            place = min(max(chords[j] + impact, 0.0), last)
+            # Unsigned numbers are no positions from the end: loops without branches.
+            i = np.uint32(place)
             value = values[i] + (place - i) * (values[i + 1] - values[i])
-            found[j] += here * profile[j] * within * value
+            found[j] += here * profile[j] * value
 
 
 @compiled

@@ -56,8 +56,10 @@ class DensityCube:
         far = distance[:, None] < distance.new_tensor(reaches)
         return far.sum(dim=1)
 
-    def in_shells(self, directions: Float[Tensor, "n 3"]) -> Float[Tensor, "n b"]:
-        """Return the mean density of every shell along rays in these directions.
+    def in_shells(
+        self, directions: Float[Tensor, "n 3"], lengths: Float[Tensor, " n"]
+    ) -> Float[Tensor, "n b"]:
+        """Return the mean density of every shell along rays, zero beyond their ends.
 
         A shell is sampled at points at most a grid step apart.
         """
@@ -69,20 +71,8 @@ class DensityCube:
         number = torch.arange(len(shells)) - (counts.cumsum(0) - counts)[shells]
         at = edges[shells] + edges.diff()[shells] * (number + 0.5) / counts[shells]
         weights = 1 / counts[shells].double()
-        return self._sums(directions, at, shells, weights)
-
-    def _sums(
-        self,
-        directions: Float[Tensor, "n 3"],
-        at: Float[Tensor, " k"],
-        shells: Int[Tensor, " k"],
-        weights: Float[Tensor, " k"],
-    ) -> Float[Tensor, "n b"]:
-        """Add up weighted densities at some distances along rays, by shell.
-
-        Points beyond the grids take the density of the nearest grid point.
-        """
-        found = np.zeros((len(directions), int(shells[-1]) + 1))
+        # Points beyond the grids take the density of the nearest grid point.
+        found = np.zeros((len(directions), len(counts)))
         shapes = np.array([grid.shape for grid in self.grids])
         sizes = shapes.prod(axis=1)
         given = (
@@ -90,7 +80,8 @@ class DensityCube:
             np.array([grid.spacing for grid in self.grids]),
             shapes,
             np.cumsum(sizes) - sizes,
-            *(x.numpy() for x in (self.values, directions, at, shells, weights)),
+            *(x.numpy() for x in (self.values, directions, lengths)),
+            *(x.numpy() for x in (at, shells, weights, edges[shells])),
         )
         threads = thread_count(8 * len(found))
         cuts = np.linspace(0, len(found), threads + 1).astype(int)
@@ -140,15 +131,19 @@ def _follow(
     firsts,
     values,
     directions,
+    lengths,
     at,
     shells,
     weights,
+    starts,
     found,
 ):
-    """Add up densities along the rays from ``first`` to ``last``."""
+    """Add up weighted densities along the rays from ``first`` to ``last``."""
     for n in range(first, last):
         x, y, z = directions[n]
         for m in range(len(at)):
+            if starts[m] >= lengths[n]:
+                break
             s = at[m]
             density = _interpolated(
                 s * x, s * y, s * z, origins, spacings, shapes, firsts, values

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -54,6 +55,8 @@ _PLACES = 24
 # Noise variance of a drawn place [mag²]; positive, as extinctions at the observer do
 # not vary.
 _EXACT = 1e-12
+# Stars up to which the columns of all rays are kept: some 300 bytes each.
+_KEPT = 2_000_000
 # Seed of the order of places; draws hardly depend on it.
 _ORDER = 0
 
@@ -249,6 +252,7 @@ class ResidualField:
         own = index.nearest(places.coordinates(self.stretch), 1)[:, 0]
         found, blocks = own.unique(return_inverse=True)
         near = index.nearest(self.rays[found].coordinates(self.stretch), count)
+        every = "_columns" in self.__dict__ or near.numel() > len(self.rays)
         return predict_rays(
             self.covariance,
             self.rays,
@@ -258,7 +262,13 @@ class ResidualField:
             points,
             near,
             blocks,
+            self._columns if every and len(self.rays) < _KEPT else None,
         )
+
+    @cached_property
+    def _columns(self) -> Float[np.ndarray, "n c"]:
+        """Columns of all stars' rays, kept for calls of many places."""
+        return self.covariance.columns(self.rays)
 
     @cached_property
     def _index(self) -> RowIndex:

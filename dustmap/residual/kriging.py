@@ -31,6 +31,7 @@ from dustmap.residual.covariance import (
     Rays,
     covariances,
     point_covariance,
+    transposed,
 )
 
 # Variances of rows are raised by this fraction, the accuracy of the tabulated
@@ -100,6 +101,7 @@ def predict_rays(
     points: int,
     neighbours: Int[Tensor, "b k"],
     blocks: Int[Tensor, " m"],
+    columns: Float[np.ndarray, "n c"] | None = None,
 ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
     r"""Predict every place from every set of residuals, with its variance.
 
@@ -107,20 +109,26 @@ def predict_rays(
     of the relative densities there. Places of one of the ``blocks`` share neighbours,
     whose covariance :math:`U^\top U` is factorised once: with :math:`z = U^{-\top} c`
     the mean is :math:`z^\top U^{-\top} r` and the variance :math:`C_{**} - z^\top z`,
-    with the lower bound of `krige_rays`.
+    with the lower bound of `krige_rays`. ``columns`` of all rays, if given, are not
+    made anew.
 
     Raises
     ------
     FloatingPointError
         If a neighbourhood's covariance is not positive definite.
     """
-    given, used = _prepared(
-        covariance, rays, noise, places, neighbours, points=points > 0
-    )
+    if columns is None:
+        given, used = _prepared(
+            covariance, rays, noise, places, neighbours, points=points > 0
+        )
+    else:
+        tables = covariance.tables(points=points > 0)
+        both = columns, covariance.columns(places)
+        given, used = (*both, noise.numpy(), neighbours.numpy(), tables), slice(None)
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
     # The residuals of one row are contiguous.
-    known = residuals.T[used].double().contiguous().numpy()
+    known = residuals.T[used].contiguous().numpy()
     mean = np.zeros((len(places), known.shape[1]))
     variance = np.full(len(places), np.nan)
     own = known, order.numpy(), starts.numpy(), len(places) - points
@@ -344,12 +352,14 @@ def _krige(first, last, rays, places, noise, neighbours, tables, solved, left, p
     for m in range(first, last):
         near = neighbours[m]
         rows = rays[near]
-        columns = rows.T.copy()
+        columns = transposed(rows, tables)
         if not _factor(rows, columns, noise[near], tables, matrix, found):
             continue
         place = places[m : m + 1]
         covariances(place[0], rows, columns, size, tables, found)
-        covariances(place[0], place, place.T.copy(), 1, tables, prior[m : m + 1])
+        covariances(
+            place[0], place, transposed(place, tables), 1, tables, prior[m : m + 1]
+        )
         solved[m] = found
         _solve(matrix, solved[m])
         # The tables cannot resolve a smaller variance.
@@ -379,10 +389,10 @@ def _predict(
     for block in range(first, last):
         near = neighbours[block]
         rows = rays[near]
-        columns = rows.T.copy()
+        columns = transposed(rows, tables)
         if not _factor(rows, columns, noise[near], tables, matrix, found):
             continue
-        known = residuals[near]
+        known = residuals[near].astype(np.float64)
         _solve_transposed(matrix, known, known.shape[1])
         for begin in range(starts[block], starts[block + 1], _TOGETHER):
             some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
@@ -395,7 +405,9 @@ def _predict(
                 else:
                     covariances(place[0], rows, columns, size, tables, found)
                     across[:, p] = found
-                    covariances(place[0], place, place.T.copy(), 1, tables, own)
+                    covariances(
+                        place[0], place, transposed(place, tables), 1, tables, own
+                    )
                 variance[some[p]] = own[0]
             _solve_transposed(matrix, across, len(some))
             for p in range(len(some)):
@@ -417,7 +429,7 @@ def _tabulate(first, last, rays, places, neighbours, tables, among, across, prio
     found = np.empty(size)
     for m in range(first, last):
         rows = rays[neighbours[m]]
-        columns = rows.T.copy()
+        columns = transposed(rows, tables)
         for i in range(size):
             covariances(rows[i], rows, columns, i + 1, tables, found)
             for j in range(i + 1):
@@ -425,7 +437,9 @@ def _tabulate(first, last, rays, places, neighbours, tables, among, across, prio
         place = places[m : m + 1]
         covariances(place[0], rows, columns, size, tables, found)
         across[m] = found
-        covariances(place[0], place, place.T.copy(), 1, tables, prior[m : m + 1])
+        covariances(
+            place[0], place, transposed(place, tables), 1, tables, prior[m : m + 1]
+        )
 
 
 @compiled

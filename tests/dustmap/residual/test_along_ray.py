@@ -85,7 +85,7 @@ def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
     assert float(steps[0]) == pytest.approx(40 / 3)
     assert bool((steps.diff() > -1e-9).all())
     directions = torch.tensor([[0.0, 0, 1], [0.6, 0.0, 0.8]], dtype=torch.float64)
-    found = linear.in_shells(directions)
+    found = linear.in_shells(directions, edges[-1].expand(2))
     middles = (edges[1:] + edges[:-1]) / 2
     for row, direction in zip(found, directions):
         x, y, z = (direction * middles[:, None]).clamp(-20, 20).T
@@ -219,7 +219,10 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
     one = torch.eye(12).double(), places, 3, torch.arange(12)[None]
     block = torch.zeros(3, dtype=torch.int64)
     found, _ = predict_rays(form, rows, noise, *one, block)
-    edges, profiles = density.edges().tolist(), density.in_shells(rows.directions)
+    edges, profiles = (
+        density.edges().tolist(),
+        density.in_shells(rows.directions, rows.lengths),
+    )
     assert form.remainder is not None
 
     def across(point: np.ndarray, row: int) -> float:
