@@ -101,6 +101,11 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
 @click.argument("run", type=OUT)
 @click.argument("table", type=OUT)
 @target_options
+@click.option(
+    "--distances",
+    is_flag=True,
+    help="Distances of ingested stars given the map, instead of extinctions.",
+)
 @output(_TABLE)
 @band_options
 @OVERWRITE
@@ -108,8 +113,13 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
 def predict(run: Path, table: Path, **options: Any) -> None:
     """Predict extinction and density, with std and quantiles, at the rows of TABLE.
 
-    Every row is kept, with all of its columns, as in `dustmap query RUN TABLE`.
+    Every row is kept, with all of its columns, as in `dustmap query RUN TABLE`. With
+    --distances TABLE is a file of `dustmap ingest`, and the results are mean and std of
+    each star's distance given its extinction and the map.
     """
+    if options["distances"]:
+        _predict_distances(run, table, options)
+        return
     from pipelines.maps.opening import open_run
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
@@ -118,6 +128,25 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     dust = _converted(DustMap(answers=open_run(run)), options)
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
     _answer_table(dust, targets, options, QueryOptions(prefix=options["prefix"] or ""))
+
+
+def _predict_distances(run: Path, table: Path, options: dict[str, Any]) -> None:
+    from pipelines.catalog.schema import read_stars
+    from pipelines.run.distances import distance_columns
+    from pipelines.run.folder import read_run
+    from pipelines.run.predict import write_predictions
+
+    given = ("mappings", "preset", "prefix", "band")
+    if wrong := [name for name in given if options.get(name)]:
+        raise InputError(
+            f"--{wrong[0].replace('mappings', 'map')} does not go with --distances"
+        )
+    path, stars = options["output"], read_stars(table)
+    found = distance_columns(read_run(run), stars)
+    known = {"distance_error": stars.placing_error, **found}
+    write_predictions(path, stars, known, {}, overwrite=options["overwrite"])
+    count = int(np.isfinite(found["posterior_distance"]).sum())
+    click.echo(f"{len(stars)} stars ({len(stars) - count} outside the map), in {path}")
 
 
 def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:

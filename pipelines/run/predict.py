@@ -27,6 +27,8 @@ UNITS = {
     "extinction_error": "mag",
     "noise": "mag",
     "distance_error": "pc",
+    "posterior_distance": "pc",
+    "posterior_distance_std": "pc",
     **{f"measured_{kind}": "mag" for kind in KINDS},
     "kriging": "mag",
     "kriging_std": "mag",

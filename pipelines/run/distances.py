@@ -1,0 +1,101 @@
+r"""Distances of stars from their catalogue's distances, extinctions and a map.
+
+With the map's extinction :math:`E(d)` along the sight line of a star, and its standard
+deviation :math:`s(d)`,
+
+.. math::
+   p(d) \propto N(d \mid d_0, \sigma_d^2) \left[(1 - q)\, N(y \mid E(d), S^2)
+       + q\, N(y \mid E(d), (10 S)^2)\right], \qquad S^2 = s^2(d) + \sigma_y^2 ,
+
+where q is the fraction of outliers of the residual, at least 0.001. No map is fitted to
+these distances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.stats import norm
+
+from dustmap.residual.field import OUTLYING
+from dustmap.residual.surveys import SurveyLaw
+from pipelines.base.errors import InputError
+from pipelines.catalog.schema import Stars, read_stars
+from pipelines.run.folder import Run
+from pipelines.run.predict import predict_columns
+from pipelines.run.surveys import calibrated
+
+# Offsets from the catalogue's distance in its error: places of predictions, and of the
+# integrals between them.
+_PREDICTED, _OFFSETS = np.linspace(-4, 4, 9), np.linspace(-4, 4, 161)
+# Least fraction of outliers.
+_OUTLIERS = 1e-3
+# Least distance of a place relative to the star's, and stars of a block.
+_NEAREST, _ROWS = 0.02, 4096
+
+
+def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
+    """Return mean and standard deviation of each star's distance [pc].
+
+    They are ``posterior_distance`` and ``posterior_distance_std``; ``outlier`` is the
+    probability that the extinction is an outlier. All are NaN for stars outside the
+    box. Along a line that leaves the box the extinction rises no more.
+
+    Raises
+    ------
+    InputError
+        If the stars lack extinctions or errors of distances, or the run samples.
+    """
+    if stars.extinction is None or not stars.placing_error.any():
+        raise InputError(
+            "posterior distances need extinctions and errors of the distances: give a "
+            "table of `dustmap ingest` with extinction and distance_error"
+        )
+    if not len(run.posterior.samples):
+        raise InputError(
+            "posterior distances need the map's errors, and this run has no posterior "
+            "samples: fit with --set inference.samples=32"
+        )
+    laws = [SurveyLaw(**law) for law in run.summary.get("surveys", ())]
+    stars = calibrated(stars, laws, read_stars(run.path / "stars.parquet"))
+    # Along a line the map alone rises.
+    posterior, outliers = run.posterior, _OUTLIERS
+    if (field := posterior.residual) is not None:
+        posterior = replace(posterior, residual=replace(field, stack=None))
+        outliers = max(field.outliers, _OUTLIERS)
+    between = np.array([np.interp(_OFFSETS, _PREDICTED, row) for row in np.eye(9)])
+    parts = []
+    for start in range(0, len(stars), _ROWS):
+        some = stars.select(slice(start, start + _ROWS))
+        assert some.extinction is not None
+        distance, error = some.distance[:, None], some.placing_error[:, None]
+        at = np.maximum(distance + error * _PREDICTED, _NEAREST * distance)
+        l, b = (np.repeat(x, len(_PREDICTED)) for x in (some.l, some.b))  # noqa: E741
+        found = predict_columns(
+            run.plan, posterior, Stars(l=l, b=b, distance=at.ravel())
+        )
+        moments = [found[f"extinction_{k}"].reshape(at.shape) for k in ("mean", "std")]
+        inside = np.isfinite(moments[0])
+        last = np.maximum(inside.sum(axis=1) - 1, 0)[:, None]
+        column = np.minimum(np.arange(len(_PREDICTED)), last)
+        mean, std = (np.take_along_axis(x, column, axis=1) @ between for x in moments)
+        noise = some.variance(0.0, run.plan.common_noise)[:, None]
+        scale, observed = np.sqrt(std**2 + noise), some.extinction[:, None]
+        prior = norm.pdf(_OFFSETS)
+        good = (1 - outliers) * norm.pdf(observed, mean, scale) * prior
+        bad = outliers * norm.pdf(observed, mean, OUTLYING * scale) * prior
+        # Far from any place of its line a star is an outlier, or keeps its distance.
+        density = good + bad + 1e-300 * prior
+        density /= density.sum(axis=1, keepdims=True)
+        where = np.maximum(distance + error * _OFFSETS, _NEAREST * distance)
+        center = (density * where).sum(axis=1)
+        spread = np.sqrt((density * (where - center[:, None]) ** 2).sum(axis=1))
+        total = good.sum(axis=1) + bad.sum(axis=1)
+        outlier = np.divide(
+            bad.sum(axis=1), total, out=np.ones(len(some)), where=total > 0
+        )
+        known = inside[:, len(_PREDICTED) // 2]
+        parts.append(np.where(known, [center, spread, outlier], np.nan))
+    names = ("posterior_distance", "posterior_distance_std", "outlier")
+    return dict(zip(names, np.concatenate(parts, axis=1), strict=True))
