@@ -422,8 +422,10 @@ class DustMap:
         flags["to_edge"] = np.isposinf(places.distance) & inside
         flags["unseen"][inside] = unseen
         # A cell's own support takes precedence over the last star of a pixel's ray.
-        beyond = within.distance > self.answers.last_star(within)
-        flags["extrapolated"][inside] = unseen & beyond
+        dark = within.select(unseen)
+        beyond = np.zeros(len(within), dtype=bool)
+        beyond[unseen] = dark.distance > self.answers.last_star(dark)
+        flags["extrapolated"][inside] = beyond
         return places.restore(flags)
 
 
