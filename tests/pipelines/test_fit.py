@@ -282,7 +282,8 @@ main()
 """
 
 
-@pytest.mark.parametrize("old", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("old", [False, True])
 def test_a_killed_fit_leaves_the_old_run_or_none(cloud_report, tmp_path, old):
     output = tmp_path / "run"
     if old:
