@@ -71,7 +71,10 @@ def judge(state: FitState, at: Context) -> Judgement | None:
         if kriging is not None and len(kriging.observed) == len(residual.rays):
             assert unseen.extinction is not None
             moments = known["extinction_mean"], known["extinction_std"]
-            stack = learn_stack(kriging, *moments, unseen.extinction)
+            try:
+                stack = learn_stack(kriging, *moments, unseen.extinction)
+            except FloatingPointError as error:
+                stack, lines = None, (*lines, f"map and kriging not joined: {error}")
             if stack is not None:
                 gain = f"{100 * stack.gain:.2g}% less mean absolute error"
                 lines = (*lines, f"extinctions of stars: map and kriging, {gain}")
@@ -100,14 +103,8 @@ def _baseline(
 ) -> tuple[GridFree | None, dict[str, np.ndarray], tuple[str, ...]]:
     """Predict the held-out stars from their neighbours, or explain the omission."""
     if at.seconds_left < _BASELINE:
-        return (
-            None,
-            {},
-            (
-                "no baseline predictions without a map: they would exceed "
-                f"budget.minutes = {at.seconds / 60:g}",
-            ),
-        )
+        why = f"they would exceed budget.minutes = {at.seconds / 60:g}"
+        return None, {}, (f"no baseline predictions without a map: {why}",)
     say("predicting the held-out stars from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)
     try:
