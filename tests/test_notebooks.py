@@ -39,23 +39,10 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
-# These take about a minute each, or more.
-LONG = (
-    "cluster_run",
-    "correcting_stars",
-    "clouds_and_sight_lines",
-    "first_map",
-    "mean_field",
-)
-MARKED = [
-    pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [])
-    for path in NOTEBOOKS
-]
-
-
 # jupyter_client's process and sockets outlive the fixture by a moment.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("path", MARKED, ids=lambda path: path.stem)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_draws(path, alone):
     notebook = execute(path, alone)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -233,6 +233,7 @@ def test_intervals_hold_what_they_promise():
             assert abs(found - level) < 4 * error
 
 
+@pytest.mark.slow
 def test_ranks_of_the_truth_among_draws_are_uniform():
     # Simulation-based calibration (Talts et al. 2018): one place a problem.
     samples, ranks = 9, []

@@ -76,6 +76,7 @@ def _read(group: Group, folder: Path) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.slow
 def test_ranks_read_their_own_and_have_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def published(positive_run, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_published_folder_has_what_an_archive_wants(published):
     subprocess.run(
         ["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=published, check=True
@@ -105,6 +106,7 @@ def test_a_published_folder_has_what_an_archive_wants(published):
     verify(published / "map.fits")
 
 
+@pytest.mark.slow
 def test_a_published_map_is_fetched_and_asked(
     command, published, positive_run, tmp_path, monkeypatch
 ):

@@ -53,6 +53,7 @@ def held_out_ids(run):
     return columns["source_id"].tolist()
 
 
+@pytest.mark.slow
 def test_a_smaller_box_with_less_dust_gives_the_same_map_to_scale(tmp_path):
     scale, dust = 2.0**-3, 2.0**-10
     runs = []
@@ -191,6 +192,7 @@ def test_stars_outside_the_box_are_dropped_and_counted(tmp_path):
     assert f"{outside.sum()} outside the box" in str(report)
 
 
+@pytest.mark.slow
 def test_a_narrow_field_makes_a_map(tmp_path):
     rng = np.random.default_rng(8)
     count = 60

@@ -234,6 +234,7 @@ def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
     assert finest_at(cube.levels[0], "z", 0.0).spacing[0] == 70.0
 
 
+@pytest.mark.slow
 def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
     run, exported, tmp_path, command
 ):

@@ -16,6 +16,7 @@ from dustmap.gp.exact import ExactGP
 from dustmap.grid import Grid
 from dustmap.kernels import Matern32, Matern52
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).resolve().parents[2] / "scripts/paper"
 FLIGHT_COLUMNS = (
     "plane_age,distance,air_time,dep_time_min,arr_time_min,day_of_week,day_of_month,"

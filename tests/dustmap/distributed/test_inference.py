@@ -188,6 +188,7 @@ def test_any_number_of_ranks_finds_the_same(
 
 
 # Two teams of one rank; of four ranks, two teams of two and four of one.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "teams"),
     [

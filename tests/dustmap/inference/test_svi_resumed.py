@@ -71,6 +71,7 @@ def whole(name):
     return result, recorder.files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_resumed_where_it_was_saved_a_run_ends_with_the_same_bits(name):
     result, files = whole(name)

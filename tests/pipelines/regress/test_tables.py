@@ -9,15 +9,9 @@ from pipelines.regress import regress_table
 from tests.pipelines.regress.exact import predict_exactly
 from tests.pipelines.regress.tables import NOISE_FREE, ROWS, TABLES, draw
 
-# The quickest, with noise and without.
-EVERY_TIME = ("quiet_curve",)
-CASES = [
-    pytest.param(name, marks=[] if name in EVERY_TIME else [pytest.mark.slow])
-    for name in TABLES
-]
 
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_predicted_as_well_as_by_an_exact_process(name, tmp_path):
     x, y = draw(name)
     columns = {f"x{axis}": values for axis, values in enumerate(x.T)}

@@ -145,6 +145,7 @@ def test_all_faults_of_a_fit_are_told(material):
     assert "mean: converged" not in said and "residual:" not in said
 
 
+@pytest.mark.slow
 def test_without_held_out_stars_the_page_says_that_nothing_was_judged(material):
     none = dataclasses.replace(material, held_out=None)
     _, text = read(overview(none), validation(none))
