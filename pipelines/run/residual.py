@@ -168,6 +168,7 @@ def residual_bytes(field: ResidualField) -> bytes:
         tensors["law"] = torch.from_numpy(
             np.concatenate([[law.degrees], law.centres, law.coefficients])
         )
+        tensors["law_outliers"] = torch.tensor(law.outliers, dtype=torch.float64)
         names = "\n".join(law.surveys).encode()
         tensors["surveys"] = torch.tensor(list(names), dtype=torch.uint8)
     return save(tensors)
@@ -207,6 +208,7 @@ def residual_from(data: bytes) -> ResidualField:
             centres=np.array(rest[:4]),
             degrees=degrees,
             surveys=tuple(names.split("\n") if names else ()),
+            outliers=float(tensors.get("law_outliers", 0.0)),
         )
     rays = Rays(**{name: tensors[name] for name in _OF_RAYS})
     cube = DensityCube(values=tensors["cube"], grids=grids)

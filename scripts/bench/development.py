@@ -30,7 +30,6 @@ from astropy.coordinates import SkyCoord
 from development_sets import SETS, Development
 from report import Report, Row, data_folder, parser
 from scipy.stats import norm
-from scipy.stats import t as student_t
 from scoring import WIDTHS, correlations, coverage, read_prediction
 from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -185,9 +184,7 @@ def rivals(
         rows = measured(test, predicted, kriged.kriging_std)
         scale, residual = law.scale(rows), test.extinction - predicted
         row[f"RMSE {name}"] = rmse(predicted, test.extinction)
-        row[f"log score {name}"] = float(
-            student_t.logpdf(residual, law.degrees, scale=scale).mean()
-        )
+        row[f"log score {name}"] = float(law.log_density(residual, scale).mean())
     return row
 
 
@@ -323,9 +320,9 @@ def against_observed(
         held.residual, scale=np.hypot(columns["extinction_std"], held.noise)
     )
     if residual is not None and residual.law is not None:
-        degrees = residual.law.degrees
-        scale = found["measured_std"] * np.sqrt(1 - 2 / degrees)
-        score = student_t.logpdf(held.residual, degrees, scale=scale)
+        law = residual.law
+        scale = found["measured_std"] / law.std(np.ones(1))
+        score = law.log_density(held.residual, scale)
     row: Row = {"A in 68%": at68.held, "A in 95%": at95.held}
     for name, value, count in (
         ("distance", test.distance, 6),

@@ -58,6 +58,34 @@ def test_its_numbers_are_those_of_a_student_t() -> None:
     assert np.isfinite(LAW.z_scores(1e6 * scale, scale)).all()
 
 
+def test_outliers_do_not_widen_the_intervals_of_others() -> None:
+    rng = np.random.default_rng(5)
+    seen, unseen = stars(6_000, rng), stars(20_000, rng)
+
+    def drawn(some: Measured) -> np.ndarray:
+        wide = np.where(rng.random(len(some.std)) < 0.02, 10.0, 1.0)
+        return wide * some.std * rng.standard_normal(len(some.std))
+
+    law, errors = learn_law(drawn(seen), seen), drawn(unseen)
+    assert law.outliers == pytest.approx(0.02, abs=0.008)
+    scale = law.scale(unseen)
+    for probability in (0.6827, 0.95, 0.99):
+        high = law.quantile(scale, 0.5 + probability / 2)
+        held = np.abs(errors) < high
+        assert np.mean(held) == pytest.approx(probability, abs=0.012)
+        np.testing.assert_allclose(high, -law.quantile(scale, 0.5 - probability / 2))
+    # z-scores are those of the quantiles.
+    z = law.z_scores(law.quantile(scale, 0.975), scale)
+    np.testing.assert_allclose(z, 1.959964, rtol=1e-6)
+    assert law.quantile(scale, 0.5) == pytest.approx(0)
+    # The density integrates to one, with the standard deviation of the law.
+    x = np.linspace(-400, 400, 400_001)
+    density = np.exp(replace(law, degrees=8.0).log_density(x, np.ones(1)))
+    variance = replace(law, degrees=8.0).std(np.ones(1))[0] ** 2
+    assert np.trapezoid(density, x) == pytest.approx(1, rel=1e-4)
+    assert np.trapezoid(density * x**2, x) == pytest.approx(variance, rel=1e-2)
+
+
 def test_an_unknown_survey_has_no_term() -> None:
     one = replace(stars(5, np.random.default_rng(3)), survey=np.array(["other"] * 5))
     np.testing.assert_allclose(
