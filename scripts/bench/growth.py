@@ -176,6 +176,8 @@ def arguments() -> argparse.Namespace:
     options.add_argument(
         "--settings", nargs="+", default=[], metavar="KEY=VALUE", help="of the fit"
     )
+    # Rivals are compared by development.py alone.
+    options.set_defaults(rivals=False)
     return options.parse_args()
 
 
