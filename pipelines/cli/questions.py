@@ -114,8 +114,8 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     """Predict extinction and density, with std and quantiles, at the rows of TABLE.
 
     Every row is kept, with all of its columns, as in `dustmap query RUN TABLE`. With
-    --distances TABLE is a file of `dustmap ingest`, and the results are mean and std of
-    each star's distance given its extinction and the map.
+    --distances TABLE is a file of `dustmap ingest`, and the results are name and place
+    of each star, and mean and std of its distance given its extinction and the map.
     """
     if options["distances"]:
         _predict_distances(run, table, options)
@@ -136,11 +136,11 @@ def _predict_distances(run: Path, table: Path, options: dict[str, Any]) -> None:
     from pipelines.run.folder import read_run
     from pipelines.run.predict import write_predictions
 
-    given = ("mappings", "preset", "prefix", "band")
-    if wrong := [name for name in given if options.get(name)]:
-        raise InputError(
-            f"--{wrong[0].replace('mappings', 'map')} does not go with --distances"
-        )
+    # All other options are those of extinctions, and none has a default.
+    own = ("distances", "output", "overwrite")
+    if wrong := [name for name, value in options.items() if value and name not in own]:
+        option = wrong[0].replace("mappings", "map").replace("_", "-")
+        raise InputError(f"--{option} does not go with --distances")
     path, stars = options["output"], read_stars(table)
     found = distance_columns(read_run(run), stars)
     known = {"distance_error": stars.placing_error, **found}

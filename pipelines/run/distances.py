@@ -64,7 +64,8 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
     if (field := posterior.residual) is not None:
         posterior = replace(posterior, residual=replace(field, stack=None))
         outliers = max(field.outliers, _OUTLIERS)
-    between = np.array([np.interp(_OFFSETS, _PREDICTED, row) for row in np.eye(9)])
+    nodes = np.eye(len(_PREDICTED))
+    between = np.array([np.interp(_OFFSETS, _PREDICTED, node) for node in nodes])
     parts = []
     for start in range(0, len(stars), _ROWS):
         some = stars.select(slice(start, start + _ROWS))

@@ -1,8 +1,8 @@
 """Tables of inputs and one output: three quarters to train on, 15% to test on.
 
-Inputs and outputs are standardised by the training rows, as in the
-experiments of Pleiss, Jankowiak, Eriksson, Damle & Gardner (2020, NeurIPS); the tenth
-that they validate on is set aside and not used.
+Inputs and outputs are standardised by the training rows, as in the experiments of
+Pleiss, Jankowiak, Eriksson, Damle & Gardner (2020, NeurIPS); the tenth that they
+validate on is set aside and not used.
 """
 
 from __future__ import annotations

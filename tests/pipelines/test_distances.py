@@ -67,8 +67,10 @@ def test_the_command_writes_them(positive_run, behind, command, tmp_path) -> Non
     for name in ("posterior_distance", "posterior_distance_std", "outlier"):
         np.testing.assert_array_equal(columns[name], expected[name])
     assert units["posterior_distance_std"] == "pc"
-    wrong = command(f"{line} --prefix a_ -o {tmp_path}/other.parquet")
-    assert wrong.exit_code == 2 and not (tmp_path / "other.parquet").exists()
+    for option in ("--prefix a_", "--declare-band A_V", "--map l=glon"):
+        wrong = command(f"{line} {option} -o {tmp_path}/other.parquet")
+        assert wrong.exit_code == 2 and option.split()[0] in wrong.output
+        assert not (tmp_path / "other.parquet").exists()
     bare = replace(stars, distance_error=None)
     with pytest.raises(InputError, match="distance_error"):
         distance_columns(positive_run, bare)

@@ -64,13 +64,8 @@ def test_probes_count_what_a_dense_solve_does():
     assert total < float(torch.trace(torch.eye(root.size) - covariance))
 
 
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
-        pytest.param(2, 0.2, marks=pytest.mark.slow),
-        pytest.param(6, 0.15, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("fields", "error"), [(2, 0.2), (6, 0.15)])
 def test_a_prior_with_the_power_of_the_field_has_ratios_of_one(fields, error):
     """Averaged over fields of the prior; with half of its power they are two."""
     ratios = []
