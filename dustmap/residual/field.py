@@ -276,6 +276,11 @@ class ResidualField:
         stars = self.rays.coordinates(self.stretch)
         return RowIndex.of(stars, stars.new_ones(1))
 
+    def unresolved(self, ends: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
+        """Return the variance C_nn of extinctions to places [pc] below the grids."""
+        nothing = torch.empty(len(ends), 0, dtype=torch.int64)
+        return self.krige(self.places(ends, torch.ones(len(ends))), nothing).prior
+
     def krige(self, places: Rays, neighbours: Int[Tensor, "m k"]) -> Kriging:
         """Krige places from their neighbours among the stars."""
         noise = self.noise + self.nugget

@@ -242,6 +242,20 @@ class DataConfig(Settings):
     not fitted to; 5% when auto, up to 15% for small catalogues"""
     max_distance: Auto[Length] = None
     """largest distance of stars [pc]"""
+    magnitude: Auto[str] = None
+    """column of apparent magnitudes of a catalogue that is complete to data.limit: it
+    lacks stars behind much dust, and the bias of the extinctions of the others is
+    corrected to first order; no correction when auto"""
+    limit: Auto[float] = None
+    """magnitude to which the catalogue is complete"""
+    dimming: Positive = 1.0
+    """extinction in the band of data.magnitude over that of the catalogue, such as
+    0.83 for G and A_V"""
+
+    def conflicts(self) -> Iterator[str]:
+        """Yield magnitudes without a limit, and the reverse."""
+        if (self.magnitude is None) != (self.limit is None):
+            yield "magnitude and limit belong together: give both or neither"
 
 
 class CheckpointConfig(Settings):
@@ -270,6 +284,11 @@ class FitConfig(Settings):
         """Yield conflicts between sections."""
         if (self.box.levels or 1) > 1:
             yield from self._conflicts_with_levels()
+        if self.data.magnitude is not None and not self.shares_noise:
+            yield (
+                "data.magnitude needs the residual of neighbouring stars: a lognormal "
+                "density, samples, a Matern kernel, model.residual = true"
+            )
         if self.density == "lognormal":
             yield from self._conflicts_with_lognormal()
         elif self.model.subgrid_share is not None:

@@ -25,6 +25,7 @@ from pipelines.base.geometry import Box
 from pipelines.base.progress import Progress, StageClock, say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
+from pipelines.fit.magnitude_limit import raised_by
 from pipelines.fit.state import FitState
 from pipelines.model.cost import LEARNERS
 from pipelines.model.problem import OnStep, Place, place_of
@@ -61,7 +62,8 @@ class Context:
     The ranks of ``team`` divide the stars, those of ``teams``, the counterparts in
     other teams, the samples. ``resumed`` is an unfinished inference of an earlier
     process. After planning, ``split`` holds the rows of ``stars`` in the box, and
-    ``counts`` the excluded stars by reason.
+    ``counts`` the excluded stars by reason. ``measured`` are the stars before the
+    correction for a magnitude limit.
     """
 
     source: Path
@@ -80,6 +82,7 @@ class Context:
     resumed: State | None = None
     now: Callable[[], float] = time.monotonic
     stars: Stars = field(init=False)
+    measured: Stars = field(init=False)
     split: Split = field(init=False)
     counts: dict[str, int] = field(init=False)
     stage: str = field(default="", init=False)
@@ -359,7 +362,8 @@ def opened(
                 # Only the context refers to its tensors, and releases them.
                 at.resumed, state = state.inference, replace(state, inference=None)
                 generator.set_state(state.generator)
-            at.stars = calibrated(at.stars, state.surveys)
+            at.measured = calibrated(at.stars, state.surveys)
+            at.stars = raised_by(at.measured, state.raised)
             if state.box is not None:
                 at.keep_inside(state.box)
             at.clock.lap("read")

@@ -61,6 +61,11 @@ def judge(state: FitState, at: Context) -> Judgement | None:
         return None
     test, posterior = at.stars.select(at.split.test), posterior_of(result, at.config)
     residual, lines = last_residual(posterior, state, at)
+    if state.raised is not None:
+        raised = state.raised[at.split.known]
+        middle, most = float(raised.median()), float(raised.max())
+        said = f"{middle:.2g} mag at the median and {most:.2g} mag at most"
+        lines = (*lines, f"magnitude limit: extinctions raised by {said}")
     unseen = at.stars.select(at.split.validation)
     kriging, beside, more = _baseline(at, test) if len(test) else (None, {}, ())
     lines = (*lines, *more)

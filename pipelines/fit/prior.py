@@ -9,6 +9,7 @@ from dustmap.inference.scales.prior_scales import PriorScales
 from pipelines.base.geometry import Box
 from pipelines.fit.announcing import require_memory
 from pipelines.fit.context import Context
+from pipelines.fit.magnitude_limit import selection_beta
 from pipelines.fit.state import FitState
 from pipelines.model import cost
 from pipelines.planning import prior
@@ -24,10 +25,11 @@ def plan(state: FitState, at: Context) -> FitState:
 
         def learnt() -> FitState:
             laws = surveys_of(at.stars, at.split.known, config, at.source)
-            return replace(state, surveys=laws)
+            beta = selection_beta(at.stars, config)
+            return replace(state, surveys=laws, selection_beta=beta)
 
         state = at.by_first(learnt)
-        at.stars = calibrated(at.stars, state.surveys)
+        at.stars = at.measured = calibrated(at.stars, state.surveys)
 
     def make() -> FitState:
         box, notes = choose_box(at.fitted.positions(), config, at.source)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from dustmap.posterior import Posterior
@@ -19,6 +20,7 @@ from pipelines.base.progress import say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
+from pipelines.fit.magnitude_limit import extinction_variances, raised_by
 from pipelines.fit.state import FitState
 from pipelines.model.problem import Inference
 from pipelines.run.folder import posterior_model
@@ -44,7 +46,16 @@ def learn_residual(state: FitState, at: Context) -> FitState:
         field = learn_remainder(posterior, result.plan, *_stars_of(at, rows))
         return residual_bytes(field)
 
-    return replace(state, residual=at.group.from_first(learnt))
+    state = replace(state, residual=at.group.from_first(learnt))
+    if not state.selection_beta or not state.residual:
+        return state
+    own = np.concatenate([at.split.known, at.split.test])
+    posterior, inside = posterior_of(result, at.config), at.stars.select(own)
+    found = extinction_variances(posterior, result.plan, state.residual, inside)
+    raised = torch.zeros(len(at.stars), dtype=torch.float64)
+    raised[own] = state.selection_beta * found
+    at.stars = raised_by(at.measured, raised)
+    return replace(state, raised=raised)
 
 
 def correlation_of(state: FitState, at: Context) -> Vecchia | None:

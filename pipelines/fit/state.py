@@ -32,7 +32,8 @@ class FitState:
     unfinished one, ``result`` the posterior of the last map. ``residual`` holds the
     bytes of the residual shared by neighbouring stars: empty if none, ``None`` before
     learning. ``surveys`` are the laws of several catalogues, by which all extinctions
-    and errors are replaced.
+    and errors are replaced. All extinctions are ``raised`` by these [mag] because of a
+    magnitude limit, with the β ``selection_beta``.
     """
 
     __pydantic_config__ = _CONFIG
@@ -47,6 +48,8 @@ class FitState:
     result: Inference | None = None
     residual: bytes | None = None
     surveys: tuple[SurveyLaw, ...] = ()
+    selection_beta: float = 0.0
+    raised: Tensor | None = None
 
     @property
     def planned(self) -> tuple[Plan, Speed]:
