@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -68,7 +69,9 @@ def selection_beta(stars: Stars, config: FitConfig) -> float:
         return mean - float(near.mean())
 
     low, high = (excess(slope) for slope in _SLOPES)
-    slope = float(brentq(excess, *_SLOPES)) if low > 0 > high else _SLOPES[int(low > 0)]
+    slope = _SLOPES[int(low > 0)]
+    if low > 0 > high:
+        slope = cast(float, brentq(excess, *_SLOPES))
     found = slope * config.data.dimming
     say(
         f"magnitude limit {limit:g} in {name} ({fainter:,} stars are fainter): counts "
