@@ -113,13 +113,18 @@ class Posterior:
         shape = (len(samples), len(model.functionals))
         values = torch.zeros(shape, dtype=torch.float64, device=model.device)
         unresolved = torch.zeros_like(values)
+        parts = list(self._corrected(model.functionals))
+        # The residual replaces the variance below the grid.
+        known = sum(len(kind) for _, kind in parts) == len(model.functionals)
         for row, sample in enumerate(samples):
+            if known:
+                values[row] = model.apply(sample).to(torch.float64)
+                continue
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
         # The residual is on the CPU, for any device of the model.
         values, unresolved = values.cpu(), unresolved.cpu()
-        parts = list(self._corrected(model.functionals))
         if parts:
             # Together, as extinction and density at one place have the same neighbours.
             assert self.residual is not None

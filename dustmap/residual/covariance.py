@@ -364,29 +364,35 @@ def _along(one, columns, count, tables, found):
     lengths, first = columns[_LENGTH], _FALLS
     origin, last = impacts[0, 0], impacts.shape[1] - 1 - 1e-9
     scaling = 1 / (impacts[0, 1] - origin)
-    chords = np.empty(count)
+    # Sums of their own: writes to arrays of the caller might change what is read.
+    chords, total = np.empty(count), np.zeros(count)
     for j in range(count):
         x, y, z = one[0] - columns[0, j], one[1] - columns[1, j], one[2] - columns[2, j]
         chord = 0.5 * math.log(max(x * x + y * y + z * z, _CHORDS[0] ** 2)) - origin
-        chords[j], found[j] = chord * scaling, 0.0
+        chords[j] = chord * scaling
     for b in range(shells.shape[1]):
-        start, impact = shells[0, b], shells[2, b] * scaling
+        start, thickness, impact = shells[0, b], shells[1, b], shells[2, b] * scaling
         mine, profile = one[_LENGTH] - start, columns[first + b]
         if mine <= 0:
             break
         here, values = one[first + b] * shells[3, b], impacts[1 + int(shells[4, b])]
-        if mine < shells[1, b]:
+        # Unsigned numbers are no positions from the end: loops without branches.
+        if mine < thickness:
             # This ray ends in the shell.
-            profile = profile[:count].copy()
             for j in range(count):
-                within = min(shells[1, b], lengths[j] - start)
-                profile[j] *= mine / max(within, mine)
-        for j in range(count):
-            place = min(max(chords[j] + impact, 0.0), last)
-            # Unsigned numbers are no positions from the end: loops without branches.
-            i = np.uint32(place)
-            value = values[i] + (place - i) * (values[i + 1] - values[i])
-            found[j] += here * profile[j] * value
+                within = max(min(thickness, lengths[j] - start), mine)
+                place = min(max(chords[j] + impact, 0.0), last)
+                i = np.uint32(place)
+                value = values[i] + (place - i) * (values[i + 1] - values[i])
+                total[j] += here * profile[j] * (mine / within) * value
+        else:
+            for j in range(count):
+                place = min(max(chords[j] + impact, 0.0), last)
+                i = np.uint32(place)
+                value = values[i] + (place - i) * (values[i + 1] - values[i])
+                total[j] += here * profile[j] * value
+    for j in range(count):
+        found[j] = total[j]
 
 
 @compiled

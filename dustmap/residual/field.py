@@ -41,8 +41,10 @@ from dustmap.residual.predictive import PredictiveLaw
 if TYPE_CHECKING:
     from dustmap.residual.stacking import StackedKriging
 
-# Neighbours of a place among the stars.
-COUNT = 64
+# Neighbours of a place among the stars. With 64 for each star instead of 128 for those
+# of a leaf errors of 240,000 and 1,000,000 stars were 1% and 2% larger, those of 48,000
+# 0.2% smaller.
+COUNT = 128
 # Neighbours of every star when outliers are weighed, and the factor on a neighbour's
 # noise that calls for weighing a star again.
 _FEW, _RAISED = 12, 1.1
@@ -50,8 +52,8 @@ _FEW, _RAISED = 12, 1.1
 OUTLYING = 10.0
 # Densities of rays are raised to at least this fraction of the mean.
 _DARKEST = 0.02
-# Neighbours of a drawn place among the places before it, beside those among the stars.
-_PLACES = 24
+# Neighbours of a drawn place among the stars, and among the places before it.
+_DRAWN, _PLACES = 64, 24
 # Noise variance of a drawn place [mag²]; positive, as extinctions at the observer do
 # not vary.
 _EXACT = 1e-12
@@ -176,7 +178,6 @@ class ResidualField:
         ends: Float[Tensor, "m 3"],
         values: Float[Tensor, "s m"],
         points: int = 0,
-        count: int = COUNT,
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
         r"""Correct every sample's values at places [pc]; also return variances.
 
@@ -186,7 +187,8 @@ class ResidualField:
         :math:`\delta` with the extinction of a star is that of
         :mod:`dustmap.residual.covariance`.
 
-        Predictions use the ``count`` stars nearest to the star nearest to each place.
+        Predictions use the `COUNT` stars around the leaf of the search tree, of eight to
+        sixteen stars, in which the star nearest to a place is.
         Where the correction removes more than half of an extinction, its variance
         shrinks with it.
         """
@@ -194,7 +196,7 @@ class ResidualField:
         extinction = values.mean(dim=0)
         extinction[split:] = 0.0
         places = self.places(ends, extinction)
-        mean, variance = self._predict(places, points, count)
+        mean, variance = self._predict(places, points)
         parts = []
         if split or not points:
             scale = self.scale_at(places.lengths[:split])
@@ -242,16 +244,13 @@ class ResidualField:
         return torch.from_numpy(self.remainder.lengths)[level]
 
     def _predict(
-        self, places: Rays, points: int, count: int
+        self, places: Rays, points: int
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
-        """Predict places from the neighbours of the star nearest to each.
-
-        In cubes and sky maps many places share one nearest star.
-        """
-        index = self._index
-        own = index.nearest(places.coordinates(self.stretch), 1)[:, 0]
+        """Predict places from the neighbours that those of one leaf share."""
+        index, (leaves, centres) = self._index, self._leaves
+        own = leaves[index.nearest(places.coordinates(self.stretch), 1)[:, 0]]
         found, blocks = own.unique(return_inverse=True)
-        near = index.nearest(self.rays[found].coordinates(self.stretch), count)
+        near = index.nearest(centres[found], COUNT)
         every = "_columns" in self.__dict__ or near.numel() > len(self.rays)
         return predict_rays(
             self.covariance,
@@ -281,6 +280,11 @@ class ResidualField:
         nothing = torch.empty(len(ends), 0, dtype=torch.int64)
         return self.krige(self.places(ends, torch.ones(len(ends))), nothing).prior
 
+    @cached_property
+    def _leaves(self) -> tuple[Int[Tensor, " n"], Float[Tensor, "l 4"]]:
+        """Leaf of every star, and their centres: parts of space with neighbours."""
+        return self._index.leaves()
+
     def krige(self, places: Rays, neighbours: Int[Tensor, "m k"]) -> Kriging:
         """Krige places from their neighbours among the stars."""
         noise = self.noise + self.nugget
@@ -307,7 +311,7 @@ class ResidualField:
     def _drawn(self, places: Rays, white: Float[Tensor, "s m"]) -> Float[Tensor, "s m"]:
         """Draw the residuals of places in this order."""
         stars, points = (x.coordinates(self.stretch) for x in (self.rays, places))
-        near, first = nearest(stars, points, COUNT), len(stars)
+        near, first = nearest(stars, points, _DRAWN), len(stars)
         # The first places have all earlier places as neighbours.
         blocks = [
             torch.cat([near[m : m + 1], first + torch.arange(m)[None]], dim=1)

@@ -107,9 +107,8 @@ def predict_rays(
 
     Predictions are of the extinctions to the places or, at the last ``points`` of them,
     of the relative densities there. Places of one of the ``blocks`` share neighbours,
-    whose covariance :math:`U^\top U` is factorised once: with :math:`z = U^{-\top} c`
-    the mean is :math:`z^\top U^{-\top} r` and the variance :math:`C_{**} - z^\top z`,
-    with the lower bound of `krige_rays`. ``columns`` of all rays, if given, are not
+    whose covariance is factorised once. The variance has the lower bound of
+    `krige_rays`. ``columns`` of all rays, if given, are not
     made anew.
 
     Raises
@@ -273,20 +272,28 @@ class Neighbourhoods:
 def _factorise(matrix):
     """Replace the upper triangle by U of ``UᵀU``; return whether U exists.
 
-    Loops run along rows, so that they vectorise.
+    Loops run along rows, so that they vectorise, and subtract four rows at a time.
     """
     n = len(matrix)
-    for k in range(n):
-        pivot = matrix[k]
-        if not pivot[k] > 0:
-            return False
-        scaling = 1 / math.sqrt(pivot[k])
-        for j in range(k, n):
-            pivot[j] *= scaling
-        for i in range(k + 1, n):
-            row, factor = matrix[i], pivot[i]
-            for j in range(i, n):
-                row[j] -= factor * pivot[j]
+    for first in range(0, n, 4):
+        end = min(first + 4, n)
+        for k in range(first, end):
+            pivot = matrix[k]
+            for i in range(first, k):
+                above, factor = matrix[i], matrix[i, k]
+                for j in range(k, n):
+                    pivot[j] -= factor * above[j]
+            if not pivot[k] > 0:
+                return False
+            scaling = 1 / math.sqrt(pivot[k])
+            for j in range(k, n):
+                pivot[j] *= scaling
+        if end < n:
+            p, q, r, s = matrix[first : first + 4]
+            for i in range(end, n):
+                row, a, b, c, d = matrix[i], p[i], q[i], r[i], s[i]
+                for j in range(i, n):
+                    row[j] -= (a * p[j] + b * q[j]) + (c * r[j] + d * s[j])
     return True
 
 
@@ -307,16 +314,25 @@ def _solve(factor, x):
 
 
 @compiled
-def _solve_transposed(factor, columns, count):
-    """Set the first ``count`` columns to ``U⁻ᵀ`` of themselves."""
-    for i in range(len(columns)):
+def _solve_columns(factor, columns, count):
+    """Set the first ``count`` columns to ``(UᵀU)⁻¹`` of themselves."""
+    n = len(columns)
+    for i in range(n):
         row, scaling = columns[i], 1 / factor[i, i]
         for p in range(count):
             row[p] *= scaling
-        for k in range(i + 1, len(columns)):
+        for k in range(i + 1, n):
             other, entry = columns[k], factor[i, k]
             for p in range(count):
                 other[p] -= entry * row[p]
+    for i in range(n - 1, -1, -1):
+        row, scaling = columns[i], 1 / factor[i, i]
+        for k in range(i + 1, n):
+            other, entry = columns[k], factor[i, k]
+            for p in range(count):
+                row[p] -= entry * other[p]
+        for p in range(count):
+            row[p] *= scaling
 
 
 @compiled
@@ -385,15 +401,14 @@ def _predict(
     """Fill in the means and variances of the blocks from ``first`` to ``last``."""
     size = neighbours.shape[1]
     matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
-    across = np.empty((size, _TOGETHER))
+    across, solved = np.zeros((2, size, _TOGETHER))
     for block in range(first, last):
         near = neighbours[block]
         rows = rays[near]
         columns = transposed(rows, tables)
         if not _factor(rows, columns, noise[near], tables, matrix, found):
             continue
-        known = residuals[near].astype(np.float64)
-        _solve_transposed(matrix, known, known.shape[1])
+        known = residuals[near]
         for begin in range(starts[block], starts[block + 1], _TOGETHER):
             some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
             for p in range(len(some)):
@@ -404,19 +419,21 @@ def _predict(
                     own[0] = tables[3][2][1, int(place[0, LEVEL])]
                 else:
                     covariances(place[0], rows, columns, size, tables, found)
-                    across[:, p] = found
+                    for i in range(size):
+                        across[i, p] = found[i]
                     covariances(
                         place[0], place, transposed(place, tables), 1, tables, own
                     )
                 variance[some[p]] = own[0]
-            _solve_transposed(matrix, across, len(some))
+            solved[:] = across
+            _solve_columns(matrix, solved, len(some))
             for p in range(len(some)):
                 result, explained = mean[some[p]], 0.0
                 for i in range(size):
-                    entry, values = across[i, p], known[i]
-                    explained += entry * entry
+                    weight, values = solved[i, p], known[i]
+                    explained += weight * across[i, p]
                     for s in range(len(values)):
-                        result[s] += entry * values[s]
+                        result[s] += weight * values[s]
                 # The tables cannot resolve a smaller variance.
                 left = variance[some[p]]
                 variance[some[p]] = max(left - explained, JITTER * left)

@@ -40,8 +40,8 @@ _OF_A_GRID = 200
 # Least fraction of outliers at which they are down-weighted.
 _FEW_OUTLIERS = 2e-3
 # Without a grid: trial numbers of stars of a local mean, the stretch in the search for
-# them, and neighbours of a place.
-_MEANS, _STRETCH, _NEIGHBOURS = (100, 300), 10.0, 100
+# them.
+_MEANS, _STRETCH = (100, 300), 10.0
 # Further trial stretches for kriging, and the held-out rows of a trial.
 _MORE_STRETCHES, _TRIED = (5.0, 20.0, 40.0), 300
 # Places whose means are computed at once, and most stars with means of their own.
@@ -327,7 +327,7 @@ class GridFree:
         mean = local_means(self.observed, places, (self.count,))[:, 0]
         extinction = mean.clamp_min(self.field.darkest) * places.lengths
         ends = places.directions * places.lengths[:, None]
-        found, variance = self.field.correct(ends, extinction[None], count=_NEIGHBOURS)
+        found, variance = self.field.correct(ends, extinction[None])
         return found[0], variance[0]
 
 

@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
+# Most rows of a leaf of the tree.
+LEAF = 16
 # Rows whose neighbours are searched at once, and the end of the first block.
 _BLOCK, _LEAST_BLOCK = 131_072, 1_024
 
@@ -25,7 +27,8 @@ class RowIndex:
     def of(cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"]) -> RowIndex:
         """Build the index of these rows."""
         unit = unit.detach().expand(rows.shape[1])
-        return cls(tree=KDTree((rows / unit).cpu().numpy()), unit=unit)
+        tree = KDTree((rows / unit).cpu().numpy(), leafsize=LEAF)
+        return cls(tree=tree, unit=unit)
 
     def nearest(self, places: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
         """Return the ``count`` rows nearest to each place, or all rows."""
@@ -37,6 +40,24 @@ class RowIndex:
             near = np.asarray(self.tree.query(scaled[own], k=count, workers=threads)[1])
             found[own] = near.reshape(-1, count)
         return torch.from_numpy(found).to(places.device)
+
+    def leaves(self) -> tuple[Int[Tensor, " n"], Float[Tensor, "l d"]]:
+        """Return the number of every row's leaf of the tree, and the leaves' centres.
+
+        Leaves hold up to `LEAF` rows that are near one another.
+        """
+        number = np.empty(self.tree.n, dtype=np.int64)
+        waiting, count = [self.tree.tree], 0
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, KDTree.leafnode):
+                number[node.idx] = count
+                count += 1
+            else:
+                waiting += [node.greater, node.less]
+        sums = [np.bincount(number, column, count) for column in self.tree.data.T]
+        centres = np.column_stack(sums) / np.bincount(number)[:, None]
+        return torch.from_numpy(number), torch.from_numpy(centres) * self.unit
 
     def distortion(self, unit: Float[Tensor, " d"]) -> float:
         """Return the largest stretch of one axis against another in these units."""

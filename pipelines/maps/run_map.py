@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import healpy
 import numpy as np
 import torch
 
@@ -45,6 +46,8 @@ from pipelines.run.folder import Run
 
 # Places per batch.
 _ROWS = 1 << 16
+# Pixels of 0.9 deg.
+_NSIDE = 64
 # Seed of the unresolved part of draws.
 _SEED = 20
 # Directions closer than this [rad], 2 milliarcsec, are equal. Round coordinates lie in
@@ -197,8 +200,11 @@ class RunMap(Answers):
         found = np.empty((len(which), len(kinds), len(places)))
         variances = np.full((len(which), len(places)), np.nan)
         positions = torch.as_tensor(places.positions())
+        # Neighbouring places together: they share cells, and stars around them.
+        pixels = healpy.vec2pix(_NSIDE, *positions.numpy().T, nest=True)
+        order = np.argsort(pixels, kind="stable")
         for start in range(0, len(places) if kinds else 0, _ROWS):
-            rows = slice(start, start + _ROWS)
+            rows = order[start : start + _ROWS]
             functionals = Stack([self._functionals(w, positions[rows]) for w in which])
             moments = self.run.posterior.moments(functionals, rows=len(functionals))
             if moments.log_std is not None:
