@@ -26,24 +26,22 @@ from dustmap.residual.scoring import TAILS, learn_weights, tail_degrees, varianc
 
 # Neighbours of a row while the covariance is learnt, and in trials.
 _LEARNING_COUNT, _FEW = 30, 20
-# Trial stretches of angles, the usual one first, and the gain of the score [nats] that
-# another has to make: for a million stars 5 gained 2 nats, and errors were 4% larger.
-_STRETCHES, _CLEAR = (10.0, 5.0, 20.0), 5.0
+# Factor on angles relative to logarithms of distance in the neighbour search, and those
+# tried without a grid.
+_STRETCH, _STRETCHES = 20.0, (5.0, 20.0, 40.0)
 # Held-out rows used to learn the covariance, and to find the first outliers; all
 # held-out rows calibrate the errors.
 _LEARNING, _FIRST = 1200, 400
 # Rows beyond which only those around the first held-out rows are learnt from, and how
-# many of them each brings by every stretch.
+# many of them each brings.
 _MANY, _AROUND = 200_000, 45
 # Least number of held-out rows within a grid for a factor of its own.
 _OF_A_GRID = 200
 # Least fraction of outliers at which they are down-weighted.
 _FEW_OUTLIERS = 2e-3
 # Without a grid: trial numbers of stars of a local mean, the stretch in the search for
-# them.
-_MEANS, _STRETCH = (100, 300), 10.0
-# Further trial stretches for kriging, and the held-out rows of a trial.
-_MORE_STRETCHES, _TRIED = (5.0, 20.0, 40.0), 300
+# them, and the held-out rows of a trial.
+_MEANS, _AROUND_PLACE, _TRIED = (100, 300), 10.0, 300
 # Places whose means are computed at once, and most stars with means of their own.
 _ROWS, _MOST_MEANS = 32_768, 60_000
 
@@ -55,7 +53,7 @@ def learn_residual(
     held: Int[Tensor, " m"],
     *,
     placing: Float[Tensor, " n"] | None = None,
-    stretches: tuple[float, ...] = _STRETCHES,
+    stretch: float = _STRETCH,
     cube: DensityCube | None = None,
     remainder: Remainder | None = None,
 ) -> ResidualField:
@@ -79,7 +77,7 @@ def learn_residual(
         If no covariance is positive definite.
     """
     placing = torch.zeros_like(noise) if placing is None else placing
-    start = _unlearnt(rays, residuals, noise + placing, stretches[0])
+    start = _unlearnt(rays, residuals, noise + placing, stretch)
     if cube is not None:
         one = noise.new_ones(1)
         start = replace(start, cube=cube, remainder=remainder, weights=one)
@@ -87,9 +85,12 @@ def learn_residual(
         return calibrated_on(_weighed(start, noise, placing, outliers=False), held)
     known = held[:_LEARNING]
     if len(rays) <= _MANY:
-        field = _searched(start, known, noise, placing, stretches)
+        field = _searched(start, known, noise, placing)
         return calibrated_on(field, held)
-    few = _around(rays, known, stretches)
+    # The known rows come first.
+    points = rays.coordinates(stretch)
+    near = nearest(points, points[known], _AROUND).unique()
+    few = torch.cat([known, near[~torch.isin(near, known)]])
     learnt = _searched(
         replace(
             start,
@@ -101,7 +102,6 @@ def learn_residual(
         torch.arange(len(known)),
         noise[few],
         placing[few],
-        stretches,
     )
     own = ("rays", "residuals", "stated", "noise")
     field = replace(learnt, **{name: getattr(start, name) for name in own})
@@ -109,26 +109,13 @@ def learn_residual(
     return calibrated_on(_weighed(field, noise, placing, outliers=tells), held)
 
 
-def _around(
-    rays: Rays, known: Int[Tensor, " m"], stretches: tuple[float, ...]
-) -> Int[Tensor, " k"]:
-    """Return the known rows, then those near them by any of the stretches."""
-    found = []
-    for stretch in stretches:
-        points = rays.coordinates(stretch)
-        found.append(nearest(points, points[known], _AROUND).flatten())
-    near = torch.cat(found).unique()
-    return torch.cat([known, near[~torch.isin(near, known)]])
-
-
 def _searched(
     start: ResidualField,
     known: Int[Tensor, " m"],
     noise: Float[Tensor, " n"],
     placing: Float[Tensor, " n"],
-    stretches: tuple[float, ...],
 ) -> ResidualField:
-    """Find form, outliers and weights that predict the ``known`` rows best."""
+    """Find outliers and weights that predict the ``known`` rows best."""
     # Find outliers before the trials, whose result they would dominate.
     field = _best([start], known[:_FIRST])
     weighed = _weighed(field, noise, placing)
@@ -138,9 +125,6 @@ def _searched(
         plain = replace(weighed, noise=weighed.stated)
         field = _best([plain, weighed], known, _FEW)
         tells = field.weighs_outliers
-    if len(stretches) > 1:
-        tried = [replace(field, stretch=stretch) for stretch in stretches]
-        field = _best(tried, known, _FEW, clear=_CLEAR)
     field = _weighed(_best([field], known), noise, placing, outliers=tells)
     if tells or bool(placing.any()):
         field = _best([field], known)
@@ -189,12 +173,10 @@ def _best(
     fields: list[ResidualField],
     held: Tensor,
     count: int = _LEARNING_COUNT,
-    clear: float = 0.0,
 ) -> ResidualField:
     """Learn the covariance of each field from held-out rows; return the best field.
 
-    It is the first one unless another's score is better by ``clear`` [nats]. Fields
-    whose covariance is not positive definite are skipped.
+    Fields whose covariance is not positive definite are skipped.
 
     Raises
     ------
@@ -209,8 +191,7 @@ def _best(
             failed = error
     if failed is not None and not learnt:
         raise failed
-    best = max(learnt, key=lambda found: found.score)
-    return best if best.score > learnt[0].score + clear else learnt[0]
+    return max(learnt, key=lambda found: found.score)
 
 
 def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
@@ -355,14 +336,14 @@ def learn_grid_free(
     trials = []
     for mean in means.T.clamp_min(least):
         variance = noise + (mean * placing) ** 2
-        trials.append(_unlearnt(*_about(observed, mean), variance, _STRETCH))
+        trials.append(_unlearnt(*_about(observed, mean), variance, _AROUND_PLACE))
     tried = held[:_TRIED]
     first = _learnt(trials[0], tried, _FEW)
     # The other searches start from the weights of the first.
     trials = [replace(trial, weights=first.weights) for trial in trials]
     learnt = [first, *(_learnt(trial, tried, _FEW) for trial in trials[1:])]
     best = max(range(len(learnt)), key=lambda number: learnt[number].score)
-    stretched = [replace(trials[best], stretch=each) for each in _MORE_STRETCHES]
+    stretched = [replace(trials[best], stretch=each) for each in _STRETCHES]
     found = [learnt[best], *(_learnt(trial, tried, _FEW) for trial in stretched)]
     chosen = max(found, key=lambda trial: trial.score)
     field = learn_residual(
@@ -371,7 +352,7 @@ def learn_grid_free(
         noise,
         held,
         placing=(means[:, best].clamp_min(least) * placing) ** 2,
-        stretches=(chosen.stretch,),
+        stretch=chosen.stretch,
     )
     floored = int((means[:, best] < least).sum())
     return GridFree(observed=observed, field=field, count=_MEANS[best], floored=floored)
@@ -389,8 +370,8 @@ def near_rays(
     observed: Rays, own: Int[Tensor, " k"], places: Rays, count: int
 ) -> Int[Tensor, " u"]:
     """Return sorted numbers of the rays nearest to some of them and to places."""
-    points = observed.coordinates(_STRETCH)
-    around = torch.cat([points[own], places.coordinates(_STRETCH)])
+    points = observed.coordinates(_AROUND_PLACE)
+    around = torch.cat([points[own], places.coordinates(_AROUND_PLACE)])
     return nearest(points, around, count).unique()
 
 
@@ -403,9 +384,9 @@ def local_means(
     Of many stars an even part has means of its own; others take the nearest of these,
     which may include them.
     """
-    points = observed.coordinates(_STRETCH)
+    points = observed.coordinates(_AROUND_PLACE)
     extinction = observed.density * observed.lengths
-    around = points if places is None else places.coordinates(_STRETCH)
+    around = points if places is None else places.coordinates(_AROUND_PLACE)
     most = max(counts) + (places is None)
     own = torch.arange(len(around))
     if places is None and len(own) > _MOST_MEANS:

@@ -34,7 +34,7 @@ _COLUMNS = (*NAMES, *CANONICAL_UNITS)
 # Stars for learning a residual: fewest, sufficient for a good one, and most; and most
 # that are held out.
 FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
-_MOST_HELD_OUT = 10_000
+_MOST_HELD_OUT = 5_000
 # Places: pixels, and the angle [deg] and relative distance within which stars of two
 # surveys are at one.
 _NSIDE, _AROUND, _APART = 256, 0.12, 0.2

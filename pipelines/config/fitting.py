@@ -236,7 +236,7 @@ class DataConfig(Settings):
     """The use of the stars."""
 
     holdout: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
-    """fraction of the stars, at most 10,000, held out to test the map"""
+    """fraction of the stars, at most 5,000, held out to test the map"""
     validation: Auto[Annotated[float, Field(ge=0, lt=0.5)]] = None
     """fraction of the stars, at most 3000, for learning the residual, which the grid is
     not fitted to; 5% when auto, up to 15% for small catalogues"""

@@ -218,7 +218,7 @@ class RunMap(Answers):
             if stack is not None:
                 count = len(positions[rows])
                 of_map = moments.mean[:count].numpy(), moments.std[:count].numpy()
-                found[0, :, rows] *= stack.factor(positions[rows], *of_map)
+                found[0][:, rows] *= stack.factor(positions[rows], *of_map)
         rest = [i for i, kind in enumerate(kinds) if kind != "std"]
         for part, variance, outward in zip(found, variances, which, strict=True):
             if outward and np.isfinite(variance).any():
