@@ -187,8 +187,8 @@ class ResidualField:
         :math:`\delta` with the extinction of a star is that of
         :mod:`dustmap.residual.covariance`.
 
-        Predictions use the `COUNT` stars around the leaf of the search tree in which the
-        star nearest to a place is.
+        Predictions use the `COUNT` stars around the leaf of the search tree in which
+        the star nearest to a place is.
         Where the correction removes more than half of an extinction, its variance
         shrinks with it.
         """
