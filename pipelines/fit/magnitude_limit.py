@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
@@ -31,21 +29,19 @@ from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 from pipelines.run.residual import residual_from
 
-# Depth below the limit in which the counts' slope is measured [mag], the fewest stars
-# there, and the range of slopes [1/mag].
-_DEPTH, _FEWEST, _SLOPES = 1.0, 100, (1e-3, 10.0)
+# Width of the two bins of magnitude, and the fewest stars in the brighter one.
+_STEP, _FEWEST = 0.5, 50
 
 
 def selection_beta(stars: Stars, config: FitConfig) -> float:
     """Return β [1/mag], zero without ``data.magnitude``.
 
-    Of the stars less than one magnitude above the limit, the mean depth determines γ:
-    the maximum of the likelihood of a truncated exponential.
+    γ follows from the numbers of stars in the two faintest half magnitudes.
 
     Raises
     ------
     InputError
-        If the column is missing, or has too few values near the limit.
+        If the column is missing, or the counts do not grow up to the limit.
     """
     name, limit = config.data.magnitude, config.data.limit
     if name is None or limit is None:
@@ -57,22 +53,16 @@ def selection_beta(stars: Stars, config: FitConfig) -> float:
             f"are {there}: keep it in `dustmap ingest` with --keep {name}"
         )
     depth = limit - np.asarray(stars.extra[name], dtype=np.float64)
-    fainter, near = int((depth < 0).sum()), depth[(depth >= 0) & (depth < _DEPTH)]
-    if len(near) < _FEWEST:
+    faint, bright = np.histogram(depth, [0.0, _STEP, 2 * _STEP])[0].tolist()
+    if bright < _FEWEST or faint <= bright:
         raise InputError(
-            f"{len(near)} stars lie within {_DEPTH:g} mag of data.limit = {limit:g} in "
-            f"{name}, expected at least {_FEWEST}: is it the catalogue's limit?"
+            f"{bright} and {faint} stars lie in the two half magnitudes of {name} "
+            f"above data.limit = {limit:g}, expected at least {_FEWEST} and more: is "
+            "it the catalogue's limit?"
         )
-
-    def excess(slope: float) -> float:
-        mean = 1 / slope - _DEPTH / math.expm1(slope * _DEPTH)
-        return mean - float(near.mean())
-
-    low, high = (excess(slope) for slope in _SLOPES)
-    slope = _SLOPES[int(low > 0)]
-    if low > 0 > high:
-        slope = cast(float, brentq(excess, *_SLOPES))
+    slope = math.log(faint / bright) / _STEP
     found = slope * config.data.dimming
+    fainter = int((depth < 0).sum())
     say(
         f"magnitude limit {limit:g} in {name} ({fainter:,} stars are fainter): counts "
         f"grow as 10^({slope / math.log(10):.2f} m), beta {found:.2f} per mag"
