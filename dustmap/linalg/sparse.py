@@ -203,8 +203,9 @@ def _torch_csr(
     # 32-bit indices: cuSPARSE is several times faster with them.
     index = np.int32 if matrix.nnz < 2**31 else np.int64
     with warnings.catch_warnings():
-        # torch warns of the beta state of its CSR layout once per process.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        # Once per process torch warns of the beta state of its CSR layout and, on CUDA,
+        # of unchecked invariants, although they are declined below.
+        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)")
         return torch.sparse_csr_tensor(
             torch.from_numpy(matrix.indptr.astype(index)),
             torch.from_numpy(matrix.indices.astype(index)),

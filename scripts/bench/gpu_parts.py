@@ -178,6 +178,9 @@ def sight_lines(part: Part) -> bool:
     """W in all its forms."""
     good, torus = True, torus_of(4 * 10**6 // part.small)
     per_star = 0.0
+    # Compiles the loops, which is no part of what a larger row needs.
+    for tree in (True, False):
+        projection(torus, _rays(torus, 100), device=part.device, tree=tree)
     for count in (10**5, 10**6, 10**7):
         count //= part.small
         seen = _rays(torus, count)
