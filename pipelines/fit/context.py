@@ -356,6 +356,11 @@ def opened(
             generator = place["generator"]
             at.stars, at.counts = usable_stars(source, config, group)
             at.split = at.stars.split(config, generator)
+            sizes = np.bincount(at.stars.places())
+            say(
+                f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
+                "is fitted or held out as a whole"
+            )
             state = FitState(generator=generator.get_state())
             if found:
                 state = FitState.restore(found.pop("fit"), work.state, place["device"])

@@ -124,10 +124,12 @@ def test_stars_of_one_place_are_held_out_together(joined: Path) -> None:
 
 
 def test_a_joined_map_is_on_the_scale_of_the_reference(
-    joined: Path, tmp_path: Path
+    joined: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = load_config(FitConfig, overrides=SMALL)
     fit(joined, tmp_path / "run", config)
+    largest = np.bincount(read_stars(joined).places()).max()
+    assert f"the largest with {largest} stars" in "".join(capsys.readouterr())
     first, second = json.loads((tmp_path / "run" / "run.json").read_text())["summary"][
         "surveys"
     ]
