@@ -13,23 +13,26 @@ import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numba
 import torch
 
 
-def compiled(function: Callable) -> Callable:
+def compiled(function: Callable, **options: Any) -> Callable:
     """Compile a function to machine code, on its first call for each choice of types.
 
     The code is kept on disk beside the module or, if that is read-only, in the user's
     cache folder; if neither can be written, every process compiles anew and warns once.
-    Floating-point operations keep their order, so that equal calls give equal bits.
+    Floating-point operations keep their order, so that equal calls give equal bits on
+    all machines; ``options`` of numba may allow others.
     """
+    options = {**_OPTIONS, **options}
     try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
+        return numba.njit(cache=True, **options)(function)
     except RuntimeError:
         _say_uncached()
-        return numba.njit(**_OPTIONS)(function)
+        return numba.njit(**options)(function)
 
 
 def inlined(function: Callable) -> Callable:

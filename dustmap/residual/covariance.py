@@ -44,7 +44,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,9 @@ _DECAY = 40.0
 # Arguments of the tables of κ and F, in √t, and how many there are. Closer to its line
 # a point covaries no more, and further away by less than e^-25 of its variance.
 _REMAINDER, _IMPACT_COUNT, _DECAYS = (1e-4, 10.0), 1024, 256
+# Nodes of a table by squared chords in every octave of these, its widths in shells, and
+# units in the last place of a double in an octave.
+_NODES, _WIDTH, _OCTAVE = 256, 16, 2**52
 # Narrower cells, in √t, are points; averages are made at each so many of the distances.
 _NARROW, _SPARSE = 0.02, 4
 # √t of a grid, in its spacing: the shortest scale that it carries.
@@ -223,24 +226,20 @@ class RayCovariance:
         """Return the tables of the compiled functions, with ``points`` that of F."""
         scales, weights = self._used
         # The free spectrum has no shells.
-        shells, impacts = np.zeros((5, 0)), np.zeros((2, 2))
+        shells, by_chord = np.zeros((2, 0)), np.zeros((2, 0), dtype=np.float32)
         decays = np.zeros(2), np.zeros((1, 2, 2)), np.zeros((2, 1))
         if self.remainder is not None:
             assert self.cube is not None
-            edges, levels = self.cube.edges(), self.cube.levels()
-            own = np.array(self.remainder.cuts)
-            abscissas, (lines, halves), *_ = _remainder_tables(self.remainder)
-            starts, cuts = edges[:-1], torch.from_numpy(own)[levels]
-            impact = ((edges[1:] + starts) / 2 / cuts).log()
-            parts = [starts, edges.diff(), impact, cuts, levels.double()]
-            shells = torch.stack(parts).numpy()
-            impacts = np.vstack([abscissas[0], weights[0] * lines])
+            edges = self.cube.edges()
+            shells = torch.stack([edges[:-1], edges.diff()]).numpy()
+            by_chord = _by_chord(self.remainder, self.cube, weights[0])
             if points:
-                variances = weights[0] * self.remainder.variances
-                decays = abscissas[1], weights[0] * halves, np.stack([own, variances])
+                abscissas, (_, halves), variances, _ = _remainder_tables(self.remainder)
+                own = np.stack([self.remainder.cuts, weights[0] * variances])
+                decays = abscissas[1], weights[0] * halves, own
         ratio, axes = ray_table()
         free = ratio, axes, np.log(scales)
-        return scales, weights, free, decays, impacts, shells
+        return scales, weights, free, decays, by_chord, shells
 
     def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:
         """Return the columns of each ray that the compiled functions read."""
@@ -254,6 +253,26 @@ class RayCovariance:
             parts[2] = levels[np.searchsorted(edges, lengths, side="right") - 1]
             parts.append(self.cube.in_shells(rays.directions, rays.lengths).numpy())
         return np.hstack(parts)
+
+
+def _by_chord(
+    remainder: Remainder, cube: DensityCube, weight: float
+) -> Float[np.ndarray, "c b"]:
+    """Return ``α κ`` [pc] in every shell at squared chords, equal parts of octaves.
+
+    These have evenly spaced bits. Columns of zeros follow, to whole vectors.
+    """
+    first, last = (np.array(_CHORDS[:2]) ** 2).view(np.int64)
+    bits = np.arange(first, last + 2 * _OCTAVE // _NODES, _OCTAVE // _NODES)
+    logarithms = np.log(bits.view(np.float64)) / 2
+    (abscissas, _), (lines, _), *_ = _remainder_tables(remainder)
+    edges, levels = cube.edges().numpy(), cube.levels().numpy()
+    found = np.zeros((len(bits), -(-len(levels) // _WIDTH) * _WIDTH), dtype=np.float32)
+    for b, level in enumerate(levels):
+        cut = remainder.cuts[level]
+        at = logarithms + math.log((edges[b] + edges[b + 1]) / 2 / cut)
+        found[:, b] = weight * cut * np.interp(at, abscissas, lines[level])
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -333,66 +352,69 @@ def _squared_chord(one, other):
 
 
 @compiled
-def covariances(one, rows, columns, count, tables, found):
+def covariances(one, rows, overlaps, count, tables, found):
     """Find those of one ray's extinction with the first ``count`` of ``rows``.
 
-    ``columns`` are the `transposed` rows, along which the shells' loops run.
+    ``overlaps`` are those of the rows by `in_shells`.
     """
     if tables[5].shape[1]:
-        _along(one, columns, count, tables, found)
+        _along(one, rows, overlaps, count, tables, found)
     else:
         for j in range(count):
             found[j] = _free(one, rows[j], tables)
 
 
 @compiled
-def transposed(rows, tables):
-    """Return columns of rays, with densities times their lengths in every shell."""
-    columns, shells = rows.T.copy(), tables[5]
-    lengths = columns[_LENGTH]
-    for b in range(shells.shape[1]):
-        start, thickness, profile = shells[0, b], shells[1, b], columns[_FALLS + b]
-        for j in range(len(lengths)):
-            profile[j] *= max(min(thickness, lengths[j] - start), 0.0)
-    return columns
+def in_shells(rows, tables):
+    """Return densities of rays times their lengths in every shell, with zeros beyond.
+
+    Single precision is more accurate than the tables.
+    """
+    shells = tables[5]
+    found = np.zeros((len(rows), tables[4].shape[1]), dtype=np.float32)
+    for j in range(len(rows)):
+        length = rows[j, _LENGTH]
+        for b in range(shells.shape[1]):
+            overlap = min(shells[1, b], length - shells[0, b])
+            if overlap <= 0:
+                break
+            found[j, b] = rows[j, _FALLS + b] * overlap
+    return found
 
 
-@compiled
-def _along(one, columns, count, tables, found):
-    """Find those along rays: the same steps for all, so that they are vectors."""
-    impacts, shells = tables[4], tables[5]
-    lengths, first = columns[_LENGTH], _FALLS
-    origin, last = impacts[0, 0], impacts.shape[1] - 1 - 1e-9
-    scaling = 1 / (impacts[0, 1] - origin)
-    # Sums of their own: writes to arrays of the caller might change what is read.
-    chords, total = np.empty(count), np.zeros(count)
+# Free in their order, sums vectorise, and are the same in every call.
+@partial(compiled, fastmath={"contract", "reassoc"})
+def _along(one, rows, overlaps, count, tables, found):
+    """Find those along rays, by vectors of shells, which lie side by side in memory."""
+    by_chord, shells = tables[4], tables[5]
+    least, scaling = _CHORDS[0] ** 2, _NODES / _OCTAVE
+    origin, single = np.float64(least).view(np.int64), np.float32(1.0)
+    length, whole = one[_LENGTH], 0
+    mine = np.zeros(by_chord.shape[1], dtype=np.float32)
+    while whole < shells.shape[1] and length >= shells[0, whole] + shells[1, whole]:
+        mine[whole] = one[_FALLS + whole]
+        whole += 1
+    # This ray ends in the next shell.
+    rest = length - shells[0, whole] if whole < shells.shape[1] else 0.0
+    density = one[_FALLS + whole] if rest > 0 else 0.0
+    # Zeros fill the last vector.
+    end = np.uint32(-(-whole // 8) * 8)
     for j in range(count):
-        x, y, z = one[0] - columns[0, j], one[1] - columns[1, j], one[2] - columns[2, j]
-        chord = 0.5 * math.log(max(x * x + y * y + z * z, _CHORDS[0] ** 2)) - origin
-        chords[j] = chord * scaling
-    for b in range(shells.shape[1]):
-        start, thickness, impact = shells[0, b], shells[1, b], shells[2, b] * scaling
-        mine, profile = one[_LENGTH] - start, columns[first + b]
-        if mine <= 0:
-            break
-        here, values = one[first + b] * shells[3, b], impacts[1 + int(shells[4, b])]
-        # Unsigned numbers are no positions from the end: loops without branches.
-        if mine < thickness:
-            # This ray ends in the shell.
-            for j in range(count):
-                within = max(min(thickness, lengths[j] - start), mine)
-                place = min(max(chords[j] + impact, 0.0), last)
-                i = np.uint32(place)
-                value = values[i] + (place - i) * (values[i + 1] - values[i])
-                total[j] += here * profile[j] * (mine / within) * value
-        else:
-            for j in range(count):
-                place = min(max(chords[j] + impact, 0.0), last)
-                i = np.uint32(place)
-                value = values[i] + (place - i) * (values[i + 1] - values[i])
-                total[j] += here * profile[j] * value
-    for j in range(count):
-        found[j] = total[j]
+        square = np.float64(max(_squared_chord(one, rows[j]), least))
+        place = (square.view(np.int64) - origin) * scaling
+        i = np.uint32(place)
+        after = np.float32(place - i)
+        before = single - after
+        lower, upper, overlap = by_chord[i], by_chord[i + 1], overlaps[j]
+        total = np.float32(0.0)
+        for b in range(end):
+            total += mine[b] * overlap[b] * (before * lower[b] + after * upper[b])
+        found[j] = total
+        if rest > 0:
+            own = min(rest, rows[j, _LENGTH] - shells[0, whole])
+            if own > 0:
+                value = before * lower[whole] + after * upper[whole]
+                found[j] += density * rows[j, _FALLS + whole] * own * value
 
 
 @compiled
