@@ -157,7 +157,7 @@ def rivals(
     Kriging, gradient boosting of (l, b, distance), and their weighted mean with the
     least absolute error of as many validation stars as a fit has.
     """
-    parts = train.split(FitConfig(), generator)
+    parts = train.split(FitConfig(), generator, train.places())
     some = train.select(parts.validation)
     assert test.extinction is not None
     known = train.select(np.concatenate([parts.train, parts.test]))

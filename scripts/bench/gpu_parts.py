@@ -177,25 +177,23 @@ def _stars_of(grid: Grid, count: int) -> Tensor:
 def sight_lines(part: Part) -> bool:
     """W in all its forms."""
     good, torus = True, torus_of(4 * 10**6 // part.small)
-    per_star = 0.0
     # Compiles the loops, which is no part of what a larger row needs.
     for tree in (True, False):
-        projection(torus, _rays(torus, 100), device=part.device, tree=tree)
+        _products(part, torus_of(1_000), _rays(torus_of(1_000), 100), tree=tree)
+    needed = {"tree": 0.0, "rows": 0.0}
     for count in (10**5, 10**6, 10**7):
         count //= part.small
         seen = _rays(torus, count)
-        start = time.perf_counter()
-        good &= part.attempt(
-            f"tree, {count} lines",
-            lambda seen=seen: _products(part, torus, seen, tree=True),
-            needs=per_star * count,
-        )
-        per_star = 3 * (time.perf_counter() - start) / count
-        good &= part.attempt(
-            f"rows, {count} lines",
-            lambda seen=seen: _products(part, torus, seen, tree=False),
-            needs=3 * per_star * count,
-        )
+        for form in needed:
+            start = time.perf_counter()
+            good &= part.attempt(
+                f"{form}, {count} lines",
+                lambda seen=seen, form=form: _products(
+                    part, torus, seen, tree=form == "tree"
+                ),
+                needs=needed[form],
+            )
+            needed[form] = 10 * max(time.perf_counter() - start, needed[form])
     return good
 
 
