@@ -24,8 +24,8 @@ def compiled(function: Callable, **options: Any) -> Callable:
 
     The code is kept on disk beside the module or, if that is read-only, in the user's
     cache folder; if neither can be written, every process compiles anew and warns once.
-    Floating-point operations keep their order, so that equal calls give equal bits on
-    all machines; ``options`` of numba may allow others.
+    Floating-point operations keep their order, so that equal calls give equal bits;
+    ``options`` of numba replace this.
     """
     options = {**_OPTIONS, **options}
     try:

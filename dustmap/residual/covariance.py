@@ -67,8 +67,8 @@ _DECAY = 40.0
 # Arguments of the tables of κ and F, in √t, and how many there are. Closer to its line
 # a point covaries no more, and further away by less than e^-25 of its variance.
 _REMAINDER, _IMPACT_COUNT, _DECAYS = (1e-4, 10.0), 1024, 256
-# Nodes of a table by squared chords in every octave of these, its widths in shells, and
-# units in the last place of a double in an octave.
+# Nodes per octave of squared chords in the table of α κ, of what number its columns are
+# a multiple, and the units in the last place of a double in an octave.
 _NODES, _WIDTH, _OCTAVE = 256, 16, 2**52
 # Narrower cells, in √t, are points; averages are made at each so many of the distances.
 _NARROW, _SPARSE = 0.02, 4
@@ -232,7 +232,7 @@ class RayCovariance:
             assert self.cube is not None
             edges = self.cube.edges()
             shells = torch.stack([edges[:-1], edges.diff()]).numpy()
-            by_chord = _by_chord(self.remainder, self.cube, weights[0])
+            by_chord = self._by_chord
             if points:
                 abscissas, (_, halves), variances, _ = _remainder_tables(self.remainder)
                 own = np.stack([self.remainder.cuts, weights[0] * variances])
@@ -240,6 +240,28 @@ class RayCovariance:
         ratio, axes = ray_table()
         free = ratio, axes, np.log(scales)
         return scales, weights, free, decays, by_chord, shells
+
+    @cached_property
+    def _by_chord(self) -> Float[np.ndarray, "c b"]:
+        """``α κ`` [pc] in every shell, at squared chords that divide octaves evenly.
+
+        Their bits are evenly spaced. Columns of zeros follow, up to whole vectors.
+        """
+        assert self.remainder is not None
+        assert self.cube is not None
+        first, last = (np.array(_CHORDS[:2]) ** 2).view(np.int64)
+        bits = np.arange(first, last + 2 * _OCTAVE // _NODES, _OCTAVE // _NODES)
+        logarithms = np.log(bits.view(np.float64)) / 2
+        (abscissas, _), (lines, _), *_ = _remainder_tables(self.remainder)
+        edges, levels = self.cube.edges().numpy(), self.cube.levels().numpy()
+        width = -(-len(levels) // _WIDTH) * _WIDTH
+        found = np.zeros((len(bits), width), dtype=np.float32)
+        for b, level in enumerate(levels):
+            cut = self.remainder.cuts[level]
+            at = logarithms + math.log((edges[b] + edges[b + 1]) / 2 / cut)
+            values = np.interp(at, abscissas, lines[level])
+            found[:, b] = float(self.weights[0]) * cut * values
+        return found
 
     def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:
         """Return the columns of each ray that the compiled functions read."""
@@ -253,26 +275,6 @@ class RayCovariance:
             parts[2] = levels[np.searchsorted(edges, lengths, side="right") - 1]
             parts.append(self.cube.in_shells(rays.directions, rays.lengths).numpy())
         return np.hstack(parts)
-
-
-def _by_chord(
-    remainder: Remainder, cube: DensityCube, weight: float
-) -> Float[np.ndarray, "c b"]:
-    """Return ``α κ`` [pc] in every shell at squared chords, equal parts of octaves.
-
-    These have evenly spaced bits. Columns of zeros follow, to whole vectors.
-    """
-    first, last = (np.array(_CHORDS[:2]) ** 2).view(np.int64)
-    bits = np.arange(first, last + 2 * _OCTAVE // _NODES, _OCTAVE // _NODES)
-    logarithms = np.log(bits.view(np.float64)) / 2
-    (abscissas, _), (lines, _), *_ = _remainder_tables(remainder)
-    edges, levels = cube.edges().numpy(), cube.levels().numpy()
-    found = np.zeros((len(bits), -(-len(levels) // _WIDTH) * _WIDTH), dtype=np.float32)
-    for b, level in enumerate(levels):
-        cut = remainder.cuts[level]
-        at = logarithms + math.log((edges[b] + edges[b + 1]) / 2 / cut)
-        found[:, b] = weight * cut * np.interp(at, abscissas, lines[level])
-    return found
 
 
 @lru_cache(maxsize=8)
@@ -352,21 +354,21 @@ def _squared_chord(one, other):
 
 
 @compiled
-def covariances(one, rows, overlaps, count, tables, found):
+def covariances(one, rows, parts, count, tables, found):
     """Find those of one ray's extinction with the first ``count`` of ``rows``.
 
-    ``overlaps`` are those of the rows by `in_shells`.
+    ``parts`` are those the rows' `shell_parts`.
     """
     if tables[5].shape[1]:
-        _along(one, rows, overlaps, count, tables, found)
+        _along(one, rows, parts, count, tables, found)
     else:
         for j in range(count):
             found[j] = _free(one, rows[j], tables)
 
 
 @compiled
-def in_shells(rows, tables):
-    """Return densities of rays times their lengths in every shell, with zeros beyond.
+def shell_parts(rows, tables):
+    """Return the part of rays' extinctions in every shell, and zeros beyond.
 
     Single precision is more accurate than the tables.
     """
@@ -382,9 +384,9 @@ def in_shells(rows, tables):
     return found
 
 
-# Free in their order, sums vectorise, and are the same in every call.
+# Sums vectorise as their order is free; it is the same in every call.
 @partial(compiled, fastmath={"contract", "reassoc"})
-def _along(one, rows, overlaps, count, tables, found):
+def _along(one, rows, parts, count, tables, found):
     """Find those along rays, by vectors of shells, which lie side by side in memory."""
     by_chord, shells = tables[4], tables[5]
     least, scaling = _CHORDS[0] ** 2, _NODES / _OCTAVE
@@ -396,7 +398,6 @@ def _along(one, rows, overlaps, count, tables, found):
         whole += 1
     # This ray ends in the next shell.
     rest = length - shells[0, whole] if whole < shells.shape[1] else 0.0
-    density = one[_FALLS + whole] if rest > 0 else 0.0
     # Zeros fill the last vector.
     end = np.uint32(-(-whole // 8) * 8)
     for j in range(count):
@@ -405,16 +406,17 @@ def _along(one, rows, overlaps, count, tables, found):
         i = np.uint32(place)
         after = np.float32(place - i)
         before = single - after
-        lower, upper, overlap = by_chord[i], by_chord[i + 1], overlaps[j]
+        lower, upper, theirs = by_chord[i], by_chord[i + 1], parts[j]
         total = np.float32(0.0)
         for b in range(end):
-            total += mine[b] * overlap[b] * (before * lower[b] + after * upper[b])
+            total += mine[b] * theirs[b] * (before * lower[b] + after * upper[b])
         found[j] = total
         if rest > 0:
             own = min(rest, rows[j, _LENGTH] - shells[0, whole])
             if own > 0:
                 value = before * lower[whole] + after * upper[whole]
-                found[j] += density * rows[j, _FALLS + whole] * own * value
+                both = one[_FALLS + whole] * rows[j, _FALLS + whole]
+                found[j] += both * own * value
 
 
 @compiled

@@ -30,8 +30,8 @@ from dustmap.residual.covariance import (
     RayCovariance,
     Rays,
     covariances,
-    in_shells,
     point_covariance,
+    shell_parts,
 )
 
 # Variances of rows are raised by this fraction, the accuracy of the tabulated
@@ -349,11 +349,11 @@ def _solve_each(first, last, covariance, noise, right, found):
 
 
 @compiled
-def _factor(rows, overlaps, noise, tables, matrix, found):
+def _factor(rows, parts, noise, tables, matrix, found):
     """Factorise the covariance plus noise of neighbours; return whether U exists."""
     for i in range(len(rows)):
         # The entries up to the diagonal fill the upper triangle by symmetry.
-        covariances(rows[i], rows, overlaps, i + 1, tables, found)
+        covariances(rows[i], rows, parts, i + 1, tables, found)
         for j in range(i + 1):
             matrix[j, i] = found[j]
         matrix[i, i] += JITTER * matrix[i, i] + noise[i]
@@ -368,13 +368,13 @@ def _krige(first, last, rays, places, noise, neighbours, tables, solved, left, p
     for m in range(first, last):
         near = neighbours[m]
         rows = rays[near]
-        overlaps = in_shells(rows, tables)
-        if not _factor(rows, overlaps, noise[near], tables, matrix, found):
+        parts = shell_parts(rows, tables)
+        if not _factor(rows, parts, noise[near], tables, matrix, found):
             continue
         place = places[m : m + 1]
-        covariances(place[0], rows, overlaps, size, tables, found)
+        covariances(place[0], rows, parts, size, tables, found)
         covariances(
-            place[0], place, in_shells(place, tables), 1, tables, prior[m : m + 1]
+            place[0], place, shell_parts(place, tables), 1, tables, prior[m : m + 1]
         )
         solved[m] = found
         _solve(matrix, solved[m])
@@ -405,8 +405,8 @@ def _predict(
     for block in range(first, last):
         near = neighbours[block]
         rows = rays[near]
-        overlaps = in_shells(rows, tables)
-        if not _factor(rows, overlaps, noise[near], tables, matrix, found):
+        parts = shell_parts(rows, tables)
+        if not _factor(rows, parts, noise[near], tables, matrix, found):
             continue
         known = residuals[near]
         for begin in range(starts[block], starts[block + 1], _TOGETHER):
@@ -418,11 +418,11 @@ def _predict(
                         across[i, p] = point_covariance(place[0], rows[i], tables)
                     own[0] = tables[3][2][1, int(place[0, LEVEL])]
                 else:
-                    covariances(place[0], rows, overlaps, size, tables, found)
+                    covariances(place[0], rows, parts, size, tables, found)
                     for i in range(size):
                         across[i, p] = found[i]
                     covariances(
-                        place[0], place, in_shells(place, tables), 1, tables, own
+                        place[0], place, shell_parts(place, tables), 1, tables, own
                     )
                 variance[some[p]] = own[0]
             solved[:] = across
@@ -446,16 +446,16 @@ def _tabulate(first, last, rays, places, neighbours, tables, among, across, prio
     found = np.empty(size)
     for m in range(first, last):
         rows = rays[neighbours[m]]
-        overlaps = in_shells(rows, tables)
+        parts = shell_parts(rows, tables)
         for i in range(size):
-            covariances(rows[i], rows, overlaps, i + 1, tables, found)
+            covariances(rows[i], rows, parts, i + 1, tables, found)
             for j in range(i + 1):
                 among[m, i, j] = among[m, j, i] = found[j]
         place = places[m : m + 1]
-        covariances(place[0], rows, overlaps, size, tables, found)
+        covariances(place[0], rows, parts, size, tables, found)
         across[m] = found
         covariances(
-            place[0], place, in_shells(place, tables), 1, tables, prior[m : m + 1]
+            place[0], place, shell_parts(place, tables), 1, tables, prior[m : m + 1]
         )
 
 

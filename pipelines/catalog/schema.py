@@ -147,12 +147,14 @@ class Stars:
         chosen = {name: column[rows] for name, column in self.columns().items()}
         return Stars.of(chosen, self.units, self.meta)
 
-    def split(self, config: FitConfig, generator: torch.Generator) -> Split:
+    def split(
+        self, config: FitConfig, generator: torch.Generator, place: np.ndarray
+    ) -> Split:
         """Hold out ``data.holdout`` of the stars, and some for the residual.
 
         Small catalogues reserve a larger part for the residual, or none if too small.
-        Whole `places` are held out, in random order: a star whose neighbours are fitted
-        would not be unseen.
+        Each ``place`` (`places`) is held out as a whole, in random order: a star whose
+        neighbours are fitted would not be unseen.
         """
         import torch  # not needed by the processes of an ingestion
 
@@ -163,7 +165,6 @@ class Stars:
         if not config.shares_noise or validation < FEWEST_VALIDATION:
             validation = 0
         held = min(round(config.data.holdout * count), _MOST_HELD_OUT)
-        place = self.places()
         shuffled = torch.randperm(int(place.max(initial=-1)) + 1, generator=generator)
         rank = np.argsort(shuffled.numpy())[place]
         order = np.argsort(rank, kind="stable")

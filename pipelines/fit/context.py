@@ -355,8 +355,9 @@ def opened(
             # A resumed fit repeats its first draws, to hold out the same stars.
             generator = place["generator"]
             at.stars, at.counts = usable_stars(source, config, group)
-            at.split = at.stars.split(config, generator)
-            sizes = np.bincount(at.stars.places())
+            numbers = at.stars.places()
+            at.split = at.stars.split(config, generator, numbers)
+            sizes = np.bincount(numbers)
             say(
                 f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
                 "is fitted or held out as a whole"

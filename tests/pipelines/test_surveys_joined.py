@@ -107,7 +107,7 @@ def test_stars_of_one_place_are_held_out_together(joined: Path) -> None:
     place = moved.places()
     np.testing.assert_array_equal(place[700:750], place[:50])
     config = load_config(FitConfig, overrides=SMALL)
-    parts = moved.split(config, torch.Generator().manual_seed(1))
+    parts = moved.split(config, torch.Generator().manual_seed(1), place)
     folds = (parts.train, parts.validation, parts.test)
     assert sorted(np.concatenate(folds)) == list(range(len(stars)))
     for one, other in itertools.combinations(folds, 2):
