@@ -20,7 +20,8 @@ rows, whose predictions are sharper. As a prediction has not seen its own row, i
 is independent of the noise.
 
 A survey whose stated errors are all alike states a guess: f is one there, and
-:math:`\tau` is learnt. With few rows near those of other surveys the prior decides.
+:math:`\tau` is learnt. With no rows near those of other surveys the prior alone decides
+on zero point and slope.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ _CONSTANT, _KNOWN = 0.02, 1e-9
 # Errors by the curvature of the density are too small by one to three times, where
 # objects of several surveys tell.
 _UNDERSTATED = 2.0
+_UNCERTAIN = ("zero_error", "slope_error", "correlation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +72,9 @@ class SurveyLaw:
 
     ``zero`` (c) and ``common`` (τ) are in mag; ``slope`` (g), ``factor`` (f),
     ``growth`` (κ), ``power`` (q) and ``degrees`` (ν) have no unit. Errors of zero
-    point and slope are zero where both are known; ``rows`` are those of the survey, and
-    ``overlap`` is the fraction of them within one degree and 20% in distance of a row
-    of another survey.
+    point and slope, which have this ``correlation``, are zero where both are known;
+    ``rows`` are those of the survey, and ``overlap`` is the fraction of them within one
+    degree and 20% in distance of a row of another survey.
     """
 
     name: str
@@ -81,6 +83,7 @@ class SurveyLaw:
     zero_error: float = 0.0
     slope: float = 1.0
     slope_error: float = 0.0
+    correlation: float = 0.0
     factor: float = 1.0
     common: float = 0.0
     growth: float = 0.0
@@ -91,7 +94,7 @@ class SurveyLaw:
     @property
     def unconstrained(self) -> bool:
         """True if the prior rather than other surveys decides on the zero point."""
-        return self.zero_error > _STDS[0]
+        return self.zero_error >= _STDS[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +131,9 @@ class SurveyRows:
         """
         names = ("zero", "slope", "factor", "common", "growth", "power")
         columns = [[getattr(law, name) for law in laws] for name in names]
-        c, g, f, tau, kappa, q = torch.tensor(columns).double()[:, self.survey]
+        c, g, f, tau, kappa, q = torch.tensor(columns, dtype=torch.float64)[
+            :, self.survey
+        ]
         extinction = (self.extinction - c) / g
         variance = ((f * self.error) ** 2 + tau**2) / g**2
         if bool((kappa > 0).any()):
@@ -151,6 +156,26 @@ class SurveyRows:
             lengths=self.lengths,
             density=extinction / self.lengths,
         )
+
+
+def shared_errors(
+    laws: Sequence[SurveyLaw],
+    survey: Int[Tensor, " n"],
+    extinction: Float[Tensor, " n"],
+) -> Float[Tensor, "n r"]:
+    """Return changes of calibrated extinctions by unknown zero points and slopes [mag].
+
+    One column for each independent unknown, by one standard deviation of it: standard
+    normals times these draw the calibration. Known zero points have no column.
+    """
+    columns = extinction.new_zeros(len(survey), 2, len(laws))
+    for number, law in enumerate(laws):
+        own, both = survey == number, law.correlation
+        scaled = law.slope_error * extinction[own]
+        columns[own, 0, number] = -(law.zero_error + both * scaled) / law.slope
+        columns[own, 1, number] = -((1 - both**2) ** 0.5) * scaled / law.slope
+    found = columns.flatten(1)
+    return found[:, (found != 0).any(dim=0)]
 
 
 def learn_surveys(
@@ -192,10 +217,9 @@ def learn_surveys(
         found = _fitted(rows, own, predicted, laws, reference)
         if number >= _ACROSS:
             # By its own rows a survey would seem better known than it is.
-            doubts = [(law.zero_error, law.slope_error) for law in laws]
             found = [
-                replace(law, zero_error=zero, slope_error=slope)
-                for law, (zero, slope) in zip(found, doubts, strict=True)
+                replace(law, **{name: getattr(known, name) for name in _UNCERTAIN})
+                for law, known in zip(found, laws, strict=True)
             ]
         laws = found
     return tuple(laws)
@@ -243,8 +267,8 @@ def _fitted(
     survey, observed, stated = rows.survey[own], rows.extinction[own], rows.error[own]
     relative, placing = rows.relative[own], rows.placing[own]
     shape = len(laws), len(_MEANS)
-    origin = torch.tensor(_MEANS).double().expand(shape).clone()
-    width = torch.tensor(_STDS).double().expand(shape).clone()
+    origin = torch.tensor(_MEANS, dtype=torch.float64).expand(shape).clone()
+    width = torch.tensor(_STDS, dtype=torch.float64).expand(shape).clone()
     for s, law in enumerate(laws):
         errors = stated[survey == s]
         if law.rows < FEWEST:
@@ -255,6 +279,10 @@ def _fitted(
         if errors.std() < _CONSTANT * errors.mean():
             width[s, 2] = _KNOWN
     width[reference, :2] = _KNOWN
+    # Far from other surveys, extrapolated fields would pass for zero points.
+    alone = torch.tensor([law.overlap == 0 <= law.rows - FEWEST for law in laws])
+    alone[reference] = False
+    width[alone, :2] = _KNOWN
 
     def loss(steps: Tensor) -> Tensor:
         own = origin + width * steps[1:].view(shape)
@@ -288,9 +316,15 @@ def _fitted(
         search.step(closure)
         curvature = torch.autograd.functional.hessian(loss, steps.detach())
     assert isinstance(curvature, Tensor)
-    error = torch.linalg.inv(curvature).diagonal().clamp_min(0.0).sqrt()[1:]
+    covariance = torch.linalg.inv(curvature)[1:, 1:]
+    error = covariance.diagonal().clamp_min(1e-30).sqrt()
+    c = torch.arange(0, len(error), shape[1])
+    correlations = covariance[c, c + 1] / (error[c] * error[c + 1])
     free = width > _KNOWN
-    errors = torch.where(free, _UNDERSTATED * width * error.view(shape), 0.0)
+    # No larger than by the prior alone.
+    error = (_UNDERSTATED * error.view(shape)).clamp_max(1.0)
+    errors = torch.where(free, width * error, 0.0)
+    errors[alone, :2] = torch.tensor(_STDS[:2], dtype=torch.float64)
     shifts = torch.where(free, width * steps.detach()[1:].view(shape), 0.0)
     found = origin + shifts
     return [
@@ -300,11 +334,12 @@ def _fitted(
             zero_error=float(doubt[0]),
             slope=float(one[1].exp()),
             slope_error=float(one[1].exp() * doubt[1]),
+            correlation=float(both.clamp(-1.0, 1.0)) if doubt[0] else 0.0,
             factor=float(one[2].exp()),
             common=float(one[3].exp()),
             growth=float(one[4].exp()),
             power=float(one[5]),
             degrees=2 + float(one[6].exp()),
         )
-        for law, one, doubt in zip(laws, found, errors, strict=True)
+        for law, one, doubt, both in zip(laws, found, errors, correlations, strict=True)
     ]

@@ -20,6 +20,7 @@ from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
 from pipelines.planning.prior import revised_prior
+from pipelines.run.surveys import calibration_errors
 
 # Part of the time left before a first map that the rest of the fit needs.
 _AFTER_FIRST = 0.7
@@ -149,6 +150,7 @@ def _infer(
             group=at.team,
             teams=at.teams,
             correlation=correlation,
+            shared_errors=calibration_errors(stars, state.surveys),
             start=None if state.result is None else state.result.mean,
             rough=first,
             time_left=lambda: seconds_left(later),

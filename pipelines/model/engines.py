@@ -75,6 +75,7 @@ def run_engine(problem: Problem) -> Inference:
         checkpointer=problem.checkpointer,
         time_left=problem.time_left,
         teams=problem.teams,
+        shared_errors=problem.shared_errors,
     )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(

@@ -65,8 +65,10 @@ class Problem:
 
     The ranks of ``group`` divide the stars, ``teams`` the samples (`Group.split`);
     ``checkpointer`` holds the state to resume. The stars' noise is independent, or has
-    this ``correlation``; the search of the mode begins at ``start``, with loose
-    tolerances if ``rough``. The engine full-batch ends within ``time_left``.
+    this ``correlation``; beside it they have ``shared_errors`` (see
+    `dustmap.inference.full_batch.infer`). The search of the mode begins at ``start``,
+    with loose tolerances if ``rough``. The engine full-batch ends within ``time_left``
+    and draws the shared errors; svi does neither.
     """
 
     plan: Plan
@@ -78,6 +80,7 @@ class Problem:
     group: Group = field(default_factory=Group)
     teams: Group = field(default_factory=Group)
     correlation: Vecchia | None = None
+    shared_errors: Tensor | None = None
     start: Tensor | None = None
     rough: bool = False
     time_left: SecondsLeft = unlimited

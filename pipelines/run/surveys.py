@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dustmap.residual.surveys import FEWEST, SurveyLaw, SurveyRows, learn_surveys
+from dustmap.residual.surveys import (
+    FEWEST,
+    SurveyLaw,
+    SurveyRows,
+    learn_surveys,
+    shared_errors,
+)
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import say
@@ -81,6 +87,14 @@ def calibrated(
         known = rays_of(others, others.extinction / others.distance)
     extinction, error = _rows(stars, names).calibrated(laws, known)
     return replace(stars, extinction=extinction.numpy(), extinction_error=error.numpy())
+
+
+def calibration_errors(stars: Stars, laws: Sequence[SurveyLaw]) -> torch.Tensor | None:
+    """Return `shared_errors` of calibrated stars, if they are of several surveys."""
+    if not laws:
+        return None
+    rows = _rows(stars, [law.name for law in laws])
+    return shared_errors(laws, rows.survey, rows.extinction)
 
 
 def in_words(law: SurveyLaw) -> str:

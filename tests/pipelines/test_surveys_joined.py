@@ -19,7 +19,8 @@ from pipelines.catalog.ingest import ingest
 from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.compare.stars import compare_stars
 from pipelines.config import FitConfig, SimulateConfig, load_config
-from pipelines.fit import fit
+from pipelines.fit import fit, mapping
+from pipelines.model.problem import Inference, Problem
 from pipelines.report.data import gather
 from pipelines.report.sections import summary
 from pipelines.run.folder import read_run
@@ -124,9 +125,19 @@ def test_stars_of_one_place_are_held_out_together(joined: Path) -> None:
 
 
 def test_a_joined_map_is_on_the_scale_of_the_reference(
-    joined: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    joined: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = load_config(FitConfig, overrides=SMALL)
+    config, problems = load_config(FitConfig, overrides=SMALL), []
+    engine = mapping.run_engine
+
+    def kept(problem: Problem) -> Inference:
+        problems.append(problem)
+        return engine(problem)
+
+    monkeypatch.setattr(mapping, "run_engine", kept)
     fit(joined, tmp_path / "run", config)
     largest = np.bincount(read_stars(joined).places()).max()
     assert f"the largest with {largest} stars" in "".join(capsys.readouterr())
@@ -137,6 +148,14 @@ def test_a_joined_map_is_on_the_scale_of_the_reference(
     assert (first["zero"], first["slope"]) == pytest.approx((0, 1))
     at = second["zero"] + 1.3 * (second["slope"] - 1)
     assert at == pytest.approx(0.3 - 1.3 * 0.2, abs=0.02)
+    # Samples draw the calibration of the second survey.
+    stars, errors = problems[-1].stars, problems[-1].shared_errors
+    assert stars.survey is not None and errors is not None
+    own = torch.tensor(stars.survey == "second")
+    assert errors.shape == (len(stars), 2)
+    assert not errors[~own].any()
+    assert float(errors[own, 0].abs().max()) < 3 * second["zero_error"]
+    assert bool((errors[own].norm(dim=1) > 0).all())
     held = read_held_out(tmp_path / "run")
     assert held is not None
     # New stars of these surveys are calibrated like those that were fitted.

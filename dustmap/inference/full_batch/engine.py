@@ -26,7 +26,11 @@ from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
-from dustmap.inference.full_batch.randomized_map import fit_rounds, white_noise
+from dustmap.inference.full_batch.randomized_map import (
+    drawn_errors,
+    fit_rounds,
+    white_noise,
+)
 from dustmap.inference.full_batch.settings import (
     FullBatch,
     Pace,
@@ -89,6 +93,7 @@ def infer(
     checkpointer: Checkpointer | None = None,
     time_left: SecondsLeft = unlimited,
     teams: Group | None = None,
+    shared_errors: Float[Tensor, "n r"] | None = None,
 ) -> FullBatchResult:
     """Infer the posterior mean (of a non-linear model the mode) and samples of ε.
 
@@ -117,6 +122,10 @@ def infer(
         Share out the samples: the counterparts of this rank (`Group.split`), while the
         team that it belongs to shares out the rows of the model. Within stages of
         samples ``on_step`` is called by every team on its own.
+    shared_errors
+        F: errors of the observations by one standard deviation of each of r unknowns
+        that they share, such as zero points. Samples have data perturbed by F z with
+        standard normal z, too; Σ, and hence the mean, does not contain them.
 
     Raises
     ------
@@ -129,6 +138,11 @@ def infer(
     """
     noise = Normal(stated=noise) if isinstance(noise, Tensor) else noise
     _check(model, observations, noise.variance, start)
+    if shared_errors is not None and len(shared_errors) != len(observations):
+        raise ValueError(
+            f"shared_errors must have a row for each of {len(observations)} "
+            f"observations, got {len(shared_errors)}"
+        )
     if not model.linear and settings.samples % 2:
         raise ValueError(
             "samples of a model that is not linear come in pairs: take an even number "
@@ -149,6 +163,7 @@ def infer(
         checkpointer=checkpointer,
         time_left=time_left,
         teams=teams,
+        shared_errors=shared_errors,
     )
     if fit.mode is None:
         eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
@@ -200,7 +215,7 @@ def _linear_samples(
     noise: NoiseModel,
     mean: Float[Tensor, " p"],
 ) -> Solution:
-    """Return ``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks, with white noise η and ξ.
+    """Return ``m + Λ⁻¹ (Φᵀ Σ⁻¹ e + ξ)`` in blocks, with drawn errors e and white ξ.
 
     The fit is saved after every block; the first may be the last if time is short.
 
@@ -212,9 +227,8 @@ def _linear_samples(
     settings, precision = fit.settings, Precision(tangent.operator, noise)
 
     def right_side(number: int) -> Float[Tensor, " p"]:
-        eta, xi = white_noise(fit.model, fit.seed, number)
-        drawn = noise.weighed(noise.coloured(eta).to(fit.y))
-        return tangent.operator.rmatvec(drawn) + xi
+        errors, xi = drawn_errors(fit.model, noise, fit.seed, number, fit.shared_errors)
+        return tangent.operator.rmatvec(noise.weighed(errors.to(fit.y))) + xi
 
     done, pace = fit.blocks, Pace(fit.time_left)
     while done is None or len(done.value) < settings.samples:

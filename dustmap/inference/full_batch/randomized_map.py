@@ -33,6 +33,7 @@ from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.settings import Pace
 from dustmap.inference.full_batch.state import Fit, Round, Samples
 from dustmap.models.base import ForwardModel
+from dustmap.noise import NoiseModel
 
 # Tolerances of solves relative to the gradient in the two final rounds: the total cost
 # of a sample is least between 0.1 and 0.5; the expected decrease is 12% too small at
@@ -42,6 +43,8 @@ _FORCINGS = (0.3, 0.1)
 _FEW, _ROUGH = 4, 2.0
 # Limit on rough rounds, and the factor within which the share counts as unchanged.
 _ROUNDS, _STILL = 3, 1.2
+# Number of the first pair's shared errors, beyond those of all white noise.
+_SHARED = 2**41
 # Time of refining a pair of batches, over that of fitting it (measured: 1.0 and 1.25).
 _REFINING = 1.2
 
@@ -147,7 +150,7 @@ def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> No
             forcing=_FORCINGS[0 if at.rough else at.number],
             stage=f"{name} {first}-{done}",
         )
-        newton = perturbed(newton, fit.seed, numbers)
+        newton = perturbed(newton, fit.seed, numbers, fit.shared_errors)
         if fit.batch is None:
             fit.batch = Samples.at(_starts(fit, newton, numbers))
         fitted = fit_samples(
@@ -182,13 +185,21 @@ def _starts(
     return starts
 
 
-def perturbed(newton: GaussNewton, seed: int, numbers: Sequence[int]) -> GaussNewton:
-    """Return the objectives of these samples: 2k and 2k + 1 are antithetic."""
+def perturbed(
+    newton: GaussNewton,
+    seed: int,
+    numbers: Sequence[int],
+    shared: Float[Tensor, "n r"] | None = None,
+) -> GaussNewton:
+    """Return the objectives of these samples: 2k and 2k + 1 are antithetic.
+
+    The data are perturbed by their noise and by their ``shared`` errors.
+    """
     y, data, centres = newton.y, [], []
     for number in numbers:
-        eta, xi = white_noise(newton.model, seed, number // 2)
+        errors, xi = drawn_errors(newton.model, newton.noise, seed, number // 2, shared)
         sign = 1.0 if number % 2 == 0 else -1.0
-        data.append(y + sign * newton.noise.coloured(eta).to(y))
+        data.append(y + sign * errors.to(y))
         centres.append(sign * xi)
     return replace(newton, y=torch.stack(data), centre=torch.stack(centres))
 
@@ -256,3 +267,23 @@ def white_noise(
     count = len(model.functionals) if rows is None else rows
     eta = torch.randn(count, generator=generator, dtype=torch.float64)
     return eta, model.white_noise(generator)
+
+
+def drawn_errors(
+    model: ForwardModel,
+    noise: NoiseModel,
+    seed: int,
+    number: int,
+    shared: Float[Tensor, "n r"] | None = None,
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " p"]]:
+    """Draw errors of the data, and ξ, of one pair of samples.
+
+    Errors have covariance Σ, plus ``F Fᵀ`` for ``shared`` errors F.
+    """
+    eta, xi = white_noise(model, seed, number)
+    errors = noise.coloured(eta)
+    if shared is not None:
+        generator = torch.Generator().manual_seed(seed + _SHARED + number)
+        unknown = torch.randn(shared.shape[1], generator=generator, dtype=torch.float64)
+        errors = errors + (shared.double() @ unknown).to(errors)
+    return errors, xi

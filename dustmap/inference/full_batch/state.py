@@ -177,8 +177,10 @@ class Fit:
         checkpointer: Checkpointer | None = None,
         time_left: SecondsLeft = unlimited,
         teams: Group | None = None,
+        shared_errors: Float[Tensor, "n r"] | None = None,
     ) -> None:
         self.model, self.settings, self.generator = model, settings, generator
+        self.shared_errors = shared_errors
         self.y = observations.to(dtype=model.dtype, device=model.device)
         self.noise = noise.prepared(self.y, model.subgrid_share, generator)
         self._blurred = None if noise.blur is None else model.at(noise.blur)

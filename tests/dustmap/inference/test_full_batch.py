@@ -163,6 +163,35 @@ def test_the_seed_decides_and_the_block_does_not():
     torch.testing.assert_close(other.mean, first.mean, rtol=0, atol=0)
 
 
+def test_samples_draw_the_errors_that_observations_share():
+    model, _, y, noise = tiny()
+    shared = 30 * noise.sqrt()[:, None] * torch.ones(len(y), 1).double()
+    count = 400
+    settings = FullBatch(solver=TIGHT, samples=count)
+    result = infer(
+        model, y, noise, settings=settings, generator=rng(), shared_errors=shared
+    )
+    plain = infer(model, y, noise, settings=settings, generator=rng())
+    torch.testing.assert_close(result.mean, plain.mean, rtol=1e-8, atol=1e-10)
+    # By dense algebra an error z of all observations moves the mean by K F z.
+    features = model.linearise(result.mean).operator.to_dense()
+    precision = torch.eye(model.latent_size) + features.mT @ (features / noise[:, None])
+    moved = torch.linalg.solve(precision, features.mT @ (shared / noise[:, None]))[:, 0]
+    along = (result.samples - result.mean) @ moved / (moved @ moved)
+    within = torch.linalg.solve(precision, moved) @ moved / (moved @ moved) ** 2
+    ratio = float(along.var()) / (1 + float(within))
+    assert ratio == pytest.approx(1.0, abs=4 * (2 / count) ** 0.5)
+    with pytest.raises(ValueError, match="shared_errors"):
+        infer(
+            model,
+            y,
+            noise,
+            settings=settings,
+            generator=rng(),
+            shared_errors=shared[1:],
+        )
+
+
 @pytest.mark.parametrize("samples", [0, 3])
 def test_too_few_iterations_are_told(samples):
     model, oracle, y, noise = tiny()

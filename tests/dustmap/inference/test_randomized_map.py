@@ -135,6 +135,14 @@ def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
     eta, xi = white_noise(model, 3, 0)
     torch.testing.assert_close(first, y + 2 * eta)
     assert torch.equal(found.centre[0], xi)
+    # Errors that the data share are perturbed by one number for all.
+    shared = torch.linspace(1.0, 2.0, len(y)).double()[:, None]
+    steps = steps_of(model, y, torch.full_like(y, 4.0))
+    found = perturbed(steps, 3, (0, 1), shared)
+    beside = (found.y[0] - y - 2 * eta) / shared[:, 0]
+    torch.testing.assert_close(beside, beside[:1].expand_as(beside))
+    assert abs(float(beside[0])) > 1e-3
+    torch.testing.assert_close(found.y.mean(dim=0), y)
 
 
 def test_a_sample_does_not_depend_on_how_many_there_are():

@@ -1,11 +1,19 @@
-"""Laws of surveys with too few rows."""
+"""Laws of surveys: few rows, and errors that the rows of a survey share."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 
-from dustmap.residual.surveys import FEWEST, SurveyRows, learn_surveys
+from dustmap.residual.surveys import (
+    FEWEST,
+    SurveyLaw,
+    SurveyRows,
+    learn_surveys,
+    shared_errors,
+)
 
 ZEROS, SLOPES, FACTORS = (0.0, 0.1, -0.2), (1.0, 1.1, 0.85), (1.0, 1.0, 2.0)
 NAMES = ("one", "two", "three")
@@ -54,3 +62,51 @@ def test_few_rows_stay_as_they_are() -> None:
     extinction, error = few.calibrated([law] * 3)
     torch.testing.assert_close(extinction[own], few.extinction[own])
     torch.testing.assert_close(error[own], few.error[own])
+
+
+def test_errors_of_zero_points_and_slopes_move_the_calibrated_extinctions() -> None:
+    rows = mock(40, torch.Generator().manual_seed(3))
+    laws = [
+        SurveyLaw(name="one", rows=40),
+        SurveyLaw(
+            name="two",
+            rows=40,
+            zero=0.1,
+            zero_error=0.02,
+            slope=1.1,
+            slope_error=0.05,
+            correlation=-0.7,
+        ),
+        SurveyLaw(name="three", rows=40, zero=0.2, zero_error=0.3, slope=0.8),
+    ]
+    calibrated = rows.calibrated(laws)[0]
+    columns = shared_errors(laws, rows.survey, calibrated)
+    assert columns.shape == (120, 3)
+    step, exact = 1e-6, torch.zeros(120, 120, dtype=torch.float64)
+    for number, law in enumerate(laws):
+        changes = []
+        for name in ("zero", "slope"):
+            moved = replace(law, **{name: getattr(law, name) + step})
+            others = [*laws[:number], moved, *laws[number + 1 :]]
+            changes.append((rows.calibrated(others)[0] - calibrated) / step)
+        jacobian = torch.stack(changes, dim=1)
+        both = law.correlation * law.zero_error * law.slope_error
+        covariance = [[law.zero_error**2, both], [both, law.slope_error**2]]
+        exact += jacobian @ torch.tensor(covariance).double() @ jacobian.T
+    torch.testing.assert_close(columns @ columns.T, exact, rtol=1e-5, atol=1e-9)
+
+
+def test_errors_of_a_law_are_at_most_those_of_its_prior() -> None:
+    generator = torch.Generator().manual_seed(3)
+    rows = mock(300, generator)
+    # On the other side of the sky nothing tells the zero point of the third survey.
+    far = (rows.survey == 2)[:, None]
+    apart = replace(
+        rows, directions=torch.where(far, -rows.directions, rows.directions)
+    )
+    second, third = learn_surveys(apart, NAMES, 0, generator)[1:]
+    assert third.unconstrained and not second.unconstrained
+    assert (third.zero, third.slope) == (0.0, 1.0)
+    assert third.zero_error == pytest.approx(0.3)
+    assert 0 < second.zero_error < 0.1
+    assert -1 <= second.correlation < 0
