@@ -168,13 +168,12 @@ def shared_errors(
     One column for each independent unknown, by one standard deviation of it: standard
     normals times these draw the calibration. Known zero points have no column.
     """
-    columns = extinction.new_zeros(len(survey), 2, len(laws))
-    for number, law in enumerate(laws):
-        own, both = survey == number, law.correlation
-        scaled = law.slope_error * extinction[own]
-        columns[own, 0, number] = -(law.zero_error + both * scaled) / law.slope
-        columns[own, 1, number] = -((1 - both**2) ** 0.5) * scaled / law.slope
-    found = columns.flatten(1)
+    names = ("zero_error", "slope_error", "correlation", "slope")
+    numbers = [[getattr(law, name) for law in laws] for name in names]
+    c, g, both, slope = torch.tensor(numbers, dtype=torch.float64)[:, survey]
+    tilt, own = g * extinction, torch.nn.functional.one_hot(survey, len(laws)).T
+    parts = c + both * tilt, (1 - both**2).sqrt() * tilt
+    found = torch.cat([-part / slope * own for part in parts]).T
     return found[:, (found != 0).any(dim=0)]
 
 
