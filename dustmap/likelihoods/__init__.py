@@ -1,8 +1,7 @@
 """Observation models ``p(y_n | f_n)`` of a latent functional ``f_n = L_n ρ``."""
 
 from dustmap.likelihoods.base import Likelihood
-from dustmap.likelihoods.bernoulli import Bernoulli
 from dustmap.likelihoods.gaussian import Gaussian
 from dustmap.likelihoods.student_t import StudentT
 
-__all__ = ["Bernoulli", "Gaussian", "Likelihood", "StudentT"]
+__all__ = ["Gaussian", "Likelihood", "StudentT"]

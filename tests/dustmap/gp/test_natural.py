@@ -14,7 +14,7 @@ from dustmap.inference.svi.gaussian import (
     StepReport,
     block_prior,
 )
-from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
+from dustmap.likelihoods import Gaussian, Likelihood, StudentT
 from dustmap.models.rowwise import FeatureRows
 
 SIZE, COUNT = 12, 30
@@ -36,8 +36,6 @@ class Problem:
         self.offset = 0.3 * normal(generator, COUNT)
         self.variance = 0.2 * normal(generator, COUNT) ** 2
         self.values = self.features @ normal(generator, SIZE)
-        if isinstance(likelihood, Bernoulli):
-            self.values = (self.values > 0).double()
         self.likelihood = likelihood
 
     def moments(self, mean: Tensor, quadratic: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +65,6 @@ class Problem:
 LIKELIHOODS = {
     "gaussian": Gaussian(variance=0.3),
     "student": StudentT(scale=3.0, degrees=60.0),
-    "bernoulli": Bernoulli(),
 }
 
 

@@ -15,7 +15,7 @@ from svgp_cases import (
 
 from dustmap.functionals import PointValues
 from dustmap.inference.svi import SvgpSettings
-from dustmap.likelihoods import Bernoulli, Gaussian
+from dustmap.likelihoods import Gaussian
 
 
 @pytest.mark.parametrize("family", ["full", "mean-field"])
@@ -116,7 +116,6 @@ def test_data_that_do_not_fit_are_refused():
         "1 of 8 observations are not finite",
         values=torch.full((8,), math.nan).index_fill(0, torch.arange(7), 0.0),
     )
-    refused("neither 0 nor 1", likelihood=Bernoulli())
 
 
 def test_what_cannot_be_learnt_or_held_is_refused():
