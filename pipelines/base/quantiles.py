@@ -21,8 +21,6 @@ QUANTILES = {
 }
 NAMES = tuple(QUANTILES)
 KINDS = ("mean", "std", *NAMES)
-# Quantiles of earlier versions.
-OLDER_KINDS = ("mean", "std", "p16", "p50", "p84")
 # Half the width of the central 95% interval, in standard deviations.
 WIDTH_95 = float(ndtri(0.975))
 

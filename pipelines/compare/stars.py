@@ -77,8 +77,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
 def compare_held_out(run: Run) -> Comparison:
     """Compare the map with the held-out stars of its run, as `compare_stars`.
 
-    Raises `InputError` if the run has none, or an earlier version wrote their
-    predictions only.
+    Raises `InputError` if the run has none.
     """
     held = read_held_out(run.path)
     if held is None:

@@ -10,7 +10,7 @@ import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantiles import KINDS, QUANTILES, between
+from pipelines.base.quantiles import KINDS
 
 Ends = tuple[float, float]
 
@@ -161,10 +161,6 @@ class SkyMaps:
         pixel = healpy.ang2pix(self.nside, l, b, lonlat=True, nest=True)
         known = np.isfinite(self.mean[:, pixel])
         found = {n: a[known, pixel].astype(np.float64) for n, a in self.arrays.items()}
-        if "p50" in found:
-            # Earlier versions have no quantiles of 95%.
-            for name in ("p2_5", "p97_5"):
-                found.setdefault(name, between(found, QUANTILES[name]))
         return LineOfSight(
             l=l,
             b=b,

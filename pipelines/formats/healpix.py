@@ -21,7 +21,7 @@ import numpy as np
 from astropy.io import fits
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantiles import KINDS, OLDER_KINDS
+from pipelines.base.quantiles import KINDS
 from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.fits import open_checked, read_provenance, write_hdus
 
@@ -129,7 +129,7 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
     names = [kind_of.get(head, head) for head in heads]
     kinds = tuple(dict.fromkeys(names))
     ordered = names == [kind for kind in kinds for _ in range(maps)]
-    if kinds not in (KINDS[:2], KINDS, OLDER_KINDS) or not ordered:
+    if kinds not in (KINDS[:2], KINDS) or not ordered:
         raise InputError(
             f"{source}: {len(names)} columns of {', '.join(kinds)} for {maps} maps; "
             "expected a mean and a std for each, and maybe quantiles"

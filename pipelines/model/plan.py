@@ -114,30 +114,15 @@ class Plan:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
-        """Read what `as_dict` gave, also from JSON; earlier versions' too.
+        """Read what `as_dict` gave, also from JSON.
 
         Raises
         ------
         InputError
-            If an earlier version refined the grid or interpolated by cubics.
+            If the values are no plan of this version.
         """
-        plain = dict(plain)
-        for name, only in (("refinement", 1), ("interpolation", "linear")):
-            if (value := plain.pop(name, only)) != only:
-                raise InputError(
-                    f"the fit has model.{name} = {value!r}, which this version does "
-                    "not support: read the run with the version that wrote it"
-                )
         if "tori" not in plain:
-            first = {"grid": plain["grid"], "shape": plain["torus_shape"]}
-            plain["tori"] = [first, *plain.get("finer", ())]
-            mean = dict(plain["mean"])
-            is_disc = mean.pop("kind") == "exponential-disc"
-            disc = {**mean, "centre_distance": CENTRE_DISTANCE}
-            plain["mean"] = disc if is_disc else {"value": mean["value"]}
-            if plain["engine"] == "svi":
-                own = {**plain["embedding"], "shape": plain["torus_shape"]}
-                plain["embedding"] = own
+            raise InputError("an earlier version wrote this plan: fit again")
         return _adapter().validate_python({**plain, "tori": {"tori": plain["tori"]}})
 
     @property

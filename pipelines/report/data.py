@@ -20,8 +20,8 @@ from pipelines.run.held_out import HeldOut, read_held_out
 from pipelines.storage.metrics import Record, read_metrics
 
 UNJUDGED = (
-    "Nothing shows how well the map predicts: none of its stars were held out, or not "
-    "kept by an earlier version; raise data.holdout or fit again to have them."
+    "Nothing shows how well the map predicts: none of its stars were held out; raise "
+    "data.holdout to have them."
 )
 
 

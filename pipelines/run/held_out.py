@@ -218,15 +218,11 @@ def write_held_out(
 
 
 def read_held_out(run: Path) -> HeldOut | None:
-    """Read the held-out stars of a run; return ``None`` if unusable.
-
-    Runs of earlier versions hold predictions only, or fewer quantiles.
-    """
+    """Read the held-out stars of a run; return ``None`` if there are none."""
     if not (run / FILE).is_file():
         return None
     columns, _, _ = read_table(run / FILE)
     inside = columns["inside"].astype(bool)
-    needed = {*_OBSERVED, *(f"extinction_{name}" for name in KINDS)}
-    if not inside.any() or not needed <= columns.keys():
+    if not inside.any():
         return None
     return HeldOut.of_columns({name: c[inside] for name, c in columns.items()})

@@ -118,11 +118,6 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
     with _locked(folder):
         restore_retired(folder, work.output)
         work = unfinished(folder) or work
-        if any(folder.glob("state-*")) and not overwrite:
-            raise InputError(
-                f"{folder} holds a fit that an earlier version began: finish it with "
-                "that version, or start again with --overwrite"
-            )
         is_begun = "fit" in work.facts or work.state.is_file()
         if is_begun and not (overwrite or resume):
             raise InputError(

@@ -289,12 +289,6 @@ def test_a_damaged_state_is_found_and_not_used(again, kind, place):
     assert again.state_file.is_file() and not again.output.exists()
 
 
-def test_a_fit_that_an_earlier_version_began_is_refused(again):
-    again.state_file.rename(again.workspace / "state-0.safetensors")
-    with pytest.raises(InputError, match="earlier version"):
-        again.fit(resume=True)
-
-
 @pytest.mark.slow
 def test_a_full_disk_costs_a_state_and_not_the_fit(
     whole, tmp_path, monkeypatch, capsys
