@@ -35,12 +35,14 @@ def test_ingest(tmp_path):
     assert sizes[0] == sizes[1] and sizes[2] == sizes[3]
 
 
-def test_growth(tmp_path):
-    rows, stages = run("growth", tmp_path).values()
+@pytest.mark.data
+def test_growth(tmp_path, data_dir):
+    given = ("--data", data_dir)
+    rows, stages = run("growth", tmp_path, *given).values()
     assert [row["stars"] for row in rows] == [2000, 4000]
     assert all(row["RMSE map"] > 0 and row["grade"] for row in rows)
     assert all(stage["memory [GiB]"] > 0 for stage in stages)
-    found, timed = run("growth", tmp_path, "--products").values()
+    found, timed = run("growth", tmp_path, "--products", *given).values()
     assert all(1 < row["total"] < 1.06 for row in found[-1:])
     assert [row["distance errors"] for row in timed] == [False, True] * 2
 
