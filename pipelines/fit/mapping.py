@@ -33,7 +33,7 @@ _SECOND_SAMPLES, _MERIT_SAMPLES = 8, 1_000
 def first_map(state: FitState, at: Context) -> FitState:
     """Infer a map with independent noise, whose residuals neighbouring stars may share.
 
-    Where its power by wavelength calls for other scales there is another one.
+    Where its power by wavelength calls for other scales the later maps have them.
     """
     announce(state, at)
     if not at.config.shares_noise:
@@ -43,23 +43,21 @@ def first_map(state: FitState, at: Context) -> FitState:
             f"the first maps see {len(at.learners.train):,} of the stars, evenly "
             "spread on the sky: they only serve to learn scales, noise and residual"
         )
-    while True:
-        plan, _ = state.planned
-        result = _infer(state, at, plan, first_settings(at.config), first=True)
-        if result.facts["out_of_time"]:
-            say("note: the first map ended early, as budget.minutes calls for")
-        bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
-        found = revised_prior(plan, bands, state.learning, at.config)
-        if found is None:
-            # Neighbours may share what this map left to a common noise.
-            return replace(state, result=replace(result, plan=plan))
-        scales, learning = found
-        say(
-            "the first map calls for other scales (its log evidence gains "
-            f"{learning['revisions'][-1]['gain']:.0f} nats); another follows:"
-        )
-        state = at.save(replanned(state, at, scales, learning), ended=False)
-        announce(state, at)
+    plan, _ = state.planned
+    result = _infer(state, at, plan, first_settings(at.config), first=True)
+    if result.facts["out_of_time"]:
+        say("note: the first map ended early, as budget.minutes calls for")
+    # Neighbours may share what this map left to a common noise.
+    state = replace(state, result=replace(result, plan=plan))
+    bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
+    found = revised_prior(plan, bands, state.learning, at.config)
+    if found is None:
+        return state
+    gain = found[1]["revision"]["gain"]
+    say(f"the first map calls for other scales (its log evidence gains {gain:.0f}):")
+    state = replanned(state, at, *found)
+    announce(state, at)
+    return state
 
 
 def second_map(state: FitState, at: Context) -> FitState:
@@ -127,6 +125,9 @@ def _infer(
 
     later = _AFTER_FIRST * seconds_left() if first else seconds_to_judge(at)
     stars = at.placed(at.learners.train) if first else at.fitted
+    before, start = state.result, None
+    if before is not None and before.plan.tori == plan.tori:
+        start = before.mean
     resumed = at.resumed is not None
     tolerances = {}
     if plan.is_full_batch and not plan.is_lognormal:
@@ -151,7 +152,7 @@ def _infer(
             teams=at.teams,
             correlation=correlation,
             shared_errors=calibration_errors(stars, state.surveys),
-            start=None if state.result is None else state.result.mean,
+            start=start,
             rough=first,
             time_left=lambda: seconds_left(later),
         )

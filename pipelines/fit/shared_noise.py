@@ -39,11 +39,14 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     if state.result is None:
         return state
     result, rows = state.result, at.split if state.residual else at.learners
+    # Its prior may have changed since this map.
+    plan, _ = state.planned
     say("learning the residual that neighbouring stars share beyond the map")
 
     def learnt() -> bytes:
         posterior = posterior_of(result, at.config)
-        field = learn_remainder(posterior, result.plan, *_stars_of(at, rows))
+        box, given = result.plan.grid, _stars_of(at, rows)
+        field = learn_remainder(posterior, plan, box, *given)
         return residual_bytes(field)
 
     state = replace(state, residual=at.group.from_first(learnt))

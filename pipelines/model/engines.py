@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
-from dustmap.inference.scales.band_power import band_powers, spectral_slope
+from dustmap.inference.scales.band_power import band_powers
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
@@ -152,7 +152,5 @@ def _facts(model: ForwardModel, result: FullBatchResult) -> dict[str, Any]:
     facts["subgrid_line_variance"] = [part.line for part in model.local]
     if result.determined is not None:
         bands = band_powers(model.whitening, result.mean, result.determined)
-        slope = spectral_slope(model.kernel, bands)
         facts["spectrum"] = [asdict(band) for band in bands]
-        facts["spectral_slope"] = None if slope is None else asdict(slope)
     return facts

@@ -41,9 +41,9 @@ _PART, _NODES, _ROUNDS = 0.1, 24, 4
 _LEAST = 0.1
 # Variance at which an unknown common noise starts, relative to the stars' own.
 _COMMON = 0.1
-# Gain of the evidence [nats] and change of a scale that are worth another map: with 97
-# nats and a change by 1.2 errors of extinctions stayed. Maps that are made at most.
-_WORTH, _CHANGE, _MAPS = 40.0, 1.4, 2
+# Least gain of the evidence [nats] at which scales follow a map: bands whose powers are
+# wrong by a fifth gain as much.
+_WORTH = 8.0
 # Standard errors of learnt logarithms, at most.
 _LOOSE = 1.0
 
@@ -252,24 +252,22 @@ def revised_prior(
 ) -> tuple[PriorScales, dict[str, Any]] | None:
     """Return scales that suit the bands of a first map, and what was learnt.
 
-    The mean density stays. ``None`` where the scales are given, were revised as often
-    as is worth it, or suit.
+    The mean density stays. ``None`` where the scales are given, or suit.
     """
     start, kernel = plan.scales, plan.build_kernel()
     learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
     if learning is None or not learnt or not bands or kernel.smoothness is None:
         return None
-    before, known = tuple(learning.get("revisions", ())), learning.get("errors", {})
+    known = learning.get("errors", {})
     length, variance = (
         min(known.get(name) or _LOOSE, _LOOSE) for name in ("lengthscale", "variance")
     )
     # The variance's logarithm is twice that of the std.
     stretch, factor, gain = fitted_scales(kernel, bands, (length, variance / 2))
-    change = max(abs(math.log(stretch)), abs(math.log(factor)))
-    if gain < _WORTH or change < math.log(_CHANGE) or len(before) == _MAPS:
+    if gain < _WORTH:
         return None
     found = replace(
         start, lengthscale=stretch * start.lengthscale, std=factor * start.std
     )
-    once = {"gain": gain, "lengthscale": list(plan.lengthscale), "std": plan.std}
-    return found, {**learning, "revisions": [*before, once]}
+    first = {"gain": gain, "lengthscale": list(plan.lengthscale), "std": plan.std}
+    return found, {**learning, "revision": first}

@@ -334,12 +334,10 @@ def summary(data: ReportData) -> list[Block]:
     if laws := run.summary.get("surveys"):
         blocks.append(_surveys(laws))
     if bands := run.summary.get("spectrum"):
-        caption = "Power of ln density over the prior's, by wavelength"
-        if slope := run.summary.get("spectral_slope"):
-            caption += (
-                "; below the prior's turn it falls as "
-                f"q^({slope['exponent']:.2f} ± {slope['error']:.2f})"
-            )
+        caption = (
+            "Power of ln density over that of the first map's prior, by wavelength; "
+            "errors are statistical"
+        )
         powers = [
             (
                 f"{significant(band['longest'])} to {significant(band['shortest'])} pc",

@@ -41,11 +41,15 @@ _CONSTANTS = ("nugget", "outliers", "stretch", "tails")
 def learn_remainder(
     posterior: Posterior,
     plan: Plan,
+    box: Grid,
     stars: Stars,
     validation: int,
     generator: torch.Generator,
 ) -> ResidualField:
-    """Learn the covariance of what the grids of a map leave out, about its mean.
+    """Learn the covariance of what a plan's grids leave out, about a map's mean.
+
+    The map has this ``box``; where the plan's grids exceed it they have the densities
+    of its faces.
 
     The map has not seen the last stars, ``validation`` in number: α and the noise are
     learnt on them, and then they are neighbours like the fitted ones. The generator
@@ -67,7 +71,7 @@ def learn_remainder(
         torch.as_tensor(stars.variance(0.0, plan.common_noise)),
         _validation(stars, validation, generator),
         placing=(density * errors) ** 2,
-        cube=_cube(posterior, plan, least),
+        cube=_cube(posterior, plan, box, least),
         remainder=Remainder.of(plan.kernel, plan.build_kernel(), plan.grids),
     )
 
@@ -102,10 +106,11 @@ def _mean(posterior: Posterior, model: ForwardModel) -> Tensor:
     return torch.stack([model.apply(eps).double().cpu() for eps in some]).mean(dim=0)
 
 
-def _cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
+def _cube(posterior: Posterior, plan: Plan, box: Grid, least: float) -> DensityCube:
     """Return the map's density at the grids' points, at least this [mag/pc]."""
-    found = []
-    for points in torch.cat([g.points() for g in plan.grids]).split(_ROWS):
+    found, faces = [], torch.tensor([box.lower, box.upper], dtype=torch.float64)
+    every = torch.cat([grid.points() for grid in plan.grids]).clamp(*faces)
+    for points in every.split(_ROWS):
         found.append(_mean(posterior, posterior.model.at(PointValues(points))))
     return DensityCube(values=torch.cat(found).clamp_min(least), grids=plan.grids)
 

@@ -314,21 +314,25 @@ def test_power_at_long_wavelengths_calls_for_a_longer_lengthscale():
     assert float(scales.lengthscale[0]) > 55.0
     # The mean density stays.
     assert scales.mean.value == pytest.approx(MAPPED.scales.mean.value)
-    (once,) = learning["revisions"]
+    once = learning["revision"]
     assert once["lengthscale"] == [40.0] * 3 and once["gain"] > 40
     assert LEARNING.keys() == {"errors"}
     found = revised_prior(MAPPED, bands(0.05, 0.2, 0.6), LEARNING, FitConfig())
     assert found is not None and float(found[0].lengthscale[0]) < 30.0
+    # A lengthscale that stars know leaves the change to the standard deviation.
+    sure = {"errors": {"lengthscale": 0.01, "variance": 0.4}}
+    found = revised_prior(MAPPED, bands(1.5, 1.5, 1.5), sure, FitConfig())
+    assert found is not None
+    assert float(found[0].lengthscale[0]) == pytest.approx(40.0, rel=0.05)
+    assert 1.1 < found[0].std / MAPPED.std < 1.3
 
 
 @pytest.mark.parametrize(
     ("ratios", "learning", "prior"),
     [
         ((1.1, 1.0, 0.95), LEARNING, {}),
-        ((1.5, 1.5, 1.5), {"errors": {"lengthscale": 0.01, "variance": 0.4}}, {}),
         ((), LEARNING, {}),
         ((5.0, 2.0, 1.0), None, {}),
-        ((5.0, 2.0, 1.0), {**LEARNING, "revisions": [{}, {}]}, {}),
         ((5.0, 2.0, 1.0), LEARNING, {"lengthscale": 40}),
         ((5.0, 2.0, 1.0), LEARNING, {"std": 1.2}),
     ],

@@ -16,6 +16,7 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from dustmap.functionals import PointValues, Stack
+from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, read_table, write_stars
@@ -103,6 +104,28 @@ def test_of_many_stars_first_maps_see_a_part_and_the_last_one_all(
     found = read_run(tmp_path / "run")
     assert found.posterior.residual is not None
     assert len(found.posterior.residual.rays) == found.summary["counts"]["fitted"] + 300
+    errors = [one.summary["held_out"]["rmse"] for one in (found, run)]
+    assert errors[0] < 1.15 * errors[1]
+
+
+def test_later_maps_have_the_scales_that_the_first_one_calls_for(
+    run: Run, tmp_path, monkeypatch, capsys
+) -> None:
+    def revised(plan, bands, learning, config):
+        longer = replace(plan.scales, lengthscale=2 * plan.scales.lengthscale)
+        learnt = {"converged": True, "at_edge": False}
+        return longer, {**learnt, "revision": {"gain": 99.0}}
+
+    monkeypatch.setattr("pipelines.fit.mapping.revised_prior", revised)
+    write_stars(tmp_path / "stars.parquet", sky(1500, 1)[0], overwrite=False)
+    config = load_config(FitConfig, overrides=SETTINGS)
+    fit(tmp_path / "stars.parquet", tmp_path / "run", config)
+    assert "other scales" in capsys.readouterr().err
+    found = read_run(tmp_path / "run")
+    assert found.plan.lengthscale == pytest.approx((120.0,) * 3)
+    field = found.posterior.residual
+    assert field is not None and field.remainder is not None
+    assert field.remainder.lengthscale == pytest.approx(120.0)
     errors = [one.summary["held_out"]["rmse"] for one in (found, run)]
     assert errors[0] < 1.15 * errors[1]
 
@@ -400,9 +423,25 @@ def test_the_covariance_is_learnt_on_held_out_stars_in_random_order(
 
     monkeypatch.setattr("pipelines.run.residual.learn_residual", learn)
     stars, generator = sky(250, 5)[0], torch.Generator().manual_seed(0)
-    learn_remainder(run.posterior, run.plan, stars, 100, generator)
+    learn_remainder(run.posterior, run.plan, run.plan.grid, stars, 100, generator)
     (held,) = asked
     assert sorted(held) == list(range(150, 250)) and held != sorted(held)
+
+
+def test_a_plan_may_exceed_the_box_of_the_map_it_learns_from(run: Run) -> None:
+    torus = run.plan.tori[0]
+    grid = replace(torus.grid, shape=(19, 19, 19), origin=(-450.0,) * 3)
+    wider = replace(run.plan, tori=Tori(tori=(replace(torus, grid=grid),)))
+    stars, generator = sky(250, 5)[0], torch.Generator().manual_seed(0)
+    given = run.plan.grid, stars, 100, generator
+    field = learn_remainder(run.posterior, wider, *given)
+    assert field.cube is not None
+    values = field.cube.values.view(19, 19, 19)
+    assert float(values[0, 0, 0]) == pytest.approx(float(values[1, 1, 1]))
+    same = learn_remainder(run.posterior, run.plan, *given).cube
+    assert same is not None
+    inside = values[1:-1, 1:-1, 1:-1].flatten()
+    torch.testing.assert_close(inside, same.values, rtol=1e-5, atol=0)
 
 
 def test_pixels_of_maps_are_no_wider_than_stars_are_apart(run: Run) -> None:

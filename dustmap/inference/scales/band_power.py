@@ -52,14 +52,6 @@ class BandPower:
     error: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slope:
-    r"""The exponent of :math:`P \propto q^{s}` across bands, and its standard error."""
-
-    exponent: float
-    error: float
-
-
 def band_powers(
     whitening: GridWhitening,
     mean: Float[Tensor, " p"],
@@ -91,26 +83,6 @@ def band_powers(
     return [one for one in found if one is not None]
 
 
-def spectral_slope(kernel: Radial, bands: Sequence[BandPower]) -> Slope | None:
-    """That of the power in three dimensions; ``None`` of fewer than two bands.
-
-    Least squares of ln P against ln q, of bands that are shorter than the turn of the
-    prior's spectrum at one over its lengthscale.
-    """
-    if kernel.smoothness is None:
-        return None
-    scale = _lengthscale(kernel)
-    used = [band for band in bands if band.longest <= 2 * math.pi * scale * 1.01]
-    if len(used) < 2:
-        return None
-    waves, determined, ratio = _columns(used)
-    y = _log_spectrum(kernel, waves, scale) + np.log(ratio)
-    x = np.log(waves) - np.average(np.log(waves), weights=determined)
-    information = float(determined / 2 @ x**2)
-    exponent = float(determined / 2 @ (x * y)) / information
-    return Slope(exponent=exponent, error=information**-0.5)
-
-
 def fitted_scales(
     kernel: Radial, bands: Sequence[BandPower], errors: tuple[float, float]
 ) -> tuple[float, float, float]:
@@ -121,7 +93,10 @@ def fitted_scales(
     factors' logarithms with these standard ``errors``.
     """
     scale = _lengthscale(kernel)
-    waves, determined, ratio = _columns(bands)
+    middle = [math.sqrt(band.longest * band.shortest) for band in bands]
+    waves = 2 * math.pi / np.array(middle)
+    determined = np.array([band.determined for band in bands])
+    ratio = np.array([band.ratio for band in bands])
     before = _log_spectrum(kernel, waves, scale)
 
     def loss(theta: np.ndarray) -> float:
@@ -134,14 +109,6 @@ def fitted_scales(
     found = scipy.optimize.minimize(loss, start, bounds=[(-_FURTHEST, _FURTHEST)] * 2)
     lengthscale, std = np.exp(found.x).tolist()
     return lengthscale, std, loss(start) - float(found.fun)
-
-
-def _columns(bands: Sequence[BandPower]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Wavenumbers at the middle, determined numbers and ratios."""
-    middle = [math.sqrt(band.longest * band.shortest) for band in bands]
-    determined = np.array([band.determined for band in bands])
-    ratio = np.array([band.ratio for band in bands])
-    return 2 * math.pi / np.array(middle), determined, ratio
 
 
 def _log_spectrum(kernel: Radial, waves: np.ndarray, scale: float) -> np.ndarray:
