@@ -9,10 +9,10 @@ Each is replaced by
    \quad\text{with}\quad x_1 \le x_2 \le \ldots ,
 
 the isotonic regression of its logarithm (Ayer et al. 1955, Ann. Math. Stat. 26, 641).
-All ranks have the same weights, so that ranks keep
-their order: the result is the sequence of ordered distributions of ln A nearest in the
-weighted 2-Wasserstein distance. Well-constrained distances change least; with A instead
-of ln A, the long tails at other distances would dominate.
+All ranks have the same weights, so that ranks keep their order: the result is the
+sequence of ordered distributions of ln A nearest in the weighted 2-Wasserstein
+distance. Well-constrained distances change least; with A instead of ln A, the long
+tails at other distances would dominate.
 """
 
 from __future__ import annotations

@@ -130,10 +130,9 @@ class SurveyRows:
         is left out.
         """
         names = ("zero", "slope", "factor", "common", "growth", "power")
-        columns = [[getattr(law, name) for law in laws] for name in names]
-        c, g, f, tau, kappa, q = torch.tensor(columns, dtype=torch.float64)[
-            :, self.survey
-        ]
+        numbers = [[getattr(law, name) for law in laws] for name in names]
+        columns = torch.tensor(numbers, dtype=torch.float64)
+        c, g, f, tau, kappa, q = columns[:, self.survey]
         extinction = (self.extinction - c) / g
         variance = ((f * self.error) ** 2 + tau**2) / g**2
         if bool((kappa > 0).any()):
@@ -279,7 +278,7 @@ def _fitted(
             width[s, 2] = _KNOWN
     width[reference, :2] = _KNOWN
     # Far from other surveys, extrapolated fields would pass for zero points.
-    alone = torch.tensor([law.overlap == 0 <= law.rows - FEWEST for law in laws])
+    alone = torch.tensor([law.overlap == 0 and law.rows >= FEWEST for law in laws])
     alone[reference] = False
     width[alone, :2] = _KNOWN
 

@@ -51,12 +51,11 @@ def first_map(state: FitState, at: Context) -> FitState:
     state = replace(state, result=replace(result, plan=plan))
     bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
     found = revised_prior(plan, bands, state.learning, at.config)
-    if found is None:
-        return state
-    gain = found[1]["revision"]["gain"]
-    say(f"the first map calls for other scales (its log evidence gains {gain:.0f}):")
-    state = replanned(state, at, *found)
-    announce(state, at)
+    if found is not None:
+        gain = found[1]["revision"]["gain"]
+        say(f"the first map calls for other scales: its evidence gains {gain:.0f} nats")
+        state = replanned(state, at, *found)
+        announce(state, at)
     return state
 
 
@@ -125,6 +124,7 @@ def _infer(
 
     later = _AFTER_FIRST * seconds_left() if first else seconds_to_judge(at)
     stars = at.placed(at.learners.train) if first else at.fitted
+    # On other tori the numbers of an earlier map belong to other Fourier modes.
     before, start = state.result, None
     if before is not None and before.plan.tori == plan.tori:
         start = before.mean

@@ -334,10 +334,7 @@ def summary(data: ReportData) -> list[Block]:
     if laws := run.summary.get("surveys"):
         blocks.append(_surveys(laws))
     if bands := run.summary.get("spectrum"):
-        caption = (
-            "Power of ln density over that of the first map's prior, by wavelength; "
-            "errors are statistical"
-        )
+        caption = "Power of ln density over the first prior's, with statistical errors"
         powers = [
             (
                 f"{significant(band['longest'])} to {significant(band['shortest'])} pc",
