@@ -69,9 +69,7 @@ def test_a_stored_ray_ends_where_the_map_does(tmp_path):
     (line,) = open_answers(tmp_path / "m.zarr").lines([(90.0, 0.0)])
     assert line.distance.tolist() == [50.0, 100.0]
     assert line.last_star == 200.0
-    found = line.arrays
-    above = np.log(found["p84"] / found["p50"]) * 1.96
-    np.testing.assert_allclose(np.log(found["p97_5"] / found["p50"]), above, rtol=1e-4)
+    assert set(line.arrays) == set(stored.arrays)
 
 
 def test_a_run_shows_its_own_samples(cloud_run):

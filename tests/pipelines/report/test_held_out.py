@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pipelines.catalog.schema import Stars, read_table, write_table
+from pipelines.catalog.schema import Stars, read_table
 from pipelines.compare.stars import compare_held_out
 from pipelines.model.plan import Plan
 from pipelines.report.data import gather
@@ -63,15 +63,6 @@ def test_what_was_written_comes_back_without_the_stars_outside(tmp_path, plan):
 
 def test_a_run_without_observations_or_stars_in_the_map_judges_nothing(tmp_path, plan):
     assert read_held_out(tmp_path) is None
-    write_table(
-        tmp_path / FILE,
-        {"l": np.zeros(2), **{n: c[:2] for n, c in predictions().items()}},
-        units={},
-        meta={},
-        overwrite=False,
-    )
-    assert read_held_out(tmp_path) is None
-    (tmp_path / FILE).unlink()
     nowhere = predictions((False, False, False))
     write_held_out(tmp_path / FILE, stars(), plan, nowhere)
     assert read_held_out(tmp_path) is None
