@@ -124,10 +124,6 @@ def _infer(
 
     later = _AFTER_FIRST * seconds_left() if first else seconds_to_judge(at)
     stars = at.placed(at.learners.train) if first else at.fitted
-    # On other tori the numbers of an earlier map belong to other Fourier modes.
-    before, start = state.result, None
-    if before is not None and before.plan.tori == plan.tori:
-        start = before.mean
     resumed = at.resumed is not None
     tolerances = {}
     if plan.is_full_batch and not plan.is_lognormal:
@@ -152,7 +148,7 @@ def _infer(
             teams=at.teams,
             correlation=correlation,
             shared_errors=calibration_errors(stars, state.surveys),
-            start=start,
+            start=None if state.result is None else state.result.mean,
             rough=first,
             time_left=lambda: seconds_left(later),
         )

@@ -44,7 +44,10 @@ def run_engine(problem: Problem) -> Inference:
     inference = config.inference
     lines = sight_lines(plan, stars)
     model = build_model(plan, lines, **problem.place, group=problem.group)
-    noise, probes = problem.correlation, 0
+    noise, start, probes = problem.correlation, problem.start, 0
+    if start is not None and len(start) != model.latent_size:
+        # The modes of a map with another prior.
+        start = None
     if noise is None:
         noise = noise_of(plan, stars, config)
         probes = _PROBES if plan.is_lognormal and len(lines) > _PROBED else 0
@@ -70,7 +73,7 @@ def run_engine(problem: Problem) -> Inference:
         noise,
         settings=settings,
         generator=generator,
-        start=problem.start,
+        start=start,
         on_step=problem.on_step,
         checkpointer=problem.checkpointer,
         time_left=problem.time_left,

@@ -66,9 +66,9 @@ class Problem:
     The ranks of ``group`` divide the stars, ``teams`` the samples (`Group.split`);
     ``checkpointer`` holds the state to resume. The stars' noise is independent, or has
     this ``correlation``; beside it they have ``shared_errors`` (see
-    `dustmap.inference.full_batch.infer`). The search of the mode begins at ``start``,
-    with loose tolerances if ``rough``. The engine full-batch ends within ``time_left``
-    and draws the shared errors; svi does neither.
+    `dustmap.inference.full_batch.infer`). The search of the mode begins at ``start``
+    if that is of the same modes, with loose tolerances if ``rough``. The engine
+    full-batch ends within ``time_left`` and draws the shared errors; svi does neither.
     """
 
     plan: Plan

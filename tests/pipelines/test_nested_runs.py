@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,25 @@ def exported(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     targets = {"zarr": [folder / "map.zarr"], "fits": [folder / "map.fits"]}
     export_run(run.path, targets, ExportOptions(nside=16))
     return folder
+
+
+def test_scales_may_change_between_the_maps_of_a_fit(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def revised(plan, bands, learning, config):
+        longer = replace(plan.scales, lengthscale=2 * plan.scales.lengthscale)
+        learnt = {"converged": True, "at_edge": False}
+        return longer, {**learnt, "revision": {"gain": 99.0}}
+
+    monkeypatch.setattr("pipelines.fit.mapping.revised_prior", revised)
+    write_stars(tmp_path / "stars.parquet", stars(), overwrite=False)
+    config = FitConfig.model_validate(settings())
+    fit(tmp_path / "stars.parquet", tmp_path / "run", config)
+    found = read_run(tmp_path / "run")
+    assert len(found.plan.tori) == len(run.plan.tori) == 2
+    assert found.plan.lengthscale[0] == 2 * run.plan.lengthscale[0]
+    errors = [one.summary["held_out"]["rmse"] for one in (found, run)]
+    assert errors[0] < 1.5 * errors[1]
 
 
 def places(count: int, half: float, seed: int = 3) -> np.ndarray:
