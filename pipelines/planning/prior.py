@@ -41,9 +41,9 @@ _PART, _NODES, _ROUNDS = 0.1, 24, 4
 _LEAST = 0.1
 # Variance at which an unknown common noise starts, relative to the stars' own.
 _COMMON = 0.1
-# Least gain of the evidence [nats] at which scales follow a map: bands whose powers are
-# wrong by a fifth gain as much.
-_WORTH = 8.0
+# Least gain of the evidence [nats for each determined number] at which scales follow a
+# map: that of a fifth of the power, by which bands may be wrong themselves.
+_WORTH = 0.01
 # Standard errors of learnt logarithms, at most.
 _LOOSE = 1.0
 
@@ -264,7 +264,7 @@ def revised_prior(
     )
     # The variance's logarithm is twice that of the std.
     stretch, factor, gain = fitted_scales(kernel, bands, (length, variance / 2))
-    if gain < _WORTH:
+    if gain < _WORTH * sum(band.determined for band in bands):
         return None
     found = replace(
         start, lengthscale=stretch * start.lengthscale, std=factor * start.std
