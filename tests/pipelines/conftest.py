@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -18,6 +18,7 @@ from pipelines.config import FitConfig
 from pipelines.cubes.sky import SkyMaps
 from pipelines.fit import FitReport, fit
 from pipelines.maps.sky import integrated
+from pipelines.model.plan import Plan
 from pipelines.run.folder import Run, read_run
 
 mpl.use("Agg")
@@ -130,3 +131,15 @@ def svi_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     plain["svi"] = {"epochs": 5, "nodes": 12, "quadrature": "gauss-legendre"}
     fit(folder / "stars.parquet", folder / "run", FitConfig.model_validate(plain))
     return read_run(folder / "run")
+
+
+@pytest.fixture
+def doubled_lengthscale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits whose first map calls for twice the lengthscale."""
+
+    def revised(plan: Plan, *_: object) -> tuple:
+        longer = replace(plan.scales, lengthscale=2 * plan.scales.lengthscale)
+        learnt = {"converged": True, "at_edge": False}
+        return longer, {**learnt, "revision": {"gain": 99.0}}
+
+    monkeypatch.setattr("pipelines.fit.mapping.revised_prior", revised)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,15 +72,8 @@ def exported(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_scales_may_change_between_the_maps_of_a_fit(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def revised(plan, bands, learning, config):
-        longer = replace(plan.scales, lengthscale=2 * plan.scales.lengthscale)
-        learnt = {"converged": True, "at_edge": False}
-        return longer, {**learnt, "revision": {"gain": 99.0}}
-
-    monkeypatch.setattr("pipelines.fit.mapping.revised_prior", revised)
+@pytest.mark.usefixtures("doubled_lengthscale")
+def test_scales_may_change_between_the_maps_of_a_fit(run: Run, tmp_path: Path) -> None:
     write_stars(tmp_path / "stars.parquet", stars(), overwrite=False)
     config = FitConfig.model_validate(settings())
     fit(tmp_path / "stars.parquet", tmp_path / "run", config)

@@ -108,15 +108,10 @@ def test_of_many_stars_first_maps_see_a_part_and_the_last_one_all(
     assert errors[0] < 1.15 * errors[1]
 
 
+@pytest.mark.usefixtures("doubled_lengthscale")
 def test_later_maps_have_the_scales_that_the_first_one_calls_for(
-    run: Run, tmp_path, monkeypatch, capsys
+    run: Run, tmp_path, capsys
 ) -> None:
-    def revised(plan, bands, learning, config):
-        longer = replace(plan.scales, lengthscale=2 * plan.scales.lengthscale)
-        learnt = {"converged": True, "at_edge": False}
-        return longer, {**learnt, "revision": {"gain": 99.0}}
-
-    monkeypatch.setattr("pipelines.fit.mapping.revised_prior", revised)
     write_stars(tmp_path / "stars.parquet", sky(1500, 1)[0], overwrite=False)
     config = load_config(FitConfig, overrides=SETTINGS)
     fit(tmp_path / "stars.parquet", tmp_path / "run", config)
