@@ -12,7 +12,6 @@ A folder holds ``part-NNNNN.parquet``, named in the order of the sky,
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from dustmap import __version__
 from pipelines.base.errors import InputError
 from pipelines.catalog.plan import IngestOptions, IngestPlan, make_plan
 from pipelines.catalog.presets import write_preset
@@ -143,7 +143,7 @@ def make_record(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
     """Return the table's provenance, JSON-serialisable."""
     survey, options = plan.survey, plan.options
     return {
-        "program": f"dustmap {importlib.metadata.version('dustmap')}",
+        "program": f"dustmap {__version__}",
         "command": "ingest",
         "preset": survey.model_dump(mode="json") if survey else None,
         "map": list(options.mappings),
