@@ -72,7 +72,7 @@ class NoiseModel(ABC):
         """Return ``Σ⁻¹ x``."""
 
     @abstractmethod
-    def coloured(self, white: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Return ``R⁻¹ z``, of covariance Σ for standard normals z."""
 
     def gram(
@@ -198,7 +198,7 @@ class Normal(NoiseModel):
     def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         return x / self.variance
 
-    def coloured(self, white: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         return self.variance.sqrt() * white.to(self.variance)
 
     def gram(

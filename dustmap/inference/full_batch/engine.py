@@ -226,8 +226,9 @@ def _linear_samples(
     """
     settings, precision = fit.settings, Precision(tangent.operator, noise)
 
-    def right_side(number: int) -> Float[Tensor, " p"]:
-        errors, xi = drawn_errors(fit.model, noise, fit.seed, number, fit.shared_errors)
+    def right_side(number: int) -> Float[Tensor, "1 p"]:
+        given = fit.model, noise, fit.seed, [number], fit.shared_errors
+        errors, xi = drawn_errors(*given)
         return tangent.operator.rmatvec(noise.weighed(errors.to(fit.y))) + xi
 
     done, pace = fit.blocks, Pace(fit.time_left)
@@ -242,7 +243,7 @@ def _linear_samples(
         sides = [right_side(number) for number in range(first, last)[share]]
         block = settings.sample_solver.solve(
             precision.matvec,
-            torch.stack(sides) if sides else mean.new_zeros(0, len(mean)),
+            torch.cat(sides) if sides else mean.new_zeros(0, len(mean)),
             preconditioner=fit.preconditioner,
             on_step=functools.partial(fit.on_step, name),
         )

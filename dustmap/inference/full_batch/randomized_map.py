@@ -195,13 +195,10 @@ def perturbed(
 
     The data are perturbed by their noise and by their ``shared`` errors.
     """
-    y, data, centres = newton.y, [], []
-    for number in numbers:
-        errors, xi = drawn_errors(newton.model, newton.noise, seed, number // 2, shared)
-        sign = 1.0 if number % 2 == 0 else -1.0
-        data.append(y + sign * errors.to(y))
-        centres.append(sign * xi)
-    return replace(newton, y=torch.stack(data), centre=torch.stack(centres))
+    y, pairs = newton.y, [number // 2 for number in numbers]
+    errors, xi = drawn_errors(newton.model, newton.noise, seed, pairs, shared)
+    signs = y.new_tensor([-1.0 if number % 2 else 1.0 for number in numbers])[:, None]
+    return replace(newton, y=y + signs * errors.to(y), centre=signs * xi)
 
 
 def fit_samples(
@@ -273,17 +270,21 @@ def drawn_errors(
     model: ForwardModel,
     noise: NoiseModel,
     seed: int,
-    number: int,
+    numbers: Sequence[int],
     shared: Float[Tensor, "n r"] | None = None,
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " p"]]:
-    """Draw errors of the data, and ξ, of one pair of samples.
+) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b p"]]:
+    """Draw errors of the data, and ξ, of some pairs of samples.
 
     Errors have covariance Σ, plus ``F Fᵀ`` for ``shared`` errors F.
     """
-    eta, xi = white_noise(model, seed, number)
+    drawn = [white_noise(model, seed, number) for number in numbers]
+    eta, xi = (torch.stack(each) for each in zip(*drawn, strict=True))
     errors = noise.coloured(eta)
     if shared is not None:
-        generator = torch.Generator().manual_seed(seed + _SHARED + number)
-        unknown = torch.randn(shared.shape[1], generator=generator, dtype=torch.float64)
-        errors = errors + (shared.double() @ unknown).to(errors)
+        for row, number in zip(errors, numbers, strict=True):
+            generator = torch.Generator().manual_seed(seed + _SHARED + number)
+            unknown = torch.randn(
+                shared.shape[1], generator=generator, dtype=torch.float64
+            )
+            row += (shared.double() @ unknown).to(row)
     return errors, xi
