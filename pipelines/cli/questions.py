@@ -115,7 +115,8 @@ def predict(run: Path, table: Path, **options: Any) -> None:
 
     Every row is kept, with all of its columns, as in `dustmap query RUN TABLE`. With
     --distances TABLE is a file of `dustmap ingest`, and the results are name and place
-    of each star, and mean and std of its distance given its extinction and the map.
+    of each star, mean and std of its distance given its extinction and the map, and
+    the distribution of its measured extinction given the map and its distance error.
     """
     if options["distances"]:
         _predict_distances(run, table, options)

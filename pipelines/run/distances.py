@@ -23,6 +23,7 @@ from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.run.folder import Run
+from pipelines.run.held_out import measured_columns
 from pipelines.run.predict import predict_columns
 from pipelines.run.surveys import calibrated
 
@@ -40,7 +41,8 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
 
     They are ``posterior_distance`` and ``posterior_distance_std``; ``outlier`` is the
     probability that the extinction is an outlier. All are NaN for stars outside the
-    box. Along a line that leaves the box the extinction rises no more.
+    box. Along a line that leaves the box the extinction rises no more. Columns of
+    `measured_columns` follow, for stars that the fit has not seen.
 
     Raises
     ------
@@ -59,6 +61,8 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
         )
     laws = [SurveyLaw(**law) for law in run.summary.get("surveys", ())]
     stars = calibrated(stars, laws, read_stars(run.path / "stars.parquet"))
+    predicted = predict_columns(run.plan, run.posterior, stars)
+    measured = measured_columns(run.posterior.residual, stars, run.plan, predicted)
     # Along a line the map alone rises.
     posterior, outliers = run.posterior, _OUTLIERS
     if (field := posterior.residual) is not None:
@@ -99,4 +103,5 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
         known = inside[:, len(_PREDICTED) // 2]
         parts.append(np.where(known, [center, spread, outlier], np.nan))
     names = ("posterior_distance", "posterior_distance_std", "outlier")
-    return dict(zip(names, np.concatenate(parts, axis=1), strict=True))
+    found = dict(zip(names, np.concatenate(parts, axis=1), strict=True))
+    return {**found, **measured}

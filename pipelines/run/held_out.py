@@ -158,19 +158,20 @@ def measured_columns(
 ) -> dict[str, np.ndarray]:
     """Return what measurements of stars are predicted to be, noise included.
 
-    Columns are ``measured_std`` and quantiles by the law of `residual` [mag], and the
-    observations' ``z``; none if there is no law.
+    Columns are ``measured_mean``, ``measured_std`` and quantiles by the law of
+    `residual` [mag], and the observations' ``z``; none if there is no law.
     """
     if residual is None or residual.law is None:
         return {}
     measured, error, mean = _measured(stars, plan, predictions)
     law, scale = residual.law, residual.law.scale(measured)
+    shift = law.shift(measured)
     quantiles = {
-        f"measured_{name}": mean + law.quantile(scale, probability)
+        f"measured_{name}": mean + shift + law.quantile(scale, probability)
         for name, probability in QUANTILES.items()
     }
-    z = law.z_scores(error, scale)
-    return {"measured_std": law.std(scale), **quantiles, "z": z}
+    moments = {"measured_mean": mean + shift, "measured_std": law.std(scale)}
+    return {**moments, **quantiles, "z": law.z_scores(error - shift, scale)}
 
 
 def _measured(
@@ -200,6 +201,9 @@ def held_out_score(
         "rmse": held.rmse,
         "scatter": float(np.std(held.observed)),
     }
+    if "measured_mean" in predictions:
+        error = held.observed - predictions["measured_mean"]
+        score["rmse_measured"] = float(np.sqrt(np.mean(error**2)))
     # The standard deviation needs posterior samples.
     if held.has_uncertainty:
         z = held.z_scores(positive=plan.is_lognormal)

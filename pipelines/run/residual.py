@@ -170,10 +170,9 @@ def residual_bytes(field: ResidualField) -> bytes:
         numbers += [getattr(kriging.field, name) for name in _CONSTANTS]
         tensors["stack"] = torch.tensor(numbers, dtype=torch.float64)
     if (law := field.law) is not None:
-        tensors["law"] = torch.from_numpy(
-            np.concatenate([[law.degrees], law.centres, law.coefficients])
-        )
-        tensors["law_outliers"] = torch.tensor(law.outliers, dtype=torch.float64)
+        parts = law.centres, law.ends.ravel(), law.slopes, law.coefficients
+        numbers = np.concatenate([[law.degrees, law.outliers], *parts])
+        tensors["law"] = torch.from_numpy(numbers)
         names = "\n".join(law.surveys).encode()
         tensors["surveys"] = torch.tensor(list(names), dtype=torch.uint8)
     return save(tensors)
@@ -207,13 +206,16 @@ def residual_from(data: bytes) -> ResidualField:
     number, lengthscale, variance, *cuts = tensors["remainder"].tolist()
     law = None
     if "law" in tensors:
-        degrees, *rest = tensors["law"].tolist()
+        (degrees, outliers), *parts = np.split(tensors["law"].numpy(), (2, 6, 10, 20))
+        centres, ends, slopes, coefficients = parts
         law = PredictiveLaw(
-            coefficients=np.array(rest[4:]),
-            centres=np.array(rest[:4]),
-            degrees=degrees,
+            coefficients=coefficients,
+            centres=centres,
+            degrees=float(degrees),
+            slopes=slopes,
+            ends=ends.reshape(2, 2),
             surveys=tuple(names.split("\n") if names else ()),
-            outliers=float(tensors.get("law_outliers", 0.0)),
+            outliers=float(outliers),
         )
     rays = Rays(**{name: tensors[name] for name in _OF_RAYS})
     cube = DensityCube(values=tensors["cube"], grids=grids)

@@ -182,9 +182,10 @@ def rivals(
     for name, (seen, predicted) in said.items():
         law = learn_law(some.extinction - seen, measured(some, seen, again.kriging_std))
         rows = measured(test, predicted, kriged.kriging_std)
-        scale, residual = law.scale(rows), test.extinction - predicted
-        row[f"RMSE {name}"] = rmse(predicted, test.extinction)
-        row[f"log score {name}"] = float(law.log_density(residual, scale).mean())
+        expected = predicted + law.shift(rows)
+        row[f"RMSE {name}"] = rmse(expected, test.extinction)
+        score = law.log_density(test.extinction - expected, law.scale(rows))
+        row[f"log score {name}"] = float(score.mean())
     return row
 
 
@@ -322,8 +323,12 @@ def against_observed(
     if residual is not None and residual.law is not None:
         law = residual.law
         scale = found["measured_std"] / law.std(np.ones(1))
-        score = law.log_density(held.residual, scale)
+        score = law.log_density(held.observed - found["measured_mean"], scale)
     row: Row = {"A in 68%": at68.held, "A in 95%": at95.held}
+    if "measured_mean" in found:
+        error = found["measured_mean"] - held.observed
+        row["RMSE measured"] = float(np.sqrt(np.mean(error**2)))
+        row["MAE measured"] = float(np.abs(error).mean())
     for name, value, count in (
         ("distance", test.distance, 6),
         ("extinction", columns["extinction_mean"], 4),

@@ -19,7 +19,7 @@ from dustmap.functionals import PointValues, Stack
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.catalog.schema import Stars, read_table, write_stars
+from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
 from pipelines.config import FitConfig, load_config
 from pipelines.export.exporters import RunProducts, export_run
 from pipelines.export.options import ExportOptions
@@ -33,6 +33,7 @@ from pipelines.maps.sky import default_nside, integrated, pixel_directions
 from pipelines.model.observations import outward_rays
 from pipelines.query import open_map
 from pipelines.query.map import DustMap
+from pipelines.run.distances import distance_columns
 from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.predict import predict_columns
@@ -265,12 +266,13 @@ def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
     field = run.posterior.residual
     assert field is not None
     assert field.law is not None
-    law = replace(field.law, surveys=("first", "zweite Übersicht"))
+    own = {"surveys": ("first", "zweite Übersicht"), "slopes": np.arange(10.0)}
+    law = replace(field.law, **own)
     again = residual_from(residual_bytes(replace(field, law=law)))
     assert again.remainder == field.remainder
     assert again.law is not None
     assert (again.law.surveys, again.law.degrees) == (law.surveys, law.degrees)
-    for name in ("coefficients", "centres"):
+    for name in ("coefficients", "centres", "slopes", "ends"):
         np.testing.assert_array_equal(getattr(again.law, name), getattr(law, name))
     assert again.stack is not None
     assert field.stack is not None
@@ -462,11 +464,19 @@ def test_measurements_are_judged_by_the_law_of_the_run(run: Run) -> None:
         inside &= observed < columns[f"measured_{high}"]
         np.testing.assert_array_equal(inside, np.abs(z) < reach)
     ratio = columns["measured_std"] / (
-        columns["measured_p84"] - columns["extinction_mean"]
+        columns["measured_p84"] - columns["measured_mean"]
     )
     # A Student-T's standard deviation is larger than half its 68% interval.
     assert (ratio > 1).all()
     assert ratio == pytest.approx(ratio[0])
+    # Other stars have the same columns beside posterior distances.
+    stars = read_stars(run.path / HELD_OUT)
+    stars = replace(stars, distance_error=np.full(len(stars), 5.0))
+    found = distance_columns(run, stars)
+    inside = np.isfinite(found["posterior_distance"])
+    np.testing.assert_allclose(
+        found["measured_mean"][inside], columns["measured_mean"][inside], rtol=1e-3
+    )
 
 
 def test_predictions_of_stars_are_of_map_and_kriging(run: Run) -> None:

@@ -14,6 +14,8 @@ LAW = PredictiveLaw(
     coefficients=np.array([0.3, -0.2, 0.3, 0.1, 0.2, 0.0, 0.4]),
     centres=np.log([0.15, 1.0, 0.03, 900.0]),
     degrees=4.0,
+    slopes=np.array([0.02, 0.05, 0.01, 0.0, 0.1, 0.02, 0.0, 0.03, 0.0, 0.01]),
+    ends=np.array([[-3.4, -2.2], [2.7, 0.9]]),
     surveys=("one", "two"),
 )
 
@@ -32,14 +34,19 @@ def stars(count: int, rng: np.random.Generator) -> Measured:
 def test_it_is_found_from_draws() -> None:
     rng = np.random.default_rng(1)
     seen, unseen = stars(20_000, rng), stars(20_000, rng)
+    places = (seen.logarithms() - LAW.centres)[:, 2:]
+    law = replace(LAW, ends=np.quantile(places, (0.01, 0.99), axis=0))
     errors = [
-        LAW.scale(some) * rng.standard_t(LAW.degrees, 20_000) for some in (seen, unseen)
+        law.shift(some) + law.scale(some) * rng.standard_t(law.degrees, 20_000)
+        for some in (seen, unseen)
     ]
     found = learn_law(errors[0], seen)
-    assert found.surveys == LAW.surveys
-    assert found.degrees == pytest.approx(LAW.degrees, rel=0.1)
-    np.testing.assert_allclose(found.scale(unseen), LAW.scale(unseen), rtol=0.12)
-    z = np.abs(found.z_scores(errors[1], found.scale(unseen)))
+    assert found.surveys == law.surveys
+    assert found.degrees == pytest.approx(law.degrees, rel=0.1)
+    np.testing.assert_allclose(found.scale(unseen), law.scale(unseen), rtol=0.12)
+    wrong = found.shift(unseen) - law.shift(unseen)
+    assert np.sqrt(np.mean(wrong**2)) < 0.05 * np.std(law.shift(unseen))
+    z = np.abs(found.z_scores(errors[1] - found.shift(unseen), found.scale(unseen)))
     assert np.mean(z < 1) == pytest.approx(0.6827, abs=0.012)
     assert np.mean(z < 1.96) == pytest.approx(0.95, abs=0.006)
 
@@ -97,5 +104,6 @@ def test_a_few_stars_leave_it_near_the_stated_errors() -> None:
     rng = np.random.default_rng(4)
     some = stars(30, rng)
     found = learn_law(some.std * rng.standard_normal(30), some)
+    assert not found.slopes.any()
     assert 0.65 < np.median(found.scale(some) / some.std) < 1.2
     assert found.degrees > 4
