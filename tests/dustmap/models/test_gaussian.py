@@ -6,6 +6,7 @@ import dense_torus
 import numpy as np
 import pytest
 import torch
+from forward_models import check_forward_model
 from reference import (
     conditional_covariance,
     conditional_features,
@@ -23,7 +24,6 @@ from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Matern52
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.means import ConstantMean
-from dustmap.testing import check_forward_model
 from dustmap.whitening import TorusWhitening
 
 SHAPES = {1: (9,), 2: (5, 6), 3: (4, 3, 4)}

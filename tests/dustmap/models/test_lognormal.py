@@ -9,6 +9,7 @@ import dense_torus
 import numpy as np
 import pytest
 import torch
+from forward_models import check_forward_model
 from reference import conditional_features
 
 from dustmap.functionals import (
@@ -22,7 +23,6 @@ from dustmap.functionals import (
 from dustmap.kernels import Matern32
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
-from dustmap.testing import check_forward_model
 from dustmap.tori import Tori
 from dustmap.whitening import TorusWhitening
 

@@ -1,4 +1,13 @@
-"""A checker for linear operators, and comparisons for all checkers."""
+"""A public checker for linear operators.
+
+It raises an ``AssertionError`` that states the fault and its size, so that a test of a
+new operator takes one line::
+
+    check_linear_operator(MyOperator(...), generator=torch.Generator())
+
+Errors are relative to the size of the computed values, never absolute: a wrong adjoint
+of small scale does not pass, and results do not depend on units.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.testing.operators import (
+from dustmap.testing import (
     check_linear_operator,
     norm,
     require,
