@@ -90,11 +90,11 @@ class PredictiveLaw:
     centres
         Means of the four logarithms over the stars that were learnt from.
     slopes, ends
-        Coefficients ``b`` of the shift, and the ends of its x₃ and x₄.
+        Coefficients ``b`` of every survey's shift, and the ends of its x₃ and x₄.
     degrees
         ν, at least 2.5.
     surveys
-        Names of surveys with a term of their own.
+        Names of surveys with terms of their own, empty for a single one.
     outliers
         Their fraction q.
     """
@@ -102,14 +102,15 @@ class PredictiveLaw:
     coefficients: Float[np.ndarray, " p"]
     centres: Float[np.ndarray, "4"]
     degrees: float
-    slopes: Float[np.ndarray, "10"]
+    slopes: Float[np.ndarray, "s 10"]
     ends: Float[np.ndarray, "2 2"]
     surveys: tuple[str, ...] = ()
     outliers: float = 0.0
 
     def shift(self, stars: Measured) -> Column:
         """Return M of stars [mag]."""
-        return _shifts(stars, self.centres, self.ends) @ self.slopes
+        factors = _shifts(stars, self.centres, self.ends, self.surveys)
+        return factors @ self.slopes.ravel()
 
     def scale(self, stars: Measured) -> Column:
         """Return S of stars [mag]."""
@@ -154,27 +155,35 @@ class PredictiveLaw:
 def learn_law(error: Column, stars: Measured) -> PredictiveLaw:
     """Learn the law from differences, measured minus predicted, of unseen stars.
 
-    It has a shift if those of two halves raise the density of the other halves: of 600
-    stars without one, one catalogue in forty passes.
+    A survey has a shift if those of two halves raise the density of its stars in the
+    other halves: of catalogues of 600 stars without a shift one in forty passes.
     """
-    gain, even = 0.0, np.arange(len(error)) % 2 == 0
+    surveys = () if stars.survey is None else tuple(np.unique(stars.survey).tolist())
+    surveys = surveys if len(surveys) > 1 else ()
+    members = _members(stars, surveys)
+    gain, even = np.zeros(members.shape[1]), np.arange(len(error)) % 2 == 0
     for seen in (even, ~even):
-        own, others = stars.select(seen), stars.select(~seen)
-        for std, sign in ((_SHIFT_STD, 1), (0.0, -1)):
-            law = _learnt(error[seen], own, std)
-            left = error[~seen] - law.shift(others)
-            gain += sign * law.log_density(left, law.scale(others)).sum()
-    return _learnt(error, stars, _SHIFT_STD if gain > _GAIN else 0.0)
+        others, left = stars.select(~seen), error[~seen]
+        every = np.full(len(gain), _SHIFT_STD)
+        law = _learnt(error[seen], stars.select(seen), surveys, every)
+        scale = law.scale(others)
+        more = law.log_density(left - law.shift(others), scale)
+        gain += (more - law.log_density(left, scale)) @ members[~seen]
+    return _learnt(error, stars, surveys, _SHIFT_STD * (gain > _GAIN))
 
 
-def _learnt(error: Column, stars: Measured, shift_std: float) -> PredictiveLaw:
-    """Learn the law with this prior standard deviation of the shift's coefficients."""
+def _learnt(
+    error: Column,
+    stars: Measured,
+    surveys: tuple[str, ...],
+    shift_std: Float[np.ndarray, " s"],
+) -> PredictiveLaw:
+    """Learn the law with these prior standard deviations of shifts' coefficients."""
     logarithms = stars.logarithms()
     centres = logarithms.mean(axis=0)
     ends = np.quantile((logarithms - centres)[:, 2:], (_BEYOND, 1 - _BEYOND), axis=0)
-    shifts = torch.from_numpy(shift_std * _shifts(stars, centres, ends))
-    surveys = () if stars.survey is None else tuple(np.unique(stars.survey).tolist())
-    surveys = surveys if len(surveys) > 1 else ()
+    spread = np.repeat(shift_std, 10)
+    shifts = torch.from_numpy(spread * _shifts(stars, centres, ends, surveys))
     factors = torch.from_numpy(_factors(stars, centres, surveys))
     given, start = torch.as_tensor(error), torch.as_tensor(stars.std).log()
     deviations = [_CONSTANT_STD, *[_STD] * 4, *[_SURVEY_STD] * len(surveys)]
@@ -211,7 +220,7 @@ def _learnt(error: Column, stars: Measured, shift_std: float) -> PredictiveLaw:
             coefficients=coefficients.numpy(),
             centres=centres,
             degrees=float(degrees),
-            slopes=(shift_std * slopes).numpy(),
+            slopes=(spread * slopes.numpy()).reshape(-1, 10),
             ends=ends,
             surveys=surveys,
             outliers=float(logit.sigmoid()),
@@ -219,12 +228,25 @@ def _learnt(error: Column, stars: Measured, shift_std: float) -> PredictiveLaw:
 
 
 def _shifts(
-    stars: Measured, centres: Float[np.ndarray, "4"], ends: Float[np.ndarray, "2 2"]
-) -> Float[np.ndarray, "n 10"]:
-    """Return the factors of the shift's coefficients [mag]."""
+    stars: Measured,
+    centres: Float[np.ndarray, "4"],
+    ends: Float[np.ndarray, "2 2"],
+    surveys: tuple[str, ...],
+) -> Float[np.ndarray, "n 10*s"]:
+    """Return the factors of the shifts' coefficients [mag]."""
     placing, distance = np.clip((stars.logarithms() - centres)[:, 2:], *ends).T
     parts = [placing**i * distance**j for i in range(4) for j in range(4 - i)]
-    return np.maximum(stars.extinction, stars.std)[:, None] * np.column_stack(parts)
+    own = np.maximum(stars.extinction, stars.std)[:, None] * np.column_stack(parts)
+    whole = _members(stars, surveys)[:, :, None] * own[:, None]
+    return whole.reshape(len(own), -1)
+
+
+def _members(stars: Measured, surveys: tuple[str, ...]) -> Shaped[np.ndarray, "n s"]:
+    """Return whose stars they are, all of them those of a single survey."""
+    if not surveys:
+        return np.ones((len(stars.std), 1), dtype=bool)
+    names = np.zeros(len(stars.std)) if stars.survey is None else stars.survey
+    return names[:, None] == np.array(surveys)
 
 
 def _factors(
@@ -232,7 +254,5 @@ def _factors(
 ) -> Float[np.ndarray, "n p"]:
     """Return the factors of the coefficients."""
     parts = [np.ones((len(stars.std), 1)), stars.logarithms() - centres]
-    if surveys:
-        names = np.zeros(len(stars.std)) if stars.survey is None else stars.survey
-        parts.append(names[:, None] == np.array(surveys))
+    parts += [_members(stars, surveys)] if surveys else []
     return np.hstack(parts).astype(np.float64)

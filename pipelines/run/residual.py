@@ -170,7 +170,7 @@ def residual_bytes(field: ResidualField) -> bytes:
         numbers += [getattr(kriging.field, name) for name in _CONSTANTS]
         tensors["stack"] = torch.tensor(numbers, dtype=torch.float64)
     if (law := field.law) is not None:
-        parts = law.centres, law.ends.ravel(), law.slopes, law.coefficients
+        parts = law.centres, law.ends.ravel(), law.coefficients, law.slopes.ravel()
         numbers = np.concatenate([[law.degrees, law.outliers], *parts])
         tensors["law"] = torch.from_numpy(numbers)
         names = "\n".join(law.surveys).encode()
@@ -206,15 +206,17 @@ def residual_from(data: bytes) -> ResidualField:
     number, lengthscale, variance, *cuts = tensors["remainder"].tolist()
     law = None
     if "law" in tensors:
-        (degrees, outliers), *parts = np.split(tensors["law"].numpy(), (2, 6, 10, 20))
-        centres, ends, slopes, coefficients = parts
+        surveys = tuple(names.split("\n") if names else ())
+        places = 2, 6, 10, 15 + len(surveys)
+        (degrees, outliers), *parts = np.split(tensors["law"].numpy(), places)
+        centres, ends, coefficients, slopes = parts
         law = PredictiveLaw(
             coefficients=coefficients,
             centres=centres,
             degrees=float(degrees),
-            slopes=slopes,
+            slopes=slopes.reshape(-1, 10),
             ends=ends.reshape(2, 2),
-            surveys=tuple(names.split("\n") if names else ()),
+            surveys=surveys,
             outliers=float(outliers),
         )
     rays = Rays(**{name: tensors[name] for name in _OF_RAYS})

@@ -266,8 +266,12 @@ def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
     field = run.posterior.residual
     assert field is not None
     assert field.law is not None
-    own = {"surveys": ("first", "zweite Übersicht"), "slopes": np.arange(10.0)}
-    law = replace(field.law, **own)
+    law = replace(
+        field.law,
+        surveys=("first", "zweite Übersicht"),
+        coefficients=np.arange(7.0),
+        slopes=np.arange(20.0).reshape(2, 10),
+    )
     again = residual_from(residual_bytes(replace(field, law=law)))
     assert again.remainder == field.remainder
     assert again.law is not None

@@ -14,7 +14,9 @@ LAW = PredictiveLaw(
     coefficients=np.array([0.3, -0.2, 0.3, 0.1, 0.2, 0.0, 0.4]),
     centres=np.log([0.15, 1.0, 0.03, 900.0]),
     degrees=4.0,
-    slopes=np.array([0.02, 0.05, 0.01, 0.0, 0.1, 0.02, 0.0, 0.03, 0.0, 0.01]),
+    slopes=np.array(
+        [[0.02, 0.05, 0.01, 0.0, 0.1, 0.02, 0.0, 0.03, 0.0, 0.01], 10 * [0.0]]
+    ),
     ends=np.array([[-3.4, -2.2], [2.7, 0.9]]),
     surveys=("one", "two"),
 )
@@ -46,6 +48,8 @@ def test_it_is_found_from_draws() -> None:
     np.testing.assert_allclose(found.scale(unseen), law.scale(unseen), rtol=0.12)
     wrong = found.shift(unseen) - law.shift(unseen)
     assert np.sqrt(np.mean(wrong**2)) < 0.05 * np.std(law.shift(unseen))
+    # Only the stars of the first survey have one.
+    assert not found.slopes[1].any()
     z = np.abs(found.z_scores(errors[1] - found.shift(unseen), found.scale(unseen)))
     assert np.mean(z < 1) == pytest.approx(0.6827, abs=0.012)
     assert np.mean(z < 1.96) == pytest.approx(0.95, abs=0.006)
@@ -98,6 +102,7 @@ def test_an_unknown_survey_has_no_term() -> None:
     np.testing.assert_allclose(
         LAW.scale(one), LAW.scale(replace(one, survey=None)), rtol=1e-12
     )
+    assert not LAW.shift(one).any()
 
 
 def test_a_few_stars_leave_it_near_the_stated_errors() -> None:
