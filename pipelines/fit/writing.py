@@ -52,8 +52,8 @@ class FitReport:
                 f"held-out extinction: RMSE {score['rmse']:.4g} mag (noise included; "
                 f"they scatter by {score['scatter']:.4g})"
             )
-            if "rmse_measured" in score:
-                line += f", {score['rmse_measured']:.4g} given their distance errors"
+            if "measured_rmse" in score:
+                line += f", {score['measured_rmse']:.4g} given their distance errors"
             if "coverage_68" in score:
                 line += (
                     f"; the 68% intervals hold {score['coverage_68']:.3f} of "

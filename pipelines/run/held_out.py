@@ -203,7 +203,7 @@ def held_out_score(
     }
     if "measured_mean" in predictions:
         error = held.observed - predictions["measured_mean"]
-        score["rmse_measured"] = float(np.sqrt(np.mean(error**2)))
+        score["measured_rmse"] = float(np.sqrt(np.mean(error**2)))
     # The standard deviation needs posterior samples.
     if held.has_uncertainty:
         z = held.z_scores(positive=plan.is_lognormal)
