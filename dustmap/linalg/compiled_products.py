@@ -8,8 +8,7 @@ for negative values at every entry.
 A row's sum over b columns is b additions per entry. A loop or b variables compile to b
 scalar instructions (the compiler's straight-line vectoriser is off by default); one
 value of vector type (`Lanes`) compiles to one. On 15 million entries, one thread, the
-fused product of eight columns takes 25 ms, with a plain loop 84 to 94 ms. The demo's
-whole fit takes 78 s of CPU time on one thread, 86 s with plain loops.
+fused product of eight columns takes 25 ms, with a plain loop 84 to 94 ms.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _APART, _FLAT = 6.0, 1e-7
 # the first (noise may not be exactly normal), and the prior std of the factor's
 # logarithm.
 _WITHIN, _MOST, _SHAPE = 0.6827, 0.95, 0.01
-_SCALE_STD = 0.15
+_SCALE_STD = 0.10
 # Prior mean and std of one over the errors' degrees of freedom, and its trial range.
 TAILS, _TAILS_STD, _TAILS_TRIED = 0.1, 0.1, (1e-3, 0.4)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dustmap.checkpoint import State
-from dustmap.inference.scales.band_power import BandPower
 from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
@@ -13,13 +12,11 @@ from pipelines.config import FitConfig
 from pipelines.fit.announcing import announce
 from pipelines.fit.context import Context
 from pipelines.fit.judging import seconds_to_judge
-from pipelines.fit.prior import replanned
 from pipelines.fit.shared_noise import correlation_of
 from pipelines.fit.state import FitState
 from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
-from pipelines.planning.prior import revised_prior
 from pipelines.run.surveys import calibration_errors
 
 # Part of the time left before a first map that the rest of the fit needs.
@@ -31,10 +28,7 @@ _SECOND_SAMPLES, _MERIT_SAMPLES = 8, 1_000
 
 
 def first_map(state: FitState, at: Context) -> FitState:
-    """Infer a map with independent noise, whose residuals neighbouring stars may share.
-
-    Where its power by wavelength calls for other scales the later maps have them.
-    """
+    """Infer a map with independent noise, whose residuals neighbours may share."""
     announce(state, at)
     if not at.config.shares_noise:
         return state
@@ -48,15 +42,7 @@ def first_map(state: FitState, at: Context) -> FitState:
     if result.facts["out_of_time"]:
         say("note: the first map ended early, as budget.minutes calls for")
     # Neighbours may share what this map left to a common noise.
-    state = replace(state, result=replace(result, plan=plan))
-    bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
-    found = revised_prior(plan, bands, state.learning, at.config)
-    if found is not None:
-        gain = found[1]["revision"]["gain"]
-        say(f"the first map calls for other scales: its evidence gains {gain:.0f} nats")
-        state = replanned(state, at, *found)
-        announce(state, at)
-    return state
+    return replace(state, result=replace(result, plan=plan))
 
 
 def second_map(state: FitState, at: Context) -> FitState:

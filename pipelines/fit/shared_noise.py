@@ -8,21 +8,26 @@ use the same covariance.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import torch
 
+from dustmap.inference.scales.band_power import BandPower
 from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
 from dustmap.residual.vecchia import Vecchia
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
+from pipelines.fit.announcing import announce
 from pipelines.fit.context import Context
 from pipelines.fit.magnitude_limit import extinction_variances, raised_by
+from pipelines.fit.prior import replanned
 from pipelines.fit.state import FitState
 from pipelines.model.problem import Inference
+from pipelines.planning.prior import revised_prior
 from pipelines.run.folder import posterior_model
 from pipelines.run.residual import (
     NO_RESIDUAL,
@@ -33,23 +38,40 @@ from pipelines.run.residual import (
     residual_in_words,
 )
 
+# Relative error of α as the power below the grids; its prior has 0.5 in the logarithm.
+_ERROR = 0.2
+
 
 def learn_residual(state: FitState, at: Context) -> FitState:
-    """Learn the residual beyond the grids of the last map, on rank 0."""
+    """Learn the residual beyond the grids of the last map, on rank 0.
+
+    Where power by wavelength of the first map and of its residual calls for other
+    scales, later maps have them, and the residual is learnt again.
+    """
     if state.result is None:
         return state
-    result, rows = state.result, at.split if state.residual else at.learners
-    # Its prior may have changed since this map.
-    plan, _ = state.planned
+    result, first = state.result, not state.residual
+    rows = at.learners if first else at.split
     say("learning the residual that neighbouring stars share beyond the map")
 
     def learnt() -> bytes:
         posterior = posterior_of(result, at.config)
         box, given = result.plan.grid, _stars_of(at, rows)
-        field = learn_remainder(posterior, plan, box, *given)
+        field = learn_remainder(posterior, state.planned[0], box, *given)
         return residual_bytes(field)
 
-    state = replace(state, residual=at.group.from_first(learnt))
+    residual = at.group.from_first(learnt)
+    state = replace(state, residual=residual)
+    if first:
+        bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
+        bands += [_power_below(residual_from(residual))] if bands else []
+        found = revised_prior(result.plan, bands, state.learning, at.config)
+        if found is not None:
+            gain = found[1]["revision"]["gain"]
+            say(f"the first map calls for other scales: a gain of {gain:.0f} nats")
+            state = replanned(state, at, *found)
+            announce(state, at)
+            state = replace(state, residual=at.group.from_first(learnt))
     if not state.selection_beta or not state.residual:
         return state
     own = np.concatenate([at.split.known, at.split.test])
@@ -59,6 +81,14 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     raised[own] = state.selection_beta * found
     at.stars = raised_by(at.measured, raised)
     return replace(state, raised=raised)
+
+
+def _power_below(field: ResidualField) -> BandPower:
+    """Return the band below the coarsest grid, whose power α gives over the prior's."""
+    assert field.remainder is not None
+    longest, alpha = 2 * math.pi * max(field.remainder.cuts), float(field.weights[0])
+    told = {"determined": 2 / _ERROR**2, "ratio": alpha, "error": _ERROR * alpha}
+    return BandPower(longest=longest, shortest=longest / 2, **told)
 
 
 def correlation_of(state: FitState, at: Context) -> Vecchia | None:

@@ -20,8 +20,7 @@ from dustmap.whitening import nested_tori, transformed_points
 from dustmap.whitening.modes import LEADING
 from pipelines.config import FitConfig
 
-# Entries of W per crossed cell, with linear weights and half-cell steps: measured 5.6
-# to 5.8 on isotropic stars.
+# Entries of W per crossed cell, with linear weights and half-cell steps.
 _ENTRIES_PER_CELL = 5.8
 # Entries of a tree of rays per point of the torus and per star with a distance error:
 # 15 and 8 (23 with distance errors) for 960,000 stars and cells of 20 pc.
@@ -34,16 +33,13 @@ _ITERATIONS = 300
 # Columns per solve of a Gaussian density's samples, and draws of the variance below the
 # grid.
 _BLOCK, _DRAWS = 8, 16
-# For a lognormal fit: iterations of the Gauss-Newton steps to the mode and per sample
-# (measured: 265 to 368, and 55 to 68), and preliminary fits of samples.
+# For a lognormal fit: iterations of the Gauss-Newton steps to the mode and per sample,
+# and preliminary fits of samples.
 _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # Time of such an iteration relative to the estimate from blocks of vectors, with
-# tangents and line searches. For fits of 43,000, 3,440 and 116,000 stars (one grid, one
-# grid and a std of 1.68, three nested grids) the estimates are 25, 27 to 29 and 139 to
-# 143 s; measured were 21, 30 and 147 s.
+# tangents and line searches.
 _SINGLY = 3.1
-# The same for fits of samples, which share passes: inference of 48,000 to 125,000 stars
-# took 28 to 66 s, against estimates of 37 to 54 s. Beyond a million points vectors do
+# The same for fits of samples, which share passes. Beyond a million points vectors do
 # not stay in the cache: iterations of 950,000 stars took 0.8 of single ones.
 _TOGETHER, _APART, _CACHED = 0.35, 0.8, 1e6
 # With noise shared by neighbours: iterations per sample (measured: 19 to 33), to the
@@ -51,13 +47,10 @@ _TOGETHER, _APART, _CACHED = 0.35, 0.8, 1e6
 # and seconds for a star's row of the precision, on two threads.
 _SHARED_ITERATIONS, _SHARED_MODE, _SHARED, _PER_ROW = 26, 130, 1.5, 3e-5
 # Beyond this std of the logarithm samples take longer, by about the square of the
-# ratio, and need a second round (at 2.05 without this factor: 130 s estimated, over
-# 400 s measured).
+# ratio, and need a second round.
 _EASY_STD = 1.25
-# Python, torch, numba, and the learning of scales before the fit [bytes]; columns,
-# neighbours and places per star [bytes], from peaks of 1.27 GiB for 94,161 stars and
-# 1.90 GiB for 501,000; W of averaged sight lines and of distance errors, relative to
-# that of plain ones.
+# Python, torch, numba and learning before the fit [bytes]; columns, neighbours and
+# places per star [bytes]; W of averaged lines and of distance errors over plain ones.
 _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
 # Time of each measurement of speed [s].
 _TESTED = 0.1

@@ -142,4 +142,4 @@ def doubled_lengthscale(monkeypatch: pytest.MonkeyPatch) -> None:
         learnt = {"converged": True, "at_edge": False}
         return longer, {**learnt, "revision": {"gain": 99.0}}
 
-    monkeypatch.setattr("pipelines.fit.mapping.revised_prior", revised)
+    monkeypatch.setattr("pipelines.fit.shared_noise.revised_prior", revised)

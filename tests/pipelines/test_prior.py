@@ -327,6 +327,17 @@ def test_power_at_long_wavelengths_calls_for_a_longer_lengthscale():
     assert 1.1 < found[0].std / MAPPED.std < 1.3
 
 
+def test_power_below_the_grid_counts_at_short_wavelengths():
+    told, short = bands(5.0, 2.0, 1.0), []
+    for alpha in (0.3, 3.0):
+        below = replace(told[-1], longest=60.0, shortest=30.0, ratio=alpha)
+        found = revised_prior(MAPPED, [*told, below], LEARNING, FitConfig())
+        assert found is not None
+        # Power far beyond a Matérn-1/2's lengthscale.
+        short.append(found[0].std ** 2 / float(found[0].lengthscale[0]))
+    assert short[1] > 1.5 * short[0]
+
+
 @pytest.mark.parametrize(
     ("ratios", "learning", "prior"),
     [

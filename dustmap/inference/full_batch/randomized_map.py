@@ -99,8 +99,7 @@ def _rough(fit: Fit, at: Round) -> Round:
 def _final(fit: Fit, at: Round) -> Round:
     """Fit all samples by rough solves, then refine them by a step or more.
 
-    The last step's expected decrease decides whether a sample has converged. The gain
-    that 24 samples of 54,000 stars left was 236 nats on average, 299 at most.
+    The last step's expected decrease decides whether a sample has converged.
     """
     refined = at.number + 1 == len(_FORCINGS)
     factor = DECREMENT_LIMIT if refined else _ROUGH

@@ -35,8 +35,6 @@ from dustmap.whitening.modes import TorusModes
 _LEAST_PART, _LEAST = 0.02, 10.0
 # Logarithms of factors on scales that are tried, at most.
 _FURTHEST = 1.0
-# Wavelength at which the prior keeps the ratio of the shortest band, in its own.
-_BEYOND = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,28 +90,25 @@ def fitted_scales(
 
     They maximise :math:`-\frac12 \sum_b \gamma_b (\ln a_b + \alpha_b / a_b)`, where
     :math:`a_b` is the prior's power over that of the kernel, with normal priors of the
-    factors' logarithms with these standard ``errors``. No band tells the power at
-    shorter wavelengths, of which residuals consist: the shortest one counts again
-    there, so that a misfit at long wavelengths does not change it. The gain is that of
-    the bands alone.
+    factors' logarithms with these standard ``errors``.
     """
     scale = _lengthscale(kernel)
     middle = [math.sqrt(band.longest * band.shortest) for band in bands]
-    waves = 2 * math.pi / np.array([*middle, _BEYOND * middle[-1]])
-    determined = np.array([band.determined for band in (*bands, bands[-1])])
-    ratio = np.array([band.ratio for band in (*bands, bands[-1])])
+    waves = 2 * math.pi / np.array(middle)
+    determined = np.array([band.determined for band in bands])
+    ratio = np.array([band.ratio for band in bands])
     before = _log_spectrum(kernel, waves, scale)
 
-    def loss(theta: np.ndarray, count: int | None = None) -> float:
+    def loss(theta: np.ndarray) -> float:
         stretched = _log_spectrum(kernel, waves, scale * math.exp(theta[0]))
         power = stretched - before + 2 * theta[1]
-        data = determined * (power + ratio * np.exp(-power))
-        return float(data[:count].sum() + np.sum((theta / errors) ** 2)) / 2
+        data = float(determined @ (power + ratio * np.exp(-power)))
+        return (data + float(np.sum((theta / errors) ** 2))) / 2
 
     start = np.zeros(2)
     found = scipy.optimize.minimize(loss, start, bounds=[(-_FURTHEST, _FURTHEST)] * 2)
     lengthscale, std = np.exp(found.x).tolist()
-    return lengthscale, std, loss(start, len(bands)) - loss(found.x, len(bands))
+    return lengthscale, std, loss(start) - float(found.fun)
 
 
 def _log_spectrum(kernel: Radial, waves: np.ndarray, scale: float) -> np.ndarray:
