@@ -64,8 +64,8 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     state = replace(state, residual=residual)
     if first:
         bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
-        bands += [_power_below(residual_from(residual))] if bands else []
-        found = revised_prior(result.plan, bands, state.learning, at.config)
+        below = _power_below(residual_from(residual))
+        found = revised_prior(result.plan, bands, state.learning, at.config, below)
         if found is not None:
             gain = found[1]["revision"]["gain"]
             say(f"the first map calls for other scales: a gain of {gain:.0f} nats")

@@ -54,19 +54,16 @@ _EASY_STD = 1.25
 _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
 # Time of each measurement of speed [s].
 _TESTED = 0.1
-# Time that hardly depends on the catalogue [s], on two idle cores: the scales from
-# 4,000 stars (6 and 9 s for 6,000 and 57,000 stars), the residual of neighbours (4 and
-# 7), held-out stars (4 and 6), and their baseline by kriging (5 and 9).
+# Time that hardly depends on the catalogue [s], on two idle cores: the scales, the
+# residual of neighbours, held-out stars, and their baseline by kriging.
 _BESIDE = 7.5 + 6.5 + 5.0 + 6.0
 # Vectors of a log-normal fit's preconditioner: least, most, and per star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
-# Most if neighbours share noise: the map and 32 samples of 950,000 stars took 131 s
-# with 12 vectors, 117 s with 30 and about 170 s with 100.
+# Most if neighbours share noise: a million stars took longer with 12 or 100.
 _MOST_SHARED = 32
 # Fraction of a CUDA device's memory for a fit; the rest is for torch and cuFFT.
 _OF_DEVICE = 0.8
-# A star's row of the precision of shared noise [bytes]: 31 entries, and the search for
-# its neighbours. The whole fit of ten million stars took 1100 bytes a star.
+# A star's row of the precision of shared noise [bytes]: 31 entries, and their search.
 _PRECISION = 31 * 8.0 + 110.0
 
 

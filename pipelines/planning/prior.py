@@ -249,10 +249,12 @@ def revised_prior(
     bands: Sequence[BandPower],
     learning: Mapping[str, Any] | None,
     config: FitConfig,
+    below: BandPower | None = None,
 ) -> tuple[PriorScales, dict[str, Any]] | None:
     """Return scales that suit the bands of a first map, and what was learnt.
 
-    The mean density stays. ``None`` where the scales are given, or suit.
+    They also suit the power ``below`` its grid. The mean density stays. ``None`` where
+    the scales are given, or suit.
     """
     start, kernel = plan.scales, plan.build_kernel()
     learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
@@ -263,7 +265,8 @@ def revised_prior(
         min(known.get(name) or _LOOSE, _LOOSE) for name in ("lengthscale", "variance")
     )
     # The variance's logarithm is twice that of the std.
-    stretch, factor, gain = fitted_scales(kernel, bands, (length, variance / 2))
+    errors = (length, variance / 2)
+    stretch, factor, gain = fitted_scales(kernel, bands, errors, below)
     if gain < _WORTH * sum(band.determined for band in bands):
         return None
     found = replace(

@@ -331,11 +331,13 @@ def test_power_below_the_grid_counts_at_short_wavelengths():
     told, short = bands(5.0, 2.0, 1.0), []
     for alpha in (0.3, 3.0):
         below = replace(told[-1], longest=60.0, shortest=30.0, ratio=alpha)
-        found = revised_prior(MAPPED, [*told, below], LEARNING, FitConfig())
+        found = revised_prior(MAPPED, told, LEARNING, FitConfig(), below)
         assert found is not None
         # Power far beyond a Matérn-1/2's lengthscale.
         short.append(found[0].std ** 2 / float(found[0].lengthscale[0]))
     assert short[1] > 1.5 * short[0]
+    # It is no reason to change them.
+    assert revised_prior(MAPPED, bands(1.0, 1.0), LEARNING, FitConfig(), below) is None
 
 
 @pytest.mark.parametrize(

@@ -84,31 +84,36 @@ def band_powers(
 
 
 def fitted_scales(
-    kernel: Radial, bands: Sequence[BandPower], errors: tuple[float, float]
+    kernel: Radial,
+    bands: Sequence[BandPower],
+    errors: tuple[float, float],
+    below: BandPower | None = None,
 ) -> tuple[float, float, float]:
-    r"""Factors on lengthscale and std that suit the bands, and the gain [nats].
+    r"""Factors on lengthscale and std that suit the bands, and their gain [nats].
 
     They maximise :math:`-\frac12 \sum_b \gamma_b (\ln a_b + \alpha_b / a_b)`, where
     :math:`a_b` is the prior's power over that of the kernel, with normal priors of the
-    factors' logarithms with these standard ``errors``.
+    factors' logarithms with these standard ``errors``. A band ``below`` the grid is
+    fitted with them, and has no part in the gain.
     """
     scale = _lengthscale(kernel)
-    middle = [math.sqrt(band.longest * band.shortest) for band in bands]
+    every = [*bands, below] if below is not None else bands
+    middle = [math.sqrt(band.longest * band.shortest) for band in every]
     waves = 2 * math.pi / np.array(middle)
-    determined = np.array([band.determined for band in bands])
-    ratio = np.array([band.ratio for band in bands])
+    determined = np.array([band.determined for band in every])
+    ratio = np.array([band.ratio for band in every])
     before = _log_spectrum(kernel, waves, scale)
 
-    def loss(theta: np.ndarray) -> float:
+    def loss(theta: np.ndarray, count: int | None = None) -> float:
         stretched = _log_spectrum(kernel, waves, scale * math.exp(theta[0]))
         power = stretched - before + 2 * theta[1]
-        data = float(determined @ (power + ratio * np.exp(-power)))
-        return (data + float(np.sum((theta / errors) ** 2))) / 2
+        data = determined * (power + ratio * np.exp(-power))
+        return float(data[:count].sum() + np.sum((theta / errors) ** 2)) / 2
 
     start = np.zeros(2)
     found = scipy.optimize.minimize(loss, start, bounds=[(-_FURTHEST, _FURTHEST)] * 2)
     lengthscale, std = np.exp(found.x).tolist()
-    return lengthscale, std, loss(start) - float(found.fun)
+    return lengthscale, std, loss(start, len(bands)) - loss(found.x, len(bands))
 
 
 def _log_spectrum(kernel: Radial, waves: np.ndarray, scale: float) -> np.ndarray:

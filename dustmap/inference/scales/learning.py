@@ -53,9 +53,8 @@ _STILL = 0.5
 # common noise is wider. The prior constrains coordinates that few stars do not;
 # thousands of stars outweigh it by far.
 _SPREAD, _NOISE_SPREAD = 1.5, 4.0
-# Limit on the decrease of the logarithm of a lengthscale. Simulations of shorter ones
-# need more memory: at a hundredth of the start 16,000 stars of a simulated sky took
-# 14.6 GiB and six minutes. A search that ends at the limit has not converged.
+# Limit on the decrease of the logarithm of a lengthscale: simulations of shorter ones
+# need much more memory. A search that ends at the limit has not converged.
 _SHORTEST = math.log(10)
 # Distance from the root, in standard deviations, that does not affect maps.
 _SETTLED = 0.2
