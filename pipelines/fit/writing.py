@@ -52,7 +52,7 @@ class FitReport:
                 f"held-out extinction: RMSE {score['rmse']:.4g} mag (noise included; "
                 f"they scatter by {score['scatter']:.4g})"
             )
-            if "measured_rmse" in score:
+            if score.get("measured_rmse", score["rmse"]) != score["rmse"]:
                 line += f", {score['measured_rmse']:.4g} given their distance errors"
             if "coverage_68" in score:
                 line += (
