@@ -177,6 +177,10 @@ class Stars:
             test=np.sort(order[: ends[0]]),
         )
 
+    def pixels(self) -> np.ndarray:
+        """Return HEALPix pixels of 0.23 deg in the nested scheme, shape ``(N,)``."""
+        return healpy.ang2pix(_NSIDE, self.l, self.b, nest=True, lonlat=True)
+
     def places(self) -> np.ndarray:
         """Return the number of each star's place, shape ``(N,)``.
 
@@ -184,12 +188,11 @@ class Stars:
         within 0.12 deg and 20% of one of another survey have its place, without chains:
         a star that has joined another is joined by none.
         """
-        pixels = healpy.ang2pix(_NSIDE, self.l, self.b, nest=True, lonlat=True)
         # In any unit the shells are the same.
         nearest = self.distance.min(initial=np.inf)
         depth = np.log(self.distance / nearest) / np.log1p(_APART)
         shell = np.floor(depth).astype(np.int64)
-        numbers = pixels + healpy.nside2npix(_NSIDE) * shell
+        numbers = self.pixels() + healpy.nside2npix(_NSIDE) * shell
         cells = np.unique(numbers, return_inverse=True)[1]
         if self.survey is None:
             return cells

@@ -147,7 +147,8 @@ def with_law(
 ) -> ResidualField:
     """Learn the law of measurements from stars that the predictions have not seen."""
     measured, error, _ = _measured(stars, plan, predictions)
-    return replace(residual, law=learn_law(error, measured))
+    along = np.argsort(stars.pixels())
+    return replace(residual, law=learn_law(error[along], measured.select(along)))
 
 
 def measured_columns(

@@ -159,6 +159,7 @@ def rivals(
     """
     parts = train.split(FitConfig(), generator, train.places())
     some = train.select(parts.validation)
+    some = some.select(np.argsort(some.pixels()))
     assert test.extinction is not None
     known = train.select(np.concatenate([parts.train, parts.test]))
     again = predict_baseline(known, some, generator)
