@@ -99,13 +99,9 @@ class NestedGrids:
 
     def level_of(self, x: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:
         """Return the number of the finest grid at each position, −1 outside."""
-        x = np.asarray(x)
         level = np.full(len(x), -1)
-        for number, grid in enumerate(self.grids):
-            places = self._places(grid, x)
-            last = np.array(grid.shape) - 1
-            inside = ((places >= -_EDGE) & (places <= last + _EDGE)).all(axis=-1)
-            level[inside] = number
+        for number, rows, _ in self._held(x):
+            level[rows] = number
         return level
 
     def corners(
@@ -169,14 +165,20 @@ class NestedGrids:
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield each level's rows with their places in its box [cells]."""
         x = np.asarray(x)
-        level_of = self.level_of(x)
-        for level, grid in enumerate(self.grids):
-            rows = np.flatnonzero(level_of == level)
-            if len(rows):
-                places = self._places(grid, x[rows])
-                yield level, rows, np.clip(places, 0.0, np.array(grid.shape) - 1.0)
+        left = np.arange(len(x))
+        for level in reversed(range(len(self))):
+            places = self._places(self[level], x if len(left) == len(x) else x[left])
+            last = np.array(self[level].shape) - 1.0
+            inside = np.ones(len(left), dtype=bool)
+            for axis, end in zip(places.T, last, strict=True):
+                inside &= (axis >= -_EDGE) & (axis <= end + _EDGE)
+                np.clip(axis, 0.0, end, out=axis)
+            if inside.any():
+                yield level, left[inside], places.T[:, inside].T
+            left = left[~inside]
 
     @staticmethod
     def _places(grid: Grid, x: np.ndarray) -> np.ndarray:
-        """Return positions in cells from the first point."""
-        return (x - np.array(grid.origin)) / np.array(grid.spacing)
+        """Return positions in cells from the first point, each axis contiguous."""
+        origins, steps = grid.origin, grid.spacing
+        return np.stack([(a - o) / h for a, o, h in zip(x.T, origins, steps)]).T

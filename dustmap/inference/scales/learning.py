@@ -64,12 +64,10 @@ _SETTLED = 0.2
 class LearntScales:
     """The scales, standard errors of their logarithms, and how the search ended.
 
-    ``approximate`` is the maximum of the likelihood, before simulations; ``at_edge`` is
-    true if a lengthscale ended at its lower limit.
+    ``at_edge`` is true if a lengthscale ended at its lower limit.
     """
 
     scales: PriorScales
-    approximate: PriorScales
     errors: dict[str, float]
     steps: int
     converged: bool
@@ -167,7 +165,7 @@ class _Search:
     def match(self, extinction: Float[Tensor, " n"], summit: _Summit) -> LearntScales:
         """Move until the mean score of simulations is the observed one."""
         around, information = summit.around, summit.information
-        place, maximum = summit.place, self.coordinates.at(summit.place)
+        place = summit.place
         observed = _scores(around, extinction).sum(dim=0)
 
         def simulated_at(place: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,7 +199,6 @@ class _Search:
             longest, failures = longest / 2, failures + 1
         return LearntScales(
             scales=self.coordinates.at(place),
-            approximate=maximum,
             errors=self._errors(jacobian, scores),
             steps=self.steps,
             converged=converged,
