@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
-
-from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.testing import (
+from linear_operators import (
     check_linear_operator,
     norm,
     require,
     require_close,
 )
+from torch import Tensor
+
+from dustmap.models.base import ForwardModel, Linearisation
 
 
 def check_forward_model(

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -52,7 +54,6 @@ from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.noise import Normal, StudentT
 from dustmap.projection import projection
-from dustmap.testing import check_linear_operator
 from dustmap.whitening import (
     CholeskyWhitening,
     LevelWhitening,
@@ -61,6 +62,10 @@ from dustmap.whitening import (
     nested_tori,
     padded_torus,
 )
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+
+from linear_operators import check_linear_operator
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}

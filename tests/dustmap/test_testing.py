@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from forward_models import check_forward_model
+from linear_operators import check_linear_operator
 from operators import FunctionOperator
 
 from dustmap.functionals import PointValues
@@ -13,7 +14,6 @@ from dustmap.kernels import Matern32
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusGaussian
-from dustmap.testing import check_linear_operator
 from dustmap.whitening import TorusWhitening
 
 

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from linear_operators import check_linear_operator
 
 import dustmap.projection.weight_rows as subject
 from dustmap.functionals import (
@@ -20,7 +21,6 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid, Torus
 from dustmap.projection import projection
-from dustmap.testing import check_linear_operator
 
 CALM = GaussLegendre(count=4)
 

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from linear_operators import check_linear_operator
 from operators import FunctionOperator
 from reference import Covariance, conditional_features
 
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Matern32, SquaredExponential
-from dustmap.testing import check_linear_operator
 from dustmap.whitening import TorusWhitening, padded_torus
 from dustmap.whitening.bands import band_covariance
 

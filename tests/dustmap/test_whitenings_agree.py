@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from dense_box import OFFSET, TIGHT, box, optimum
+from linear_operators import check_linear_operator
 from reference import conditional_covariance
 
 from dustmap.covariance import functional_variance, inducing_covariance
@@ -16,7 +17,6 @@ from dustmap.inference.svi.gaussian import block_prior
 from dustmap.kernels import Matern32, Matern52, SquaredExponential
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.testing import check_linear_operator
 from dustmap.whitening import (
     CholeskyWhitening,
     KernelMatrix,

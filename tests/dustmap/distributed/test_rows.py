@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from linear_operators import check_linear_operator
 from ranks import on_ranks
 
 from dustmap.distributed.group import Group, even_cuts
@@ -21,7 +22,6 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid, Torus
 from dustmap.projection import matrix, projection
-from dustmap.testing import check_linear_operator
 from dustmap.tori import Tori
 
 BOX = Grid(shape=(7, 6), spacing=(0.5, 0.6), origin=(-1.5, -1.5))

@@ -6,12 +6,12 @@ import dense_torus
 import numpy as np
 import pytest
 import torch
+from linear_operators import check_linear_operator
 from reference import woodbury_posterior
 
 from dustmap.inference.full_batch import FullBatch, Precision, infer
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.noise import Normal
-from dustmap.testing import check_linear_operator
 
 TIGHT = ConjugateGradients(rtol=1e-12, max_steps=2000)
 # Refinement, residual refinement and weights.

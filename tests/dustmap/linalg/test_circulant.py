@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 import torch
+from linear_operators import check_linear_operator
 
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern32, SquaredExponential
 from dustmap.linalg.circulant import Circulant
-from dustmap.testing import check_linear_operator
 
 SHAPES = [(8,), (7,), (4, 6), (6, 5), (3, 4, 5), (4, 2, 6)]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from linear_operators import check_linear_operator
 
 import dustmap.linalg.sparse as subject
 from dustmap.linalg.sparse import SparseMatrix
-from dustmap.testing import check_linear_operator
 
 
 def random_matrix(rows, columns, density=0.3):

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from linear_operators import check_linear_operator
 
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12, Matern32, SquaredExponential
@@ -20,7 +21,6 @@ from dustmap.linalg.toeplitz import (
     restrict,
     toeplitz_gradient,
 )
-from dustmap.testing import check_linear_operator
 
 
 def box(*shape, spacing=1.0):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from dense_box import CASES, box, fresh_model, grid_of, whitened
 from forward_models import check_forward_model
+from linear_operators import check_linear_operator
 from reference import conditional_covariance
 
 from dustmap.covariance import functional_variance
@@ -15,7 +16,6 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits, toeplitz_solve
 from dustmap.models import rowwise
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.testing import check_linear_operator
 from dustmap.whitening import ToeplitzWhitening
 
 ONE_EACH = [(1, "matern52", 3.0), (2, "matern32", 2.0), (3, "matern32", 1.0)]

@@ -1,4 +1,4 @@
-"""A public checker for linear operators.
+"""A checker for linear operators.
 
 It raises an ``AssertionError`` that states the fault and its size, so that a test of a
 new operator takes one line::
