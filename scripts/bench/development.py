@@ -184,7 +184,7 @@ def rivals(
         law = learn_law(some.extinction - seen, measured(some, seen, again.kriging_std))
         rows = measured(test, predicted, kriged.kriging_std)
         expected = predicted + law.shift(rows)
-        row[f"RMSE {name}"] = rmse(expected, test.extinction)
+        row[f"RMSE measured by {name}"] = rmse(expected, test.extinction)
         score = law.log_density(test.extinction - expected, law.scale(rows))
         row[f"log score {name}"] = float(score.mean())
     return row
