@@ -401,20 +401,22 @@ def _along(one, rows, parts, count, tables, found):
     # Zeros fill the last vector.
     end = np.uint32(-(-whole // 8) * 8)
     for j in range(count):
-        square = np.float64(max(_squared_chord(one, rows[j]), least))
+        # Views of rows would take longer than all the rest.
+        x, y, z = one[0] - rows[j, 0], one[1] - rows[j, 1], one[2] - rows[j, 2]
+        square = np.float64(max(x * x + y * y + z * z, least))
         place = (square.view(np.int64) - origin) * scaling
         i = np.uint32(place)
         after = np.float32(place - i)
         before = single - after
-        lower, upper, theirs = by_chord[i], by_chord[i + 1], parts[j]
         total = np.float32(0.0)
         for b in range(end):
-            total += mine[b] * theirs[b] * (before * lower[b] + after * upper[b])
+            value = before * by_chord[i, b] + after * by_chord[i + 1, b]
+            total += mine[b] * parts[j, b] * value
         found[j] = total
         if rest > 0:
             own = min(rest, rows[j, _LENGTH] - shells[0, whole])
             if own > 0:
-                value = before * lower[whole] + after * upper[whole]
+                value = before * by_chord[i, whole] + after * by_chord[i + 1, whole]
                 both = one[_FALLS + whole] * rows[j, _FALLS + whole]
                 found[j] += both * own * value
 
@@ -458,39 +460,43 @@ def _parallel(u, difference, falls):
 
 
 @compiled
-def point_covariance(point, ray, tables):
-    """Return that of the relative density at a point with the extinction of a ray."""
+def point_covariances(point, rows, tables, found):
+    """Find those of the relative density at a point with the rays' extinctions."""
     (logarithms, halves, levels), shells = tables[3], tables[5]
-    first, size = _FALLS, len(logarithms)
-    square = _squared_chord(point, ray)
     values, cell = halves[int(point[LEVEL])], levels[0, int(point[LEVEL])]
-    foot = point[_LENGTH] * (1 - square / 2)
-    apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0)) / cell
     reach, nearest = math.exp(logarithms[-1]), math.exp(logarithms[0])
-    if apart > reach:
-        return 0.0
     origin, step = logarithms[0], logarithms[1] - logarithms[0]
-    i, a = _position(math.log(max(apart, nearest)), origin, step, size)
-    total, before, known = 0.0, 0.0, False
-    for b in range(shells.shape[1]):
-        start = (shells[0, b] - foot) / cell
-        end = (min(shells[0, b] + shells[1, b], ray[_LENGTH]) - foot) / cell
-        if end <= start or start > reach:
-            break
-        if end < -reach:
+    for r in range(len(rows)):
+        found[r] = 0.0
+        x, y, z = point[0] - rows[r, 0], point[1] - rows[r, 1], point[2] - rows[r, 2]
+        square = x * x + y * y + z * z
+        foot = point[_LENGTH] * (1 - square / 2)
+        apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0)) / cell
+        if apart > reach:
             continue
-        if not known:
-            before, known = _decay(start, i, a, values, origin, step), True
-        after = _decay(end, i, a, values, origin, step)
-        total += ray[first + b] * (after - before)
-        before = after
-    return cell * total
+        apart = math.log(max(apart, nearest))
+        i, a = _position(apart, origin, step, len(logarithms))
+        total, before, known = 0.0, 0.0, False
+        for b in range(shells.shape[1]):
+            start = (shells[0, b] - foot) / cell
+            end = min(shells[0, b] + shells[1, b], rows[r, _LENGTH])
+            end = (end - foot) / cell
+            if end <= start or start > reach:
+                break
+            if end < -reach:
+                continue
+            if not known:
+                before, known = _decay(start, i, a, values, nearest, origin, step), True
+            after = _decay(end, i, a, values, nearest, origin, step)
+            total += rows[r, _FALLS + b] * (after - before)
+            before = after
+        found[r] = cell * total
 
 
 @compiled
-def _decay(x, i, a, values, origin, step):
+def _decay(x, i, a, values, smallest, origin, step):
     """Return ``F(p, x)`` with p between two rows of the table."""
-    along, smallest = abs(x), math.exp(origin)
+    along = abs(x)
     j, b = _position(math.log(max(along, smallest)), origin, step, values.shape[1])
     first = values[i, j] + b * (values[i, j + 1] - values[i, j])
     second = values[i + 1, j] + b * (values[i + 1, j + 1] - values[i + 1, j])

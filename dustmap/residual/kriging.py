@@ -30,7 +30,7 @@ from dustmap.residual.covariance import (
     RayCovariance,
     Rays,
     covariances,
-    point_covariance,
+    point_covariances,
     shell_parts,
 )
 
@@ -412,16 +412,14 @@ def _predict(
             for p in range(len(some)):
                 place = places[some[p] : some[p] + 1]
                 if some[p] >= split:
-                    for i in range(size):
-                        across[i, p] = point_covariance(place[0], rows[i], tables)
+                    point_covariances(place[0], rows, tables, found)
                     own[0] = tables[3][2][1, int(place[0, LEVEL])]
                 else:
                     covariances(place[0], rows, parts, size, tables, found)
-                    for i in range(size):
-                        across[i, p] = found[i]
                     covariances(
                         place[0], place, shell_parts(place, tables), 1, tables, own
                     )
+                across[:, p] = found
                 variance[some[p]] = own[0]
             solved[:] = across
             _solve_columns(matrix, solved, len(some))
