@@ -102,7 +102,7 @@ def _messages(
             f"sight lines: a tree of rays with {model.weights.nonzeros:.2g} entries, "
             "fewer than a third of those of single rays"
         )
-    if not model.linear and not result.converged:
+    if not model.linear and not result.mode_converged:
         messages.append(
             f"the log-normal fit stopped after {result.newton_steps} steps to the "
             f"mode, with over {_NEWTON_TOLERANCE} nats per star to gain"

@@ -59,7 +59,8 @@ class FullBatchResult:
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
     learnt, ``share_settled`` says whether it converged inside the trial range. If
     ``out_of_time``, the steps to the mode ended early, or samples are missing or not
-    refined. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
+    refined. ``converged`` is true if mode and samples are, ``mode_converged`` if the
+    mode is. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
     (Fourier modes of ε where the model has them), if there were probes: sums of
     many of them are accurate.
     """
@@ -71,6 +72,7 @@ class FullBatchResult:
     newton_steps: int
     mean_solution: Solution
     sample_solution: Solution | Samples | None
+    mode_converged: bool
     converged: bool
     weights: Float[Tensor, " n"]
     degrees: float | None = None
@@ -198,6 +200,7 @@ def infer(
         newton_steps=mode.steps,
         mean_solution=mode.solution,
         sample_solution=solved,
+        mode_converged=mode.converged,
         converged=mode.converged and (solved is None or bool(solved.converged.all())),
         weights=fit.noise.weights.to(total).expand_as(total),
         degrees=fit.noise.degrees,

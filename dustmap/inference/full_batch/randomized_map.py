@@ -115,8 +115,8 @@ def _final(fit: Fit, at: Round) -> Round:
 def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    If time runs out, later samples are omitted, or kept as they are and marked as
-    unconverged; the first pair of batches is always fitted.
+    If time runs out, later samples are omitted, or those that are not refined; the
+    first pair of batches is always fitted, and marked as unconverged if not refined.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size
@@ -138,10 +138,14 @@ def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> No
             )
         if not timely:
             fit.out_of_time = True
-            for number in fit.samples.keys() & set(itertools.chain(*batches[place:])):
-                known = fit.samples[number]
-                unconverged = torch.zeros_like(known.converged)
-                fit.samples[number] = replace(known, converged=unconverged)
+            # Fewer samples that are accurate are better than more that are not.
+            whole = place - place % 2 if refining else 0
+            left = fit.samples.keys() & set(itertools.chain(*batches[whole or place :]))
+            for number in left:
+                known = fit.samples.pop(number)
+                if not whole:
+                    unconverged = torch.zeros_like(known.converged)
+                    fit.samples[number] = replace(known, converged=unconverged)
             return
         newton = fit.newton(
             at.total,

@@ -18,16 +18,16 @@ SOLVER = ConjugateGradients(rtol=1e-6, max_steps=2000)
 
 
 class Clock:
-    """A second passes with every iteration that is told."""
+    """A second passes with every iteration that is told, more where samples are refined."""
 
-    def __init__(self, limit=math.inf):
-        self.limit, self.spent = limit, 0
+    def __init__(self, limit=math.inf, refining=1):
+        self.limit, self.spent, self.refining = limit, 0, refining
 
     def left(self):
         return self.limit - self.spent
 
     def tick(self, stage, step, value):
-        self.spent += 1
+        self.spent += self.refining if "refined" in stage else 1
 
 
 @functools.cache
@@ -46,10 +46,10 @@ def seen(*, linear):
     return model, clean + sigma * white, torch.full_like(clean, sigma**2)
 
 
-def fitted(limit=math.inf, *, linear=False, **options):
+def fitted(limit=math.inf, *, linear=False, refining=1, **options):
     """The result, and the seconds it took."""
     model, y, variance = seen(linear=linear)
-    clock = Clock(limit)
+    clock = Clock(limit, refining)
     chosen = {"solver": SOLVER, "samples": 16, "block": 2, **options}
     result = infer(
         model,
@@ -88,6 +88,16 @@ def test_samples_that_are_not_refined_have_not_converged():
     assert short.out_of_time and not short.converged
     assert len(short.samples) == 4
     assert not short.sample_solution.converged.any()
+
+
+def test_samples_without_time_to_be_refined_are_left_out():
+    free, spent = fitted(refining=20)
+    result, less = fitted(0.7 * spent, refining=20)
+    count = len(result.samples)
+    assert result.out_of_time and result.converged
+    assert 4 <= count < 16 and count % 4 == 0
+    assert less <= 0.75 * spent
+    assert torch.equal(result.samples, free.samples[:count])
 
 
 def test_steps_to_the_mode_leave_time_to_the_samples():
