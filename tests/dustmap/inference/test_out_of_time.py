@@ -18,7 +18,7 @@ SOLVER = ConjugateGradients(rtol=1e-6, max_steps=2000)
 
 
 class Clock:
-    """A second passes with every iteration that is told, more where samples are refined."""
+    """A second passes with every iteration, or more where samples are refined."""
 
     def __init__(self, limit=math.inf, refining=1):
         self.limit, self.spent, self.refining = limit, 0, refining
