@@ -77,13 +77,8 @@ def test_prior_roots(tmp_path):
 def test_development(tmp_path, data_dir):
     sets = "galaxy_dev_defects", "clusters_hunt2023"
     named = [word for name in sets for word in ("--set", name)]
-    (rows,) = run(
-        "development",
-        tmp_path,
-        "--data",
-        data_dir,
-        *named,
-    ).values()
+    tables = run("development", tmp_path, "--data", data_dir, *named)
+    rows, cells = tables.values()
     assert [row["set"] for row in rows] == list(sets)
     assert all(0 < row["judged"] <= 400 and row["CPU [s]"] > 0 for row in rows)
     for row in rows:
@@ -92,6 +87,8 @@ def test_development(tmp_path, data_dir):
         assert 0.3 < row["A in 68%"] < row["A in 95%"] <= 1
     # Only where the truth is known is there a density to judge.
     assert "density r" in rows[0] and "density r" not in rows[1]
+    assert {row["set"] for row in cells} == {"galaxy_dev_defects"}
+    assert all(row["mass / true"] > 0 for row in cells)
 
 
 @pytest.mark.data
