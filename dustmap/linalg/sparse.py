@@ -243,7 +243,7 @@ def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.
 
 def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
     """Yield groups of columns, with the width to which each is padded."""
-    widths = (1, 8, 16) if 16 * bytes_each <= _WIDE else (1, 8)
+    widths = (1, 4, 8, 16) if 16 * bytes_each <= _WIDE else (1, 4, 8)
     for start in range(0, len(x), widths[-1]):
         stop = min(len(x), start + widths[-1])
         yield slice(start, stop), next(w for w in widths if w >= stop - start)

@@ -30,9 +30,11 @@ LEARNERS = 100_000
 # Iterations per column to a relative residual of 1e-3, with the Nyström preconditioner,
 # on catalogues of a few per cent noise.
 _ITERATIONS = 300
-# Columns per solve of a Gaussian density's samples, and draws of the variance below the
-# grid.
-_BLOCK, _DRAWS = 8, 16
+# Samples that are fitted together, fewer where memory is short, and draws of the
+# variance below the grid of a Gaussian density.
+_BLOCKS, _DRAWS = (8, 4), 16
+# Vectors of each of them over points and over stars.
+_OVER_POINTS, _OVER_STARS = 10, 21
 # For a lognormal fit: iterations of the Gauss-Newton steps to the mode and per sample,
 # and preliminary fits of samples.
 _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
@@ -51,7 +53,7 @@ _SHARED_ITERATIONS, _SHARED_MODE, _SHARED, _PER_ROW = 26, 130, 1.5, 3e-5
 _EASY_STD = 1.25
 # Python, torch, numba and learning before the fit [bytes]; columns, neighbours and
 # places per star [bytes]; W of averaged lines and of distance errors over plain ones.
-_PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
+_PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 400.0, 1.2
 # Time of each measurement of speed [s].
 _TESTED = 0.1
 # Time that hardly depends on the catalogue [s], on two idle cores: the scales, the
@@ -246,7 +248,14 @@ class Work:
             total += (samples + _ROUGH_FITS / inference.teams) * each
         return total
 
-    def memory(self) -> dict[str, float]:
+    @property
+    def block(self) -> int:
+        """Samples that are fitted together: the most that the memory allows."""
+        limit = memory_limit(self.config)
+        fit = (block for block in _BLOCKS if self._together(block) <= limit)
+        return next(fit, _BLOCKS[-1])
+
+    def memory(self, block: int | None = None) -> dict[str, float]:
         """Return peak memory [bytes] per rank by part.
 
         Teams divide W and later parts.
@@ -258,13 +267,15 @@ class Work:
         # The two halves of a lognormal fit's pairs of samples follow each other.
         together = samples // 2 + 2 if lognormal else max(samples, 1)
         share = LEADING**3 if lognormal else 1.0
+        own = self.stars * config.inference.teams / self.ranks
+        vectors = _OVER_POINTS * points + _OVER_STARS * own
         parts = {
             "program and libraries": _PROGRAM,
             "catalogue": _PER_STAR * self.stars,
             "projection W": _OF_DISTANCES * weights,
             "grid spectra": (20.0 + 3 * item) * points,
             "preconditioner": 2.0 * self.rank * points * item * share,
-            "solver vectors": min(_BLOCK, together) * 10 * points * item,
+            "solver vectors": min(block or self.block, together) * vectors * item,
             "posterior samples": 2 * (samples + 1) * points * item,
         }
         if config.shares_noise:
@@ -277,8 +288,11 @@ class Work:
     @property
     def together(self) -> float:
         """Peak memory [bytes] of all processes on a machine, or on one device."""
+        return self._together(self.block)
+
+    def _together(self, block: int) -> float:
         sharing = 1 if uses_cuda(self.config) else self.here
-        return sum(self.memory().values()) * sharing
+        return sum(self.memory(block).values()) * sharing
 
 
 def memory_limit(config: FitConfig) -> float:

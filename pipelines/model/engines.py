@@ -64,6 +64,7 @@ def run_engine(problem: Problem) -> Inference:
         preconditioner_rank=min(rank, model.latent_size),
         newton_steps=_NEWTON_STEPS,
         newton_tolerance=_NEWTON_TOLERANCE,
+        block=plan.block,
         refine=not problem.rough,
         probes=probes,
     )

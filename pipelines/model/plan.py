@@ -62,8 +62,8 @@ class Plan:
     of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the shortest
     scale that a grid carries in its spacings (0 if it carries the whole prior),
     ``mean`` of the density (of a lognormal one the median) [mag/pc],
-    ``subgrid_share`` of the unresolved variance that is left to each star; ``notes``
-    say in words what was chosen and why.
+    ``subgrid_share`` of the unresolved variance that is left to each star, ``block``
+    samples that are fitted together; ``notes`` say in words what was chosen and why.
     """
 
     tori: Tori
@@ -80,6 +80,7 @@ class Plan:
     cut: float = 0.0
     ray_step: float = 0.5
     subgrid_noise: bool = True
+    block: int = 8
     embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
     notes: tuple[str, ...] = ()
 

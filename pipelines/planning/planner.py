@@ -78,6 +78,7 @@ def make_plan(
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
     kernel = family(lengthscale=list(lengthscale))
+    work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
     return Plan(
         tori=nested_tori(grids, kernel, model.wrap_tolerance),
         kernel=config.kernel,
@@ -93,6 +94,7 @@ def make_plan(
         cut=CUT if config.shares_noise else 0.0,
         ray_step=model.ray_step,
         subgrid_noise=model.subgrid_noise,
+        block=work.block,
         embedding=EmbeddingPlan(
             nugget=config.svi.nugget * std**2,
             max_points=config.svi.max_embedding,

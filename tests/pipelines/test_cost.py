@@ -70,10 +70,21 @@ def test_memory_and_time_of_a_rank_fall_with_its_share_of_w():
     teams = replace(four, config=config(inference={"teams": 2}))
     one = alone.memory()
     assert four.memory()["projection W"] == pytest.approx(one["projection W"] / 4)
-    assert four.memory()["solver vectors"] == one["solver vectors"]
+    assert four.memory()["solver vectors"] < one["solver vectors"]
     assert teams.memory()["projection W"] == pytest.approx(one["projection W"] / 2)
     assert four.together == 2 * total(four)
     assert max(w.seconds(SPEED) for w in (four, teams)) < alone.seconds(SPEED)
+
+
+def test_fewer_samples_are_fitted_together_where_memory_is_short():
+    ample = config(budget={"memory_gib": 64.0})
+    many = replace(WORK, stars=10**7, config=ample)
+    assert many.block == 8
+    short = config(budget={"memory_gib": 0.9 * many.together / 2**30})
+    less = replace(many, config=short)
+    assert less.block == 4
+    assert less.together < 0.9 * many.together
+    assert less.memory()["solver vectors"] == many.memory()["solver vectors"] / 2
 
 
 def test_entries_of_many_stars_are_those_of_a_tree():
