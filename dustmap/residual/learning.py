@@ -22,7 +22,13 @@ from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import COUNT, ResidualField, least_density
 from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
-from dustmap.residual.scoring import TAILS, learn_weights, tail_degrees, variance_scale
+from dustmap.residual.scoring import (
+    TAILS,
+    learn_weights,
+    tail_degrees,
+    usual_scale,
+    variance_scale,
+)
 
 # Neighbours of a row while the covariance is learnt, and in trials.
 _LEARNING_COUNT, _FEW = 30, 20
@@ -35,8 +41,9 @@ _LEARNING, _FIRST = 1200, 400
 # Rows beyond which only those around the first held-out rows are learnt from, and how
 # many of them each brings.
 _MANY, _AROUND = 200_000, 45
-# Least number of held-out rows within a grid for a factor of its own.
-_OF_A_GRID = 200
+# Least number of held-out rows within a grid for a factor of its own, and rounds of
+# factors and tails.
+_OF_A_GRID, _ROUNDS = 200, 3
 # Least fraction of outliers at which they are down-weighted.
 _FEW_OUTLIERS = 2e-3
 # Without a grid: trial numbers of stars of a local mean, the stretch in the search for
@@ -227,9 +234,10 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
 
 def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
     """Set scales and tails from the errors of held-out rows, else from their priors."""
-    levels = 1 if field.cube is None else len(field.cube.grids)
+    levels, tails = 1 if field.cube is None else len(field.cube.grids), 1 / TAILS
+    scales = field.scales.new_full((levels,), usual_scale(tails))
     if not len(held):
-        return replace(field, scales=field.scales.new_ones(levels), tails=1 / TAILS)
+        return replace(field, scales=scales, tails=tails)
     near = _near_unseen(field.rays, held, field.stretch, COUNT)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
@@ -237,19 +245,19 @@ def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
     spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
     mean, variance = errors.mean(dim=0), found.variance + spread
     stated, outliers = field.stated[held] + field.nugget, field.outliers
-    whole = variance_scale(mean, variance, stated, outliers)
-    scales = field.scales.new_full((levels,), whole)
-    field = replace(field, scales=scales.clone())
-    if field.cube is not None and len(scales) > 1:
+    level = torch.zeros(len(held), dtype=torch.int64)
+    if field.cube is not None:
         level = field.cube.level_at(field.rays.lengths[held])
-        for number in range(len(scales)):
-            own = level == number
-            if int(own.sum()) >= _OF_A_GRID:
-                rows = (mean[own], variance[own], stated[own])
-                field.scales[number] = variance_scale(*rows, outliers)
-    calibrated = field.scale_at(field.rays.lengths[held]) * variance
-    tails = tail_degrees(mean, calibrated, stated, outliers)
-    return replace(field, tails=tails)
+    parts = [level == number for number in range(levels)]
+    # Factors and tails depend on each other.
+    for _ in range(_ROUNDS):
+        for number, own in enumerate(parts):
+            enough = int(own.sum()) >= _OF_A_GRID
+            rows = (mean[own], variance[own], stated[own])
+            rows = rows if enough else (mean, variance, stated)
+            scales[number] = variance_scale(*rows, outliers, degrees=tails)
+        tails = tail_degrees(mean, scales[level] * variance, stated, outliers)
+    return replace(field, scales=scales, tails=tails)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,22 +163,34 @@ def log_score(
     )
 
 
+def usual_scale(degrees: float) -> float:
+    r"""Return the factor if the variance is that of a Student-T.
+
+    It is :math:`t_{84\%}^2 (\nu - 2) / \nu` with the degrees of freedom :math:`\nu`, at
+    least those of `TAILS`: heavier tails may be those of noise.
+    """
+    nu = max(degrees, 1 / TAILS)
+    return float(stdtrit(nu, (1 + _WITHIN) / 2)) ** 2 * (nu - 2) / nu
+
+
 def variance_scale(
     error: Float[Tensor, " m"],
     variance: Float[Tensor, " m"],
     noise: Float[Tensor, " m"],
     outliers: float = 0.0,
+    *,
+    degrees: float,
 ) -> float:
-    """Return the factor on ``variance`` that leaves 68.27% of errors within one std.
+    r"""Return the factor on ``variance`` that leaves 68.27% of errors within one std.
 
     The fraction ``outliers`` of the errors is `OUTLYING` times as wide. Residuals have
     heavier tails than a normal of their variance, whose central interval would be too
-    wide. Trial factors lie between 1/4 and 4; where noise dominates the variance the
-    factor is about one.
+    wide. Trial factors lie between 1/4 and 4. Where noise dominates the variance the
+    factor is about `usual_scale`.
     """
     factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
     std = (factors[:, None] * variance + noise).sqrt()
-    doubt = factors.log() / _SCALE_STD
+    doubt = (factors / usual_scale(degrees)).log() / _SCALE_STD
     return float(factors[_misfit(error, std, _WITHIN, outliers, doubt).argmin()])
 
 

@@ -21,6 +21,7 @@ from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import JITTER, Neighbourhoods, krige_rays, predict_rays
 from dustmap.residual.learning import learn_residual
 from dustmap.residual.neighbours import nearest
+from dustmap.residual.scoring import usual_scale
 from dustmap.whitening.bands import band_covariance
 
 WEIGHTS = torch.tensor([1.3], dtype=torch.float64)
@@ -277,7 +278,8 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     assert float(near.weights) == pytest.approx(alpha, rel=0.6)
     # Without stars that the map has not seen it is the prior's.
     alone = learn_residual(*given, torch.arange(0), **about)
-    assert float(alone.weights) == 1.0 == float(alone.scales)
+    assert float(alone.weights) == 1.0
+    assert float(alone.scales) == pytest.approx(usual_scale(10.0))
     assert alone.nugget == 0.0
 
 

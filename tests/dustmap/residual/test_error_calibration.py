@@ -36,13 +36,17 @@ def test_noise_hides_tails_and_scale() -> None:
     errors = 100 * student(500, math.inf)
     little, noise = torch.full_like(errors, 0.01), torch.full_like(errors, 1e4)
     assert tail_degrees(errors, little, noise) == pytest.approx(10, rel=0.1)
-    assert variance_scale(errors, little, noise) == pytest.approx(1.0, rel=0.1)
+    found = variance_scale(errors, little, noise, degrees=1e3)
+    assert found == pytest.approx(1.0, rel=0.1)
+    found = variance_scale(errors, little, noise, degrees=10)
+    assert found == pytest.approx(0.88, rel=0.03)
 
 
 def test_the_scale_is_that_of_the_core() -> None:
     errors = 2 * student(20_000, 3.0)
     ones = torch.ones_like(errors)
-    assert variance_scale(errors, 3 * ones, 0 * ones) == pytest.approx(4 / 3, rel=0.1)
+    found = variance_scale(errors, 3 * ones, 0 * ones, degrees=1e3)
+    assert found == pytest.approx(4 / 3, rel=0.1)
 
 
 def test_tails_widen_95_percent_and_leave_68() -> None:
