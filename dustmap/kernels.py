@@ -76,6 +76,10 @@ class Radial(Kernel):
         One value or one per axis, in the unit of the inputs.
     variance
         ``k(0)``, in the squared unit of the field.
+    bend
+        Logarithms of factors on the power of a Matérn covariance, for each octave below
+        the lengthscale (:mod:`dustmap.whitening.bands`). A bent covariance has values
+        in bands of scales only.
     """
 
     title: ClassVar[str]
@@ -83,13 +87,16 @@ class Radial(Kernel):
     smoothness: ClassVar[float | None] = None
     lengthscale: Tensor
     variance: Tensor
+    bend: tuple[float, ...]
 
     def __init__(
         self,
         *,
         lengthscale: float | Sequence[float] | Tensor,
         variance: float | Tensor = 1.0,
+        bend: Sequence[float] = (),
     ) -> None:
+        object.__setattr__(self, "bend", tuple(bend))
         for name, value in (("lengthscale", lengthscale), ("variance", variance)):
             tensor = torch.as_tensor(value, dtype=torch.float64)
             if not bool(torch.isfinite(tensor).all() and (tensor > 0).all()):
@@ -112,6 +119,8 @@ class Radial(Kernel):
         raise NotImplementedError
 
     def __call__(self, lag: Lags, *axes: int) -> Values:
+        if self.bend:
+            raise ValueError("a bent covariance has values in bands of scales only")
         if axes and self.derivatives < 1:
             raise ValueError(
                 f"a field with a {type(self).__name__} covariance has no derivative: "
@@ -157,7 +166,9 @@ class Radial(Kernel):
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
         values = self.parameters() | parameters
         return type(self)(
-            lengthscale=values["lengthscale"], variance=values["variance"]
+            lengthscale=values["lengthscale"],
+            variance=values["variance"],
+            bend=self.bend,
         )
 
     def decay(self, tolerance: float) -> float:

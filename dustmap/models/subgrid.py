@@ -156,7 +156,7 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
     """
     scale = kernel.lengthscale.detach().expand(len(spacing))
     cells = float((scale / torch.tensor(spacing, dtype=torch.float64)).min())
-    if kernel.smoothness is None or cells <= _MOST_CELLS:
+    if kernel.smoothness is None or kernel.bend or cells <= _MOST_CELLS:
         return kernel
     shorter = _MOST_CELLS / cells
     return kernel.with_parameters(

@@ -149,6 +149,8 @@ class Remainder:
         σ² of ln ρ.
     cuts
         √t of every grid, the coarsest first [pc].
+    bend
+        That of the kernel.
     cell
         Width of the cells [pc] over which densities are averaged; 0 at points.
     """
@@ -157,6 +159,7 @@ class Remainder:
     lengthscale: float
     variance: float
     cuts: tuple[float, ...]
+    bend: tuple[float, ...] = ()
     cell: float = 0.0
 
     @classmethod
@@ -168,6 +171,7 @@ class Remainder:
             lengthscale=float(scale.log().mean().exp()),
             variance=float(prior.variance),
             cuts=tuple(CUT * max(grid.spacing) for grid in grids),
+            bend=prior.bend,
         )
 
     def relative(
@@ -175,7 +179,9 @@ class Remainder:
     ) -> Float[Tensor, "*n"]:
         """Return the covariance of ρ over its mean at distances in √t of a grid."""
         scaled = self.cuts[level] / self.lengthscale
-        prior = KERNELS[self.kernel](lengthscale=1.0, variance=self.variance)
+        prior = KERNELS[self.kernel](
+            lengthscale=1.0, variance=self.variance, bend=self.bend
+        )
         return band_covariance(prior, 0.0, scaled**2, scaled * distance).expm1()
 
     @property

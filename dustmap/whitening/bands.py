@@ -9,13 +9,18 @@ lengthscale, with :math:`\lambda^2 = 2\nu`,
         \int_0^\infty \tau^{\nu - 1} e^{-\lambda^2 \tau - r^2 / 4\tau} \, d\tau ,
 
 and the part of the integral between two times is a band: a covariance itself, smooth
-over :math:`2\sqrt{\tau}` of the shorter time and short over that of the longer. Each
-Gaussian is a product over axes, whose spectrum on a grid is a theta function, positive
-at every frequency. A band's spectrum is thus a sum of products of positive numbers.
+over :math:`2\sqrt{\tau}` of the shorter time and short over that of the longer. A
+kernel's bend :math:`b` multiplies the integrand by :math:`e^{b(\tau)}`, linear in
+:math:`\ln\tau` between :math:`\tau = 1` with :math:`b = 0` and the octaves of length
+below, :math:`4^{-j}`; the whole is divided by its integral at r = 0, so that
+:math:`k(0) = \sigma^2`. Each Gaussian is a product over axes, whose spectrum on a grid
+is a theta function, positive at every frequency. A band's spectrum is thus a sum of
+products of positive numbers.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -28,8 +33,8 @@ from torch import Tensor
 from dustmap.grid import Torus
 from dustmap.kernels import Radial
 
-# Gauss–Legendre nodes of each part of the integral over times.
-_NODES = 48
+# Gauss–Legendre nodes of each part of the integral over times, without and with a bend.
+_NODES, _FEW = 48, 16
 # Where the mixture's exp(−λ²τ) has ended.
 _END = 60.0
 
@@ -54,10 +59,9 @@ def band_spectrum(
     ValueError
         If the kernel is no mixture of Gaussians with a density over τ.
     """
-    smoothness = _smoothness(kernel)
     scale = kernel.lengthscale.detach().double().expand(len(torus.shape)).tolist()
     steps = [h / s for h, s in zip(torus.grid.spacing, scale, strict=True)]
-    times, weights = _mixture(smoothness, shortest, longest, max(steps) ** 2)
+    times, weights = mixture(kernel, shortest, longest, max(steps) ** 2)
     *axes, last = [
         _gaussian_spectra(times, n, h) for n, h in zip(torus.shape, steps, strict=True)
     ]
@@ -81,7 +85,7 @@ def band_covariance(
     """
     # To the longest time over √τ: one part.
     cell = min(longest, _END / (2 * _smoothness(kernel)))
-    times, weights = _mixture(_smoothness(kernel), shortest, longest, cell)
+    times, weights = mixture(kernel, shortest, longest, cell)
     total = torch.zeros_like(distance)
     for time, weight in zip(times.tolist(), weights.tolist(), strict=True):
         total += weight * torch.exp(-(distance**2) / (4 * time))
@@ -103,30 +107,53 @@ def _smoothness(kernel: Radial) -> float:
     return kernel.smoothness
 
 
-def _mixture(
-    smoothness: float, shortest: float, longest: float, cell: float
+def mixture(
+    kernel: Radial, shortest: float, longest: float, cell: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Times and weights: over √τ up to a ``cell`` squared, then over log τ.
+    """Return times and weights: over √τ up to a ``cell`` squared, then over log τ.
 
     The spectrum of a Gaussian on the grid changes its form at the size of a cell:
-    without a cut there, quadrature of [0, ∞) is 2e-3 off for ν = 3/2.
+    without a cut there, quadrature of [0, ∞) is 2e-3 off for ν = 3/2. So it is cut at
+    the octaves of a bend.
+
+    Raises
+    ------
+    ValueError
+        If the kernel is no mixture of Gaussians with a density over τ.
     """
-    rate = 2 * smoothness
-    x, w = np.polynomial.legendre.leggauss(_NODES)
-    x, w = (x + 1) / 2, w / 2
+    times, weights = _parts(kernel, shortest, longest, cell)
+    if kernel.bend:
+        weights /= _parts(kernel, 0.0, math.inf, 1.0)[1].sum()
+    return times, weights
+
+
+def _parts(
+    kernel: Radial, shortest: float, longest: float, cell: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times and weights of `mixture`, of a bent kernel not normalised."""
+    smoothness = _smoothness(kernel)
+    rate, octaves = 2 * smoothness, 0.25 ** np.arange(len(kernel.bend) + 1)
     end = min(longest, _END / rate)
+    inner = [cell, *octaves] if kernel.bend else [cell]
+    cuts = sorted({shortest, end, *(cut for cut in inner if shortest < cut < end)})
+    x, w = np.polynomial.legendre.leggauss(_FEW if kernel.bend else _NODES)
+    x, w = (x + 1) / 2, w / 2
     times, weights = [], []
-    if shortest < cell:
-        low, high = math.sqrt(shortest), math.sqrt(min(cell, end))
-        root = low + (high - low) * x
-        times.append(root**2)
-        weights.append((high - low) * w * 2 * root ** (2 * smoothness - 1))
-    if end > max(cell, shortest):
-        low, high = math.log(max(cell, shortest)), math.log(end)
-        times.append(np.exp(low + (high - low) * x))
-        weights.append((high - low) * w * times[-1] ** smoothness)
+    for first, last in itertools.pairwise(cuts):
+        if last <= cell:
+            low, high = math.sqrt(first), math.sqrt(last)
+            root = low + (high - low) * x
+            times.append(root**2)
+            weights.append((high - low) * w * 2 * root ** (2 * smoothness - 1))
+        else:
+            low, high = math.log(first), math.log(last)
+            times.append(np.exp(low + (high - low) * x))
+            weights.append((high - low) * w * times[-1] ** smoothness)
     tau, weight = np.concatenate(times), np.concatenate(weights)
     density = rate**smoothness / gamma(smoothness) * np.exp(-rate * tau)
+    if kernel.bend:
+        known = np.log(octaves[::-1]), np.array([0.0, *kernel.bend])[::-1]
+        density *= np.exp(np.interp(np.log(tau), *known))
     return tau, weight * density
 
 

@@ -108,12 +108,11 @@ class TorusWhitening(GridWhitening):
             fine = self._circulant(refinement)
         self.coarse, self.fine = coarse, fine
         self._every = (..., *(slice(None, None, refinement),) * len(torus.shape))
-        at_zero = kernel(torch.zeros(1, len(torus.shape)).double())
         self.report = TorusReport(
             shape=torus.shape,
             dropped_modes=coarse.dropped_modes(),
             dropped_fine_modes=fine.dropped_modes(),
-            wrap_error=self._wrap_gap() / float(at_zero),
+            wrap_error=self._wrap_gap() / float(kernel.variance),
         )
         # Roots for modes with the factors √2: from them, and to them.
         exponent = 0.5 if refinement == 1 else -0.5

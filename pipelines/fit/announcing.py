@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -65,9 +66,11 @@ def plan_in_words(plan: Plan) -> list[str]:
     unit, kind = " mag/pc", "mean"
     if plan.is_lognormal:
         unit, kind = " of ln density", "median"
+    factors = ", ".join(f"{math.exp(each):.2g}" for each in plan.bend)
+    bent = f", power times {factors} at each octave below" if plan.bend else ""
     lines.append(
         f"prior: {plan.density}, {plan.kernel}, lengthscale {_by(plan.lengthscale)} "
-        f"pc, std {plan.std:.4g}{unit}; {kind} {mean.value:.4g} "
+        f"pc, std {plan.std:.4g}{unit}{bent}; {kind} {mean.value:.4g} "
         f"mag/pc{height}; common noise {plan.common_noise:.4g} mag"
     )
     return lines + [f"note: {note}" for note in plan.notes]

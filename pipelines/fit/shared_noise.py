@@ -8,7 +8,6 @@ use the same covariance.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -38,15 +37,12 @@ from pipelines.run.residual import (
     residual_in_words,
 )
 
-# Relative error of α as the power below the grids; its prior has 0.5 in the logarithm.
-_ERROR = 0.2
-
 
 def learn_residual(state: FitState, at: Context) -> FitState:
     """Learn the residual beyond the grids of the last map, on rank 0.
 
-    Where power by wavelength of the first map and of its residual calls for other
-    scales, later maps have them, and the residual is learnt again.
+    Where power by wavelength of the first map and of its residual calls for another
+    prior, later maps have it, and the residual is learnt again.
     """
     if state.result is None:
         return state
@@ -64,11 +60,11 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     state = replace(state, residual=residual)
     if first:
         bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
-        below = _power_below(residual_from(residual))
-        found = revised_prior(result.plan, bands, state.learning, at.config, below)
+        alpha = float(residual_from(residual).weights[0])
+        found = revised_prior(result.plan, bands, state.learning, at.config, alpha)
         if found is not None:
             gain = found[1]["revision"]["gain"]
-            say(f"the first map calls for other scales: a gain of {gain:.0f} nats")
+            say(f"the first map calls for another prior: a gain of {gain:.0f} nats")
             state = replanned(state, at, *found)
             announce(state, at)
             state = replace(state, residual=at.group.from_first(learnt))
@@ -81,14 +77,6 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     raised[own] = state.selection_beta * found
     at.stars = raised_by(at.measured, raised)
     return replace(state, raised=raised)
-
-
-def _power_below(field: ResidualField) -> BandPower:
-    """Return the band below the coarsest grid, whose power α gives over the prior's."""
-    assert field.remainder is not None
-    longest, alpha = 2 * math.pi * max(field.remainder.cuts), float(field.weights[0])
-    told = {"determined": 2 / _ERROR**2, "ratio": alpha, "error": _ERROR * alpha}
-    return BandPower(longest=longest, shortest=longest / 2, **told)
 
 
 def correlation_of(state: FitState, at: Context) -> Vecchia | None:

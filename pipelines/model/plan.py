@@ -61,7 +61,8 @@ class Plan:
     ``density``), ``common_noise`` [mag], ``ray_step`` in cells, ``degrees`` of freedom
     of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the shortest
     scale that a grid carries in its spacings (0 if it carries the whole prior),
-    ``mean`` of the density (of a lognormal one the median) [mag/pc],
+    ``mean`` of the density (of a lognormal one the median) [mag/pc], ``bend`` the
+    logarithms of factors on the power for each octave below the lengthscale,
     ``subgrid_share`` of the unresolved variance that is left to each star, ``block``
     samples that are fitted together; ``notes`` say in words what was chosen and why.
     """
@@ -81,6 +82,7 @@ class Plan:
     ray_step: float = 0.5
     subgrid_noise: bool = True
     block: int = 8
+    bend: tuple[float, ...] = ()
     embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
     notes: tuple[str, ...] = ()
 
@@ -135,12 +137,15 @@ class Plan:
             std=self.std,
             mean=replace(self.mean, value=above * self.mean.value),
             common_noise=self.common_noise**2,
+            bend=self.bend,
         )
 
     def build_kernel(self) -> Radial:
         """The prior covariance."""
         return KERNELS[self.kernel](
-            lengthscale=list(self.lengthscale), variance=self.std**2
+            lengthscale=list(self.lengthscale),
+            variance=self.std**2,
+            bend=self.bend,
         )
 
 

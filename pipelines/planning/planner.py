@@ -45,8 +45,9 @@ def make_plan(
     """Choose grids in the box for these scales and stars' distances [pc].
 
     A lengthscale below the resolution of the grid is raised, with a matching std,
-    unless both are given, or the stars ``resolved`` it and share a residual below the
-    grid. ``ranks`` processes divide the fit, ``here`` of them on this machine.
+    unless both are given, or the stars ``resolved`` it, or a map bent its power, and
+    they share a residual below the grid. ``ranks`` processes divide the fit, ``here``
+    of them on this machine.
 
     Raises
     ------
@@ -58,12 +59,13 @@ def make_plan(
     lengthscale, std = given, scales.std
     # The second grids use the std of a raised lengthscale on the first.
     for _ in range(2):
-        kernel = family(lengthscale=list(given), variance=std**2)
+        kernel = family(lengthscale=list(given), variance=std**2, bend=scales.bend)
         grids = choose_grids(
             box, kernel, distances, config, speed, ranks=ranks, here=here
         )
         steps = zip(given, grids[0].spacing, strict=True)
-        if config.prior.lengthscale is None and not (resolved and config.shares_noise):
+        solved = (resolved or bool(scales.bend)) and config.shares_noise
+        if config.prior.lengthscale is None and not solved:
             lengthscale = tuple(max(scale, RESOLVED * step) for scale, step in steps)
         if config.prior.std is None:
             std = resolved_std(scales.std, given, lengthscale, grids[0], config)
@@ -77,7 +79,7 @@ def make_plan(
         )
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
-    kernel = family(lengthscale=list(lengthscale))
+    kernel = family(lengthscale=list(lengthscale), bend=scales.bend)
     work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
     return Plan(
         tori=nested_tori(grids, kernel, model.wrap_tolerance),
@@ -95,6 +97,7 @@ def make_plan(
         ray_step=model.ray_step,
         subgrid_noise=model.subgrid_noise,
         block=work.block,
+        bend=scales.bend,
         embedding=EmbeddingPlan(
             nugget=config.svi.nugget * std**2,
             max_points=config.svi.max_embedding,

@@ -19,13 +19,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
-from dustmap.inference.scales.band_power import BandPower, fitted_scales
+from dustmap.inference.scales.band_power import BandPower, fitted_kernel
 from dustmap.inference.scales.learning import learn_scales
 from dustmap.inference.scales.neighbour_likelihood import FEWEST, NeighbourLikelihood
 from dustmap.inference.scales.periodic_fields import PeriodicFields
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
+from dustmap.residual.covariance import CUT
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
@@ -44,8 +45,9 @@ _COMMON = 0.1
 # Least gain of the evidence [nats for each determined number] at which scales follow a
 # map: that of a fifth of the power, by which bands may be wrong themselves.
 _WORTH = 0.01
-# Standard errors of learnt logarithms, at most.
-_LOOSE = 1.0
+# Standard errors of learnt logarithms, at most; relative error of α as the power below
+# the grids, whose prior has 0.5 in the logarithm.
+_LOOSE, _ERROR = 1.0, 0.2
 
 NOT_SETTLED = (
     "learning the scales did not settle: simulations with the scales found still "
@@ -249,12 +251,12 @@ def revised_prior(
     bands: Sequence[BandPower],
     learning: Mapping[str, Any] | None,
     config: FitConfig,
-    below: BandPower | None = None,
+    alpha: float,
 ) -> tuple[PriorScales, dict[str, Any]] | None:
-    """Return scales that suit the bands of a first map, and what was learnt.
+    """Return scales and a bend that suit the bands of a first map, and what was learnt.
 
-    They also suit the power ``below`` its grid. The mean density stays. ``None`` where
-    the scales are given, or suit.
+    They also suit the variance below the grid, ``alpha`` times the prior's. The mean
+    density stays. ``None`` where the scales are given, or suit.
     """
     start, kernel = plan.scales, plan.build_kernel()
     learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
@@ -266,11 +268,17 @@ def revised_prior(
     )
     # The variance's logarithm is twice that of the std.
     errors = (length, variance / 2)
-    stretch, factor, gain = fitted_scales(kernel, bands, errors, below)
+    told = {"determined": 2 / _ERROR**2, "ratio": alpha, "error": _ERROR * alpha}
+    longest = 2 * math.pi * CUT * max(plan.grid.spacing)
+    below = BandPower(longest=longest, shortest=longest / 2, **told)
+    suited, gain = fitted_kernel(kernel, bands, errors, below)
     if gain < _WORTH * sum(band.determined for band in bands):
         return None
     found = replace(
-        start, lengthscale=stretch * start.lengthscale, std=factor * start.std
+        start,
+        lengthscale=suited.lengthscale,
+        std=math.sqrt(float(suited.variance)),
+        bend=suited.bend,
     )
     first = {"gain": gain, "lengthscale": list(plan.lengthscale), "std": plan.std}
     return found, {**learning, "revision": first}

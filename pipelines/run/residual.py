@@ -155,6 +155,7 @@ def residual_bytes(field: ResidualField) -> bytes:
     tensors["grids"] = torch.tensor(places, dtype=torch.float64)
     numbers = list(KERNELS).index(left.kernel), left.lengthscale, left.variance
     tensors["remainder"] = torch.tensor([*numbers, *left.cuts], dtype=torch.float64)
+    tensors["bend"] = torch.tensor(left.bend, dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
     if (stack := field.stack) is not None:
         kriging = stack.kriging
@@ -229,6 +230,7 @@ def residual_from(data: bytes) -> ResidualField:
             lengthscale=lengthscale,
             variance=variance,
             cuts=tuple(cuts),
+            bend=tuple(tensors["bend"].tolist()) if "bend" in tensors else (),
         ),
         residuals=tensors["residuals"],
         law=law,

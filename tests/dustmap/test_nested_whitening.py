@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.integrate
 import torch
 from scipy.interpolate import BSpline
 from torch import Tensor
@@ -111,6 +112,36 @@ def test_bands_add_up_to_the_spectrum(kernel_type, shape, spacing, lengthscale):
     bands = [band_spectrum(kernel, torus, *ends) for ends in itertools.pairwise(cuts)]
     assert all(float(band.min()) >= 0.0 for band in bands)
     torch.testing.assert_close(sum(bands), exact, rtol=1e-9, atol=0.0)
+
+
+@pytest.mark.parametrize("kernel_type", [Matern12, Matern32])
+def test_a_bend_multiplies_the_mixture_by_octaves(kernel_type):
+    bend = (0.7, -0.4, -1.2)
+    kernel = kernel_type(lengthscale=3.0, variance=2.0, bend=bend)
+    nodes = math.log(4.0) * np.arange(-3, 1)
+
+    def integral(low: float, high: float, r: float) -> float:
+        def integrand(x: float) -> float:
+            tau, factor = math.exp(x), np.interp(x, nodes, [*bend[::-1], 0.0])
+            nu = kernel.smoothness
+            return math.exp(nu * x + factor - 2 * nu * tau - r**2 / (4 * tau))
+
+        cuts = [low, *(x for x in nodes if low < x < high), high]
+        parts = itertools.pairwise(cuts)
+        return sum(scipy.integrate.quad(integrand, *part)[0] for part in parts)
+
+    first, last = -40.0, math.log(60 / (2 * kernel.smoothness))
+    whole = integral(first, last, 0.0)
+    r = torch.tensor([0.0, 0.1, 1.0, 3.0], dtype=torch.float64)
+    for low, high in ((0.02, math.inf), (0.02, 0.3), (0.0, 0.3)):
+        ends = math.log(low) if low else first, min(math.log(high), last)
+        found = band_covariance(kernel, low, high, r).numpy()
+        expected = [2.0 * integral(*ends, x) / whole for x in r.tolist()]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9)
+    at_zero = band_covariance(kernel, 0.0, math.inf, torch.zeros(1).double())
+    assert float(at_zero) == pytest.approx(2.0)
+    with pytest.raises(ValueError, match="bands"):
+        kernel(torch.zeros(1, 3))
 
 
 def test_a_kernel_without_a_mixture_has_no_bands():

@@ -135,10 +135,11 @@ def svi_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture
 def doubled_lengthscale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits whose first map calls for twice the lengthscale."""
+    """Fits whose first map calls for twice the lengthscale, and a bend."""
 
     def revised(plan: Plan, *_: object) -> tuple:
-        longer = replace(plan.scales, lengthscale=2 * plan.scales.lengthscale)
+        scale, bend = 2 * plan.scales.lengthscale, (0.2, -0.3)
+        longer = replace(plan.scales, lengthscale=scale, bend=bend)
         learnt = {"converged": True, "at_edge": False}
         return longer, {**learnt, "revision": {"gain": 99.0}}
 

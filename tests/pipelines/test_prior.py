@@ -308,7 +308,7 @@ def bands(*ratios):
 
 
 def test_power_at_long_wavelengths_calls_for_a_longer_lengthscale():
-    found = revised_prior(MAPPED, bands(5.0, 2.0, 1.0), LEARNING, FitConfig())
+    found = revised_prior(MAPPED, bands(5.0, 2.0, 1.0), LEARNING, FitConfig(), 1.0)
     assert found is not None
     scales, learning = found
     assert float(scales.lengthscale[0]) > 55.0
@@ -317,27 +317,25 @@ def test_power_at_long_wavelengths_calls_for_a_longer_lengthscale():
     once = learning["revision"]
     assert once["lengthscale"] == [40.0] * 3 and once["gain"] > 40
     assert LEARNING.keys() == {"errors"}
-    found = revised_prior(MAPPED, bands(0.05, 0.2, 0.6), LEARNING, FitConfig())
+    found = revised_prior(MAPPED, bands(0.05, 0.2, 0.6), LEARNING, FitConfig(), 0.6)
     assert found is not None and float(found[0].lengthscale[0]) < 30.0
     # A lengthscale that stars know leaves the change to the standard deviation.
     sure = {"errors": {"lengthscale": 0.01, "variance": 0.4}}
-    found = revised_prior(MAPPED, bands(1.5, 1.5, 1.5), sure, FitConfig())
+    found = revised_prior(MAPPED, bands(1.5, 1.5, 1.5), sure, FitConfig(), 1.5)
     assert found is not None
     assert float(found[0].lengthscale[0]) == pytest.approx(40.0, rel=0.05)
     assert 1.1 < found[0].std / MAPPED.std < 1.3
 
 
-def test_power_below_the_grid_counts_at_short_wavelengths():
+def test_power_below_the_grid_bends_the_prior():
     told, short = bands(5.0, 2.0, 1.0), []
     for alpha in (0.3, 3.0):
-        below = replace(told[-1], longest=60.0, shortest=30.0, ratio=alpha)
-        found = revised_prior(MAPPED, told, LEARNING, FitConfig(), below)
+        found = revised_prior(MAPPED, told, LEARNING, FitConfig(), alpha)
         assert found is not None
-        # Power far beyond a Matérn-1/2's lengthscale.
-        short.append(found[0].std ** 2 / float(found[0].lengthscale[0]))
-    assert short[1] > 1.5 * short[0]
-    # It is no reason to change them.
-    assert revised_prior(MAPPED, bands(1.0, 1.0), LEARNING, FitConfig(), below) is None
+        short.append(found[0].bend[-1])
+    assert short[1] > short[0] + 1
+    # It is no reason to change a prior.
+    assert revised_prior(MAPPED, bands(1.0, 1.0), LEARNING, FitConfig(), 0.3) is None
 
 
 @pytest.mark.parametrize(
@@ -352,10 +350,10 @@ def test_power_below_the_grid_counts_at_short_wavelengths():
 )
 def test_scales_stay_that_suit_or_are_given(ratios, learning, prior):
     settings = FitConfig.model_validate({"prior": prior})
-    assert revised_prior(MAPPED, bands(*ratios), learning, settings) is None
+    assert revised_prior(MAPPED, bands(*ratios), learning, settings, 1.0) is None
 
 
 def test_a_kernel_without_a_power_law_is_not_revised():
     smooth = replace(MAPPED, kernel="squared-exponential")
-    found = revised_prior(smooth, bands(5.0, 2.0, 1.0), LEARNING, FitConfig())
+    found = revised_prior(smooth, bands(5.0, 2.0, 1.0), LEARNING, FitConfig(), 1.0)
     assert found is None

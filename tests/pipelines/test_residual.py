@@ -116,12 +116,13 @@ def test_later_maps_have_the_scales_that_the_first_one_calls_for(
     write_stars(tmp_path / "stars.parquet", sky(1500, 1)[0], overwrite=False)
     config = load_config(FitConfig, overrides=SETTINGS)
     fit(tmp_path / "stars.parquet", tmp_path / "run", config)
-    assert "other scales" in capsys.readouterr().err
+    assert "another prior" in capsys.readouterr().err
     found = read_run(tmp_path / "run")
     assert found.plan.lengthscale == pytest.approx((120.0,) * 3)
     field = found.posterior.residual
     assert field is not None and field.remainder is not None
     assert field.remainder.lengthscale == pytest.approx(120.0)
+    assert field.remainder.bend == found.plan.bend == pytest.approx((0.2, -0.3))
     errors = [one.summary["held_out"]["rmse"] for one in (found, run)]
     assert errors[0] < 1.15 * errors[1]
 

@@ -28,13 +28,15 @@ from torch import Tensor
 
 from dustmap.kernels import Kernel, Radial
 from dustmap.whitening import GridWhitening
+from dustmap.whitening.bands import mixture
 from dustmap.whitening.modes import TorusModes
 
 # Bands tell nothing that have a smaller part of their numbers determined (solves are
 # as exact as that), or fewer of them.
 _LEAST_PART, _LEAST = 0.02, 10.0
-# Logarithms of factors on scales that are tried, at most.
-_FURTHEST = 1.0
+# Logarithms of factors on scales, and of changes between octaves, that are tried, at
+# most; prior standard deviation of the latter: another slope by 0.7.
+_FURTHEST, _BEND = 1.0, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +85,19 @@ def band_powers(
     return [one for one in found if one is not None]
 
 
-def fitted_scales(
+def fitted_kernel(
     kernel: Radial,
     bands: Sequence[BandPower],
     errors: tuple[float, float],
     below: BandPower | None = None,
-) -> tuple[float, float, float]:
-    r"""Factors on lengthscale and std that suit the bands, and their gain [nats].
+) -> tuple[Radial, float]:
+    r"""Return the kernel whose power suits the bands, and the gain [nats].
 
-    They maximise :math:`-\frac12 \sum_b \gamma_b (\ln a_b + \alpha_b / a_b)`, where
-    :math:`a_b` is the prior's power over that of the kernel, with normal priors of the
-    factors' logarithms with these standard ``errors``. A band ``below`` the grid is
+    Lengthscale, variance and bend of a kernel without a bend maximise
+    :math:`-\frac12 \sum_b \gamma_b (\ln a_b + \alpha_b / a_b)`, where :math:`a_b` is
+    the new power over that of the kernel. The logarithms of lengthscale and std have
+    normal priors with these standard ``errors``, the changes of the bend between
+    octaves, down to the shortest band, those of 0.5. A band ``below`` the grid is
     fitted with them, and has no part in the gain.
     """
     scale = _lengthscale(kernel)
@@ -102,26 +106,35 @@ def fitted_scales(
     waves = 2 * math.pi / np.array(middle)
     determined = np.array([band.determined for band in every])
     ratio = np.array([band.ratio for band in every])
-    before = _log_spectrum(kernel, waves, scale)
+    before = _log_spectrum(kernel, waves)
+    octaves = max(math.ceil(math.log2(waves.max() * scale)), 0)
+    doubts = np.array([*errors, *[_BEND] * octaves])
+
+    def bent(theta: np.ndarray) -> Radial:
+        stretch, factor = np.exp(theta[:2]).tolist()
+        return type(kernel)(
+            lengthscale=stretch * kernel.lengthscale,
+            variance=factor**2 * kernel.variance,
+            bend=np.cumsum(theta[2:]).tolist(),
+        )
 
     def loss(theta: np.ndarray, count: int | None = None) -> float:
-        stretched = _log_spectrum(kernel, waves, scale * math.exp(theta[0]))
-        power = stretched - before + 2 * theta[1]
+        power = _log_spectrum(bent(theta), waves) - before
         data = determined * (power + ratio * np.exp(-power))
-        return float(data[:count].sum() + np.sum((theta / errors) ** 2)) / 2
+        return float(data[:count].sum() + np.sum((theta / doubts) ** 2)) / 2
 
-    start = np.zeros(2)
-    found = scipy.optimize.minimize(loss, start, bounds=[(-_FURTHEST, _FURTHEST)] * 2)
-    lengthscale, std = np.exp(found.x).tolist()
-    return lengthscale, std, loss(start, len(bands)) - loss(found.x, len(bands))
+    start = np.zeros(2 + octaves)
+    bounds = [(-_FURTHEST, _FURTHEST)] * len(start)
+    found = scipy.optimize.minimize(loss, start, bounds=bounds).x
+    return bent(found), loss(start, len(bands)) - loss(found, len(bands))
 
 
-def _log_spectrum(kernel: Radial, waves: np.ndarray, scale: float) -> np.ndarray:
+def _log_spectrum(kernel: Radial, waves: np.ndarray) -> np.ndarray:
     """Of a Matérn covariance in three dimensions, up to a constant."""
-    if kernel.smoothness is None:
-        raise ValueError(f"a {kernel.title} covariance has no power law")
-    twice = 2 * kernel.smoothness
-    return 3 * np.log(scale) - (twice + 3) / 2 * np.log(twice + (waves * scale) ** 2)
+    times, weights = mixture(kernel, 0.0, math.inf)
+    scale = _lengthscale(kernel)
+    gaussians = times**1.5 * np.exp(-times * (waves[:, None] * scale) ** 2)
+    return np.log(float(kernel.variance) * scale**3 * (gaussians @ weights))
 
 
 def _lengthscale(kernel: Kernel) -> float:

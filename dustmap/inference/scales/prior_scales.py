@@ -34,12 +34,15 @@ class PriorScales:
         Mean density [mag/pc], for a lognormal density, too.
     common_noise
         Variance that is added to every star's [mag²].
+    bend
+        Logarithms of factors on the power, for each octave below the lengthscale.
     """
 
     lengthscale: Float[Tensor, " d"]
     std: float
     mean: ConstantMean | ExponentialDisc
     common_noise: float = 0.0
+    bend: tuple[float, ...] = ()
 
     def values(self) -> dict[str, Tensor]:
         """Return the positive parameters by name."""

@@ -12,12 +12,13 @@ from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.scales.band_power import (
     BandPower,
     band_powers,
-    fitted_scales,
+    fitted_kernel,
 )
-from dustmap.kernels import Matern12, SquaredExponential
+from dustmap.kernels import Matern12, Radial, SquaredExponential
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.whitening import TorusWhitening
+from dustmap.whitening.bands import band_covariance
 
 SHAPE, STEP = (12, 10, 8), 5.0
 
@@ -109,17 +110,40 @@ def test_scales_are_those_whose_spectrum_the_bands_have():
     kernel = Matern12(lengthscale=50.0, variance=1.0)
     waves = [0.005 * 2**n for n in range(5)]
     bands = [band(q, spectrum(q, 80.0, 1.44) / spectrum(q, 50.0, 1.0)) for q in waves]
-    stretch, factor, gain = fitted_scales(kernel, bands, (1.0, 1.0))
-    assert stretch == pytest.approx(1.6, rel=1e-2)
-    assert factor == pytest.approx(1.2, rel=1e-2)
+    found, gain = fitted_kernel(kernel, bands, (1.0, 1.0))
+    assert float(found.lengthscale) == pytest.approx(80.0, rel=1e-2)
+    assert float(found.variance) == pytest.approx(1.44, rel=1e-2)
+    assert found.bend == pytest.approx((0.0, 0.0), abs=1e-2)
     assert gain > 100
     even = [band(q, 1.0) for q in waves]
-    assert fitted_scales(kernel, even, (1.0, 1.0)) == pytest.approx((1, 1, 0), abs=1e-3)
-    held = fitted_scales(kernel, bands, (1e-4, 1e-4))
-    assert held[:2] == pytest.approx((1.0, 1.0), abs=1e-2)
+    found, gain = fitted_kernel(kernel, even, (1.0, 1.0))
+    assert float(found.lengthscale) == pytest.approx(50.0, rel=1e-3)
+    assert gain == pytest.approx(0.0, abs=1e-3)
+    held, _ = fitted_kernel(kernel, bands, (1e-4, 1e-4))
+    assert float(held.lengthscale) == pytest.approx(50.0, rel=1e-2)
+
+
+@pytest.mark.parametrize("change", [-1.0, 1.0])
+def test_bands_of_another_slope_bend_the_kernel(change):
+    kernel = Matern12(lengthscale=50.0, variance=1.0)
+    waves = [0.005 * 2**n for n in range(5)]
+    ratios = [(1 + (50.0 * q) ** 2) ** (change / 2) for q in waves]
+    bands = [band(q, ratio, 300.0) for q, ratio in zip(waves, ratios, strict=True)]
+    found, _ = fitted_kernel(kernel, bands, (1.0, 1.0))
+    for q, ratio in zip(waves, ratios, strict=True):
+        power = power_of(found, q) / power_of(kernel, q)
+        assert power == pytest.approx(ratio, rel=0.06)
+
+
+def power_of(kernel: Radial, wave: float) -> float:
+    r"""The transform :math:`4 \pi \int k(r) r \sin(q r) / q \, dr`."""
+    scale = float(kernel.lengthscale)
+    r = np.linspace(0.0, 40 * scale, 400_001)
+    k = band_covariance(kernel, 0.0, math.inf, torch.from_numpy(r / scale)).numpy()
+    return float(np.trapezoid(k * r * np.sin(wave * r), r)) * 4 * math.pi / wave
 
 
 def test_a_kernel_without_a_power_law_is_refused():
     smooth = SquaredExponential(lengthscale=50.0, variance=1.0)
-    with pytest.raises(ValueError, match="power law"):
-        fitted_scales(smooth, [band(0.04, 2.0)], (1.0, 1.0))
+    with pytest.raises(ValueError, match="Matérn"):
+        fitted_kernel(smooth, [band(0.04, 2.0)], (1.0, 1.0))
