@@ -77,9 +77,8 @@ class Radial(Kernel):
     variance
         ``k(0)``, in the squared unit of the field.
     bend
-        Logarithms of factors on the power of a Matérn covariance, for each octave below
-        the lengthscale (:mod:`dustmap.whitening.bands`). A bent covariance has values
-        in bands of scales only.
+        Logarithms of factors on a Matérn covariance's power, for each octave below the
+        lengthscale (:mod:`dustmap.whitening.bands`), which gives its values.
     """
 
     title: ClassVar[str]

@@ -248,13 +248,13 @@ def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
     level = torch.zeros(len(held), dtype=torch.int64)
     if field.cube is not None:
         level = field.cube.level_at(field.rays.lengths[held])
-    parts = [level == number for number in range(levels)]
     # Factors and tails depend on each other.
     for _ in range(_ROUNDS):
-        for number, own in enumerate(parts):
-            enough = int(own.sum()) >= _OF_A_GRID
-            rows = (mean[own], variance[own], stated[own])
-            rows = rows if enough else (mean, variance, stated)
+        for number in range(levels):
+            own = level == number
+            if int(own.sum()) < _OF_A_GRID:
+                own = torch.ones_like(own)
+            rows = mean[own], variance[own], stated[own]
             scales[number] = variance_scale(*rows, outliers, degrees=tails)
         tails = tail_degrees(mean, scales[level] * variance, stated, outliers)
     return replace(field, scales=scales, tails=tails)

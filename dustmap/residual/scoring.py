@@ -164,10 +164,9 @@ def log_score(
 
 
 def usual_scale(degrees: float) -> float:
-    r"""Return the factor if the variance is that of a Student-T.
+    r"""Return :math:`t_{84\%}^2 (\nu - 2) / \nu`, the factor if the variance is right.
 
-    It is :math:`t_{84\%}^2 (\nu - 2) / \nu` with the degrees of freedom :math:`\nu`, at
-    least those of `TAILS`: heavier tails may be those of noise.
+    :math:`\nu` is at least that of `TAILS`: heavier tails may be those of noise.
     """
     nu = max(degrees, 1 / TAILS)
     return float(stdtrit(nu, (1 + _WITHIN) / 2)) ** 2 * (nu - 2) / nu

@@ -251,9 +251,9 @@ class Work:
     @property
     def block(self) -> int:
         """Samples that are fitted together: the most that the memory allows."""
-        limit = memory_limit(self.config)
-        fit = (block for block in _BLOCKS if self._together(block) <= limit)
-        return next(fit, _BLOCKS[-1])
+        limit = memory_limit(self.config) / self._sharing
+        fits = (b for b in _BLOCKS if sum(self.memory(b).values()) <= limit)
+        return next(fits, _BLOCKS[-1])
 
     def memory(self, block: int | None = None) -> dict[str, float]:
         """Return peak memory [bytes] per rank by part.
@@ -288,11 +288,11 @@ class Work:
     @property
     def together(self) -> float:
         """Peak memory [bytes] of all processes on a machine, or on one device."""
-        return self._together(self.block)
+        return sum(self.memory().values()) * self._sharing
 
-    def _together(self, block: int) -> float:
-        sharing = 1 if uses_cuda(self.config) else self.here
-        return sum(self.memory(block).values()) * sharing
+    @property
+    def _sharing(self) -> int:
+        return 1 if uses_cuda(self.config) else self.here
 
 
 def memory_limit(config: FitConfig) -> float:

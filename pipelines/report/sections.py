@@ -399,8 +399,11 @@ def _learnt(run: Run) -> Table:
     centre = f"{significant(1000 * plan.mean.value)} mag/kpc at the Sun"
     scale_height = getattr(plan.mean, "scale_height", None)
     height = f"{significant(scale_height)} pc" if scale_height else "none"
+    octaves = ", ".join(f"{math.exp(each):.2g}" for each in plan.bend)
+    bent = [("power by octaves below, times", octaves, "by a map")] if octaves else []
     rows = [
         row("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),
+        *bent,
         row("standard deviation", "variance", f"{significant(plan.std)} {unit}"),
         row("median density" if lognormal else "mean density", "mean", centre),
         row("scale height", "scale_height", height),

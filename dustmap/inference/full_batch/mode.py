@@ -11,7 +11,6 @@ from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.gauss_newton import Step
 from dustmap.inference.full_batch.settings import Pace
 from dustmap.inference.full_batch.state import Fit, Iterate, Mode
-from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
 
@@ -58,7 +57,11 @@ def find_mode(
         if _merits_preconditioner(fit):
             fit.precondition(tangent, at.eps, at.total)
         rough = forcing if fit.inexact else 0.0
-        newton = fit.newton(at.total, solver=_solver(fit), forcing=rough)
+        solver, rank = settings.solver, settings.preconditioner_rank
+        if fit.inexact and rank and fit.preconditioner is None:
+            # The preconditioner comes first.
+            solver = replace(solver, max_steps=min(solver.max_steps, _UNAIDED * rank))
+        newton = fit.newton(at.total, solver=solver, forcing=rough)
         step = newton.step(tangent, at.eps, f"{name}, step {at.steps}")
         fit.iterations += int(step.solution.iterations.max())
         tangent, steps = step.tangent, at.steps + 1
@@ -118,14 +121,6 @@ def _merits_preconditioner(fit: Fit) -> bool:
     # iteration per vector, as its products are made in blocks: first maps of 116,000
     # stars took 27 s with a third and 29 s with one.
     return fit.iterations > rank / 3 > 0
-
-
-def _solver(fit: Fit) -> ConjugateGradients:
-    """Return the solver, which ends early where a preconditioner comes first."""
-    solver, rank = fit.settings.solver, fit.settings.preconditioner_rank
-    if fit.model.linear or not rank or fit.preconditioner is not None:
-        return solver
-    return replace(solver, max_steps=min(solver.max_steps, _UNAIDED * rank))
 
 
 def _stationary(fit: Fit, tangent: Linearisation, at: Iterate, step: Step) -> bool:

@@ -89,7 +89,7 @@ def fitted_kernel(
     kernel: Radial,
     bands: Sequence[BandPower],
     errors: tuple[float, float],
-    below: BandPower | None = None,
+    below: BandPower,
 ) -> tuple[Radial, float]:
     r"""Return the kernel whose power suits the bands, and the gain [nats].
 
@@ -101,7 +101,7 @@ def fitted_kernel(
     fitted with them, and has no part in the gain.
     """
     scale = _lengthscale(kernel)
-    every = [*bands, below] if below is not None else bands
+    every = [*bands, below]
     middle = [math.sqrt(band.longest * band.shortest) for band in every]
     waves = 2 * math.pi / np.array(middle)
     determined = np.array([band.determined for band in every])

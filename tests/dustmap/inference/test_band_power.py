@@ -110,16 +110,16 @@ def test_scales_are_those_whose_spectrum_the_bands_have():
     kernel = Matern12(lengthscale=50.0, variance=1.0)
     waves = [0.005 * 2**n for n in range(5)]
     bands = [band(q, spectrum(q, 80.0, 1.44) / spectrum(q, 50.0, 1.0)) for q in waves]
-    found, gain = fitted_kernel(kernel, bands, (1.0, 1.0))
+    found, gain = fitted_kernel(kernel, bands[:-1], (1.0, 1.0), bands[-1])
     assert float(found.lengthscale) == pytest.approx(80.0, rel=1e-2)
     assert float(found.variance) == pytest.approx(1.44, rel=1e-2)
     assert found.bend == pytest.approx((0.0, 0.0), abs=1e-2)
     assert gain > 100
     even = [band(q, 1.0) for q in waves]
-    found, gain = fitted_kernel(kernel, even, (1.0, 1.0))
+    found, gain = fitted_kernel(kernel, even[:-1], (1.0, 1.0), even[-1])
     assert float(found.lengthscale) == pytest.approx(50.0, rel=1e-3)
     assert gain == pytest.approx(0.0, abs=1e-3)
-    held, _ = fitted_kernel(kernel, bands, (1e-4, 1e-4))
+    held, _ = fitted_kernel(kernel, bands[:-1], (1e-4, 1e-4), bands[-1])
     assert float(held.lengthscale) == pytest.approx(50.0, rel=1e-2)
 
 
@@ -129,7 +129,7 @@ def test_bands_of_another_slope_bend_the_kernel(change):
     waves = [0.005 * 2**n for n in range(5)]
     ratios = [(1 + (50.0 * q) ** 2) ** (change / 2) for q in waves]
     bands = [band(q, ratio, 300.0) for q, ratio in zip(waves, ratios, strict=True)]
-    found, _ = fitted_kernel(kernel, bands, (1.0, 1.0))
+    found, _ = fitted_kernel(kernel, bands[:-1], (1.0, 1.0), bands[-1])
     for q, ratio in zip(waves, ratios, strict=True):
         power = power_of(found, q) / power_of(kernel, q)
         assert power == pytest.approx(ratio, rel=0.06)
@@ -146,4 +146,4 @@ def power_of(kernel: Radial, wave: float) -> float:
 def test_a_kernel_without_a_power_law_is_refused():
     smooth = SquaredExponential(lengthscale=50.0, variance=1.0)
     with pytest.raises(ValueError, match="Matérn"):
-        fitted_kernel(smooth, [band(0.04, 2.0)], (1.0, 1.0))
+        fitted_kernel(smooth, [band(0.04, 2.0)], (1.0, 1.0), band(0.08, 1.0))
