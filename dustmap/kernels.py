@@ -77,8 +77,9 @@ class Radial(Kernel):
     variance
         ``k(0)``, in the squared unit of the field.
     bend
-        Logarithms of factors on a Matérn covariance's power, for each octave below the
-        lengthscale (:mod:`dustmap.whitening.bands`), which gives its values.
+        Logarithms of factors on the power of a Matérn covariance at each octave below
+        the lengthscale, relative to longer ones. Only bands of scales then have values
+        (:mod:`dustmap.whitening.bands`).
     """
 
     title: ClassVar[str]

@@ -152,7 +152,7 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
     """Return a kernel of the same roughness with ℓ of at most ``_MOST_CELLS`` cells.
 
     A grid much finer than the lengthscale leaves the tail of the spectrum unresolved,
-    which depends on ``σ² ℓ^{-2ν}`` alone.
+    which depends on ``σ² ℓ^{-2ν}`` alone. Bands of a bent kernel need no images.
     """
     scale = kernel.lengthscale.detach().expand(len(spacing))
     cells = float((scale / torch.tensor(spacing, dtype=torch.float64)).min())

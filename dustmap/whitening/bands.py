@@ -11,11 +11,11 @@ lengthscale, with :math:`\lambda^2 = 2\nu`,
 and the part of the integral between two times is a band: a covariance itself, smooth
 over :math:`2\sqrt{\tau}` of the shorter time and short over that of the longer. A
 kernel's bend :math:`b` multiplies the integrand by :math:`e^{b(\tau)}`, linear in
-:math:`\ln\tau` between :math:`\tau = 1` with :math:`b = 0` and the octaves of length
-below, :math:`4^{-j}`; the whole is divided by its integral at r = 0, so that
-:math:`k(0) = \sigma^2`. Each Gaussian is a product over axes, whose spectrum on a grid
-is a theta function, positive at every frequency. A band's spectrum is thus a sum of
-products of positive numbers.
+:math:`\ln\tau` between :math:`\tau = 1` with :math:`b = 0` and each
+:math:`\tau = 4^{-j}`, j octaves of length below, and constant beyond; the whole is
+divided by its integral at r = 0, so that :math:`k(0) = \sigma^2`. Each Gaussian is a
+product over axes, whose spectrum on a grid is a theta function, positive at every
+frequency. A band's spectrum is thus a sum of products of positive numbers.
 """
 
 from __future__ import annotations
@@ -92,6 +92,15 @@ def band_covariance(
     return float(kernel.variance) * total
 
 
+def correlated_to(kernel: Radial, tolerance: float) -> float:
+    """Return the scaled distance beyond which ``k(r) < tolerance k(0)``."""
+    if not kernel.bend:
+        return kernel.decay(tolerance)
+    distance = torch.linspace(0, 2 * kernel.decay(tolerance), 1000).double()
+    value = band_covariance(kernel, 0.0, math.inf, distance) / kernel.variance
+    return float(distance[int((value > tolerance).sum())])
+
+
 def shortest_time(kernel: Radial, spacing: Sequence[float], cut: float) -> float:
     """Return :math:`t = (c h)^2` with the largest step h, in lengthscales squared."""
     scale = kernel.lengthscale.detach().expand(len(spacing)).tolist()
@@ -113,8 +122,8 @@ def mixture(
     """Return times and weights: over √τ up to a ``cell`` squared, then over log τ.
 
     The spectrum of a Gaussian on the grid changes its form at the size of a cell:
-    without a cut there, quadrature of [0, ∞) is 2e-3 off for ν = 3/2. So it is cut at
-    the octaves of a bend.
+    without a cut there, quadrature of [0, ∞) is 2e-3 off for ν = 3/2. It is likewise
+    cut at the octaves of a bend.
 
     Raises
     ------

@@ -34,7 +34,7 @@ from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Radial
 from dustmap.tori import Tori
 from dustmap.whitening import splines
-from dustmap.whitening.bands import band_spectrum, shortest_time
+from dustmap.whitening.bands import band_spectrum, correlated_to, shortest_time
 from dustmap.whitening.modes import GridWhitening, TorusModes
 from dustmap.whitening.torus import padded_torus
 
@@ -101,7 +101,7 @@ def hidden_tori(finest: Torus, kernel: Radial) -> list[Torus]:
     Each has twice the spacing of the next, over the same box or up to a cell more;
     correlations of the kernel through the coarsest are negligible.
     """
-    reach = kernel.decay(_WRAP)
+    reach = correlated_to(kernel, _WRAP)
     scale = kernel.lengthscale.detach().expand(len(finest.shape)).tolist()
     tori = [finest]
     while True:

@@ -17,7 +17,12 @@ from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Radial
 from dustmap.linalg.circulant import Circulant, inverse_transform
 from dustmap.tori import Tori
-from dustmap.whitening.bands import band_covariance, band_spectrum, shortest_time
+from dustmap.whitening.bands import (
+    band_covariance,
+    band_spectrum,
+    correlated_to,
+    shortest_time,
+)
 from dustmap.whitening.modes import GridWhitening
 
 # Lags at which a kernel is evaluated at once, with some dozen numbers for each.
@@ -30,7 +35,7 @@ def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
     The gap per axis is the displacement at which the kernel has fallen to
     ``wrap_tolerance · k(0)``; sizes are rounded up to 2-3-5-7 numbers.
     """
-    reach = kernel.decay(wrap_tolerance)
+    reach = correlated_to(kernel, wrap_tolerance)
     scales = kernel.lengthscale.detach().expand(grid.dimension).tolist()
     shape = tuple(
         smooth_size(n - 1 + math.ceil(reach * scale / h))

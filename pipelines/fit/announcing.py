@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def plan_in_words(plan: Plan) -> list[str]:
     if plan.is_lognormal:
         unit, kind = " of ln density", "median"
     factors = ", ".join(f"{math.exp(each):.2g}" for each in plan.bend)
-    bent = f", power times {factors} at each octave below" if plan.bend else ""
+    bent = f", octaves below times {factors}" if plan.bend else ""
     lines.append(
         f"prior: {plan.density}, {plan.kernel}, lengthscale {_by(plan.lengthscale)} "
         f"pc, std {plan.std:.4g}{unit}{bent}; {kind} {mean.value:.4g} "
@@ -84,14 +85,10 @@ def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work:
     InputError
         If the fit needs more memory than the budget.
     """
-    work = Work.of(
-        plan.grids,
-        plan.build_kernel(),
-        distances,
-        at.config,
-        ranks=at.group.size,
-        here=at.group.here,
-    )
+    there = {"ranks": at.group.size, "here": at.group.here}
+    kernel = plan.build_kernel()
+    work = Work.of(plan.grids, kernel, distances, at.config, **there)
+    work = replace(work, block=plan.block)
     limit, grid = memory_limit(at.config), plan.grid
     if work.together > limit:
         size = _by(b - a for a, b in zip(grid.lower, grid.upper, strict=True))

@@ -61,11 +61,18 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     if first:
         bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
         alpha = float(residual_from(residual).weights[0])
-        found = revised_prior(result.plan, bands, state.learning, at.config, alpha)
-        if found is not None:
-            gain = found[1]["revision"]["gain"]
-            say(f"the first map calls for another prior: a gain of {gain:.0f} nats")
-            state = replanned(state, at, *found)
+        about = result.plan, bands, state.learning, at.config, alpha
+        # Without the map, which every rank has.
+        before = replace(state, result=None)
+
+        def planned() -> FitState:
+            found = revised_prior(*about)
+            return before if found is None else replanned(before, at, *found)
+
+        state = replace(at.by_first(planned), result=result)
+        if once := (state.learning or {}).get("revision"):
+            gain = f"a gain of {once['gain']:.0f} nats"
+            say(f"the first map calls for another prior: {gain}")
             announce(state, at)
             state = replace(state, residual=at.group.from_first(learnt))
     if not state.selection_beta or not state.residual:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import psutil
@@ -30,9 +30,9 @@ LEARNERS = 100_000
 # Iterations per column to a relative residual of 1e-3, with the Nyström preconditioner,
 # on catalogues of a few per cent noise.
 _ITERATIONS = 300
-# Samples that are fitted together, fewer where memory is short, and draws of the
-# variance below the grid of a Gaussian density.
-_BLOCKS, _DRAWS = (8, 4), 16
+# Samples that are fitted together where memory is short, and draws of the variance
+# below the grid of a Gaussian density.
+_FEW, _DRAWS = 4, 16
 # Vectors of each of them over points and over stars.
 _OVER_POINTS, _OVER_STARS = 10, 21
 # For a lognormal fit: iterations of the Gauss-Newton steps to the mode and per sample,
@@ -149,7 +149,8 @@ class Work:
     lognormal field; ``ray_cells`` is the mean number of cells on a sight line, ``std``
     that of the prior (of the logarithm of a lognormal density). ``here`` of all
     ``ranks`` run on this machine; those of a team divide the rows of W. On CUDA each
-    rank has its own device, which also holds the transpose of W.
+    rank has its own device, which also holds the transpose of W. ``block`` samples are
+    fitted together.
     """
 
     config: FitConfig
@@ -160,6 +161,7 @@ class Work:
     std: float = 1.0
     ranks: int = 1
     here: int = 1
+    block: int = 8
 
     @classmethod
     def of(
@@ -172,13 +174,16 @@ class Work:
         ranks: int = 1,
         here: int = 1,
     ) -> Work:
-        """Return the work on nested grids, for stars' distances [pc]."""
+        """Return the work on nested grids, for stars' distances [pc].
+
+        Four samples are fitted together where the memory of eight is too large.
+        """
         tori = nested_tori(grids, kernel, config.model.wrap_tolerance)
         bounds, cells = [math.inf, *(grid.reach for grid in grids[1:]), 0.0], 0.0
         for grid, outer, inner in zip(grids, bounds[:-1], bounds[1:], strict=True):
             within = np.minimum(distances, outer) - np.minimum(distances, inner)
             cells += float(within.mean()) / float(np.mean(grid.spacing))
-        return cls(
+        work = cls(
             config=config,
             points=tori.size,
             transformed=transformed_points(tori, kernel),
@@ -188,6 +193,8 @@ class Work:
             ranks=ranks,
             here=here,
         )
+        short = work.together > memory_limit(config)
+        return replace(work, block=_FEW) if short else work
 
     @property
     def entries(self) -> float:
@@ -248,14 +255,7 @@ class Work:
             total += (samples + _ROUGH_FITS / inference.teams) * each
         return total
 
-    @property
-    def block(self) -> int:
-        """Samples that are fitted together: the most that the memory allows."""
-        limit = memory_limit(self.config) / self._sharing
-        fits = (b for b in _BLOCKS if sum(self.memory(b).values()) <= limit)
-        return next(fits, _BLOCKS[-1])
-
-    def memory(self, block: int | None = None) -> dict[str, float]:
+    def memory(self) -> dict[str, float]:
         """Return peak memory [bytes] per rank by part.
 
         Teams divide W and later parts.
@@ -275,7 +275,7 @@ class Work:
             "projection W": _OF_DISTANCES * weights,
             "grid spectra": (20.0 + 3 * item) * points,
             "preconditioner": 2.0 * self.rank * points * item * share,
-            "solver vectors": min(block or self.block, together) * vectors * item,
+            "solver vectors": min(self.block, together) * vectors * item,
             "posterior samples": 2 * (samples + 1) * points * item,
         }
         if config.shares_noise:
@@ -288,11 +288,8 @@ class Work:
     @property
     def together(self) -> float:
         """Peak memory [bytes] of all processes on a machine, or on one device."""
-        return sum(self.memory().values()) * self._sharing
-
-    @property
-    def _sharing(self) -> int:
-        return 1 if uses_cuda(self.config) else self.here
+        sharing = 1 if uses_cuda(self.config) else self.here
+        return sum(self.memory().values()) * sharing
 
 
 def memory_limit(config: FitConfig) -> float:

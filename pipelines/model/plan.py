@@ -61,10 +61,10 @@ class Plan:
     ``density``), ``common_noise`` [mag], ``ray_step`` in cells, ``degrees`` of freedom
     of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the shortest
     scale that a grid carries in its spacings (0 if it carries the whole prior),
-    ``mean`` of the density (of a lognormal one the median) [mag/pc], ``bend`` the
-    logarithms of factors on the power for each octave below the lengthscale,
-    ``subgrid_share`` of the unresolved variance that is left to each star, ``block``
-    samples that are fitted together; ``notes`` say in words what was chosen and why.
+    ``mean`` of the density (of a lognormal one the median) [mag/pc], ``bend`` of the
+    kernel, ``subgrid_share`` of the unresolved variance that is left to each star,
+    ``block`` samples that are fitted together; ``notes`` say in words what was chosen
+    and why.
     """
 
     tori: Tori

@@ -45,9 +45,9 @@ def make_plan(
     """Choose grids in the box for these scales and stars' distances [pc].
 
     A lengthscale below the resolution of the grid is raised, with a matching std,
-    unless both are given, or the stars ``resolved`` it, or a map bent its power, and
-    they share a residual below the grid. ``ranks`` processes divide the fit, ``here``
-    of them on this machine.
+    unless both are given, or unless stars share a residual below the grid and either
+    ``resolved`` it or a map bent its power. ``ranks`` processes divide the fit,
+    ``here`` of them on this machine.
 
     Raises
     ------

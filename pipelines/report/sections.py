@@ -400,7 +400,7 @@ def _learnt(run: Run) -> Table:
     scale_height = getattr(plan.mean, "scale_height", None)
     height = f"{significant(scale_height)} pc" if scale_height else "none"
     octaves = ", ".join(f"{math.exp(each):.2g}" for each in plan.bend)
-    bent = [("power by octaves below, times", octaves, "by a map")] if octaves else []
+    bent = [("octaves below it, times", octaves, "from a first map")] if octaves else []
     rows = [
         row("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),
         *bent,

@@ -4,11 +4,14 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import one_cloud
 import psutil
 import pytest
 import torch
 
+from dustmap.grid import Grid
+from dustmap.kernels import Matern12
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.config import FitConfig
 from pipelines.model import cost
@@ -77,14 +80,16 @@ def test_memory_and_time_of_a_rank_fall_with_its_share_of_w():
 
 
 def test_fewer_samples_are_fitted_together_where_memory_is_short():
-    ample = config(budget={"memory_gib": 64.0})
-    many = replace(WORK, stars=10**7, config=ample)
-    assert many.block == 8
-    short = config(budget={"memory_gib": 0.9 * many.together / 2**30})
-    less = replace(many, config=short)
-    assert less.block == 4
-    assert less.together < 0.9 * many.together
-    assert less.memory()["solver vectors"] == many.memory()["solver vectors"] / 2
+    def work(gib: float) -> Work:
+        settings = config(budget={"memory_gib": gib})
+        grid = Grid(shape=(100, 100, 50), spacing=(40.0,) * 3, origin=(-2000.0,) * 3)
+        kernel = Matern12(lengthscale=200.0)
+        return Work.of((grid,), kernel, np.full(10**6, 1000.0), settings)
+
+    ample = work(64.0)
+    short = work(0.95 * ample.together / 2**30)
+    assert (ample.block, short.block) == (8, 4)
+    assert short.memory()["solver vectors"] == ample.memory()["solver vectors"] / 2
 
 
 def test_entries_of_many_stars_are_those_of_a_tree():

@@ -34,8 +34,8 @@ from dustmap.whitening.modes import TorusModes
 # Bands tell nothing that have a smaller part of their numbers determined (solves are
 # as exact as that), or fewer of them.
 _LEAST_PART, _LEAST = 0.02, 10.0
-# Logarithms of factors on scales, and of changes between octaves, that are tried, at
-# most; prior standard deviation of the latter: another slope by 0.7.
+# Largest logarithms tried, of factors on scales and of changes between octaves; prior
+# standard deviation of the changes (0.5 changes the slope of a power law by 0.7).
 _FURTHEST, _BEND = 1.0, 0.5
 
 
@@ -106,7 +106,6 @@ def fitted_kernel(
     waves = 2 * math.pi / np.array(middle)
     determined = np.array([band.determined for band in every])
     ratio = np.array([band.ratio for band in every])
-    before = _log_spectrum(kernel, waves)
     octaves = max(math.ceil(math.log2(waves.max() * scale)), 0)
     doubts = np.array([*errors, *[_BEND] * octaves])
 
@@ -117,6 +116,8 @@ def fitted_kernel(
             variance=factor**2 * kernel.variance,
             bend=np.cumsum(theta[2:]).tolist(),
         )
+
+    before = _log_spectrum(bent(np.zeros(len(doubts))), waves)
 
     def loss(theta: np.ndarray, count: int | None = None) -> float:
         power = _log_spectrum(bent(theta), waves) - before

@@ -35,7 +35,7 @@ class PriorScales:
     common_noise
         Variance that is added to every star's [mag²].
     bend
-        Logarithms of factors on the power, for each octave below the lengthscale.
+        That of the field's covariance (:class:`dustmap.kernels.Radial`).
     """
 
     lengthscale: Float[Tensor, " d"]
