@@ -96,7 +96,10 @@ def correlated_to(kernel: Radial, tolerance: float) -> float:
     """Return the scaled distance beyond which ``k(r) < tolerance k(0)``."""
     if not kernel.bend:
         return kernel.decay(tolerance)
-    distance = torch.linspace(0, 2 * kernel.decay(tolerance), 1000).double()
+    # No more than the largest factor times the unbent correlation, normalised.
+    total = float(_parts(kernel, 0.0, math.inf, 1.0)[1].sum())
+    farthest = kernel.decay(tolerance * total / math.exp(max(0.0, *kernel.bend)))
+    distance = torch.linspace(0, farthest, 1000, dtype=torch.float64)
     value = band_covariance(kernel, 0.0, math.inf, distance) / kernel.variance
     return float(distance[int((value > tolerance).sum())])
 

@@ -64,8 +64,8 @@ def make_plan(
             box, kernel, distances, config, speed, ranks=ranks, here=here
         )
         steps = zip(given, grids[0].spacing, strict=True)
-        solved = (resolved or bool(scales.bend)) and config.shares_noise
-        if config.prior.lengthscale is None and not solved:
+        known = (resolved or bool(scales.bend)) and config.shares_noise
+        if config.prior.lengthscale is None and not known:
             lengthscale = tuple(max(scale, RESOLVED * step) for scale, step in steps)
         if config.prior.std is None:
             std = resolved_std(scales.std, given, lengthscale, grids[0], config)

@@ -400,7 +400,9 @@ def _learnt(run: Run) -> Table:
     scale_height = getattr(plan.mean, "scale_height", None)
     height = f"{significant(scale_height)} pc" if scale_height else "none"
     octaves = ", ".join(f"{math.exp(each):.2g}" for each in plan.bend)
-    bent = [("octaves below it, times", octaves, "from a first map")] if octaves else []
+    bent = (
+        [("power at octaves below, times", octaves, "not estimated")] if octaves else []
+    )
     rows = [
         row("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),
         *bent,

@@ -28,7 +28,12 @@ from dustmap.projection import projection
 from dustmap.tori import Tori
 from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori, splines
 from dustmap.whitening import nested as nested_module
-from dustmap.whitening.bands import band_covariance, band_spectrum, shortest_time
+from dustmap.whitening.bands import (
+    band_covariance,
+    band_spectrum,
+    correlated_to,
+    shortest_time,
+)
 
 MATERN: list[type[Radial]] = [Matern12, Matern32, Matern52]
 
@@ -142,6 +147,11 @@ def test_a_bend_multiplies_the_mixture_by_octaves(kernel_type):
     assert float(at_zero) == pytest.approx(2.0)
     with pytest.raises(ValueError, match="bands"):
         kernel(torch.zeros(1, 3))
+    for tolerance in (0.5, 0.05, 1e-3):
+        reach = torch.tensor([correlated_to(kernel, tolerance)], dtype=torch.float64)
+        for factor, low, high in ((1.0, 0.98, 1.0), (0.99, 1.0, 1.08)):
+            left = band_covariance(kernel, 0.0, math.inf, factor * reach) / 2.0
+            assert low * tolerance <= float(left) <= high * tolerance
 
 
 def test_a_kernel_without_a_mixture_has_no_bands():

@@ -117,14 +117,14 @@ def fitted_kernel(
             bend=np.cumsum(theta[2:]).tolist(),
         )
 
-    before = _log_spectrum(bent(np.zeros(len(doubts))), waves)
+    start = np.zeros(len(doubts))
+    before = _log_spectrum(bent(start), waves)
 
     def loss(theta: np.ndarray, count: int | None = None) -> float:
         power = _log_spectrum(bent(theta), waves) - before
         data = determined * (power + ratio * np.exp(-power))
         return float(data[:count].sum() + np.sum((theta / doubts) ** 2)) / 2
 
-    start = np.zeros(2 + octaves)
     bounds = [(-_FURTHEST, _FURTHEST)] * len(start)
     found = scipy.optimize.minimize(loss, start, bounds=bounds).x
     return bent(found), loss(start, len(bands)) - loss(found, len(bands))
