@@ -45,8 +45,6 @@ _FEW, _ROUGH = 4, 2.0
 _ROUNDS, _STILL = 3, 1.2
 # Number of the first pair's shared errors, beyond those of all white noise.
 _SHARED = 2**41
-# Time of refining a pair of batches, over that of fitting it (measured: 1.0 and 1.25).
-_REFINING = 1.2
 
 
 def fit_rounds(fit: Fit) -> Round:
@@ -77,7 +75,7 @@ def fit_rounds(fit: Fit) -> Round:
 def _rough(fit: Fit, at: Round) -> Round:
     """Fit a few rough samples, and learn Σ; the last such round if α settled."""
     learnt, few = fit.noise.learn_share, min(_FEW, fit.settings.samples)
-    _fit_all(fit, at, few, _ROUGH * fit.enough, "rough samples")
+    _fit_all(fit, at, few, [(_FORCINGS[0], _ROUGH, "rough samples")])
     eps = torch.cat([fit.samples[number].eps for number in range(few)])
     before, total = fit.noise.share, fit.learn_over(eps)
     still = abs(math.log(fit.noise.share / before)) < math.log(_STILL)
@@ -97,61 +95,54 @@ def _rough(fit: Fit, at: Round) -> Round:
 
 
 def _final(fit: Fit, at: Round) -> Round:
-    """Fit all samples by rough solves, then refine them by a step or more.
+    """Fit samples by rough solves, and refine them by a step or more.
 
     The last step's expected decrease decides whether a sample has converged.
     """
-    refined = at.number + 1 == len(_FORCINGS)
-    factor = DECREMENT_LIMIT if refined else _ROUGH
-    name = "refined samples" if refined else "samples"
-    # There are fewer samples than in the settings if time ran out.
-    count = len(fit.samples) if refined else fit.settings.samples
-    _fit_all(fit, at, count, factor * fit.enough, name)
-    if refined or not fit.settings.refine:
-        return replace(at, finished=True)
-    return replace(at, number=at.number + 1, batches=0)
+    tolerances = zip(_FORCINGS, (_ROUGH, DECREMENT_LIMIT), strict=True)
+    names = ("samples", "refined samples")
+    fits = [(*each, name) for each, name in zip(tolerances, names, strict=True)]
+    _fit_all(fit, at, fit.settings.samples, fits if fit.settings.refine else fits[:1])
+    return replace(at, finished=True)
 
 
-def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> None:
+def _fit_all(
+    fit: Fit, at: Round, count: int, fits: Sequence[tuple[float, float, str]]
+) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    If time runs out, later samples are omitted, or those that are not refined; the
-    first pair of batches is always fitted, and marked as unconverged if not refined.
+    Each batch has its ``fits`` in turn: forcing, tolerance and name. A pair of batches
+    begins if it would end in time at the pace of the last one. The first pair is always
+    fitted, and marked as unconverged if there is no time to refine it.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size
     parts = np.array_split(pairs, math.ceil(len(pairs) / together))
     # The second samples of pairs start from the first ones.
     batches = [(part + side).tolist() for part in parts for side in (0, 1)]
-    refining, done, pace = not at.rough and at.number > 0, 0, Pace(fit.time_left)
-    for place, numbers in enumerate(batches):
-        first, done = done + 1, done + len(numbers)
-        if place < at.batches:
+    of_pair, of_fit, late = Pace(fit.time_left), Pace(fit.time_left), False
+    for place, (numbers, one) in enumerate(itertools.product(batches, fits)):
+        if place < at.fitted:
             continue
-        if refining:
-            timely = pace.allows()
-        else:
-            # Require time to fit a pair of batches and to refine all pairs.
-            before = place // 2
-            timely = bool(place % 2) or (
-                pace.allows(1 + _REFINING * (before + 1)) or not before
-            )
-        if not timely:
+        pair, within = divmod(place, 2 * len(fits))
+        if pair and not within and (late or not of_pair.allows()):
             fit.out_of_time = True
-            # Fewer samples that are accurate are better than more that are not.
-            whole = place - place % 2 if refining else 0
-            left = fit.samples.keys() & set(itertools.chain(*batches[whole or place :]))
-            for number in left:
-                known = fit.samples.pop(number)
-                if not whole:
-                    unconverged = torch.zeros_like(known.converged)
-                    fit.samples[number] = replace(known, converged=unconverged)
             return
+        timely = of_fit.allows() and not late
+        if place % len(fits) and not pair and not timely:
+            fit.out_of_time = late = True
+            for number in numbers:
+                known = fit.samples[number]
+                failed = torch.zeros_like(known.converged)
+                fit.samples[number] = replace(known, converged=failed)
+            continue
+        forcing, tolerance, name = one
+        done = sum(map(len, batches[: 1 + place // len(fits)]))
         newton = fit.newton(
             at.total,
             solver=fit.settings.sample_solver,
-            forcing=_FORCINGS[0 if at.rough else at.number],
-            stage=f"{name} {first}-{done}",
+            forcing=forcing,
+            stage=f"{name} {done - len(numbers) + 1}-{done}",
         )
         newton = perturbed(newton, fit.seed, numbers, fit.shared_errors)
         if fit.batch is None:
@@ -160,13 +151,13 @@ def _fit_all(fit: Fit, at: Round, count: int, tolerance: float, name: str) -> No
             newton,
             fit.batch,
             steps=fit.settings.newton_steps,
-            tolerance=tolerance,
+            tolerance=tolerance * fit.enough,
             save=lambda batch: fit.save(batch=batch),
             teams=fit.teams,
         )
         for row, number in enumerate(numbers):
             fit.samples[number] = fitted.select(torch.tensor([row]))
-        fit.save(batch=None, round=replace(at, batches=place + 1))
+        fit.save(batch=None, round=replace(at, fitted=place + 1))
 
 
 def _starts(

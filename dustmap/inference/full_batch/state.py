@@ -120,15 +120,14 @@ class Samples:
 class Round:
     """One round of sample fits, with Σ ``total``.
 
-    The first rounds, of a few samples, are ``rough``. ``number`` counts from 0,
-    separately for rough and final rounds; ``batches`` counts the batches fitted in this
-    round. The last round is ``finished``.
+    The first rounds, of a few samples, are ``rough``, and counted by ``number`` from 0;
+    ``fitted`` counts the fits of batches in this round. The last one is ``finished``.
     """
 
     total: Float[Tensor, " n"]
     rough: bool = True
     number: int = 0
-    batches: int = 0
+    fitted: int = 0
     finished: bool = False
 
 

@@ -110,7 +110,7 @@ def saved_state():
     return next(
         found
         for found in map(restored, recorder.files.values())
-        if found.get("round.batches") == 1 and "batch.steps" in found
+        if found.get("round.fitted") == 1 and "batch.steps" in found
     )
 
 
