@@ -96,9 +96,11 @@ def correlated_to(kernel: Radial, tolerance: float) -> float:
     """Return the scaled distance beyond which ``k(r) < tolerance k(0)``."""
     if not kernel.bend:
         return kernel.decay(tolerance)
-    # No more than the largest factor times the unbent correlation, normalised.
+    # No more than the largest factor times the unbent correlation, normalised; a little
+    # further, for the errors of quadrature.
     total = float(_parts(kernel, 0.0, math.inf, 1.0)[1].sum())
-    farthest = kernel.decay(tolerance * total / math.exp(max(0.0, *kernel.bend)))
+    most = math.exp(max(0.0, *kernel.bend))
+    farthest = 1.01 * kernel.decay(tolerance * total / most)
     distance = torch.linspace(0, farthest, 1000, dtype=torch.float64)
     value = band_covariance(kernel, 0.0, math.inf, distance) / kernel.variance
     return float(distance[int((value > tolerance).sum())])

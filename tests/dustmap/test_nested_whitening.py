@@ -154,6 +154,15 @@ def test_a_bend_multiplies_the_mixture_by_octaves(kernel_type):
             assert low * tolerance <= float(left) <= high * tolerance
 
 
+@pytest.mark.parametrize("bend", [(-1.09,), (-0.33, -2.48), (-1.3, -1.9, -4.2, -5.6)])
+def test_a_kernel_with_less_small_scale_power_has_a_reach(bend):
+    kernel = Matern12(lengthscale=1.0, variance=1.3, bend=bend)
+    for tolerance in (0.05, 1e-3):
+        reach = torch.tensor([correlated_to(kernel, tolerance)], dtype=torch.float64)
+        left = band_covariance(kernel, 0.0, math.inf, reach) / 1.3
+        assert float(left) == pytest.approx(tolerance, rel=0.08)
+
+
 def test_a_kernel_without_a_mixture_has_no_bands():
     torus = nested_tori(nested(1, 8, 1), Matern12(lengthscale=2.0), 0.05)[0]
     with pytest.raises(ValueError, match="Matérn"):
