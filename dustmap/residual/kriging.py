@@ -270,28 +270,40 @@ class Neighbourhoods:
 def _factorise(matrix):
     """Replace the upper triangle by U of ``UᵀU``; return whether U exists.
 
-    Loops run along rows, so that they vectorise, and subtract four rows at a time.
+    Loops run along rows, so that they vectorise, and subtract four rows from two at a
+    time. They make no views, whose references would be counted.
     """
     n = len(matrix)
-    for first in range(0, n, 4):
-        end = min(first + 4, n)
-        for k in range(first, end):
-            pivot = matrix[k]
-            for i in range(first, k):
-                above, factor = matrix[i], matrix[i, k]
-                for j in range(k, n):
-                    pivot[j] -= factor * above[j]
-            if not pivot[k] > 0:
-                return False
-            scaling = 1 / math.sqrt(pivot[k])
-            for j in range(k, n):
-                pivot[j] *= scaling
-        if end < n:
-            p, q, r, s = matrix[first : first + 4]
-            for i in range(end, n):
-                row, a, b, c, d = matrix[i], p[i], q[i], r[i], s[i]
+    for k in range(0, n, 4):
+        end = min(k + 4, n)
+        for i in range(k, end):
+            for above in range(k, i):
+                factor = matrix[above, i]
                 for j in range(i, n):
-                    row[j] -= (a * p[j] + b * q[j]) + (c * r[j] + d * s[j])
+                    matrix[i, j] -= factor * matrix[above, j]
+            if not matrix[i, i] > 0:
+                return False
+            scaling = 1 / math.sqrt(matrix[i, i])
+            for j in range(i, n):
+                matrix[i, j] *= scaling
+        for i in range(end, n - 1, 2):
+            a, b, c, d = (
+                matrix[k, i],
+                matrix[k + 1, i],
+                matrix[k + 2, i],
+                matrix[k + 3, i],
+            )
+            e, f = matrix[k, i + 1], matrix[k + 1, i + 1]
+            g, h = matrix[k + 2, i + 1], matrix[k + 3, i + 1]
+            for j in range(i, n):
+                p, q = matrix[k, j], matrix[k + 1, j]
+                r, s = matrix[k + 2, j], matrix[k + 3, j]
+                matrix[i, j] -= (a * p + b * q) + (c * r + d * s)
+                matrix[i + 1, j] -= (e * p + f * q) + (g * r + h * s)
+        if (n - end) % 2:
+            # What is left of the last row is its diagonal entry.
+            for above in range(k, end):
+                matrix[n - 1, n - 1] -= matrix[above, n - 1] ** 2
     return True
 
 
