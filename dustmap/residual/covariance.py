@@ -64,12 +64,14 @@ _CHORDS, _LENGTHS = (1e-5, 2.0, 96), (3e-2, 3e3, 96)
 _DIFFERENCES = (0.0, 12.0, 20)
 # Beyond this argument the integral of a decay is complete.
 _DECAY = 40.0
-# Arguments of the tables of κ and F, in √t, and how many there are. Closer to its line
-# a point covaries no more, and further away by less than e^-25 of its variance.
-_REMAINDER, _IMPACT_COUNT, _DECAYS = (1e-4, 10.0), 1024, 256
-# Nodes per octave of squared chords in the table of α κ, of what number its columns are
-# a multiple, and the units in the last place of a double in an octave.
-_NODES, _WIDTH, _OCTAVE = 256, 16, 2**52
+# Arguments of the tables of κ and F, in √t, and how many there are for κ. Closer to its
+# line a point covaries no more, and further away by less than e^-25 of its variance.
+# A power of two is where even bits have a kink.
+_REMAINDER, _IMPACT_COUNT = (2.0**-13, 10.0), 1024
+# Nodes per octave of squared chords in the table of α κ and of the arguments of F, of
+# what number the columns of the first are a multiple, and the units in the last place
+# of a double in an octave.
+_NODES, _DECAYS, _WIDTH, _OCTAVE = 256, 16, 16, 2**52
 # Narrower cells, in √t, are points; averages are made at each so many of the distances.
 _NARROW, _SPARSE = 0.02, 4
 # √t of a grid, in its spacing: the shortest scale that it carries.
@@ -255,13 +257,11 @@ class RayCovariance:
         """
         assert self.remainder is not None
         assert self.cube is not None
-        first, last = (np.array(_CHORDS[:2]) ** 2).view(np.int64)
-        bits = np.arange(first, last + 2 * _OCTAVE // _NODES, _OCTAVE // _NODES)
-        logarithms = np.log(bits.view(np.float64)) / 2
+        logarithms = np.log(_even_bits(_CHORDS[0] ** 2, _CHORDS[1] ** 2, _NODES)) / 2
         (abscissas, _), (lines, _), *_ = _remainder_tables(self.remainder)
         edges, levels = self.cube.edges().numpy(), self.cube.levels().numpy()
         width = -(-len(levels) // _WIDTH) * _WIDTH
-        found = np.zeros((len(bits), width), dtype=np.float32)
+        found = np.zeros((len(logarithms), width), dtype=np.float32)
         for b, level in enumerate(levels):
             cut = self.remainder.cuts[level]
             at = logarithms + math.log((edges[b] + edges[b + 1]) / 2 / cut)
@@ -287,16 +287,16 @@ class RayCovariance:
 def _remainder_tables(
     remainder: Remainder,
 ) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
-    """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid; their ln arguments.
+    """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid; ln i, and n.
 
     Also the variance of the relative density, and the integral of its covariance along
     a line, for every grid. All lengths are in √t.
     """
     ends = [math.log(end) for end in _REMAINDER]
     impacts = _axis(ends[0], ends[1], _IMPACT_COUNT)
-    apart = _axis(ends[0], ends[1], _DECAYS)
+    apart = torch.from_numpy(_even_bits(*_REMAINDER, _DECAYS))
     # Panels that shorten towards the cusp of rough kernels at zero.
-    edges = torch.cat([torch.zeros(1).double(), apart.exp()])
+    edges = torch.cat([torch.zeros(1).double(), apart])
     along, steps = _panels(edges[:-1], edges[1:], order=3)
     fine = _axis(math.log(_REMAINDER[0] / 10), math.log(2 * _REMAINDER[1]), 4_096)
     distance = torch.cat([torch.zeros(1).double(), fine.exp()]).numpy()
@@ -313,13 +313,23 @@ def _remainder_tables(
             return torch.from_numpy(found).reshape(len(p), *along.shape)
 
         lines.append(2 * (values(impacts.exp(), at_points) * steps).sum((1, 2)).numpy())
-        along_rays = values(apart.exp(), with_point) * steps
+        along_rays = values(apart, with_point) * steps
         halves.append(along_rays.sum(2).cumsum(1).numpy())
         variances.append(within[0])
         totals.append(2 * float((values(impacts[:1].exp(), within) * steps).sum()))
     tables = np.stack(lines), np.stack(halves)
     axes = [impacts.numpy(), apart.numpy()]
     return axes, tables, np.array(variances), np.array(totals)
+
+
+def _even_bits(first: float, last: float, count: int) -> Float[np.ndarray, " i"]:
+    """Return numbers whose bits are evenly spaced, ``count`` in an octave.
+
+    Interpolation then needs no logarithm.
+    """
+    start, end = np.array([first, last]).view(np.int64)
+    step = _OCTAVE // count
+    return np.arange(start, end + 2 * step, step).view(np.float64)
 
 
 def _over_cells(
@@ -468,10 +478,9 @@ def _parallel(u, difference, falls):
 @compiled
 def point_covariances(point, rows, tables, found):
     """Find those of the relative density at a point with the rays' extinctions."""
-    (logarithms, halves, levels), shells = tables[3], tables[5]
+    (nodes, halves, levels), shells = tables[3], tables[5]
     values, cell = halves[int(point[LEVEL])], levels[0, int(point[LEVEL])]
-    reach, nearest = math.exp(logarithms[-1]), math.exp(logarithms[0])
-    origin, step = logarithms[0], logarithms[1] - logarithms[0]
+    reach = nodes[len(nodes) - 2]
     for r in range(len(rows)):
         found[r] = 0.0
         x, y, z = point[0] - rows[r, 0], point[1] - rows[r, 1], point[2] - rows[r, 2]
@@ -480,8 +489,7 @@ def point_covariances(point, rows, tables, found):
         apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0)) / cell
         if apart > reach:
             continue
-        apart = math.log(max(apart, nearest))
-        i, a = _position(apart, origin, step, len(logarithms))
+        i, a = _between(apart, nodes)
         total, before, known = 0.0, 0.0, False
         for b in range(shells.shape[1]):
             start = (shells[0, b] - foot) / cell
@@ -492,23 +500,32 @@ def point_covariances(point, rows, tables, found):
             if end < -reach:
                 continue
             if not known:
-                before, known = _decay(start, i, a, values, nearest, origin, step), True
-            after = _decay(end, i, a, values, nearest, origin, step)
+                before, known = _decay(start, i, a, values, nodes), True
+            after = _decay(end, i, a, values, nodes)
             total += rows[r, _FALLS + b] * (after - before)
             before = after
         found[r] = cell * total
 
 
 @compiled
-def _decay(x, i, a, values, smallest, origin, step):
+def _between(x, nodes):
+    """Index and fraction of a number among `_even_bits`, whose ends extend."""
+    inside = min(max(x, nodes[0]), nodes[len(nodes) - 2])
+    bits = np.float64(inside).view(np.int64) - np.float64(nodes[0]).view(np.int64)
+    place = bits * (_DECAYS / _OCTAVE)
+    return int(place), place - int(place)
+
+
+@compiled
+def _decay(x, i, a, values, nodes):
     """Return ``F(p, x)`` with p between two rows of the table."""
     along = abs(x)
-    j, b = _position(math.log(max(along, smallest)), origin, step, values.shape[1])
+    j, b = _between(along, nodes)
     first = values[i, j] + b * (values[i, j + 1] - values[i, j])
     second = values[i + 1, j] + b * (values[i + 1, j + 1] - values[i + 1, j])
     value = first + a * (second - first)
     # From zero to the least argument it is linear.
-    value *= min(along / smallest, 1.0)
+    value *= min(along / nodes[0], 1.0)
     return value if x > 0 else -value
 
 
