@@ -172,8 +172,7 @@ class InferenceConfig(Settings):
     """seed of every random draw"""
     learn: bool = True
     """learn hyperparameters that are auto from 40 to 4,000 stars, by a likelihood given
-    neighbouring stars, corrected by simulations; otherwise use moments of the
-    extinctions"""
+    neighbouring stars; otherwise use moments of the extinctions"""
     anisotropic: bool = False
     """learn one lengthscale per axis"""
 

@@ -49,7 +49,6 @@ _VALUES = {
     "misfit": "misfit",
     "gain": "expected_gain",
     "scales likelihood": "expected_gain",
-    "scales simulations": "expected_gain",
 }
 # Interval between notes of the last step [s].
 _NOTED = 1.0

@@ -22,7 +22,6 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.scales.band_power import BandPower, fitted_kernel
 from dustmap.inference.scales.learning import learn_scales
 from dustmap.inference.scales.neighbour_likelihood import FEWEST, NeighbourLikelihood
-from dustmap.inference.scales.periodic_fields import PeriodicFields
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
@@ -31,9 +30,8 @@ from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
 
-# Most stars, and cells along the box's longest side over which they are spread;
-# simulations of these stars.
-_STARS, _CELLS, _SIMULATIONS = 4_000, 16, 16
+# Most stars, and cells along the box's longest side over which they are spread.
+_STARS, _CELLS = 4_000, 16
 # The start's lengthscale over the median distance, nodes on a ray, and rounds of
 # reweighting.
 _PART, _NODES, _ROUNDS = 0.1, 24, 4
@@ -45,13 +43,14 @@ _COMMON = 0.1
 # Least gain of the evidence [nats for each determined number] at which scales follow a
 # map: that of a fifth of the power, by which bands may be wrong themselves.
 _WORTH = 0.01
-# Standard errors of learnt logarithms, at most; relative error of α as the power below
-# the grids, whose prior has 0.5 in the logarithm.
-_LOOSE, _ERROR = 1.0, 0.2
+# How far a map may move the logarithms of lengthscale and std, as standard deviations:
+# the likelihood of the stars is approximate. Relative error of α as the power below the
+# grids, whose prior has 0.5 in the logarithm.
+_DOUBTS, _ERROR = (0.5, 0.25), 0.2
 
 NOT_SETTLED = (
-    "learning the scales did not settle: simulations with the scales found still "
-    "differ from the stars; give prior.lengthscale and prior.std"
+    "learning the scales did not settle at a maximum of the likelihood; give "
+    "prior.lengthscale and prior.std"
 )
 
 OnStep = Callable[[str, int, float], None]
@@ -206,8 +205,6 @@ def learn_prior(
         NeighbourLikelihood(ends, blurred, kernel=family, positive=lognormal),
         torch.as_tensor(some.extinction),
         Coordinates(start=start, names=names, anisotropic=config.inference.anisotropic),
-        PeriodicFields(family, _SIMULATIONS, generator),
-        generator,
         lambda stage, step, value: on_step(f"scales {stage}", step, value),
     )
     scales = found.scales
@@ -255,24 +252,19 @@ def revised_prior(
 ) -> tuple[PriorScales, dict[str, Any]] | None:
     """Return scales and a bend that suit the bands of a first map, and what was learnt.
 
-    They also suit the variance below the grid, ``alpha`` times the prior's. The mean
-    density stays. ``None`` where the scales are given, or suit.
+    They also suit the variance below the grid, ``alpha`` times the prior's, which alone
+    tells where there are no bands. The mean density stays. ``None`` where the scales
+    are given, or suit.
     """
     start, kernel = plan.scales, plan.build_kernel()
     learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
-    if learning is None or not learnt or not bands or kernel.smoothness is None:
+    if learning is None or not learnt or kernel.smoothness is None:
         return None
-    known = learning.get("errors", {})
-    length, variance = (
-        min(known.get(name) or _LOOSE, _LOOSE) for name in ("lengthscale", "variance")
-    )
-    # The variance's logarithm is twice that of the std.
-    errors = (length, variance / 2)
     told = {"determined": 2 / _ERROR**2, "ratio": alpha, "error": _ERROR * alpha}
     longest = 2 * math.pi * CUT * max(plan.grid.spacing)
     below = BandPower(longest=longest, shortest=longest / 2, **told)
-    suited, gain = fitted_kernel(kernel, bands, errors, below)
-    if gain < _WORTH * sum(band.determined for band in bands):
+    suited, gain = fitted_kernel(kernel, bands, _DOUBTS, below)
+    if gain < _WORTH * sum(band.determined for band in bands or [below]):
         return None
     found = replace(
         start,

@@ -26,7 +26,8 @@ from dustmap.models.means import ConstantMean
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
 
 # At the small sizes lines are shorter than a lengthscale, and little is to be seen.
-NOISE, DENSITY, LENGTHSCALE, VARIANCE = 0.03, 0.05, 4.0, 1.0
+# The noise is a fraction of the scatter of extinctions, as that of real stars.
+NOISE, DENSITY, LENGTHSCALE, VARIANCE = 0.04, 0.05, 4.0, 1.0
 HELD_OUT = 10
 # Inducing points along the axes, and stars.
 SIZES = (
@@ -79,13 +80,14 @@ def _map(shape: tuple[int, ...], count: int, device: torch.device) -> Row:
     rays = LineIntegrals(sky.ends[fitted], FixedStep(step=0.5))
     model = LogNormal(A, rays, mean=ConstantMean(value=DENSITY))
     white = torch.randn(len(rays), generator=torch.Generator().manual_seed(2))
+    noise = NOISE * float(sky.extinction.std())
     synchronise(device)
     made = time.perf_counter() - start
     start = time.perf_counter()
     result = infer(
         model,
-        sky.extinction[fitted.to(device)] + NOISE * white.to(device),
-        torch.full((len(rays),), NOISE**2),
+        sky.extinction[fitted.to(device)] + noise * white.to(device),
+        torch.full((len(rays),), noise**2),
         settings=FullBatch(
             samples=8,
             preconditioner_rank=min(100, A.size // 4),

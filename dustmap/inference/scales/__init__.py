@@ -1,1 +1,1 @@
-"""Hyperparameters of large problems, learnt by evidence gradients and a search."""
+"""Hyperparameters of large problems, learnt by a likelihood and a map."""

@@ -98,7 +98,7 @@ def fitted_kernel(
     the new power over that of the kernel. The logarithms of lengthscale and std have
     normal priors with these standard ``errors``, the changes of the bend between
     octaves, down to the shortest band, those of 0.5. A band ``below`` the grid is
-    fitted with them, and has no part in the gain.
+    fitted with them, and has a part in the gain where it is the only one.
     """
     scale = _lengthscale(kernel)
     every = [*bands, below]
@@ -127,7 +127,8 @@ def fitted_kernel(
 
     bounds = [(-_FURTHEST, _FURTHEST)] * len(start)
     found = scipy.optimize.minimize(loss, start, bounds=bounds).x
-    return bent(found), loss(start, len(bands)) - loss(found, len(bands))
+    own = len(bands) or None
+    return bent(found), loss(start, own) - loss(found, own)
 
 
 def _log_spectrum(kernel: Radial, waves: np.ndarray) -> np.ndarray:

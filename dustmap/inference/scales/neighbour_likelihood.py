@@ -13,7 +13,7 @@ variance of the density; for a Gaussian density :math:`g = 1`.
 
 This is an approximation: line integrals of a lognormal density are skewed, :math:`\mu`
 varies along rays, and the kernel is exponential for any kernel of the field.
-Simulations remove the bias (:mod:`dustmap.inference.scales.learning`).
+A first map corrects the bias (:mod:`dustmap.inference.scales.band_power`).
 """
 
 from __future__ import annotations

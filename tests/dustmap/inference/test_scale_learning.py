@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from dense_kriging import integrals
 
+from dustmap.grid import Grid, Torus
 from dustmap.inference.scales.learning import learn_scales
 from dustmap.inference.scales.neighbour_likelihood import NeighbourLikelihood
-from dustmap.inference.scales.periodic_fields import PeriodicFields
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.residual import neighbours
 from dustmap.residual.kriging import JITTER
 from dustmap.residual.neighbours import nearest_earlier
-from tests.reference import PROFILES
+from dustmap.whitening import TorusWhitening
 
 DISC = ExponentialDisc(
     value=1e-3, scale_height=120.0, scale_length=3000.0, centre_distance=8000.0
@@ -42,11 +41,6 @@ def scales(lengthscale=100.0, std=1.0, mean=DISC, common_noise=0.0):
         mean=mean,
         common_noise=common_noise,
     )
-
-
-@pytest.fixture(scope="module")
-def fields():
-    return PeriodicFields(KERNELS["matern12"], 8, seeded(5))
 
 
 @pytest.mark.parametrize("count", [1, 7, 39])
@@ -102,49 +96,6 @@ def test_with_all_rows_for_neighbours_the_density_is_the_dense_one(positive):
     torch.testing.assert_close(found.variance[0], variance, rtol=1e-8, atol=0)
 
 
-@pytest.mark.parametrize("name", ["matern12", "matern32"])
-def test_periodic_fields_have_the_kernels_covariance(name):
-    some = PeriodicFields(KERNELS[name], 2, seeded(2))
-    cubes = some.fields.reshape(-1, 128, 128, 128).to(torch.float64)
-    assert float((cubes**2).mean()) == pytest.approx(1.0, abs=0.12)
-    for cells in (1, 4, 8):
-        change = float((cubes - cubes.roll(cells, dims=1)).square().mean()) / 2
-        assert change == pytest.approx(1 - PROFILES[name][0](cells / 8), rel=0.06)
-
-
-@pytest.mark.parametrize("positive", [True, False])
-def test_simulated_extinctions_are_sums_along_rays(fields, positive):
-    ends = stars(40, seeded(3), half=(300.0, 300.0, 100.0))
-    axes, std = np.array([90.0, 110.0, 60.0]), 0.7
-    found = fields.extinctions(
-        ends, torch.from_numpy(axes), std, DISC, positive=positive
-    )
-    cube = fields.fields[3].reshape(128, 128, 128).numpy()
-    phase, errors = fields._phase.numpy(), []
-    for end, value in zip(ends.numpy(), found[3].tolist(), strict=True):
-        fractions = (np.arange(20_000) + 0.5) / 20_000
-        points = fractions[:, None] * end
-        i, j, k = (np.floor(8 * points / axes + phase).astype(int) % 128).T
-        f = std * cube[i, j, k]
-        mean = DISC(torch.from_numpy(points)).numpy()
-        density = mean * np.exp(f - std**2 / 2) if positive else mean + f
-        expected = density.mean() * np.linalg.norm(end)
-        size = np.abs(density).mean() * np.linalg.norm(end)
-        errors.append(abs(value - expected) / size)
-    # Steps of a quarter of a cell, where the cells crossed are exact here.
-    assert np.median(errors) < 0.02 and max(errors) < 0.08
-
-
-def test_stars_behind_one_another_see_the_same_dust(fields):
-    end = stars(1, seeded(4))
-    both = torch.cat([end, 1.001 * end])
-    found = fields.extinctions(
-        both, torch.full((3,), 80.0, dtype=torch.float64), 1.5, DISC, positive=True
-    )
-    assert bool((found[:, 1] > found[:, 0]).all())
-    assert bool((found[:, 1] < 1.05 * found[:, 0]).all())
-
-
 def test_coordinates_are_logarithms_of_the_parameters():
     start = scales(100.0, 0.5, DISC, 1e-4)
     names = ("lengthscale", "variance", "mean", "scale_height", "common_noise")
@@ -169,12 +120,28 @@ def test_what_has_no_positive_start_cannot_be_learnt(name):
         Coordinates(start=scales(), names=("lengthscale", name))
 
 
+def mock(kernel, ends, truth, seed, *, positive):
+    """Extinctions through a density of constant mean, on a torus of 128 cells."""
+    spacing = float(truth.lengthscale[0]) / 8
+    grid = Grid(shape=(128,) * 3, spacing=(spacing,) * 3, origin=(0.0,) * 3)
+    unit = KERNELS[kernel](lengthscale=truth.lengthscale[0])
+    torus = TorusWhitening(
+        unit, Torus(grid=grid, shape=grid.shape), image_tolerance=1e-4
+    )
+    field = truth.std * torus.prior_draw(seeded(seed))[0][0].reshape(grid.shape)
+    if positive:
+        field = truth.mean.value * torch.exp(field - truth.std**2 / 2)
+    else:
+        field = truth.mean.value + field
+    along = (torch.arange(800, dtype=torch.float64) + 0.5) / 800
+    cells = torch.floor(along[:, None] * ends[:, None] / spacing).long() % 128
+    return field[cells.unbind(-1)].mean(dim=1) * ends.norm(dim=1)
+
+
 def recovered(kernel, positive, truth, start, count=1000, seed=11):
-    """What is learnt from a simulation with other white noise than the search's."""
+    """What is learnt from a mock."""
     ends = stars(count, seeded(seed))
-    true = PeriodicFields(KERNELS[kernel], 1, seeded(seed)).extinctions(
-        ends, truth.lengthscale, truth.std, truth.mean, positive=positive
-    )[0]
+    true = mock(kernel, ends, truth, seed, positive=positive)
     error = 0.02
     white = torch.randn(count, generator=seeded(seed + 1), dtype=torch.float64)
     noise = torch.full((count,), error**2, dtype=torch.float64)
@@ -182,8 +149,6 @@ def recovered(kernel, positive, truth, start, count=1000, seed=11):
         NeighbourLikelihood(ends, noise, kernel=KERNELS[kernel], positive=positive),
         true + error * white,
         Coordinates(start=start, names=("lengthscale", "variance", "mean")),
-        PeriodicFields(KERNELS[kernel], 8, seeded(12)),
-        seeded(13),
     )
 
 
@@ -197,14 +162,12 @@ def test_scales_of_a_mock_are_found(kernel, positive, std):
     start = scales(100.0, 1.5 * std, ConstantMean(value=1.5e-3))
     found = recovered(kernel, positive, truth, start)
     assert found.converged
-    errors = found.errors
-    assert errors["lengthscale"] < 0.25 and errors["variance"] < 0.4
-    scale = math.log(float(found.scales.lengthscale[0]) / 60.0)
-    variance = 2 * math.log(found.scales.std / std)
-    mean = math.log(found.scales.mean.value / 1e-3)
-    assert abs(scale) < 2.5 * errors["lengthscale"]
-    assert abs(variance) < 2.5 * errors["variance"]
-    assert abs(mean) < 2.5 * errors["mean"]
+    assert math.log(float(found.scales.lengthscale[0]) / 60.0) == pytest.approx(
+        0, abs=0.3
+    )
+    assert math.log(found.scales.std / std) == pytest.approx(0, abs=0.15)
+    assert math.log(found.scales.mean.value / 1e-3) == pytest.approx(0, abs=0.2)
+    assert all(0.02 < error < 0.3 for error in found.errors.values())
 
 
 @pytest.mark.slow
@@ -222,8 +185,6 @@ def test_lengthscales_fall_to_a_tenth_of_the_start_at_most():
             start=scales(100.0, 1.0, ConstantMean(value=1e-3)),
             names=("lengthscale", "variance", "mean"),
         ),
-        PeriodicFields(kernel, 8, seeded(12)),
-        seeded(13),
     )
     assert not found.converged
     assert float(found.scales.lengthscale[0]) == pytest.approx(10.0)
