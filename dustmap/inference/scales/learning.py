@@ -10,8 +10,9 @@ beyond their neighbours (White 1982, Econometrica 50, 1; Liang & Zeger 1986, Bio
 .. math::
    \operatorname{cov} \hat\theta = H^{-1} \Bigl(\sum_o s_o s_o^\top\Bigr) H^{-1} ,
 
-with the total score :math:`s_o` of the stars of every octant of the sky. A first map
-corrects the scales (:mod:`dustmap.inference.scales.band_power`).
+with the total score :math:`s_o` of the stars of every octant of the sky; the error of
+the approximation is added. A first map corrects the scales
+(:mod:`dustmap.inference.scales.band_power`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ _STILL = 0.5
 # common noise is wider. The prior constrains coordinates that few stars do not;
 # thousands of stars outweigh it by far.
 _SPREAD, _NOISE_SPREAD = 1.5, 4.0
+# Error that the approximations add: RMS errors of the logarithms of lengthscales and
+# variances of 15 mocks of 1,000 stars were 0.16 and 0.17.
+_APPROXIMATE = 0.16
 # Limit on the decrease of the logarithm of a lengthscale, for stars that scatter
 # independently. A search that ends at the limit has not converged.
 _SHORTEST = math.log(10)
@@ -88,7 +92,7 @@ def learn_scales(
     inverse = torch.linalg.inv(summit.information)
     covariance = inverse @ (parts.T @ parts + search.precision.diag()) @ inverse
     errors: dict[str, float] = {}
-    deviations = covariance.diagonal().sqrt().tolist()
+    deviations = (covariance.diagonal() + _APPROXIMATE**2).sqrt().tolist()
     for label, error in zip(coordinates.labels, deviations, strict=True):
         errors[label] = max(error, errors.get(label, 0.0))
     at_edge = bool((summit.place <= search.lowest).any())

@@ -136,13 +136,16 @@ class NeighbourLikelihood:
         own = rays[first:]
         weights = torch.tensor([variance], dtype=torch.float64)
         covariance = RayCovariance(weights=weights, lengthscales=(1.0,))
+        nothing = torch.empty(len(rays), 0, dtype=torch.int64)
+        jitter = JITTER * krige_rays(covariance, rays, noise, rays, nothing).prior
+        # The jitter of neighbourhoods counts as noise, which would be learnt too small.
+        noise = (noise - jitter).clamp_min(0.0)
         found = krige_rays(covariance, rays, noise, own, self.neighbours)
         return Conditionals(
             mean=mean,
             neighbours=self.neighbours,
             weights=found.weights,
-            # Raise variances like those of the neighbours.
-            variance=found.variance + JITTER * found.prior + noise[first:],
+            variance=found.variance + (jitter + noise)[first:],
         )
 
     def _moments(self, variance: float) -> tuple[float, float]:

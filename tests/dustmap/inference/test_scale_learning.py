@@ -85,7 +85,7 @@ def test_with_all_rows_for_neighbours_the_density_is_the_dense_one(positive):
     integral = integrals(chord, length[:, None].expand(n, n), length.expand(n, n))
     factor = distance / length * (2e-3 if positive else 1.0)
     dense = moment * factor[:, None] * factor * integral
-    dense += torch.diag(JITTER * dense.diagonal() + noise + 4e-4)
+    dense += torch.diag(torch.maximum(JITTER * dense.diagonal(), noise + 4e-4))
     y = torch.randn(n, generator=generator, dtype=torch.float64)
     weights = torch.linalg.solve(dense[:-1, :-1], dense[:-1, -1])
     residual = y - 2e-3 * distance
