@@ -324,31 +324,25 @@ def _solve(factor, x):
 
 
 @compiled
-def _solve_half(factor, columns, count):
-    """Set the first ``count`` columns to ``U⁻ᵀ`` of themselves."""
+def _solve_columns(factor, columns, count):
+    """Set the first ``count`` columns to ``(UᵀU)⁻¹`` of themselves."""
     n = len(columns)
     for i in range(n):
-        scaling = 1 / factor[i, i]
+        row, scaling = columns[i], 1 / factor[i, i]
         for p in range(count):
-            columns[i, p] *= scaling
+            row[p] *= scaling
         for k in range(i + 1, n):
-            entry = factor[i, k]
+            other, entry = columns[k], factor[i, k]
             for p in range(count):
-                columns[k, p] -= entry * columns[i, p]
-
-
-@compiled
-def _solve_rest(factor, columns, count):
-    """Set the first ``count`` columns to ``U⁻¹`` of themselves."""
-    n = len(columns)
+                other[p] -= entry * row[p]
     for i in range(n - 1, -1, -1):
+        row, scaling = columns[i], 1 / factor[i, i]
         for k in range(i + 1, n):
-            entry = factor[i, k]
+            other, entry = columns[k], factor[i, k]
             for p in range(count):
-                columns[i, p] -= entry * columns[k, p]
-        scaling = 1 / factor[i, i]
+                row[p] -= entry * other[p]
         for p in range(count):
-            columns[i, p] *= scaling
+            row[p] *= scaling
 
 
 @compiled
@@ -417,18 +411,14 @@ def _predict(
     """Fill in the means and variances of the blocks from ``first`` to ``last``."""
     size = neighbours.shape[1]
     matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
-    solved = np.zeros((size, _TOGETHER))
+    across, solved = np.zeros((2, size, _TOGETHER))
     for block in range(first, last):
         near = neighbours[block]
         rows = rays[near]
         parts = shell_parts(rows, tables)
         if not _factor(rows, parts, noise[near], tables, matrix, found):
             continue
-        known = residuals[near].astype(np.float64)
-        # With many places, half of a solve for the residuals saves that of every place.
-        halved = starts[block + 1] - starts[block] > known.shape[1]
-        if halved:
-            _solve_half(matrix, known, known.shape[1])
+        known = residuals[near]
         for begin in range(starts[block], starts[block + 1], _TOGETHER):
             some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
             for p in range(len(some)):
@@ -441,24 +431,20 @@ def _predict(
                     covariances(
                         place[0], place, shell_parts(place, tables), 1, tables, own
                     )
-                solved[:, p] = found
+                across[:, p] = found
                 variance[some[p]] = own[0]
-            _solve_half(matrix, solved, len(some))
+            solved[:] = across
+            _solve_columns(matrix, solved, len(some))
             for p in range(len(some)):
-                explained = 0.0
+                result, explained = mean[some[p]], 0.0
                 for i in range(size):
-                    explained += solved[i, p] ** 2
+                    weight, values = solved[i, p], known[i]
+                    explained += weight * across[i, p]
+                    for s in range(len(values)):
+                        result[s] += weight * values[s]
                 # The tables cannot resolve a smaller variance.
                 left = variance[some[p]]
                 variance[some[p]] = max(left - explained, JITTER * left)
-            if not halved:
-                _solve_rest(matrix, solved, len(some))
-            for p in range(len(some)):
-                row = some[p]
-                for i in range(size):
-                    weight = solved[i, p]
-                    for s in range(known.shape[1]):
-                        mean[row, s] += weight * known[i, s]
 
 
 @compiled
