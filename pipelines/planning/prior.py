@@ -264,7 +264,7 @@ def revised_prior(
     longest = 2 * math.pi * CUT * max(plan.grid.spacing)
     below = BandPower(longest=longest, shortest=longest / 2, **told)
     suited, gain = fitted_kernel(kernel, bands, _DOUBTS, below)
-    if gain < _WORTH * sum(band.determined for band in bands or [below]):
+    if gain < _WORTH * sum(band.determined for band in [*bands, below]):
         return None
     found = replace(
         start,

@@ -98,7 +98,7 @@ def fitted_kernel(
     the new power over that of the kernel. The logarithms of lengthscale and std have
     normal priors with these standard ``errors``, the changes of the bend between
     octaves, down to the shortest band, those of 0.5. A band ``below`` the grid is
-    fitted with them, and has a part in the gain where it is the only one.
+    one of them.
     """
     scale = _lengthscale(kernel)
     every = [*bands, below]
@@ -120,15 +120,14 @@ def fitted_kernel(
     start = np.zeros(len(doubts))
     before = _log_spectrum(bent(start), waves)
 
-    def loss(theta: np.ndarray, count: int | None = None) -> float:
+    def loss(theta: np.ndarray) -> float:
         power = _log_spectrum(bent(theta), waves) - before
         data = determined * (power + ratio * np.exp(-power))
-        return float(data[:count].sum() + np.sum((theta / doubts) ** 2)) / 2
+        return float(data.sum() + np.sum((theta / doubts) ** 2)) / 2
 
     bounds = [(-_FURTHEST, _FURTHEST)] * len(start)
     found = scipy.optimize.minimize(loss, start, bounds=bounds).x
-    own = len(bands) or None
-    return bent(found), loss(start, own) - loss(found, own)
+    return bent(found), loss(start) - loss(found)
 
 
 def _log_spectrum(kernel: Radial, waves: np.ndarray) -> np.ndarray:
