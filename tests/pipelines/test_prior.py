@@ -320,9 +320,8 @@ def test_power_at_long_wavelengths_calls_for_a_longer_lengthscale():
     assert LEARNING.keys() == {"errors"}
     found = revised_prior(MAPPED, bands(0.05, 0.2, 0.6), LEARNING, FitConfig(), 0.6)
     assert found is not None and float(found[0].lengthscale[0]) < 30.0
-    # A lengthscale that stars know leaves the change to the standard deviation.
-    sure = {"errors": {"lengthscale": 0.01, "variance": 0.4}}
-    found = revised_prior(MAPPED, bands(1.5, 1.5, 1.5), sure, FitConfig(), 1.5)
+    # The same change of all octaves is one of the standard deviation.
+    found = revised_prior(MAPPED, bands(1.5, 1.5, 1.5), LEARNING, FitConfig(), 1.5)
     assert found is not None
     assert float(found[0].lengthscale[0]) == pytest.approx(40.0, rel=0.05)
     assert 1.1 < found[0].std / MAPPED.std < 1.3
@@ -335,8 +334,14 @@ def test_power_below_the_grid_bends_the_prior():
         assert found is not None
         short.append(found[0].bend[-1])
     assert short[1] > short[0] + 1
-    # It is no reason to change a prior.
-    assert revised_prior(MAPPED, bands(1.0, 1.0), LEARNING, FitConfig(), 0.3) is None
+    # It is a reason to change a prior, also alone.
+    for told in (bands(1.0, 1.0), []):
+        low, high = (
+            revised_prior(MAPPED, told, LEARNING, FitConfig(), alpha)
+            for alpha in (0.3, 3.0)
+        )
+        assert low is not None and high is not None
+        assert low[0].std < MAPPED.std < high[0].std
 
 
 @pytest.mark.parametrize(
