@@ -99,9 +99,10 @@ def _final(fit: Fit, at: Round) -> Round:
 
     The last step's expected decrease decides whether a sample has converged.
     """
-    tolerances = zip(_FORCINGS, (_ROUGH, DECREMENT_LIMIT), strict=True)
-    names = ("samples", "refined samples")
-    fits = [(*each, name) for each, name in zip(tolerances, names, strict=True)]
+    fits = [
+        (_FORCINGS[0], _ROUGH, "samples"),
+        (_FORCINGS[1], DECREMENT_LIMIT, "refined samples"),
+    ]
     _fit_all(fit, at, fit.settings.samples, fits if fit.settings.refine else fits[:1])
     return replace(at, finished=True)
 
