@@ -9,10 +9,13 @@ waiting thread costs 20 µs.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
+import pickle
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -25,9 +28,12 @@ def compiled(function: Callable, **options: Any) -> Callable:
     The code is kept on disk beside the module or, if that is read-only, in the user's
     cache folder; if neither can be written, every process compiles anew and warns once.
     Floating-point operations keep their order, so that equal calls give equal bits;
-    ``options`` of numba replace this.
+    ``options`` of numba replace this. Numba would keep the code of a function that
+    calls one of another module when only that module changes; here the files' names
+    have a digest of all that the code depends on.
     """
     options = {**_OPTIONS, **options}
+    _named_by_content(function)
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:
@@ -40,7 +46,23 @@ def inlined(function: Callable) -> Callable:
 
     Passing a few arrays costs more than a short loop over them.
     """
+    _named_by_content(function)
     return numba.njit(forceinline=True, **_OPTIONS)(function)
+
+
+def _named_by_content(function: Callable) -> None:
+    """Append a digest of its code, constants and callees to a function's name."""
+    code = function.__code__
+    parts = [code.co_code, repr((code.co_consts, code.co_names)).encode()]
+    for name in code.co_names:
+        value = function.__globals__.get(name)
+        if called := getattr(value, "py_func", None):
+            # The name of a compiled function has its digest.
+            parts.append(called.__qualname__.encode())
+        elif not callable(value) and not isinstance(value, ModuleType):
+            parts.append(pickle.dumps(value, protocol=4))
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+    function.__qualname__ += f"_{digest}"
 
 
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -67,3 +69,31 @@ def test_where_nothing_can_be_cached_loops_still_compile_and_say_so_once():
         functions = [compiled(found["twice"]) for _ in range(2)]
     assert len(said) == 1
     assert [f(4) for f in functions] == [8, 8]
+
+
+@pytest.mark.parametrize("kind", ["compiled", "inlined"])
+def test_code_of_other_modules_is_compiled_anew_when_they_change(kind, tmp_path):
+    start = "from dustmap.linalg.compiled_tasks import compiled, inlined\n"
+    part, whole = tmp_path / "part.py", tmp_path / "whole.py"
+    whole.write_text(
+        f"{start}from part import part\n@compiled\ndef whole(x):\n    return part(x)\n"
+    )
+
+    def result(constant):
+        body = f"FACTOR = {constant}\n@{kind}\ndef part(x):\n    return FACTOR * x\n"
+        part.write_text(start + body)
+        lines = "from whole import whole; print(whole(1.0))"
+        ended = subprocess.run(
+            [sys.executable, "-c", lines],
+            cwd=tmp_path,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return float(ended.stdout)
+
+    assert [result(constant) for constant in (2.0, 3.0, 2.0)] == [2.0, 3.0, 2.0]
+    # What is kept is used again.
+    kept = [*tmp_path.glob("cache/**/whole*.nbc")]
+    assert len(kept) == 2
