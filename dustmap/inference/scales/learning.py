@@ -34,7 +34,7 @@ from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 OnStep = Callable[[str, int, float], None]
 
 # Finite differences of logarithms, and the longest step in one of them.
-_DIFFERENCE, _LONGEST = 0.02, 0.7
+_DIFFERENCE, _LONGEST = 0.002, 0.7
 _STEPS, _HALVINGS = 20, 6
 # The search starts from the maximum for one in _FIRST stars, if these are at least
 # _FEWEST_FIRST: most steps then take a fraction of the time.

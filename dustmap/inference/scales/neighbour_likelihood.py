@@ -29,6 +29,7 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import Radial
 from dustmap.residual.covariance import RayCovariance, Rays
+from dustmap.residual.field import OUTLYING
 from dustmap.residual.kriging import JITTER, krige_rays
 from dustmap.residual.neighbours import nearest_earlier
 
@@ -37,8 +38,9 @@ _NEIGHBOURS, _STRETCH = 20, 5.0
 # Least number of stars to learn scales from. With 40, 60 and 100 mock stars, logarithms
 # of the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
 FEWEST = 40
-# Degrees of freedom of the density, which gives outliers less weight than a normal.
-_DEGREES = 5.0
+# Degrees of freedom of the density: integrals of a lognormal have heavier tails than a
+# normal. Fraction of outliers where its search starts, and the rounds of that search.
+_DEGREES, _OUTLIERS, _ROUNDS = 5.0, 0.01, 20
 # Quadrature nodes for the integral of the mean along a ray.
 _NODES = 24
 
@@ -59,14 +61,31 @@ class Conditionals:
         return residual[len(residual) - len(predicted) :] - predicted
 
     def log_density(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
-        """Return the log density of every star but the first few, mere neighbours."""
-        spread = (_DEGREES - 2) * self.variance
-        constant = math.lgamma((_DEGREES + 1) / 2) - math.lgamma(_DEGREES / 2)
-        return (
-            constant
-            - 0.5 * (math.pi * spread).log()
-            - (_DEGREES + 1) / 2 * torch.log1p(self.errors(extinction) ** 2 / spread)
+        """Return the log density of every star but the first few, mere neighbours.
+
+        It is a mixture with outliers, whose fraction maximises the likelihood (EM).
+        """
+        square, fraction = self.errors(extinction) ** 2, _OUTLIERS
+        usual, wide = (
+            _log_student(square, factor * self.variance) for factor in (1, OUTLYING**2)
         )
+        for _ in range(_ROUNDS):
+            odds = wide - usual + math.log(fraction / (1 - fraction))
+            fraction = float(odds.sigmoid().mean())
+        return torch.logaddexp(
+            usual + math.log1p(-fraction), wide + math.log(fraction)
+        )
+
+
+def _log_student(square: Tensor, variance: Tensor) -> Float[Tensor, " m"]:
+    """Return the log density of a Student-T of this variance at a squared error."""
+    spread = (_DEGREES - 2) * variance
+    constant = math.lgamma((_DEGREES + 1) / 2) - math.lgamma(_DEGREES / 2)
+    return (
+        constant
+        - 0.5 * (math.pi * spread).log()
+        - (_DEGREES + 1) / 2 * torch.log1p(square / spread)
+    )
 
 
 class NeighbourLikelihood:

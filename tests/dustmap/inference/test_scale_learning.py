@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 from dense_kriging import integrals
 
 from dustmap.grid import Grid, Torus
 from dustmap.inference.scales.learning import learn_scales
-from dustmap.inference.scales.neighbour_likelihood import NeighbourLikelihood
+from dustmap.inference.scales.neighbour_likelihood import (
+    Conditionals,
+    NeighbourLikelihood,
+)
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc
@@ -94,6 +99,32 @@ def test_with_all_rows_for_neighbours_the_density_is_the_dense_one(positive):
     )
     variance = dense[-1, -1] - weights @ dense[:-1, -1]
     torch.testing.assert_close(found.variance[0], variance, rtol=1e-8, atol=0)
+
+
+def test_densities_are_a_mixture_with_the_likeliest_fraction_of_outliers():
+    generator, n = seeded(2), 2000
+    variance = 0.01 * (1 + torch.rand(n, generator=generator, dtype=torch.float64))
+    errors = variance.sqrt() * torch.randn(n, generator=generator, dtype=torch.float64)
+    errors[:80] *= 10
+    found = Conditionals(
+        mean=torch.zeros(n, dtype=torch.float64),
+        neighbours=torch.empty(n, 0, dtype=torch.int64),
+        weights=torch.empty(n, 0, dtype=torch.float64),
+        variance=variance,
+    ).log_density(errors)
+
+    def density(width):
+        # Of five degrees of freedom and this variance.
+        scale = width * (0.6 * variance).sqrt().numpy()
+        return scipy.stats.t.pdf(errors.numpy(), 5, scale=scale)
+
+    tried = [
+        np.log((1 - part) * density(1.0) + part * density(10.0))
+        for part in np.linspace(0.001, 0.2, 200)
+    ]
+    best = max(tried, key=np.sum)
+    assert float(found.sum()) == pytest.approx(best.sum(), abs=0.5)
+    np.testing.assert_allclose(found.numpy(), best, atol=0.2)
 
 
 def test_coordinates_are_logarithms_of_the_parameters():
