@@ -40,13 +40,9 @@ _PART, _NODES, _ROUNDS = 0.1, 24, 4
 _LEAST = 0.1
 # Variance at which an unknown common noise starts, relative to the stars' own.
 _COMMON = 0.1
-# Least gain of the evidence [nats for each determined number] at which scales follow a
-# map: that of a fifth of the power, by which bands may be wrong themselves.
-_WORTH = 0.01
 # How far a map may move the logarithms of lengthscale and std, as standard deviations:
-# the likelihood of the stars is approximate. Relative error of α as the power below the
-# grids, whose prior has 0.5 in the logarithm.
-_DOUBTS, _ERROR = (0.5, 0.25), 0.2
+# the likelihood of the stars is approximate.
+_DOUBTS = (0.5, 0.25)
 
 NOT_SETTLED = (
     "learning the scales did not settle at a maximum of the likelihood; give "
@@ -254,18 +250,22 @@ def revised_prior(
 
     They also suit the variance below the grid, ``alpha`` times the prior's, which alone
     tells where there are no bands. The mean density stays. ``None`` where the scales
-    are given, or suit.
+    are given.
     """
     start, kernel = plan.scales, plan.build_kernel()
     learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
     if learning is None or not learnt or kernel.smoothness is None:
         return None
-    told = {"determined": 2 / _ERROR**2, "ratio": alpha, "error": _ERROR * alpha}
     longest = 2 * math.pi * CUT * max(plan.grid.spacing)
-    below = BandPower(longest=longest, shortest=longest / 2, **told)
+    below = BandPower(
+        longest=longest,
+        shortest=longest / 2,
+        determined=math.inf,
+        share=1.0,
+        ratio=alpha,
+        error=0.0,
+    )
     suited, gain = fitted_kernel(kernel, bands, _DOUBTS, below)
-    if gain < _WORTH * sum(band.determined for band in [*bands, below]):
-        return None
     found = replace(
         start,
         lengthscale=suited.lengthscale,

@@ -60,9 +60,9 @@ class FullBatchResult:
     learnt, ``share_settled`` says whether it converged inside the trial range. If
     ``out_of_time``, the steps to the mode ended early, or samples are missing or not
     refined. ``converged`` is true if mode and samples are, ``mode_converged`` if the
-    mode is. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
-    (Fourier modes of ε where the model has them), if there were probes: sums of
-    many of them are accurate.
+    mode is. ``determined`` estimates the diagonals of ``G = 1 − Λ⁻¹`` and ``G²`` of
+    the latent numbers (Fourier modes of ε where the model has them), if there were
+    probes: sums of many of them are accurate.
     """
 
     mean: Float[Tensor, " p"]
@@ -80,7 +80,7 @@ class FullBatchResult:
     subgrid_share: float = 1.0
     share_settled: bool = True
     out_of_time: bool = False
-    determined: Float[Tensor, " l"] | None = None
+    determined: Float[Tensor, "2 l"] | None = None
 
 
 def infer(
@@ -260,8 +260,8 @@ def _linear_samples(
     return replace(done, value=mean + done.value)
 
 
-def _determined(fit: Fit, mode: Mode) -> Float[Tensor, " p"] | None:
-    """Estimate ``(1 − Λ⁻¹)_ii`` at the mode by ``ξ (ξ − Λ⁻¹ ξ)`` (Hutchinson)."""
+def _determined(fit: Fit, mode: Mode) -> Float[Tensor, "2 p"] | None:
+    """Estimate the diagonals of G = 1 − Λ⁻¹ and G² at the mode (Hutchinson)."""
     model, count = fit.model, fit.settings.probes
     if not count or model.linear or fit.out_of_time:
         return None
@@ -275,7 +275,8 @@ def _determined(fit: Fit, mode: Mode) -> Float[Tensor, " p"] | None:
         on_step=functools.partial(fit.on_step, "spectrum"),
     )
     require_finite("probes of the spectrum", residual=solved.residual)
-    return (probe * (probe - solved.value)).mean(dim=0)
+    seen = probe - solved.value
+    return torch.stack([(probe * seen).mean(dim=0), (seen * seen).mean(dim=0)])
 
 
 def _check(

@@ -9,6 +9,7 @@ import torch
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.scales import band_power
 from dustmap.inference.scales.band_power import (
     BandPower,
     band_powers,
@@ -50,7 +51,8 @@ def test_probes_count_what_a_dense_solve_does():
     precision = torch.eye(root.size) + phi.T @ (phi / noise[:, None])
     covariance = torch.linalg.inv(precision)
     # Of numbers on which no field depends the prior is left.
-    exact = 1.0 - covariance.diagonal()
+    gain = torch.eye(root.size) - covariance
+    exact = torch.stack([gain.diagonal(), (gain @ gain).diagonal()])
     mean = found.mean
     assert found.determined is not None
     bands = band_powers(root, mean, found.determined)
@@ -58,10 +60,12 @@ def test_probes_count_what_a_dense_solve_does():
     assert len(bands) == len(expected) >= 2
     for one, other in zip(bands, expected, strict=True):
         assert one.determined == pytest.approx(other.determined, rel=0.1)
+        assert one.share == pytest.approx(other.share, rel=0.1)
+        assert 0 < one.share < 1
         assert one.longest == pytest.approx(2 * one.shortest)
         assert one.error == pytest.approx(one.ratio * math.sqrt(2 / one.determined))
     total = sum(band.determined for band in expected)
-    assert total < float(torch.trace(torch.eye(root.size) - covariance))
+    assert total < float(torch.trace(gain))
 
 
 @pytest.mark.slow
@@ -91,12 +95,15 @@ def test_a_prior_with_the_power_of_the_field_has_ratios_of_one(fields, error):
     assert two / one == pytest.approx(2.0, abs=0.35)
 
 
-def band(wave: float, ratio: float, determined: float = 1e4) -> BandPower:
+def band(
+    wave: float, ratio: float, determined: float = 1e4, share: float = 1.0
+) -> BandPower:
     middle = 2 * math.pi / wave
     return BandPower(
         longest=middle * math.sqrt(2),
         shortest=middle / math.sqrt(2),
         determined=determined,
+        share=share,
         ratio=ratio,
         error=ratio * math.sqrt(2 / determined),
     )
@@ -106,6 +113,13 @@ def spectrum(wave: float, lengthscale: float, variance: float) -> float:
     return variance * lengthscale**3 / (1 + (wave * lengthscale) ** 2) ** 2
 
 
+@pytest.fixture
+def exact(monkeypatch):
+    """Bands without an error beyond the statistical one."""
+    monkeypatch.setattr(band_power, "_ERROR", 0.0)
+
+
+@pytest.mark.usefixtures("exact")
 def test_scales_are_those_whose_spectrum_the_bands_have():
     kernel = Matern12(lengthscale=50.0, variance=1.0)
     waves = [0.005 * 2**n for n in range(5)]
@@ -123,6 +137,27 @@ def test_scales_are_those_whose_spectrum_the_bands_have():
     assert float(held.lengthscale) == pytest.approx(50.0, rel=1e-2)
 
 
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_power_that_a_map_shows_in_part_is_found_whole(share):
+    kernel = Matern12(lengthscale=50.0, variance=1.0)
+    bands = [band(0.005 * 2**n, 1 + share * (2.0 - 1), share=share) for n in range(5)]
+    found, _ = fitted_kernel(kernel, bands[:-1], (1.0, 1.0), bands[-1])
+    assert float(found.variance) == pytest.approx(2.0, rel=1e-2)
+    assert float(found.lengthscale) == pytest.approx(50.0, rel=1e-2)
+
+
+def test_one_band_alone_hardly_bends_the_kernel():
+    kernel = Matern12(lengthscale=50.0, variance=1.0)
+    waves = [0.005 * 2**n for n in range(5)]
+    bands = [band(q, 3.0 if n == 2 else 1.0) for n, q in enumerate(waves)]
+    found, _ = fitted_kernel(kernel, bands[:-1], (0.5, 0.25), bands[-1])
+    power = [power_of(found, q) / power_of(kernel, q) for q in waves]
+    assert 1.2 < power[2] < 2.2
+    assert all(0.7 < other < 1.7 for other in power[:2] + power[3:])
+
+
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("change", [-1.0, 1.0])
 def test_bands_of_another_slope_bend_the_kernel(change):
     kernel = Matern12(lengthscale=50.0, variance=1.0)
