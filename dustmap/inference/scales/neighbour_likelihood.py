@@ -72,9 +72,7 @@ class Conditionals:
         for _ in range(_ROUNDS):
             odds = wide - usual + math.log(fraction / (1 - fraction))
             fraction = float(odds.sigmoid().mean())
-        return torch.logaddexp(
-            usual + math.log1p(-fraction), wide + math.log(fraction)
-        )
+        return torch.logaddexp(usual + math.log1p(-fraction), wide + math.log(fraction))
 
 
 def _log_student(square: Tensor, variance: Tensor) -> Float[Tensor, " m"]:
