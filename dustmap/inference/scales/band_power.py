@@ -187,7 +187,8 @@ def _band(
         longest=longest,
         shortest=longest / 2,
         determined=determined,
-        share=squared / determined,
+        # No more than one, though few probes may say so.
+        share=min(squared / determined, 1.0),
         ratio=ratio,
         error=ratio * math.sqrt(2 / determined),
     )

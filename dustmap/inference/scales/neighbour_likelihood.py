@@ -39,8 +39,9 @@ _NEIGHBOURS, _STRETCH = 20, 5.0
 # of the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
 FEWEST = 40
 # Degrees of freedom of the density: integrals of a lognormal have heavier tails than a
-# normal. Fraction of outliers where its search starts, and the rounds of that search.
-_DEGREES, _OUTLIERS, _ROUNDS = 5.0, 0.01, 20
+# normal. Fraction of outliers where its search starts, and the largest (if all stars
+# could be outliers, there would be two maxima); rounds of that search.
+_DEGREES, _OUTLIERS, _ROUNDS = 5.0, (0.01, 0.2), 20
 # Quadrature nodes for the integral of the mean along a ray.
 _NODES = 24
 
@@ -63,15 +64,16 @@ class Conditionals:
     def log_density(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
         """Return the log density of every star but the first few, mere neighbours.
 
-        It is a mixture with outliers, whose fraction maximises the likelihood (EM).
+        It is a mixture with outliers, whose fraction, at most a fifth, maximises the
+        likelihood (EM).
         """
-        square, fraction = self.errors(extinction) ** 2, _OUTLIERS
+        square, fraction = self.errors(extinction) ** 2, _OUTLIERS[0]
         usual, wide = (
             _log_student(square, factor * self.variance) for factor in (1, OUTLYING**2)
         )
         for _ in range(_ROUNDS):
             odds = wide - usual + math.log(fraction / (1 - fraction))
-            fraction = float(odds.sigmoid().mean())
+            fraction = min(float(odds.sigmoid().mean()), _OUTLIERS[1])
         return torch.logaddexp(usual + math.log1p(-fraction), wide + math.log(fraction))
 
 

@@ -127,6 +127,23 @@ def test_densities_are_a_mixture_with_the_likeliest_fraction_of_outliers():
     np.testing.assert_allclose(found.numpy(), best, atol=0.2)
 
 
+@pytest.mark.parametrize("error", [0.0, 1e3])
+def test_densities_are_finite_where_none_or_all_look_like_outliers(error):
+    n = 50
+    found = Conditionals(
+        mean=torch.zeros(n, dtype=torch.float64),
+        neighbours=torch.empty(n, 0, dtype=torch.int64),
+        weights=torch.empty(n, 0, dtype=torch.float64),
+        variance=torch.ones(n, dtype=torch.float64),
+    ).log_density(torch.full((n,), error, dtype=torch.float64))
+    parts = [
+        scipy.stats.t.logpdf(error, 5, scale=width * 0.6**0.5) for width in (1.0, 10.0)
+    ]
+    mixed = np.logaddexp(parts[0] + math.log(0.8), parts[1] + math.log(0.2))
+    expected = parts[0] if error == 0 else mixed
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
+
+
 def test_coordinates_are_logarithms_of_the_parameters():
     start = scales(100.0, 0.5, DISC, 1e-4)
     names = ("lengthscale", "variance", "mean", "scale_height", "common_noise")
