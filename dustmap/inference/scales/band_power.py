@@ -47,7 +47,7 @@ _LEAST_PART, _LEAST = 0.02, 10.0
 # standard deviation of the changes (0.5 changes the slope of a power law by 0.7).
 _FURTHEST, _BEND = 1.0, 0.5
 # Relative error of the bands' ratios beyond their statistical one: modes are not linear
-# and end early. Of ten bands of two simulated skies it was 0.33 (RMS).
+# and end early. Of ten bands of three maps of two simulated skies it was 0.33 (RMS).
 _ERROR = 0.3
 
 
