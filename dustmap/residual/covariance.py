@@ -8,13 +8,13 @@ density by a log-normal factor of mean one, whose covariance is
 angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
 
 .. math::
-   C_{nm} = \alpha \sum_b \rho_n(s_b)\, \rho_m(s_b)\,
+   C_{nm} = \sum_b \alpha\, \rho_n(s_b)\, \rho_m(s_b)\,
             \kappa(2 s_b \sin(\theta / 2))\, \Delta s_b , \qquad
    \kappa(b) = \int_{-\infty}^\infty
        \left(e^{k_{[0, t]}(\sqrt{b^2 + x^2})} - 1\right) dx ,
 
-over shells up to the shorter ray's end, with the t of the finest grid around the
-start of the shell. :math:`\alpha` is one if the prior is right. Near its ends a ray
+over shells up to the shorter ray's end, with the t and the :math:`\alpha` of the finest
+grid around the start of the shell. :math:`\alpha` is one if the prior is right. Near its ends a ray
 sees less than this: the error is of the order of :math:`\sqrt t`. With the chord for b
 the covariance is positive definite on every shell.
 
@@ -34,8 +34,8 @@ The relative density :math:`\delta` at a point and the extinction along a ray co
    \alpha \sum_b \rho_n(s_b) [F(p, s_{b+1} - x) - F(p, s_b - x)], \qquad
    F(p, x) = \int_0^x \left(e^{k_{[0, t]}(\sqrt{p^2 + s^2})} - 1\right) ds ,
 
-over shells up to the ray's end, with the t of the shell that the point is in; ``p`` is
-the distance of the point from the ray's line and ``x`` that of its foot from the
+over shells up to the ray's end, with the t and the :math:`\alpha` of the shell that the
+point is in; ``p`` is the distance of the point from the ray's line and ``x`` that of its foot from the
 observer. ``F`` is odd in ``x``.
 """
 
@@ -204,7 +204,7 @@ class RayCovariance:
     Parameters
     ----------
     weights
-        Variances w_j of the relative density; with a ``remainder`` α alone.
+        Variances w_j of the relative density; with a ``remainder`` α of every grid.
     lengthscales
         Its scales ℓ_j [pc].
     remainder, cube
@@ -220,7 +220,8 @@ class RayCovariance:
     @property
     def components(self) -> int:
         """How many weights there are."""
-        return len(self.lengthscales) if self.remainder is None else 1
+        left = self.remainder
+        return len(self.lengthscales) if left is None else len(left.cuts)
 
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
@@ -243,8 +244,8 @@ class RayCovariance:
             by_chord = self._by_chord
             if points:
                 abscissas, (_, halves), variances, _ = _remainder_tables(self.remainder)
-                own = np.stack([self.remainder.cuts, weights[0] * variances])
-                decays = abscissas[1], weights[0] * halves, own
+                own = np.stack([self.remainder.cuts, weights * variances])
+                decays = abscissas[1], weights[:, None, None] * halves, own
         ratio, axes = ray_table()
         free = ratio, axes, np.log(scales)
         return scales, weights, free, decays, by_chord, shells
@@ -266,7 +267,7 @@ class RayCovariance:
             cut = self.remainder.cuts[level]
             at = logarithms + math.log((edges[b] + edges[b + 1]) / 2 / cut)
             values = np.interp(at, abscissas, lines[level])
-            found[:, b] = float(self.weights[0]) * cut * values
+            found[:, b] = float(self.weights[level]) * cut * values
         return found
 
     def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:

@@ -75,8 +75,9 @@ class ResidualField:
     stated, noise
         Variance of each star's extinction, and the same raised for outliers [mag²].
     weights, nugget, outliers
-        Variances of the relative density at every lengthscale, variance of independent
-        residuals [mag²], and fraction of stars that are outliers.
+        Variances of the relative density at every lengthscale or α of every grid,
+        variance of independent residuals [mag²], and fraction of stars that are
+        outliers.
     scales
         Factors on predicted variances, including those of samples, with which 68% of
         the held-out stars lie within one standard deviation: one for the places of

@@ -72,7 +72,7 @@ def learn_residual(
     variance for the map's density :math:`\bar\rho`, and
     :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \mathrm{var}\,\delta)`. With the mean
     map's ``cube`` the covariance is that of the prior's ``remainder`` along rays, times
-    α; without held-out rows α is one. Of more than 200,000 rows only those near the
+    α of every grid; without held-out rows α is one. Of more than 200,000 rows only those near the
     first held-out rows are learnt from. If more than two rows in a thousand are
     outliers, they are down-weighted where this improves the score; fewer cannot be
     distinguished from rays through compact clouds. With outliers or distance errors the
@@ -86,7 +86,7 @@ def learn_residual(
     placing = torch.zeros_like(noise) if placing is None else placing
     start = _unlearnt(rays, residuals, noise + placing, stretch)
     if cube is not None:
-        one = noise.new_ones(1)
+        one = noise.new_ones(len(cube.grids))
         start = replace(start, cube=cube, remainder=remainder, weights=one)
     if not len(held):
         return calibrated_on(_weighed(start, noise, placing, outliers=False), held)
@@ -165,7 +165,7 @@ def _weighed(
     """Set the noise variance, and down-weight outliers if there are enough."""
     relative = field.weights.sum()
     if field.cube is not None and field.remainder is not None:
-        variances = field.weights.sum() * torch.from_numpy(field.remainder.variances)
+        variances = field.weights * torch.from_numpy(field.remainder.variances)
         relative = variances[field.cube.level_at(field.rays.lengths)]
     stated = noise + placing * (1 + relative)
     raised = (field.noise / field.stated).clamp_min(1.0)

@@ -60,8 +60,8 @@ def learn_residual(state: FitState, at: Context) -> FitState:
     state = replace(state, residual=residual)
     if first:
         bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
-        alpha = float(residual_from(residual).weights[0])
-        about = result.plan, bands, state.learning, at.config, alpha
+        alphas = residual_from(residual).weights.tolist()
+        about = result.plan, bands, state.learning, at.config, alphas
         # Without the map, which every rank has.
         before = replace(state, result=None)
 

@@ -244,28 +244,31 @@ def revised_prior(
     bands: Sequence[BandPower],
     learning: Mapping[str, Any] | None,
     config: FitConfig,
-    alpha: float,
+    alphas: Sequence[float],
 ) -> tuple[PriorScales, dict[str, Any]] | None:
     """Return scales and a bend that suit the bands of a first map, and what was learnt.
 
-    They also suit the variance below the grid, ``alpha`` times the prior's, which alone
-    tells where there are no bands. The mean density stays. ``None`` where the scales
-    are given.
+    They also suit the variance below each grid, one of ``alphas`` times the prior's,
+    the only bands where the map has none. The mean density stays. ``None`` where the
+    scales are given.
     """
     start, kernel = plan.scales, plan.build_kernel()
     learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
     if learning is None or not learnt or kernel.smoothness is None:
         return None
-    longest = 2 * math.pi * CUT * max(plan.grid.spacing)
-    below = BandPower(
-        longest=longest,
-        shortest=longest / 2,
-        determined=math.inf,
-        share=1.0,
-        ratio=alpha,
-        error=0.0,
-    )
-    suited, gain = fitted_kernel(kernel, bands, _DOUBTS, below)
+    cuts = [2 * math.pi * CUT * max(grid.spacing) for grid in plan.grids]
+    below = [
+        BandPower(
+            longest=cut,
+            shortest=cut / 2,
+            determined=math.inf,
+            share=1.0,
+            ratio=alpha,
+            error=0.0,
+        )
+        for cut, alpha in zip(cuts, alphas, strict=True)
+    ]
+    suited, gain = fitted_kernel(kernel, [*bands, *below], _DOUBTS)
     found = replace(
         start,
         lengthscale=suited.lengthscale,

@@ -123,11 +123,11 @@ def residual_in_words(field: ResidualField) -> str:
     told = f"; {100 * field.outliers:.2g}% outliers"
     outliers = told if field.weighs_outliers else ""
     tails = f"; tails of errors: Student-T, {field.tails:.2g} degrees of freedom"
-    alpha, nugget = float(field.weights[0]), field.nugget**0.5
+    alphas = ", ".join(f"{alpha:.3g}" for alpha in field.weights.tolist())
     factors = ", ".join(f"{scale:.2g}" for scale in field.scales.tolist())
     along = (
-        f"residual: the prior below {cuts} pc, its variance times {alpha:.3g}; nugget "
-        f"{nugget:.2g} mag; variances of extinctions times {factors}"
+        f"residual: the prior below {cuts} pc, its variance times {alphas}; nugget "
+        f"{field.nugget**0.5:.2g} mag; variances of extinctions times {factors}"
     )
     return along + outliers + tails
 

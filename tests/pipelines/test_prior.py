@@ -310,7 +310,7 @@ def bands(*ratios):
 
 
 def test_power_at_long_wavelengths_calls_for_a_longer_lengthscale():
-    found = revised_prior(MAPPED, bands(5.0, 2.0, 1.0), LEARNING, FitConfig(), 1.0)
+    found = revised_prior(MAPPED, bands(5.0, 2.0, 1.0), LEARNING, FitConfig(), [1.0])
     assert found is not None
     scales, learning = found
     assert float(scales.lengthscale[0]) > 55.0
@@ -319,10 +319,10 @@ def test_power_at_long_wavelengths_calls_for_a_longer_lengthscale():
     once = learning["revision"]
     assert once["lengthscale"] == [40.0] * 3 and once["gain"] > 20
     assert LEARNING.keys() == {"errors"}
-    found = revised_prior(MAPPED, bands(0.05, 0.2, 0.6), LEARNING, FitConfig(), 0.6)
+    found = revised_prior(MAPPED, bands(0.05, 0.2, 0.6), LEARNING, FitConfig(), [0.6])
     assert found is not None and float(found[0].lengthscale[0]) < 30.0
     # The same change of all octaves is one of the standard deviation.
-    found = revised_prior(MAPPED, bands(1.5, 1.5, 1.5), LEARNING, FitConfig(), 1.5)
+    found = revised_prior(MAPPED, bands(1.5, 1.5, 1.5), LEARNING, FitConfig(), [1.5])
     assert found is not None
     assert float(found[0].lengthscale[0]) == pytest.approx(40.0, rel=0.05)
     assert 1.1 < found[0].std / MAPPED.std < 1.3
@@ -331,14 +331,14 @@ def test_power_at_long_wavelengths_calls_for_a_longer_lengthscale():
 def test_power_below_the_grid_bends_the_prior():
     told, short = bands(5.0, 2.0, 1.0), []
     for alpha in (0.3, 3.0):
-        found = revised_prior(MAPPED, told, LEARNING, FitConfig(), alpha)
+        found = revised_prior(MAPPED, told, LEARNING, FitConfig(), [alpha])
         assert found is not None
         short.append(found[0].bend[-1])
     assert short[1] > short[0] + 1
     # It is a reason to change a prior, also alone.
     for told in (bands(1.0, 1.0), []):
         low, high = (
-            revised_prior(MAPPED, told, LEARNING, FitConfig(), alpha)
+            revised_prior(MAPPED, told, LEARNING, FitConfig(), [alpha])
             for alpha in (0.3, 3.0)
         )
         assert low is not None and high is not None
@@ -352,12 +352,12 @@ def test_power_below_the_grid_bends_the_prior():
 def test_scales_that_are_given_stay(learning, prior):
     settings = FitConfig.model_validate({"prior": prior})
     told = bands(5.0, 2.0, 1.0)
-    assert revised_prior(MAPPED, told, learning, settings, 1.0) is None
+    assert revised_prior(MAPPED, told, learning, settings, [1.0]) is None
 
 
 @pytest.mark.parametrize("told", [bands(1.0, 1.0, 1.0), []])
 def test_scales_that_suit_hardly_change(told):
-    found = revised_prior(MAPPED, told, LEARNING, FitConfig(), 1.0)
+    found = revised_prior(MAPPED, told, LEARNING, FitConfig(), [1.0])
     assert found is not None
     assert found[0].lengthscale.tolist() == pytest.approx([40.0] * 3, rel=0.01)
     assert found[0].std == pytest.approx(MAPPED.std, rel=0.01)
@@ -365,5 +365,5 @@ def test_scales_that_suit_hardly_change(told):
 
 def test_a_kernel_without_a_power_law_is_not_revised():
     smooth = replace(MAPPED, kernel="squared-exponential")
-    found = revised_prior(smooth, bands(5.0, 2.0, 1.0), LEARNING, FitConfig(), 1.0)
+    found = revised_prior(smooth, bands(5.0, 2.0, 1.0), LEARNING, FitConfig(), [1.0])
     assert found is None

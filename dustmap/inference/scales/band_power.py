@@ -102,7 +102,6 @@ def fitted_kernel(
     kernel: Radial,
     bands: Sequence[BandPower],
     errors: tuple[float, float],
-    below: BandPower,
 ) -> tuple[Radial, float]:
     r"""Return the kernel whose power suits the bands, and the gain [nats].
 
@@ -112,16 +111,14 @@ def fitted_kernel(
     the kernel and :math:`1 / w_b = g_b / \gamma_b + s^2 / 2`, as bands have a relative
     error s beyond the statistical one. The logarithms of lengthscale and std have
     normal priors with these standard ``errors``, the changes of the bend between
-    octaves, down to the shortest band, those of 0.5. A band ``below`` the grid is
-    one of them.
+    octaves, down to the shortest band, those of 0.5.
     """
     scale = _lengthscale(kernel)
-    every = [*bands, below]
-    middle = [math.sqrt(band.longest * band.shortest) for band in every]
+    middle = [math.sqrt(band.longest * band.shortest) for band in bands]
     waves = 2 * math.pi / np.array(middle)
-    determined = np.array([band.determined for band in every])
-    ratio = np.array([band.ratio for band in every])
-    share = np.array([band.share for band in every])
+    determined = np.array([band.determined for band in bands])
+    ratio = np.array([band.ratio for band in bands])
+    share = np.array([band.share for band in bands])
     weight = 1 / (share / determined + _ERROR**2 / 2)
     octaves = max(math.ceil(math.log2(waves.max() * scale)), 0)
     doubts = np.array([*errors, *[_BEND] * octaves])
