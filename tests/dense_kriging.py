@@ -28,14 +28,14 @@ def components(covariance: RayCovariance, one: Rays, other: Rays) -> torch.Tenso
     assert remainder is not None
     each = [along(cube, rays) for rays in (one, other)]
     shorter = torch.minimum(one.lengths, other.lengths)
-    total = shorter.new_zeros(shorter.shape)
+    total = shorter.new_zeros(*shorter.shape, len(remainder.cuts))
     edges, levels = cube.edges().tolist(), cube.levels().tolist()
     for b, (start, end, level) in enumerate(zip(edges, edges[1:], levels)):
         within = (shorter.clamp_max(end) - start).clamp_min(0.0)
         product = each[0][..., b] * each[1][..., b] * within
         impact = (chord * (start + end) / 2).numpy()
-        total += product * torch.from_numpy(line(remainder, level, impact))
-    return total[..., None]
+        total[..., level] += product * torch.from_numpy(line(remainder, level, impact))
+    return total
 
 
 def along(cube: DensityCube, rays: Rays) -> torch.Tensor:

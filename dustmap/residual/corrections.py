@@ -4,8 +4,8 @@ A sample's value :math:`v_s` and the change :math:`c_s` predicted by neighbours 
 
 .. math:: \bar v + \sqrt{f} (v_s - \bar v) \oplus a_s (\bar c + \sqrt{f} (c_s - \bar c))
 
-with the factor f on predicted variances, the amplitude :math:`a_s` of the change, and a
-sum that stays positive,
+with a factor :math:`f \le 1` on predicted variances (`central_factor`), the amplitude
+:math:`a_s` of the change, and a sum that stays positive,
 
 .. math::
    v \oplus c = v + c \ \text{ where } c \ge -v/2, \qquad
@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import (
@@ -29,20 +30,34 @@ from dustmap.linalg.compiled_tasks import (
     thread_count,
 )
 
+# Degrees of freedom of errors of extinctions where no star tells. Relative to 68%
+# intervals, those with 95% of the errors are 1.04 times as wide as a normal's; of the
+# noise-free errors in six fits of simulated skies they were 1.02 to 1.06 times as wide.
+DEGREES = 20.0
 # Values of one sample in a block; the blocks of all samples fit into the cache.
 _TOGETHER = 256
+
+
+def central_factor(degrees: float) -> float:
+    r"""Return :math:`f = t_{84\%}^2 (\nu - 2) / \nu`, with :math:`\nu` at least 20.
+
+    A Student-T of unit variance has 68% of its values within :math:`\sqrt f`. Heavier
+    tails may be those of noise.
+    """
+    nu = max(degrees, DEGREES)
+    return float(stdtrit(nu, ndtr(1.0))) ** 2 * (1 - 2 / nu)
 
 
 def corrected(
     values: Float[Tensor, "s m"],
     changes: Float[Tensor, "s m"],
-    scale: Float[Tensor, " m"],
+    factor: float,
     *,
     relative: Float[Tensor, " m"] | None = None,
     drawn: bool = False,
     shares: Float[Tensor, "s m"] | None = None,
 ) -> Float[Tensor, "s m"]:
-    """Add changes to every sample's positive values, with spreads times ``√scale``.
+    """Add changes to every sample's positive values, with spreads times √f.
 
     Parameters
     ----------
@@ -50,8 +65,8 @@ def corrected(
         Positive values; the results are positive, too.
     changes
         Changes in the unit of the values, or, with ``relative``, of their amplitude.
-    scale
-        Factor f on variances over the samples.
+    factor
+        f, the factor on variances over the samples, at most one.
     relative
         Amplitude of the changes relative to the values; 1 in the values' unit if
         ``None``.
@@ -63,12 +78,11 @@ def corrected(
         to the sum.
     """
     found, count = np.empty(values.shape), values.shape[1]
-    roots = scale.sqrt().expand(count).contiguous()
     given = (
         values.to(torch.float64).contiguous().numpy(),
         changes.T.contiguous().numpy(),
-        roots.numpy(),
-        (torch.ones_like(roots) if drawn else roots).numpy(),
+        factor**0.5,
+        1.0 if drawn else factor**0.5,
         np.empty(0) if relative is None else relative.numpy(),
         np.empty((0, 0)) if shares is None else shares.numpy(),
     )
@@ -78,19 +92,10 @@ def corrected(
     return torch.from_numpy(found)
 
 
-def calibrated(
-    values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
-) -> Float[Tensor, "s m"]:
-    """Scale the spread of samples' values by ``√scale``; they stay positive."""
-    return corrected(values, torch.zeros_like(values, dtype=torch.float64), scale)
-
-
-def spread(
-    values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
-) -> Float[Tensor, "s m"]:
-    """Scale the spread of samples' values about their mean by ``√scale``."""
+def spread(values: Float[Tensor, "s m"], factor: float) -> Float[Tensor, "s m"]:
+    """Multiply the spread of samples' values about their mean by √f."""
     mean = values.mean(dim=0)
-    return mean + scale.sqrt() * (values - mean)
+    return mean + factor**0.5 * (values - mean)
 
 
 @inlined
@@ -103,7 +108,7 @@ def _sum(value, change):
 
 
 @compiled
-def _correct(first, last, values, changes, roots, told, relative, shares, found):
+def _correct(first, last, values, changes, root, told, relative, shares, found):
     """Fill in the places from ``first`` to ``last``."""
     samples = len(values)
     value, change = np.empty(_TOGETHER), np.empty(_TOGETHER)
@@ -117,14 +122,10 @@ def _correct(first, last, values, changes, roots, told, relative, shares, found)
         for s in range(samples):
             for i in range(count):
                 m = begin + i
-                root, middle = roots[m], value[i] / samples
-                deviation = root * (values[s, m] - middle)
-                if root <= 1:
-                    one = middle + deviation
-                else:
-                    one = _sum(middle, deviation)
+                middle = value[i] / samples
+                one = middle + root * (values[s, m] - middle)
                 more = change[i] / samples
-                more += told[m] * (changes[m, s] - more)
+                more += told * (changes[m, s] - more)
                 if len(relative):
                     more *= relative[m] * one
                 found[s, m] = _sum(one, more)

@@ -14,9 +14,9 @@ angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
        \left(e^{k_{[0, t]}(\sqrt{b^2 + x^2})} - 1\right) dx ,
 
 over shells up to the shorter ray's end, with the t and the :math:`\alpha` of the finest
-grid around the start of the shell. :math:`\alpha` is one if the prior is right. Near its ends a ray
-sees less than this: the error is of the order of :math:`\sqrt t`. With the chord for b
-the covariance is positive definite on every shell.
+grid around the start of the shell. :math:`\alpha` is one if the prior is right. Near
+its ends a ray sees less than this: the error is of the order of :math:`\sqrt t`. With
+the chord for b the covariance is positive definite on every shell.
 
 Without a map the spectrum is free:
 
@@ -35,8 +35,8 @@ The relative density :math:`\delta` at a point and the extinction along a ray co
    F(p, x) = \int_0^x \left(e^{k_{[0, t]}(\sqrt{p^2 + s^2})} - 1\right) ds ,
 
 over shells up to the ray's end, with the t and the :math:`\alpha` of the shell that the
-point is in; ``p`` is the distance of the point from the ray's line and ``x`` that of its foot from the
-observer. ``F`` is odd in ``x``.
+point is in; ``p`` is the distance of the point from the ray's line and ``x`` that of
+its foot from the observer. ``F`` is odd in ``x``.
 """
 
 from __future__ import annotations

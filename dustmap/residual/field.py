@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.corrections import corrected, spread
+from dustmap.residual.corrections import central_factor, corrected, spread
 from dustmap.residual.covariance import RayCovariance, Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays, walk
@@ -78,10 +78,6 @@ class ResidualField:
         Variances of the relative density at every lengthscale or α of every grid,
         variance of independent residuals [mag²], and fraction of stars that are
         outliers.
-    scales
-        Factors on predicted variances, including those of samples, with which 68% of
-        the held-out stars lie within one standard deviation: one for the places of
-        each grid, the coarsest first.
     tails
         Degrees of freedom of the Student-T distribution of held-out stars' errors.
     stretch
@@ -103,7 +99,6 @@ class ResidualField:
     noise: Float[Tensor, " n"]
     weights: Float[Tensor, " j"]
     nugget: float
-    scales: Float[Tensor, " g"]
     outliers: float
     stretch: float
     cube: DensityCube | None = None
@@ -126,6 +121,11 @@ class ResidualField:
     def weighs_outliers(self) -> bool:
         """True if any star's noise is raised."""
         return bool((self.noise > self.stated).any())
+
+    @property
+    def factor(self) -> float:
+        """Factor on variances of extinctions that tails leave to the central 68%."""
+        return central_factor(self.tails)
 
     @property
     def darkest(self) -> float:
@@ -199,27 +199,20 @@ class ResidualField:
         mean, variance = self._predict(places, points)
         parts = []
         if split or not points:
-            scale = self.scale_at(places.lengths[:split])
             shares = torch.empty(len(values), split, dtype=torch.float64)
-            given = values[:, :split], mean[:, :split], scale
+            given = values[:, :split], mean[:, :split], self.factor
             found = corrected(*given, shares=shares)
-            parts.append((found, scale * variance[:split] * shares))
+            parts.append((found, self.factor * variance[:split] * shares))
         if points:
-            # Stars do not constrain the calibration of densities' variances.
+            # Densities have no tails of their own.
             one = torch.ones(points, dtype=torch.float64)
-            found = corrected(values[:, split:], mean[:, split:], one, relative=one)
+            found = corrected(values[:, split:], mean[:, split:], 1.0, relative=one)
             # The remaining std is proportional to the corrected density.
             parts.append((found, found**2 * variance[split:]))
         if len(parts) == 1:
             return parts[0]
         found, left = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         return found, left
-
-    def scale_at(self, distance: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-        """Return the factor of the finest grid that reaches these distances [pc]."""
-        if self.cube is None or len(self.scales) == 1:
-            return self.scales[0].expand(len(distance))
-        return self.scales[self.cube.level_at(distance)]
 
     def places(
         self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
@@ -305,8 +298,7 @@ class ResidualField:
         order = torch.randperm(len(places), generator=generator)
         residual = torch.empty(white.shape, dtype=torch.float64)
         residual[:, order] = self._drawn(places[order], white[:, order])
-        scale = self.scale_at(places.lengths)
-        return corrected(extinctions, residual, scale, drawn=True)
+        return corrected(extinctions, residual, self.factor, drawn=True)
 
     def _drawn(self, places: Rays, white: Float[Tensor, "s m"]) -> Float[Tensor, "s m"]:
         """Draw the residuals of places in this order."""
@@ -320,7 +312,7 @@ class ResidualField:
         if len(places) > _PLACES:
             before = first + nearest_earlier(points, _PLACES)
             blocks.append(torch.cat([near[_PLACES:], before], dim=1))
-        given = spread(self.residuals.double(), self.scale_at(self.rays.lengths))
+        given = spread(self.residuals.double(), self.factor)
         values = torch.cat([given, torch.zeros_like(white)], dim=1).numpy()
         known = self.noise + self.nugget
         noise = torch.cat([known, known.new_full((len(places),), _EXACT)])
@@ -328,8 +320,7 @@ class ResidualField:
         for neighbours in blocks:
             rows = slice(row, row + len(neighbours))
             found = krige_rays(self.covariance, rays, noise, rays[rows], neighbours)
-            scale = self.scale_at(rays.lengths[rows])
-            std = (scale * found.variance).sqrt()
+            std = (self.factor * found.variance).sqrt()
             own = slice(row - first, row - first + len(neighbours))
             innovations = (std * white[:, own]).numpy()
             walk(values, row, neighbours.numpy(), found.weights.numpy(), innovations)

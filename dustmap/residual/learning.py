@@ -1,7 +1,7 @@
 r"""The residual's covariance, learnt from held-out rows.
 
 Form, neighbours, outliers and weights maximise the log score; the errors of all
-held-out rows then calibrate variances and tails.
+held-out rows then tell the tails.
 
 Without a grid (`GridFree`) the map is the local mean density of a place's nearest
 stars, :math:`g = \sum_n y_n / \sum_n d_n`, times the distance; a `ResidualField` models
@@ -17,18 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.residual.corrections import DEGREES
 from dustmap.residual.covariance import Rays, Remainder
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import COUNT, ResidualField, least_density
 from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
-from dustmap.residual.scoring import (
-    TAILS,
-    learn_weights,
-    tail_degrees,
-    usual_scale,
-    variance_scale,
-)
+from dustmap.residual.scoring import learn_weights, tail_degrees
 
 # Neighbours of a row while the covariance is learnt, and in trials.
 _LEARNING_COUNT, _FEW = 30, 20
@@ -41,9 +36,6 @@ _LEARNING, _FIRST = 1200, 400
 # Rows beyond which only those around the first held-out rows are learnt from, and how
 # many of them each brings.
 _MANY, _AROUND = 200_000, 45
-# Least number of held-out rows within a grid for a factor of its own, and rounds of
-# factors and tails.
-_OF_A_GRID, _ROUNDS = 200, 3
 # Least fraction of outliers at which they are down-weighted.
 _FEW_OUTLIERS = 2e-3
 # Without a grid: trial numbers of stars of a local mean, the stretch in the search for
@@ -72,11 +64,11 @@ def learn_residual(
     variance for the map's density :math:`\bar\rho`, and
     :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \mathrm{var}\,\delta)`. With the mean
     map's ``cube`` the covariance is that of the prior's ``remainder`` along rays, times
-    α of every grid; without held-out rows α is one. Of more than 200,000 rows only those near the
-    first held-out rows are learnt from. If more than two rows in a thousand are
-    outliers, they are down-weighted where this improves the score; fewer cannot be
-    distinguished from rays through compact clouds. With outliers or distance errors the
-    covariance is learnt a second time.
+    α of every grid; without held-out rows α is one. Of more than 200,000 rows only
+    those near the first held-out rows are learnt from. If more than two rows in a
+    thousand are outliers, they are down-weighted where this improves the score; fewer
+    cannot be distinguished from rays through compact clouds. With outliers or distance
+    errors the covariance is learnt a second time.
 
     Raises
     ------
@@ -153,7 +145,6 @@ def _unlearnt(
         noise=noise,
         weights=noise.new_zeros(0),
         nugget=0.0,
-        scales=noise.new_ones(1),
         outliers=0.0,
         stretch=stretch,
     )
@@ -233,31 +224,17 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
 
 
 def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
-    """Set scales and tails from the errors of held-out rows, else from their priors."""
-    levels, tails = 1 if field.cube is None else len(field.cube.grids), 1 / TAILS
-    scales = field.scales.new_full((levels,), usual_scale(tails))
+    """Set the tails from the errors of held-out rows, else from their prior."""
     if not len(held):
-        return replace(field, scales=scales, tails=tails)
+        return replace(field, tails=DEGREES)
     near = _near_unseen(field.rays, held, field.stretch, COUNT)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
     # The spread of a single prediction is zero.
     spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
-    mean, variance = errors.mean(dim=0), found.variance + spread
-    stated, outliers = field.stated[held] + field.nugget, field.outliers
-    level = torch.zeros(len(held), dtype=torch.int64)
-    if field.cube is not None:
-        level = field.cube.level_at(field.rays.lengths[held])
-    # Factors and tails depend on each other.
-    for _ in range(_ROUNDS):
-        for number in range(levels):
-            own = level == number
-            if int(own.sum()) < _OF_A_GRID:
-                own = torch.ones_like(own)
-            rows = mean[own], variance[own], stated[own]
-            scales[number] = variance_scale(*rows, outliers, degrees=tails)
-        tails = tail_degrees(mean, scales[level] * variance, stated, outliers)
-    return replace(field, scales=scales, tails=tails)
+    rows = errors.mean(dim=0), found.variance + spread, field.stated[held]
+    tails = tail_degrees(*rows[:2], rows[2] + field.nugget, field.outliers)
+    return replace(field, tails=tails)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

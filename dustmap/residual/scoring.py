@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 from torch import Tensor
 
+from dustmap.residual.corrections import DEGREES, central_factor
 from dustmap.residual.field import OUTLYING
 from dustmap.residual.kriging import Neighbourhoods
 
-# Degrees of freedom where the search of the score begins, and the prior std of their
-# logarithm: with five the maximum lies above the variance of normal errors, by a fifth.
-_DEGREES, _DEGREES_STD = 20.0, 1.0
+# Prior std of the logarithm of the score's degrees of freedom. With five of them the
+# maximum lies above the variance of normal errors, by a fifth.
+_DEGREES_STD = 1.0
 _STEPS = 60
 # Prior std of the searched logarithms about their start (the score is flat in weights
 # that do not matter), bound of their steps, and bound of the first step from known
@@ -27,13 +28,11 @@ _OUTLIER_LOGIT = -4.0
 # Difference between the logarithms of a start's weights, and the change of the mean
 # score [nats] at which a search ends.
 _APART, _FLAT = 6.0, 1e-7
-# Fractions of a normal within 1 and within 1.96 standard deviations, the uncertainty of
-# the first (noise may not be exactly normal), and the prior std of the factor's
-# logarithm.
-_WITHIN, _MOST, _SHAPE = 0.6827, 0.95, 0.01
-_SCALE_STD = 0.10
-# Prior mean and std of one over the errors' degrees of freedom, and its trial range.
-TAILS, _TAILS_STD, _TAILS_TRIED = 0.1, 0.1, (1e-3, 0.4)
+# Fraction of errors whose interval shows their tails, and its uncertainty as noise may
+# not be exactly normal.
+_MOST, _SHAPE = 0.95, 0.0016
+# Prior std of one over the errors' degrees of freedom, and its trial range.
+_TAILS_STD, _TAILS_TRIED = 0.1, (1e-3, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ def learn_weights(
 
     def score(place: Tensor) -> Tensor:
         values, outliers = scale * place[:-2].exp(), place[-2]
-        degrees = 2 + (_DEGREES - 2) * place[-1].exp()
+        degrees = 2 + (DEGREES - 2) * place[-1].exp()
         mean, variance = hoods.predict(values[:-1], noise + values[-1], residuals)
         error = observed - mean
         whole = variance + observed_noise + values[-1]
@@ -163,36 +162,6 @@ def log_score(
     )
 
 
-def usual_scale(degrees: float) -> float:
-    r"""Return :math:`t_{84\%}^2 (\nu - 2) / \nu`, the factor if the variance is right.
-
-    :math:`\nu` is at least that of `TAILS`: heavier tails may be those of noise.
-    """
-    nu = max(degrees, 1 / TAILS)
-    return float(stdtrit(nu, (1 + _WITHIN) / 2)) ** 2 * (nu - 2) / nu
-
-
-def variance_scale(
-    error: Float[Tensor, " m"],
-    variance: Float[Tensor, " m"],
-    noise: Float[Tensor, " m"],
-    outliers: float = 0.0,
-    *,
-    degrees: float,
-) -> float:
-    r"""Return the factor on ``variance`` that leaves 68.27% of errors within one std.
-
-    The fraction ``outliers`` of the errors is `OUTLYING` times as wide. Residuals have
-    heavier tails than a normal of their variance, whose central interval would be too
-    wide. Trial factors lie between 1/4 and 4. Where noise dominates the variance the
-    factor is about `usual_scale`.
-    """
-    factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
-    std = (factors[:, None] * variance + noise).sqrt()
-    doubt = (factors / usual_scale(degrees)).log() / _SCALE_STD
-    return float(factors[_misfit(error, std, _WITHIN, outliers, doubt).argmin()])
-
-
 def tail_degrees(
     error: Float[Tensor, " m"],
     variance: Float[Tensor, " m"],
@@ -201,31 +170,19 @@ def tail_degrees(
 ) -> float:
     """Return the degrees of freedom of a Student-T whose 95% interval holds 95%.
 
-    ``variance`` is that of the normal with the same central 68% interval. Where noise
-    dominates the variance, the result is about ten.
+    It has this variance, from `DEGREES` on: heavier tails leave the central 68%
+    interval as it is. The fraction ``outliers`` of the errors is `OUTLYING` times as
+    wide. Where noise dominates the variance, the result is about `DEGREES`.
     """
     inverse = torch.linspace(*_TAILS_TRIED, 81, dtype=torch.float64)
-    degrees = 1 / inverse.numpy()
-    wide = stdtrit(degrees, (1 + _MOST) / 2) / stdtrit(degrees, (1 + _WITHIN) / 2)
+    quantiles = [stdtrit(1 / inverse.numpy(), p) for p in ((1 + _MOST) / 2, ndtr(1.0))]
+    core = torch.tensor([central_factor(float(1 / x)) for x in inverse]).double()
+    wide = core * torch.from_numpy(quantiles[0] / quantiles[1]) ** 2
     normal = float(ndtri((1 + _MOST) / 2))
-    widths = torch.from_numpy(wide)[:, None] ** 2 * variance + normal**2 * noise
-    doubt = (inverse - TAILS) / _TAILS_STD
-    misfit = _misfit(error, widths.sqrt(), _MOST, outliers, doubt)
+    widths = wide[:, None] * variance + normal**2 * noise
+    held = (error.abs() < widths.sqrt()).to(torch.float64).mean(dim=1)
+    within = _MOST + outliers * (math.erf(normal * 0.5**0.5 / OUTLYING) - _MOST)
+    chance = (within * (1 - within) / len(error) + _SHAPE**2) ** 0.5
+    doubt = (inverse - 1 / DEGREES) / _TAILS_STD
+    misfit = ((held - within) / chance) ** 2 + doubt**2
     return float(1 / inverse[misfit.argmin()])
-
-
-def _misfit(
-    error: Float[Tensor, " m"],
-    widths: Float[Tensor, "t m"],
-    part: float,
-    outliers: float,
-    doubt: Float[Tensor, " t"],
-) -> Float[Tensor, " t"]:
-    """Return χ² of the fraction of errors within these half widths, plus ``doubt²``."""
-    held = (error.abs() < widths).to(torch.float64).mean(dim=1)
-    normal = float(ndtri((1 + part) / 2))
-    within = part + outliers * (math.erf(normal * 0.5**0.5 / OUTLYING) - part)
-    # The uncertain shape of the noise also affects its tails.
-    shape = _SHAPE * (1 - part) / (1 - _WITHIN)
-    chance = (within * (1 - within) / len(error) + shape**2) ** 0.5
-    return ((held - within) / chance) ** 2 + doubt**2

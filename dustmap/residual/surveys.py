@@ -249,8 +249,7 @@ def _predicted(
         places = replace(places, density=found.clamp_min(field.darkest))
     found = field.krige(places, near)
     mean = places.density * places.lengths + found.mean(field.residuals[0])
-    variance = field.scale_at(places.lengths) * found.variance
-    return mean, variance, places.density
+    return mean, field.factor * found.variance, places.density
 
 
 def _fitted(

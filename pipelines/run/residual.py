@@ -34,7 +34,7 @@ NO_RESIDUAL = (
     "posterior samples, and a Matern kernel"
 )
 _OF_RAYS = ("directions", "lengths", "density")
-_TENSORS = ("stated", "noise", "weights", "scales")
+_TENSORS = ("stated", "noise", "weights")
 _CONSTANTS = ("nugget", "outliers", "stretch", "tails")
 
 
@@ -124,10 +124,9 @@ def residual_in_words(field: ResidualField) -> str:
     outliers = told if field.weighs_outliers else ""
     tails = f"; tails of errors: Student-T, {field.tails:.2g} degrees of freedom"
     alphas = ", ".join(f"{alpha:.3g}" for alpha in field.weights.tolist())
-    factors = ", ".join(f"{scale:.2g}" for scale in field.scales.tolist())
     along = (
         f"residual: the prior below {cuts} pc, its variance times {alphas}; nugget "
-        f"{field.nugget**0.5:.2g} mag; variances of extinctions times {factors}"
+        f"{field.nugget**0.5:.2g} mag"
     )
     return along + outliers + tails
 

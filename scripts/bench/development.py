@@ -136,7 +136,7 @@ def one_set(
         "spacing [pc]": "×".join(f"{h:.4g}" for h in plan.grid.spacing),
         "levels": len(plan.tori),
         **judge(said, truth, test, plan, residual, np.ones(len(test), dtype=bool)),
-        "factor": "none" if residual is None else residual.scales.tolist(),
+        "tails": "none" if residual is None else residual.tails,
         "wall [s]": wall,
         "CPU [s]": cpu,
         "load": load,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from dustmap.residual.covariance import Rays, Remainder
@@ -17,7 +19,7 @@ def field_of(
     *,
     cube: DensityCube | None = None,
     remainder: Remainder | None = None,
-    scale: float = 1.0,
+    tails: float = math.inf,
 ) -> ResidualField:
     """Without nugget and outliers."""
     return ResidualField(
@@ -27,9 +29,9 @@ def field_of(
         noise=noise,
         weights=weights,
         nugget=0.0,
-        scales=torch.tensor([scale], dtype=torch.float64),
         outliers=0.0,
         stretch=10.0,
         cube=cube,
         remainder=remainder,
+        tails=tails,
     )

@@ -21,10 +21,10 @@ from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import JITTER, Neighbourhoods, krige_rays, predict_rays
 from dustmap.residual.learning import learn_residual
 from dustmap.residual.neighbours import nearest
-from dustmap.residual.scoring import usual_scale
 from dustmap.whitening.bands import band_covariance
 
 WEIGHTS = torch.tensor([1.3], dtype=torch.float64)
+NESTED = torch.tensor([1.3, 0.6], dtype=torch.float64)
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     about = {"cube": density, "remainder": remainder_of(density)}
     found = learn_residual(*given, torch.arange(1000, 1500), **about)
     assert float(found.weights) == pytest.approx(alpha, rel=0.4)
-    assert float(found.scales) == pytest.approx(1.0, rel=0.25)
+    assert found.factor == pytest.approx(1.0, rel=0.1)
     # Of many rows only those around the first held-out ones are learnt from.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dustmap.residual.learning._MANY", 1499)
@@ -279,7 +279,7 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     # Without stars that the map has not seen it is the prior's.
     alone = learn_residual(*given, torch.arange(0), **about)
     assert float(alone.weights) == 1.0
-    assert float(alone.scales) == pytest.approx(usual_scale(10.0))
+    assert alone.tails == 20.0
     assert alone.nugget == 0.0
 
 
@@ -289,7 +289,7 @@ def zeros_about(density: DensityCube, generator: torch.Generator) -> ResidualFie
     noise = torch.full((50,), 1e-3, dtype=torch.float64)
     none = torch.zeros(2, 50, dtype=torch.float64)
     of_grid = {"cube": density, "remainder": remainder_of(density)}
-    return field_of(rows, none, noise, WEIGHTS, **of_grid, scale=0.5)
+    return field_of(rows, none, noise, WEIGHTS, **of_grid, tails=3.0)
 
 
 def test_far_from_stars_the_density_varies_as_the_prior_below_the_cut(
@@ -354,7 +354,7 @@ def test_compiled_covariances_of_nested_grids_are_those_of_their_scales(
 ) -> None:
     density = nested_cube(generator)
     some = rays(30, generator)
-    form = form_of(density)
+    form = replace(form_of(density), weights=NESTED)
     near = torch.arange(20).expand(10, 20)
     noise = torch.full((30,), 1e-2, dtype=torch.float64)
     places = some[torch.arange(20, 30)]
@@ -369,6 +369,22 @@ def test_compiled_covariances_of_nested_grids_are_those_of_their_scales(
     torch.testing.assert_close(found.variance, left, rtol=2e-2, atol=1e-6)
 
 
+def test_every_grid_has_the_factor_that_made_its_residuals(
+    generator: torch.Generator,
+) -> None:
+    density, weights = nested_cube(generator), torch.tensor([0.4, 2.0]).double()
+    some = rays(1500, generator, spread=0.15)
+    among = dense(replace(form_of(density), weights=weights), some, some)
+    root = torch.linalg.cholesky(among + JITTER * torch.diag(torch.diagonal(among)))
+    white = torch.randn(2, 1500, generator=generator, dtype=torch.float64)
+    noise = torch.full((1500,), 0.01**2, dtype=torch.float64)
+    residual = root @ white[0] + 0.01 * white[1]
+    about = {"cube": density, "remainder": remainder_of(density)}
+    given = some, residual.expand(2, -1), noise, torch.arange(1000, 1500)
+    found = learn_residual(*given, **about)
+    torch.testing.assert_close(found.weights, weights, rtol=0.4, atol=0)
+
+
 def test_a_density_near_a_seam_has_the_scales_of_its_own_grid(
     generator: torch.Generator,
 ) -> None:
@@ -381,10 +397,10 @@ def test_a_density_near_a_seam_has_the_scales_of_its_own_grid(
     ends = 40.0 * about
     one = torch.ones(1, dtype=torch.float64)
     found = []
-    for each in (density, alone):
+    for each, weights in ((density, NESTED), (alone, NESTED[1:])):
         ray = rays_to(100 * about, 0.1 * one, 0.0)
         place = rays_to(ends, one, 0.0)
-        form = form_of(each)
+        form = replace(form_of(each), weights=weights)
         residuals = torch.ones(1, 1, dtype=torch.float64)
         near = torch.zeros(1, 1, dtype=torch.int64)
         given = (form, ray, 1e-3 * one, residuals, place, 1, near)

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scipy import stats
 
 from dustmap.moments import moments_over_samples
-from dustmap.residual.scoring import tail_degrees, variance_scale
+from dustmap.residual.corrections import central_factor
+from dustmap.residual.scoring import tail_degrees
 
 
 def student(count: int, degrees: float) -> torch.Tensor:
@@ -28,25 +30,26 @@ def student(count: int, degrees: float) -> torch.Tensor:
 )
 def test_tails_of_errors_are_found(degrees: float, low: float, high: float) -> None:
     errors = student(20_000, degrees)
-    found = tail_degrees(errors, torch.ones_like(errors), 0 * errors)
+    variance = torch.full_like(errors, 1 / central_factor(degrees))
+    found = tail_degrees(errors, variance, 0 * errors)
     assert low <= found <= high
 
 
-def test_noise_hides_tails_and_scale() -> None:
+def test_noise_hides_tails() -> None:
     errors = 100 * student(500, math.inf)
     little, noise = torch.full_like(errors, 0.01), torch.full_like(errors, 1e4)
-    assert tail_degrees(errors, little, noise) == pytest.approx(10, rel=0.1)
-    found = variance_scale(errors, little, noise, degrees=1e3)
-    assert found == pytest.approx(1.0, rel=0.1)
-    found = variance_scale(errors, little, noise, degrees=10)
-    assert found == pytest.approx(0.886, rel=0.02)
+    assert tail_degrees(errors, little, noise) == pytest.approx(20, rel=0.1)
 
 
-def test_the_scale_is_that_of_the_core() -> None:
-    errors = 2 * student(20_000, 3.0)
-    ones = torch.ones_like(errors)
-    found = variance_scale(errors, 3 * ones, 0 * ones, degrees=1e3)
-    assert found == pytest.approx(4 / 3, rel=0.1)
+@pytest.mark.parametrize("degrees", [25.0, 1e3, math.inf])
+def test_the_factor_leaves_68_percent_of_a_student_t_of_unit_variance(
+    degrees: float,
+) -> None:
+    law = stats.norm() if math.isinf(degrees) else stats.t(degrees)
+    half = (central_factor(degrees) * law.var()) ** 0.5
+    assert law.cdf(half) - law.cdf(-half) == pytest.approx(0.6827, abs=1e-4)
+    # Tails that heavy may be those of noise.
+    assert central_factor(3.0) == central_factor(20.0)
 
 
 def test_tails_widen_95_percent_and_leave_68() -> None:
