@@ -324,8 +324,8 @@ def _solve(factor, x):
 
 
 @compiled
-def _solve_columns(factor, columns, count):
-    """Set the first ``count`` columns to ``(UᵀU)⁻¹`` of themselves."""
+def _whiten_columns(factor, columns, count):
+    """Set the first ``count`` columns to ``U⁻ᵀ`` of themselves."""
     n = len(columns)
     for i in range(n):
         row, scaling = columns[i], 1 / factor[i, i]
@@ -335,14 +335,6 @@ def _solve_columns(factor, columns, count):
             other, entry = columns[k], factor[i, k]
             for p in range(count):
                 other[p] -= entry * row[p]
-    for i in range(n - 1, -1, -1):
-        row, scaling = columns[i], 1 / factor[i, i]
-        for k in range(i + 1, n):
-            other, entry = columns[k], factor[i, k]
-            for p in range(count):
-                row[p] -= entry * other[p]
-        for p in range(count):
-            row[p] *= scaling
 
 
 @compiled
@@ -408,17 +400,22 @@ def _predict(
     mean,
     variance,
 ):
-    """Fill in the means and variances of the blocks from ``first`` to ``last``."""
+    """Fill in the means and variances of the blocks from ``first`` to ``last``.
+
+    Residuals r and covariances c with places are whitened, ``U⁻ᵀ r`` and ``U⁻ᵀ c``:
+    their products are means, those of the latter with themselves what is explained.
+    """
     size = neighbours.shape[1]
     matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
-    across, solved = np.zeros((2, size, _TOGETHER))
+    across = np.zeros((size, _TOGETHER))
     for block in range(first, last):
         near = neighbours[block]
         rows = rays[near]
         parts = shell_parts(rows, tables)
         if not _factor(rows, parts, noise[near], tables, matrix, found):
             continue
-        known = residuals[near]
+        known = residuals[near].astype(np.float64)
+        _whiten_columns(matrix, known, known.shape[1])
         for begin in range(starts[block], starts[block + 1], _TOGETHER):
             some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
             for p in range(len(some)):
@@ -433,13 +430,12 @@ def _predict(
                     )
                 across[:, p] = found
                 variance[some[p]] = own[0]
-            solved[:] = across
-            _solve_columns(matrix, solved, len(some))
+            _whiten_columns(matrix, across, len(some))
             for p in range(len(some)):
                 result, explained = mean[some[p]], 0.0
                 for i in range(size):
-                    weight, values = solved[i, p], known[i]
-                    explained += weight * across[i, p]
+                    weight, values = across[i, p], known[i]
+                    explained += weight * weight
                     for s in range(len(values)):
                         result[s] += weight * values[s]
                 # The tables cannot resolve a smaller variance.
