@@ -153,7 +153,8 @@ def gather(pointers, columns, values, x, y, like):
 
 @compiled
 def scatter(pointers, columns, values, y, total, like):
-    """Add to ``total[c] += Σ_r A_rc y[r]``."""
+    """Set ``total[c] = Σ_r A_rc y[r]``."""
+    total[:] = 0
     for r in range(len(y)):
         row = load(y, r, like)
         for e in range(pointers[r], pointers[r + 1]):
@@ -163,7 +164,8 @@ def scatter(pointers, columns, values, y, total, like):
 
 @compiled
 def gather_scatter(pointers, columns, values, x, weights, total, like):
-    """Add to ``total[c] += Σ_r A_rc w_r (A x)_r``; cached rows are read twice."""
+    """Set ``total[c] = Σ_r A_rc w_r (A x)_r``; cached rows are read twice."""
+    total[:] = 0
     for r in range(len(weights)):
         begin, end = pointers[r], pointers[r + 1]
         row = _row_sum(columns, values, x, like, begin, end)
@@ -171,3 +173,24 @@ def gather_scatter(pointers, columns, values, x, weights, total, like):
         for e in range(begin, end):
             sums = multiply_add(values[e], row, load(total, columns[e], like))
             store(sums, total, columns[e])
+
+
+@compiled
+def interleave(first, last, x, columns, out):
+    """Set ``out[i] = x[:, columns[i]]``, and further lanes zero."""
+    for i in range(first, last):
+        for k in range(len(x)):
+            out[i, k] = x[k, columns[i]]
+        for k in range(len(x), out.shape[1]):
+            out[i, k] = 0
+
+
+@compiled
+def separate(first, last, parts, columns, out):
+    """Set ``out[k, columns[i]] = Σ_t parts[t, i, k]``, in the order of t."""
+    for i in range(first, last):
+        for k in range(len(out)):
+            total = parts[0, i, k]
+            for t in range(1, len(parts)):
+                total += parts[t, i, k]
+            out[k, columns[i]] = total

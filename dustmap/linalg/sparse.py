@@ -3,7 +3,8 @@ r"""Sparse matrices with compiled loops over rows.
 All products take the columns of a batch together, interleaved as ``(length, width)``:
 an entry is read once for up to sixteen columns. ``Aᵀ y`` adds each row to a vector of
 the thread, and the vectors are summed in a fixed order: for one number of threads the
-result is reproducible bit for bit.
+result is reproducible bit for bit. Interleaved vectors omit the columns of A without
+entries: a torus is twice as large as the cells that rays cross.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _WIDE = 2**26
 _CACHE = 2**20
 # Limit on the bytes of all threads' vectors, and so on the number of threads.
 _VECTORS = 2**30
+# Fraction of columns with entries beyond which none is omitted, and the entries that
+# are renumbered at once.
+_MOST_USED, _RENUMBERED = 0.8, 2**20
 _PRECISION = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -75,12 +79,14 @@ class SparseMatrix(SizedOperator):
         self.nonzeros = int(matrix.nnz)
         self._pair: tuple[Tensor, Tensor] | None = None
         if self.device.type == "cpu":
-            self._rows = Rows(
-                pointers=matrix.indptr.astype(np.uint64),
-                columns=matrix.indices.astype(np.int32, copy=False).view(np.uint32),
-                values=matrix.data.astype(precision(dtype), copy=False),
-                first=0,
-                count=rows,
+            self._hold(
+                Rows(
+                    pointers=matrix.indptr.astype(np.uint64),
+                    columns=matrix.indices.astype(np.int32).view(np.uint32),
+                    values=matrix.data.astype(precision(dtype), copy=False),
+                    first=0,
+                    count=rows,
+                )
             )
         else:
             self._pair = (
@@ -92,7 +98,7 @@ class SparseMatrix(SizedOperator):
     def of_rows(
         cls, rows: Rows, columns: int, *, device: torch.device | str = "cpu"
     ) -> SparseMatrix:
-        """Return the matrix of all these rows, without a copy on the CPU."""
+        """Return the matrix of all these rows, which it takes over on the CPU."""
         dtype = torch.from_numpy(rows.values[:0]).dtype
         if torch.device(device).type != "cpu":
             parts = (rows.values, rows.columns.view(np.int32), rows.pointers)
@@ -101,14 +107,30 @@ class SparseMatrix(SizedOperator):
         held = cls(scipy.sparse.csr_matrix((0, columns)), dtype=dtype)
         held.shape = (rows.count, columns)
         held.nonzeros = int(rows.pointers[-1])
-        held._rows = rows
+        held._hold(rows)
         return held
+
+    def _hold(self, rows: Rows) -> None:
+        """Keep these rows, with their columns numbered among those with entries."""
+        used = np.zeros(self.shape[1], dtype=bool)
+        used[rows.columns] = True
+        if used.mean() > _MOST_USED:
+            used[:] = True
+        numbers = np.cumsum(used, dtype=np.uint32) - np.uint32(1)
+        if len(numbers) and not used.all():
+            for start in range(0, len(rows.columns), _RENUMBERED):
+                some = rows.columns[start : start + _RENUMBERED]
+                some[:] = numbers[some]
+        self._rows = rows
+        self._used = np.flatnonzero(used).astype(np.uint32)
+        self._every = np.arange(rows.count, dtype=np.uint32)
 
     @property
     def bytes(self) -> int:
         if self._pair is None:
             rows = self._rows
-            return rows.pointers.nbytes + rows.columns.nbytes + rows.values.nbytes
+            held = (rows.pointers, rows.columns, rows.values, self._used, self._every)
+            return sum(part.nbytes for part in held)
         return sum(
             part.nbytes
             for m in self._pair
@@ -119,13 +141,13 @@ class SparseMatrix(SizedOperator):
         self._require(x, self.shape[1])
         if self._pair is not None:
             return _product(self._pair[0], x)
-        return self._by_rows(x, self.shape[0], loops.gather)
+        return self._by_rows(x, loops.gather)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         self._require(y, self.shape[0])
         if self._pair is not None:
             return _product(self._pair[1], y)
-        return self._by_rows(y, self.shape[1], loops.scatter)
+        return self._by_rows(y, loops.scatter)
 
     def gram(
         self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
@@ -139,28 +161,27 @@ class SparseMatrix(SizedOperator):
         if self._pair is not None:
             return self.rmatvec(weights * self.matvec(x))
         w = weights.contiguous().numpy()
-        return self._by_rows(x, self.shape[1], loops.gather_scatter, w)
+        return self._by_rows(x, loops.gather_scatter, w)
 
     def _by_rows(
-        self,
-        x: Tensor,
-        length: int,
-        loop: Callable,
-        weights: np.ndarray | None = None,
+        self, x: Tensor, loop: Callable, weights: np.ndarray | None = None
     ) -> Tensor:
         """Multiply the columns of the batch, group by group, with this loop."""
         batch = math.prod(x.shape[:-1])
         flat = x.reshape(batch, x.shape[-1]).contiguous().numpy()
-        result = np.empty((batch, length), flat.dtype)
-        for group, width in _groups(flat, flat.itemsize * self.shape[1]):
-            source = _interleaved(flat[group], width)
+        given = self._every if loop is loops.scatter else self._used
+        found = self._every if loop is loops.gather else self._used
+        length = self.shape[0] if loop is loops.gather else self.shape[1]
+        result = np.zeros((batch, length), flat.dtype)
+        for group, width in _groups(flat, flat.itemsize * len(self._used)):
+            source = _interleaved(flat[group], given, width)
             # float64 is slower by 5% for a single column, and 10% to 40% for several.
             like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
             threads = thread_count(self.nonzeros * width)
             if loop is loops.gather:
-                totals = np.empty((1, length, width), flat.dtype)
+                totals = np.empty((1, len(found), width), flat.dtype)
             else:
-                totals = _accumulators(threads, length, width, flat.dtype)
+                totals = _accumulators(threads, len(found), width, flat.dtype)
                 threads = len(totals)
             parts = self._parts(threads)
 
@@ -176,7 +197,7 @@ class SparseMatrix(SizedOperator):
                     loop(*entries, source, weights[own], totals[part], like)
 
             in_parallel(task, threads)
-            _separated(totals, result[group])
+            _separate(totals, found, result[group])
         return torch.from_numpy(result).reshape(*x.shape[:-1], length)
 
     def _parts(self, count: int) -> list[Rows]:
@@ -230,7 +251,7 @@ def precision(dtype: torch.dtype) -> type:
 
 
 def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.ndarray:
-    """Return zeros for each thread's sums along columns; memory limits the threads.
+    """Return room for each thread's sums along columns; memory limits the threads.
 
     float64 is slower by 5% for a single column if its vector fits the cache, else by
     20%, and by 60% for several columns.
@@ -238,7 +259,7 @@ def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.
     room = _VECTORS // max(1, dtype.itemsize * length * width)
     exact = width == 1 and 8 * length <= _CACHE
     shape = (max(1, min(threads, room)), length, width)
-    return np.zeros(shape, np.float64 if exact else dtype)
+    return np.empty(shape, np.float64 if exact else dtype)
 
 
 def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
@@ -249,29 +270,21 @@ def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
         yield slice(start, stop), next(w for w in widths if w >= stop - start)
 
 
-def _interleaved(x: np.ndarray, width: int) -> np.ndarray:
-    """Return rows as ``(length, width)``, padded with zeros."""
-    if width == 1:
+def _interleaved(x: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
+    """Return some columns of x as ``(length, width)``, padded with zeros."""
+    if width == 1 and len(columns) == x.shape[1]:
         return x.reshape(-1, 1)
-    out = np.zeros((x.shape[1], width), x.dtype)
-
-    def copy(part: slice) -> None:
-        out[part, : len(x)] = x[:, part].T
-
-    _in_stretches(copy, len(out), out.size)
+    out = np.empty((len(columns), width), x.dtype)
+    _in_stretches(loops.interleave, out.size, x, columns, out)
     return out
 
 
-def _separated(parts: np.ndarray, out: np.ndarray) -> None:
-    """Set ``out[k, i] = Σ_t parts[t, i, k]``, summed in the order of the parts."""
-
-    def add(part: slice) -> None:
-        out[:, part] = parts[:, part, : len(out)].sum(axis=0).T
-
-    _in_stretches(add, out.shape[1], parts.size)
+def _separate(parts: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
+    """Set ``out[k, columns[i]] = Σ_t parts[t, i, k]``, in the order of the parts."""
+    _in_stretches(loops.separate, parts.size, parts, columns, out)
 
 
-def _in_stretches(task: Callable[[slice], None], length: int, work: int) -> None:
-    """Do a task for stretches of a vector, one per thread."""
-    cuts = np.linspace(0, length, thread_count(work) + 1).astype(np.int64)
-    in_parallel(lambda n: task(slice(cuts[n], cuts[n + 1])), len(cuts) - 1)
+def _in_stretches(loop: Callable, work: int, x: np.ndarray, *given: np.ndarray) -> None:
+    """Run a loop over stretches of the given columns, one per thread."""
+    cuts = np.linspace(0, len(given[0]), thread_count(work) + 1).astype(np.uint64)
+    in_parallel(lambda n: loop(cuts[n], cuts[n + 1], x, *given), len(cuts) - 1)

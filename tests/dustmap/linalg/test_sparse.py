@@ -98,6 +98,24 @@ def test_a_number_of_threads_fixes_every_bit(name, batch, threads, generator):
         assert relative(first, alone.double()) < 1e-6
 
 
+@pytest.mark.parametrize("batch", [1, 5])
+def test_columns_without_entries_are_zero(batch, generator):
+    matrix = random_matrix(300, 150)
+    matrix.data[matrix.indices % 3 > 0] = 0.0
+    matrix.eliminate_zeros()
+    dense, sparse = torch.from_numpy(matrix.toarray()), SparseMatrix(matrix)
+    x = torch.randn(batch, 150, generator=generator, dtype=torch.float64)
+    y = torch.randn(batch, 300, generator=generator, dtype=torch.float64)
+    weights = torch.rand(300, generator=generator, dtype=torch.float64)
+    for found, expected in (
+        (sparse.matvec(x), x @ dense.T),
+        (sparse.rmatvec(y), y @ dense),
+        (sparse.gram(x, weights), (x @ dense.T * weights) @ dense),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert bool((sparse.rmatvec(y)[:, 1] == 0).all())
+
+
 def test_wide_vectors_and_few_accumulators_change_nothing(monkeypatch, generator):
     matrix = random_matrix(1500, 200)
     sparse = SparseMatrix(matrix)
