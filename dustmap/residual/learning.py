@@ -1,7 +1,7 @@
 r"""The residual's covariance, learnt from held-out rows.
 
 Form, neighbours, outliers and weights maximise the log score; the errors of all
-held-out rows then tell the tails.
+held-out rows tell the tails (`calibrated_on`).
 
 Without a grid (`GridFree`) the map is the local mean density of a place's nearest
 stars, :math:`g = \sum_n y_n / \sum_n d_n`, times the distance; a `ResidualField` models
@@ -81,11 +81,10 @@ def learn_residual(
         one = noise.new_ones(len(cube.grids))
         start = replace(start, cube=cube, remainder=remainder, weights=one)
     if not len(held):
-        return calibrated_on(_weighed(start, noise, placing, outliers=False), held)
+        return _weighed(start, noise, placing, outliers=False)
     known = held[:_LEARNING]
     if len(rays) <= _MANY:
-        field = _searched(start, known, noise, placing)
-        return calibrated_on(field, held)
+        return _searched(start, known, noise, placing)
     # The known rows come first.
     points = rays.coordinates(stretch)
     near = nearest(points, points[known], _AROUND).unique()
@@ -104,8 +103,7 @@ def learn_residual(
     )
     own = ("rays", "residuals", "stated", "noise")
     field = replace(learnt, **{name: getattr(start, name) for name in own})
-    tells = learnt.weighs_outliers
-    return calibrated_on(_weighed(field, noise, placing, outliers=tells), held)
+    return _weighed(field, noise, placing, outliers=learnt.weighs_outliers)
 
 
 def _searched(
@@ -339,6 +337,7 @@ def learn_grid_free(
         placing=(means[:, best].clamp_min(least) * placing) ** 2,
         stretch=chosen.stretch,
     )
+    field = calibrated_on(field, held)
     floored = int((means[:, best] < least).sum())
     return GridFree(observed=observed, field=field, count=_MEANS[best], floored=floored)
 
