@@ -24,10 +24,12 @@ class RowIndex:
     unit: Float[Tensor, " d"]
 
     @classmethod
-    def of(cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"]) -> RowIndex:
-        """Build the index of these rows."""
+    def of(
+        cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"], leaf: int = LEAF
+    ) -> RowIndex:
+        """Build the index of these rows, with at most ``leaf`` of them in a leaf."""
         unit = unit.detach().expand(rows.shape[1])
-        tree = KDTree((rows / unit).cpu().numpy(), leafsize=LEAF)
+        tree = KDTree((rows / unit).cpu().numpy(), leafsize=leaf)
         return cls(tree=tree, unit=unit)
 
     def nearest(self, places: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
@@ -44,7 +46,7 @@ class RowIndex:
     def leaves(self) -> tuple[Int[Tensor, " n"], Float[Tensor, "l d"]]:
         """Return the number of every row's leaf of the tree, and the leaves' centres.
 
-        Leaves hold up to `LEAF` rows that are near one another.
+        The rows of a leaf are near one another.
         """
         number = np.empty(self.tree.n, dtype=np.int64)
         waiting, count = [self.tree.tree], 0

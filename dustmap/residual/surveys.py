@@ -36,7 +36,7 @@ from torch import Tensor
 
 from dustmap.residual.covariance import Rays
 from dustmap.residual.learning import GridFree, learn_grid_free, local_means
-from dustmap.residual.neighbours import nearest, without_self
+from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.residual.scoring import log_score
 
 # Rounds, how many of them predict across surveys, and how many learn a covariance; most
@@ -60,9 +60,8 @@ _VARIANCE_STD = 0.5
 # Relative scatter of stated errors below which they are one guess, and the prior std of
 # parameters that are known.
 _CONSTANT, _KNOWN = 0.02, 1e-9
-# Errors by the curvature of the density are too small by one to three times, where
-# objects of several surveys tell.
-_UNDERSTATED = 2.0
+# Step of differences, in prior standard deviations.
+_DIFFERENCE = 1e-4
 _UNCERTAIN = ("zero_error", "slope_error", "correlation")
 
 
@@ -237,8 +236,8 @@ def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float
 
 def _predicted(
     kriging: GridFree, own: Int[Tensor, " m"], seen: Int[Tensor, " k"]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean, variance and density of rows from those seen, without themselves."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return mean, variance, density and coordinates of rows from others seen."""
     field, places = kriging.field, kriging.field.rays[own]
     points = field.rays.coordinates(field.stretch)
     near = seen[nearest(points[seen], points[own], _COUNT + 1)]
@@ -249,7 +248,7 @@ def _predicted(
         places = replace(places, density=found.clamp_min(field.darkest))
     found = field.krige(places, near)
     mean = places.density * places.lengths + found.mean(field.residuals[0])
-    return mean, field.factor * found.variance, places.density
+    return mean, field.factor * found.variance, places.density, points[own]
 
 
 def _fitted(
@@ -259,8 +258,16 @@ def _fitted(
     laws: Sequence[SurveyLaw],
     reference: int,
 ) -> list[SurveyLaw]:
-    """Maximise the posterior density of the parameters, from some rows."""
-    mean, variance, density = predicted
+    r"""Maximise the posterior density of the parameters, from some rows.
+
+    The rows' errors depend on each other, as neighbours have predictions alike. With
+    the curvature H and the sums of gradients over groups of 32 neighbours,
+    :math:`s_k`, the covariance of the parameters is
+    :math:`H^{-1} (\sum_k s_k s_k^\top + P) H^{-1}`, with the prior's precision P
+    (White 1980, Econometrica 48, 817). Of three mocks errors of zero points and slopes
+    were 0.8 to 1.4 times these, and 1.3 to 2 times those of the curvature alone.
+    """
+    mean, variance, density, points = predicted
     survey, observed, stated = rows.survey[own], rows.extinction[own], rows.error[own]
     relative, placing = rows.relative[own], rows.placing[own]
     shape = len(laws), len(_MEANS)
@@ -281,9 +288,9 @@ def _fitted(
     alone[reference] = False
     width[alone, :2] = _KNOWN
 
-    def loss(steps: Tensor) -> Tensor:
-        own = origin + width * steps[1:].view(shape)
-        c, g, f, tau, kappa, q, tail = own[survey].T
+    def scores(steps: Tensor) -> Tensor:
+        law = origin + width * steps[1:].view(shape)
+        c, g, f, tau, kappa, q, tail = law[survey].T
         g, f, tau, kappa, degrees = (
             g.exp(),
             f.exp(),
@@ -296,8 +303,10 @@ def _fitted(
         left = (_VARIANCE_STD * steps[0]).exp() * variance
         known = growing + left + (density * placing) ** 2
         scale = (f * stated) ** 2 + tau**2 + g**2 * known
-        score = log_score(observed - c - g * mean, scale, degrees)
-        return steps.square().sum() / 2 - score.sum()
+        return log_score(observed - c - g * mean, scale, degrees)
+
+    def loss(steps: Tensor) -> Tensor:
+        return steps.square().sum() / 2 - scores(steps).sum()
 
     steps = torch.zeros(1 + origin.numel(), dtype=torch.float64)
     steps.requires_grad_(True)
@@ -313,13 +322,20 @@ def _fitted(
         search.step(closure)
         curvature = torch.autograd.functional.hessian(loss, steps.detach())
     assert isinstance(curvature, Tensor)
-    covariance = torch.linalg.inv(curvature)[1:, 1:]
+    group = RowIndex.of(points, points.new_ones(1), leaf=_COUNT).leaves()[0]
+    sums = curvature.new_zeros(len(steps), len(group.unique()))
+    for row, move in zip(sums, _DIFFERENCE * torch.eye(len(steps)), strict=True):
+        ahead, behind = scores(steps.detach() + move), scores(steps.detach() - move)
+        row.index_add_(0, group, (ahead - behind) / (2 * _DIFFERENCE))
+    inverse = torch.linalg.inv(curvature)
+    covariance = inverse @ (sums @ sums.T + torch.eye(len(steps))) @ inverse
+    covariance = covariance[1:, 1:]
     error = covariance.diagonal().clamp_min(1e-30).sqrt()
     c = torch.arange(0, len(error), shape[1])
     correlations = covariance[c, c + 1] / (error[c] * error[c + 1])
     free = width > _KNOWN
     # No larger than by the prior alone.
-    error = (_UNDERSTATED * error.view(shape)).clamp_max(1.0)
+    error = error.view(shape).clamp_max(1.0)
     errors = torch.where(free, width * error, 0.0)
     errors[alone, :2] = torch.tensor(_STDS[:2], dtype=torch.float64)
     shifts = torch.where(free, width * steps.detach()[1:].view(shape), 0.0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dustmap.residual import surveys
 from dustmap.residual.surveys import (
     FEWEST,
     SurveyLaw,
@@ -94,6 +95,34 @@ def test_errors_of_zero_points_and_slopes_move_the_calibrated_extinctions() -> N
         covariance = [[law.zero_error**2, both], [both, law.slope_error**2]]
         exact += jacobian @ torch.tensor(covariance).double() @ jacobian.T
     torch.testing.assert_close(columns @ columns.T, exact, rtol=1e-5, atol=1e-9)
+
+
+def test_rows_that_say_the_same_do_not_sharpen_a_law() -> None:
+    generator = torch.Generator().manual_seed(4)
+    rows = mock(400, generator)
+    white = torch.randn(1200, generator=generator, dtype=torch.float64)
+    truth = (rows.extinction - torch.tensor(ZEROS).double()[rows.survey]) / (
+        torch.tensor(SLOPES).double()[rows.survey]
+    )
+    laws = [SurveyLaw(name=name, rows=400, overlap=1.0) for name in NAMES]
+    found = []
+    for times in (1, 4):
+        every = torch.arange(1200).repeat(times)
+        rows_of = {n: getattr(rows, n)[every] for n in SurveyRows.__dataclass_fields__}
+        points = rows.observed(rows.extinction).coordinates(20.0)
+        predicted = (
+            truth + 0.05 * white,
+            torch.full((1200,), 0.05**2).double(),
+            0 * white,
+        )
+        given = [part[every] for part in (*predicted, points)]
+        found.append(
+            surveys._fitted(
+                SurveyRows(**rows_of), torch.arange(len(every)), given, laws, 0
+            )[1]
+        )
+    assert found[1].zero_error == pytest.approx(found[0].zero_error, rel=0.25)
+    assert found[1].slope_error == pytest.approx(found[0].slope_error, rel=0.25)
 
 
 def test_errors_of_a_law_are_at_most_those_of_its_prior() -> None:
