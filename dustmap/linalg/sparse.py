@@ -114,7 +114,7 @@ class SparseMatrix(SizedOperator):
         """Keep these rows, with their columns numbered among those with entries."""
         used = np.zeros(self.shape[1], dtype=bool)
         used[rows.columns] = True
-        if used.mean() > _MOST_USED:
+        if used.sum() > _MOST_USED * len(used):
             used[:] = True
         numbers = np.cumsum(used, dtype=np.uint32) - np.uint32(1)
         if len(numbers) and not used.all():

@@ -193,6 +193,8 @@ def residual_from(data: bytes) -> ResidualField:
         for name, value in read.items()
     }
     missing = {*_OF_RAYS, *_TENSORS, "cube", "grids", "remainder"} - set(tensors)
+    if not missing and len(tensors["weights"]) != len(tensors["grids"]):
+        missing = {"an amplitude of every grid"}
     if missing:
         raise InputError(
             f"the residual of neighbouring stars lacks {', '.join(sorted(missing))}: "
