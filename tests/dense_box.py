@@ -35,7 +35,7 @@ SHAPES = {1: (24,), 2: (7, 6), 3: (4, 4, 3)}
 SPACING = {1: (0.5,), 2: (0.5, 0.4), 3: (0.5, 0.4, 0.6)}
 VARIANCE = 1.7
 OFFSET = 0.6
-TIGHT = ConjugateGradients(rtol=1e-12, max_steps=5000)
+TIGHT = ConjugateGradients(rtol=1e-13, max_steps=5000)
 
 # Every dimension, kernel and end of 1 ≤ ℓ/h ≤ 3 (the smooth kernel only where it is
 # not singular to working precision).
