@@ -128,7 +128,7 @@ def test_later_maps_have_the_scales_that_the_first_one_calls_for(
 
 
 def test_neighbours_predict_what_the_grid_cannot(run: Run) -> None:
-    stars, true = sky(300, 2)
+    stars, true = sky(3000, 2)
     assert run.posterior.residual is not None
     found = predict_columns(run.plan, run.posterior, stars)
     field = run.posterior.residual
@@ -243,7 +243,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
 def test_intervals_of_whole_rays_hold_as_many_as_those_of_single_places(
     run: Run,
 ) -> None:
-    stars, true = sky(300, 2)
+    stars, true = sky(3000, 2)
     dust = DustMap(answers=RunMap.of(run))
     places = SkyCoord(
         l=np.repeat(stars.l[:, None], 10, axis=1) * u.deg,
