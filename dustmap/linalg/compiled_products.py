@@ -14,6 +14,7 @@ fused product of eight columns takes 25 ms, with a plain loop 84 to 94 ms.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -194,3 +195,14 @@ def separate(first, last, parts, columns, out):
             for t in range(1, len(parts)):
                 total += parts[t, i, k]
             out[k, columns[i]] = total
+
+
+# Sums vectorise as their order is free; it is the same in every call.
+@partial(compiled, fastmath={"contract", "reassoc"})
+def inner_products(first, last, a, b, found):
+    """Set ``found[r] = Σ_i a[r, i] b[r, i]``, in float64."""
+    for r in range(first, last):
+        total = 0.0
+        for i in range(a.shape[1]):
+            total += np.float64(a[r, i]) * np.float64(b[r, i])
+        found[r] = total

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
+from dustmap.linalg.compiled_products import inner_products
+from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 
 
 class LinearOperator(ABC):
@@ -103,19 +103,8 @@ def inner(a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:
     # One thread sums a whole row: results do not depend on the number of threads.
     parts = min(thread_count(x.numel()), max(len(found), 1))
     cuts = np.linspace(0, len(found), parts + 1).astype(int)
-    in_parallel(lambda n: _add_products(cuts[n], cuts[n + 1], *rows, found), parts)
+    in_parallel(lambda n: inner_products(cuts[n], cuts[n + 1], *rows, found), parts)
     return torch.from_numpy(found).reshape(x.shape[:-1])
-
-
-# Sums vectorise as their order is free; it is the same in every call.
-@partial(compiled, fastmath={"contract", "reassoc"})
-def _add_products(first, last, a, b, found):
-    """Set the inner products of the rows from ``first`` to ``last``."""
-    for r in range(first, last):
-        total = 0.0
-        for i in range(a.shape[1]):
-            total += np.float64(a[r, i]) * np.float64(b[r, i])
-        found[r] = total
 
 
 def ratio(value: Tensor, scale: Tensor) -> Tensor:
