@@ -264,8 +264,8 @@ def _fitted(
     the curvature H and the sums of gradients over groups of 32 neighbours,
     :math:`s_k`, the covariance of the parameters is
     :math:`H^{-1} (\sum_k s_k s_k^\top + P) H^{-1}`, with the prior's precision P
-    (White 1980, Econometrica 48, 817). Of three mocks errors of zero points and slopes
-    were 0.8 to 1.4 times these, and 1.3 to 2 times those of the curvature alone.
+    (Liang & Zeger 1986, Biometrika 73, 13). Of three mocks errors of zero points and
+    slopes were 0.8 to 1.4 times these, and 1.3 to 2 times those of the curvature alone.
     """
     mean, variance, density, points = predicted
     survey, observed, stated = rows.survey[own], rows.extinction[own], rows.error[own]
