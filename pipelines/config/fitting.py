@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -217,18 +218,24 @@ class SviConfig(Settings):
 
 
 class BudgetConfig(Settings):
-    """Limits of time and memory, which set the spacing of the grid when auto."""
+    """Limits of time and memory, which bound the resolution of the grid when auto."""
 
     minutes: Auto[Positive] = None
-    """time [min]; if it runs out, the fit draws fewer samples, with a warning; when
-    auto 5, and 5 more for every million stars"""
+    """time on this machine [min]; if it runs out, the fit draws fewer samples, with a
+    warning; when auto there is no limit, and the grid follows from counted operations,
+    not from the machine's speed"""
     memory_gib: Auto[Positive] = None
-    """memory [GiB]; half the machine's when auto"""
+    """memory for which the grid is chosen [GiB]; 8 when auto"""
 
-    def seconds(self, stars: int) -> float:
-        """Return the time of a fit to this many stars [s]."""
-        minutes = 5.0 + 5.0 * stars / 1e6 if self.minutes is None else self.minutes
-        return 60 * minutes
+    @property
+    def seconds(self) -> float:
+        """The time of a fit [s]; infinite without a limit."""
+        return math.inf if self.minutes is None else 60 * self.minutes
+
+    @property
+    def bytes(self) -> float:
+        """The memory of a fit [bytes]."""
+        return (8.0 if self.memory_gib is None else self.memory_gib) * 2**30
 
 
 class DataConfig(Settings):

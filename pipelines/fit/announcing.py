@@ -13,7 +13,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
-from pipelines.model.cost import Work, memory_limit
+from pipelines.model.cost import Work, machine_memory
 from pipelines.model.plan import Plan
 
 
@@ -37,13 +37,13 @@ def announce(state: FitState, at: Context) -> None:
     if work.ranks > 1:
         each = f" for each of {work.ranks} processes, {work.here} on this machine"
     say(f"memory: {sum(parts.values()) / 2**30:.2f} GiB{each} ({listing})")
-    seconds = work.seconds(speed)
-    say(f"time: about {seconds:.0f} s for the solves")
+    seconds, minutes = work.seconds(speed), at.config.budget.minutes
+    where = " on two idle cores" if minutes is None else ""
+    say(f"time: about {seconds:.0f} s for the solves{where}")
     if seconds > at.seconds_left:
         say(
-            f"note: less time is left of budget.minutes = "
-            f"{at.seconds / 60:g}: the solves will end early, with fewer "
-            "samples; raise it, or choose a coarser grid"
+            f"note: less time is left of budget.minutes = {minutes:g}: the solves will "
+            "end early, with fewer samples; raise it, or choose a coarser grid"
         )
 
 
@@ -53,8 +53,8 @@ def plan_in_words(plan: Plan) -> list[str]:
     sides = zip(grid.lower, grid.upper, strict=True)
     box = " x ".join(f"[{a:.6g}, {b:.6g}]" for a, b in sides)
     lines = [
-        f"grid: {_by(grid.shape)} = {grid.size} points every {_by(grid.spacing)} pc, "
-        f"box {box} pc"
+        f"grid: {_by(grid.shape)} = {grid.size} points every {_by(grid.spacing)} pc "
+        f"({plan.limit}), box {box} pc"
     ]
     for inner in plan.grids[1:]:
         lines.append(
@@ -83,21 +83,25 @@ def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work:
     Raises
     ------
     InputError
-        If the fit needs more memory than the budget.
+        If the fit needs more memory than the budget, or than this machine has.
     """
     there = {"ranks": at.group.size, "here": at.group.here}
     kernel = plan.build_kernel()
     work = Work.of(plan.grids, kernel, distances, at.config, **there)
     work = replace(work, block=plan.block)
-    limit, grid = memory_limit(at.config), plan.grid
-    if work.together > limit:
+    budget, here, grid = at.config.budget.bytes, machine_memory(at.config), plan.grid
+    if work.together > min(budget, here):
         size = _by(b - a for a, b in zip(grid.lower, grid.upper, strict=True))
+        known = f"the budget is {budget / 2**30:.2f} GiB"
+        remedy = "raise budget.memory_gib"
+        if work.together > here:
+            known = f"this machine has {here / 2**30:.2f} GiB for it"
+            remedy = f"set budget.memory_gib={math.floor(10 * here / 2**30) / 10:g}"
         raise InputError(
             f"this grid of {_by(grid.shape)} points every {max(grid.spacing):.4g} pc "
-            f"in a box of ({size} pc) needs {work.together / 2**30:,.2f} GiB, the "
-            f"budget is {limit / 2**30:.2f} GiB: leave out box.spacing and box.shape "
-            "(to use the finest grid that fits), choose a smaller box, raise "
-            "budget.memory_gib, or lower inference.samples"
+            f"in a box of ({size} pc) needs {work.together / 2**30:,.2f} GiB, "
+            f"{known}: leave out box.spacing and box.shape (to use the finest grid "
+            f"that fits), choose a smaller box, {remedy}, or lower inference.samples"
         )
     return work
 

@@ -7,6 +7,7 @@ stop after a signal; rank 0 writes.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -122,20 +123,16 @@ class Context:
         return replace(self.split, train=train[few.astype(np.int64)])
 
     @property
-    def seconds(self) -> float:
-        """Return the time of the whole fit by ``budget.minutes`` [s]."""
-        return self.config.budget.seconds(len(self.stars))
-
-    @property
     def seconds_left(self) -> float:
-        """Return its rest over all processes of this fit [s]."""
-        return self.seconds - self.clock.total
+        """Return the rest of ``budget.minutes`` [s]; infinite without it."""
+        return self.config.budget.seconds - self.clock.total
 
     def begin(self, stage: str) -> None:
         """Record the beginning of a stage for `dustmap status`."""
         self.stage = stage.replace("_", " ")
-        shown, left = _SHOWN.get(self.stage, "running"), max(self.seconds_left, 0.0)
-        self.note(state=shown, ends=time.time() + left)
+        self.note(state=_SHOWN.get(self.stage, "running"))
+        if math.isfinite(left := self.seconds_left):
+            self.note(ends=time.time() + max(left, 0.0))
 
     def note(self, **facts: object) -> None:
         """Update ``status.json`` on rank 0."""

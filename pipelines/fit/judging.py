@@ -28,7 +28,7 @@ _TESTS, _BASELINE, _LEAST = 5.0, 8.0, 0.05
 def seconds_to_judge(at: Context) -> float:
     """Return the part of ``budget.minutes`` reserved for this stage [s]."""
     tested = _TESTS + _BASELINE if at.config.data.holdout > 0 else 0.0
-    return max(tested, _LEAST * at.seconds)
+    return max(tested, _LEAST * at.config.budget.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def _baseline(
 ) -> tuple[GridFree | None, dict[str, np.ndarray], tuple[str, ...]]:
     """Predict the held-out stars from their neighbours, or explain the omission."""
     if at.seconds_left < _BASELINE:
-        why = f"they would exceed budget.minutes = {at.seconds / 60:g}"
+        why = f"they would exceed budget.minutes = {at.config.budget.minutes:g}"
         return None, {}, (f"no baseline predictions without a map: {why}",)
     say("predicting the held-out stars from their neighbours")
     generator = torch.Generator().manual_seed(at.config.inference.seed)

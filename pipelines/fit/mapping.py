@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from dustmap.checkpoint import State
@@ -105,6 +106,8 @@ def _infer(
 
     def seconds_left(later: float = 0.0) -> float:
         """Return the least that a rank has left before ``later`` seconds."""
+        if at.config.budget.minutes is None:
+            return math.inf
         milliseconds = int(1000 * (at.seconds_left - later))
         return min(at.group.numbers(milliseconds)) / 1000
 

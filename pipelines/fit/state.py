@@ -27,13 +27,13 @@ class FitState:
 
     ``done`` counts the finished stages, ``generator`` is the state of the random
     generator after them. ``plan`` holds the learnt scales, ``speed`` is that of the
-    machine that planned, and ``box`` (of the first plan) holds the stars to fit.
-    ``learning`` are diagnostics of the prior, ``inference`` is the state of an
-    unfinished one, ``result`` the posterior of the last map. ``residual`` holds the
-    bytes of the residual shared by neighbouring stars: empty if none, ``None`` before
-    learning. ``surveys`` are the laws of several catalogues, by which all extinctions
-    and errors are replaced. All extinctions are ``raised`` by these [mag] because of a
-    magnitude limit, with the β ``selection_beta``.
+    machine with a limit of time, else the reference, and ``box`` (of the first plan)
+    holds the stars to fit. ``learning`` are diagnostics of the prior, ``inference`` is
+    the state of an unfinished one, ``result`` the posterior of the last map.
+    ``residual`` holds the bytes of the residual shared by neighbouring stars: empty if
+    none, ``None`` before learning. ``surveys`` are the laws of several catalogues, by
+    which all extinctions and errors are replaced. All extinctions are ``raised`` by
+    these [mag] because of a magnitude limit, with the β ``selection_beta``.
     """
 
     __pydantic_config__ = _CONFIG

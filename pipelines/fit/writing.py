@@ -6,6 +6,7 @@ import json
 import platform
 import resource
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 import dustmap
 from pipelines.catalog.schema import write_stars
-from pipelines.config import to_toml
+from pipelines.config import FitConfig, to_toml
 from pipelines.fit.context import Context
 from pipelines.fit.judging import judge
 from pipelines.fit.state import FitState
@@ -29,6 +30,10 @@ from pipelines.storage.atomic import atomic_directory, check_manifest, write_man
 
 # Stars kept in the run folder for plots.
 _KEPT_STARS = 200_000
+
+
+# Libraries that compute; another version may round otherwise.
+_LIBRARIES = ("numba", "numpy", "scipy", "torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,42 @@ def report_of(output: Path) -> FitReport:
     return FitReport(output=output, plan=Plan.from_dict(description["plan"]), **summary)
 
 
+def choices(
+    plan: Plan, learning: dict[str, Any] | None, config: FitConfig
+) -> dict[str, str]:
+    """Return the reason for the value of every setting that was auto.
+
+    The values are those of the plan; they follow from the stars and the settings alone,
+    unless ``budget.minutes`` is set.
+    """
+    scales, noise = "moments of the extinctions", "the residuals of the map"
+    if learning is not None:
+        scales = f"likelihood of {learning['stars']:,} stars given their neighbours"
+        if "revision" in learning:
+            scales += ", then the power of the first map and its residual"
+    box = next((n for n in plan.notes if n.startswith("box")), "extent of the stars")
+    prior = ("lengthscale", "std", "mean_density", "scale_height")
+    reasons = {
+        **{f"box.{axis}": box for axis in "xyz"},
+        "box.spacing": plan.limit,
+        "box.levels": "separation of stars near the observer",
+        "prior.kernel": f"nearest to turbulence for a {plan.density} density",
+        **{f"prior.{name}": scales for name in prior},
+        "model.density": f"positive where the engine can: {plan.engine}",
+        **{f"model.{n}": noise for n in ("common_noise", "degrees", "subgrid_share")},
+        "inference.preconditioner_rank": "stars per point of the grid",
+        "budget.minutes": "no limit: the plan counts operations",
+        "budget.memory_gib": "8 GiB on every machine",
+    }
+    values = config.model_dump()
+
+    def is_auto(key: str) -> bool:
+        section, name = key.split(".")
+        return values[section][name] is None
+
+    return {key: reason for key, reason in reasons.items() if is_auto(key)}
+
+
 def write(state: FitState, at: Context) -> FitState:
     """Judge the map and write the run folder, on rank 0.
 
@@ -125,10 +166,20 @@ def write(state: FitState, at: Context) -> FitState:
         "resumed": at.history,
         "inputs": at.inputs,
         "catalogue": train.meta,
-        "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
+        "machine": {
+            "system": platform.platform(),
+            "threads": torch.get_num_threads(),
+            "device": str(at.place["device"]),
+            "versions": {name: version(name) for name in _LIBRARIES},
+        },
     }
     plan = result.plan.as_dict()
-    record = {"plan": plan, "summary": summary, "provenance": provenance}
+    record = {
+        "plan": plan,
+        "choices": choices(result.plan, state.learning, at.config),
+        "summary": summary,
+        "provenance": provenance,
+    }
     if len(train) > _KEPT_STARS:
         # Evenly spaced rows.
         every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)

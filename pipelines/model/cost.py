@@ -1,4 +1,4 @@
-"""The cost of a fit on this machine: memory from counts, time from a short test."""
+"""The cost of a fit: memory and operations from counts, time from a machine's speed."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ _BESIDE = 7.5 + 6.5 + 5.0 + 6.0
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
 # Most if neighbours share noise: a million stars took longer with 12 or 100.
 _MOST_SHARED = 32
-# Fraction of a CUDA device's memory for a fit; the rest is for torch and cuFFT.
-_OF_DEVICE = 0.8
+# Fraction of the memory of a machine, or of a CUDA device, for a fit: the rest is for
+# the system, or for torch and cuFFT.
+_OF_MACHINE = 0.8
 # A star's row of the precision of shared noise [bytes]: 31 entries, and their search.
 _PRECISION = 31 * 8.0 + 110.0
 
@@ -83,8 +84,9 @@ class Speed:
     streamed: float
 
 
-# The speed at which `_BESIDE` was measured.
-_USUAL = Speed(fft=2.6e-10, entry=1.6e-10, flop=2.1e-11, streamed=7e-11)
+# The speed of two idle cores, at which `_BESIDE` was measured. Without a limit of time
+# operations are weighted by it, so that a plan does not depend on the machine.
+REFERENCE = Speed(fft=2.6e-10, entry=1.6e-10, flop=2.1e-11, streamed=7e-11)
 
 
 def measure(dtype: torch.dtype, device: torch.device) -> Speed:
@@ -136,7 +138,7 @@ def measure(dtype: torch.dtype, device: torch.device) -> Speed:
 
 def seconds_beside(speed: Speed) -> float:
     """Return the time of a fit beside its solves [s], scaled to the machine's speed."""
-    pairs = zip(astuple(speed), astuple(_USUAL), strict=True)
+    pairs = zip(astuple(speed), astuple(REFERENCE), strict=True)
     slower = math.prod(now / usual for now, usual in pairs) ** 0.25
     return max(slower, 1.0) * _BESIDE
 
@@ -193,7 +195,7 @@ class Work:
             ranks=ranks,
             here=here,
         )
-        short = work.together > memory_limit(config)
+        short = work.anywhere > config.budget.bytes
         return replace(work, block=_FEW) if short else work
 
     @property
@@ -255,15 +257,16 @@ class Work:
             total += (samples + _ROUGH_FITS / inference.teams) * each
         return total
 
-    def memory(self) -> dict[str, float]:
-        """Return peak memory [bytes] per rank by part.
+    def memory(self, *, cuda: bool | None = None) -> dict[str, float]:
+        """Return peak memory [bytes] per rank by part, with ``cuda`` or without.
 
         Teams divide W and later parts.
         """
         config, points = self.config, self.points
         lognormal, samples = config.density == "lognormal", config.inference.samples
         item = 8 if config.inference.dtype == "float64" else 4
-        weights = self.entries * (2 if uses_cuda(config) else 1) * (4 + item)
+        cuda = uses_cuda(config) if cuda is None else cuda
+        weights = self.entries * (2 if cuda else 1) * (4 + item)
         # The two halves of a lognormal fit's pairs of samples follow each other.
         together = samples // 2 + 2 if lognormal else max(samples, 1)
         share = LEADING**3 if lognormal else 1.0
@@ -291,14 +294,17 @@ class Work:
         sharing = 1 if uses_cuda(self.config) else self.here
         return sum(self.memory().values()) * sharing
 
+    @property
+    def anywhere(self) -> float:
+        """The larger of `together` with CUDA and without, known without a device."""
+        return sum(self.memory(cuda=True).values()) * self.here
 
-def memory_limit(config: FitConfig) -> float:
-    """Return the limit [bytes]: half the machine's, or most of a CUDA device's."""
-    if config.budget.memory_gib is not None:
-        return config.budget.memory_gib * 2**30
+
+def machine_memory(config: FitConfig) -> float:
+    """Return the memory for a fit of this machine, or its CUDA device [bytes]."""
     if uses_cuda(config):
-        return torch.cuda.get_device_properties().total_memory * _OF_DEVICE
-    return psutil.virtual_memory().total / 2
+        return torch.cuda.get_device_properties().total_memory * _OF_MACHINE
+    return psutil.virtual_memory().total * _OF_MACHINE
 
 
 def uses_cuda(config: FitConfig) -> bool:

@@ -63,8 +63,8 @@ class Plan:
     scale that a grid carries in its spacings (0 if it carries the whole prior),
     ``mean`` of the density (of a lognormal one the median) [mag/pc], ``bend`` of the
     kernel, ``subgrid_share`` of the unresolved variance that is left to each star,
-    ``block`` samples that are fitted together; ``notes`` say in words what was chosen
-    and why.
+    ``block`` samples that are fitted together; ``limit`` names what bounds the
+    resolution of the grids, ``notes`` other choices.
     """
 
     tori: Tori
@@ -84,6 +84,7 @@ class Plan:
     block: int = 8
     bend: tuple[float, ...] = ()
     embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
+    limit: str = ""
     notes: tuple[str, ...] = ()
 
     @property

@@ -26,6 +26,9 @@ _POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
 _SHARED_PER_STAR, _LEAST_SHARED, _MOST_SHARED = 8, 500_000, 800_000
 # Cost of a row of the published engine per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
+# Work of a fit without a limit of time, and of every million stars more [s at the
+# reference speed].
+_WORK, _WORK_PER_MILLION = 300.0, 300.0
 # Fractions of the time budget for the solves: at most, and at least if other costs
 # would leave less.
 _SOLVE_SHARE, _LEAST_SHARE = 0.7, 0.4
@@ -50,10 +53,11 @@ def choose_grids(
     *,
     ranks: int = 1,
     here: int = 1,
-) -> tuple[Grid, ...]:
-    """Return the configured grids, or the finest useful ones within the budget.
+) -> tuple[tuple[Grid, ...], str]:
+    """Return configured grids, or the finest useful ones in the budget, and why.
 
-    If their number is free, finer ones near the observer may double the spacing of the
+    Without ``budget.minutes`` their work at the `cost.REFERENCE` speed is limited. If
+    their number is free, finer ones near the observer may double the spacing of the
     coarsest if the geometric mean of the stars' cells becomes smaller. ``ranks``
     processes divide the fit, ``here`` of them on this machine, and may together have a
     finer grid than one.
@@ -76,48 +80,65 @@ def choose_grids(
 
     if config.box.spacing is not None or config.box.shape is not None:
         grid = make_grid(box, config.box.spacing or (1.0,) * 3, config)
-        return nested_grids(grid, crowding, config, config.levels)
-    stars = len(distances)
-    budget, memory = config.budget.seconds(stars), cost.memory_limit(config)
+        return nested_grids(grid, crowding, config, config.levels), "as configured"
+    stars, memory = len(distances), config.budget.bytes
+    budget = time_budget(stars, config)
     left = min(budget - cost.seconds_beside(speed), _SOLVE_SHARE * budget)
     seconds = max(left, _LEAST_SHARE * budget)
     few = distances[:: math.ceil(stars / cost.LEARNERS)]
 
-    def fits(grids: tuple[Grid, ...]) -> bool:
+    def excess(grids: tuple[Grid, ...]) -> str:
+        """Name the limit that these grids exceed; empty if none."""
         size = sum(grid.size for grid in grids)
         work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
-        if size > enough(stars) or work.together > memory:
-            return False
+        if size > enough(stars):
+            return f"{enough(stars):,} points, which are enough for {stars:,} stars"
+        if work.anywhere > memory:
+            return f"budget.memory_gib = {memory / 2**30:.3g}"
         if work.seconds(speed) <= seconds:
-            return True
+            return ""
         # More stars never make cells coarser: they take samples, if time runs out.
         part = cost.Work.of(grids, kernel, few, config, ranks=ranks, here=here)
-        return size <= enough(len(few)) and part.seconds(speed) <= seconds
+        if size <= enough(len(few)) and part.seconds(speed) <= seconds:
+            return ""
+        if config.budget.minutes is None:
+            return f"the work of {budget / 60:.3g} minutes on two reference cores"
+        return f"budget.minutes = {config.budget.minutes:g}"
 
     extent = np.subtract(box.upper, box.lower)
     levels = 1 if config.levels is None else config.levels
     full_batch = config.inference.engine == "full-batch"
     times = _FINEST if full_batch and stars > _MANY else SOLVABLE
     spacing = float(kernel.lengthscale.min()) / times
-    while not fits(grids_of(spacing, levels)):
+    why = f"the lengthscale over {times:g}"
+    while over := excess(grids_of(spacing, levels)):
         if spacing > extent.max() / 4:
             raise InputError(
                 f"no grid fits the budget of {budget / 60:g} min and "
                 f"{memory / 2**30:.2g} GiB for {stars} stars: raise "
                 "budget.minutes or budget.memory_gib, or lower inference.samples"
             )
-        spacing *= _STEP
-    if not full_batch:
-        spacing = max(spacing, svi_spacing(extent, stars, config))
+        spacing, why = spacing * _STEP, f"the finest within {over}"
+    if not full_batch and (least := svi_spacing(extent, stars, config)) > spacing:
+        spacing, why = least, "the finest for which all rows fit the budget"
     best = grids_of(round_spacing(spacing), levels)
     if config.levels is None:
         tried = (spacing * _STEP**step for step in range(_STEPS))
         nested = (grids_of(round_spacing(coarser), None) for coarser in tried)
         # Finer cells in the whole box would over-resolve the lengthscale.
         inside = (g for g in nested if len(g) > 1 and g[1].upper != g[0].upper)
-        allowed = [best, *(grids for grids in inside if fits(grids))]
+        allowed = [best, *(grids for grids in inside if not excess(grids))]
         best = min(allowed, key=lambda grids: mean_log_cell(grids, distances))
-    return best
+        if len(best) > 1:
+            why += "; nested grids where they make the stars' cells smaller on average"
+    return best, why
+
+
+def time_budget(stars: int, config: FitConfig) -> float:
+    """Return ``budget.minutes``, or the work at the reference speed [s]."""
+    if config.budget.minutes is not None:
+        return config.budget.seconds
+    return _WORK + _WORK_PER_MILLION * stars / 1e6
 
 
 def make_grid(box: Box, spacing: tuple[float, ...], config: FitConfig) -> Grid:
@@ -149,9 +170,9 @@ def svi_spacing(extent: np.ndarray, stars: int, config: FitConfig) -> float:
 
     A row takes ``_ROW_SECONDS`` per grid point, and 8 bytes per point and star.
     """
-    seconds = _SOLVE_SHARE * config.budget.seconds(stars)
+    seconds = _SOLVE_SHARE * time_budget(stars, config)
     by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
-    by_memory = cost.memory_limit(config) / 4 / (8 * max(stars, 1))
+    by_memory = config.budget.bytes / 4 / (8 * max(stars, 1))
     points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
     return float(np.prod(extent) / points) ** (1 / 3)
 

@@ -60,7 +60,7 @@ def make_plan(
     # The second grids use the std of a raised lengthscale on the first.
     for _ in range(2):
         kernel = family(lengthscale=list(given), variance=std**2, bend=scales.bend)
-        grids = choose_grids(
+        grids, limit = choose_grids(
             box, kernel, distances, config, speed, ranks=ranks, here=here
         )
         steps = zip(given, grids[0].spacing, strict=True)
@@ -107,6 +107,7 @@ def make_plan(
             nodes=config.svi.nodes,
             seed=config.inference.seed,
         ),
+        limit=limit,
         notes=tuple(dict.fromkeys(found)),
     )
 

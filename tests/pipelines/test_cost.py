@@ -15,7 +15,7 @@ from dustmap.kernels import Matern12
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.cost import Work, memory_limit
+from pipelines.model.cost import Work, machine_memory
 from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
 
@@ -126,17 +126,19 @@ def test_the_machine_is_measured_in_positive_numbers():
     assert 1e-14 < speed.flop < 1e-6
 
 
-def test_memory_is_as_given_or_half_the_machine_or_most_of_the_device(monkeypatch):
-    given, half = {"memory_gib": 3.0}, psutil.virtual_memory().total / 2
-    assert memory_limit(config(budget=given)) == 3 * 2**30
-    assert memory_limit(config()) == half
+def test_memory_is_as_given_and_no_more_than_the_machine_or_its_device(monkeypatch):
+    assert config(budget={"memory_gib": 3.0}).budget.bytes == 3 * 2**30
+    assert config().budget.bytes == config(budget={"memory_gib": "auto"}).budget.bytes
+    total_memory = psutil.virtual_memory().total
+    assert 0.5 * total_memory < machine_memory(config()) < total_memory
+    everywhere = WORK.anywhere
     shared, plain = replace(WORK, ranks=4, here=4), WORK.memory()["projection W"]
     device = SimpleNamespace(total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: device)
-    assert memory_limit(config()) == 64 * 2**30
-    assert memory_limit(config(budget=given)) == 3 * 2**30
-    assert memory_limit(config(inference={"device": "cpu"})) == half
+    assert machine_memory(config()) == 64 * 2**30
+    assert machine_memory(config(inference={"device": "cpu"})) < total_memory
+    assert WORK.anywhere == everywhere
     # With its transpose; and a device for each rank.
     assert WORK.memory()["projection W"] == 2 * plain
     assert shared.together == total(shared)

@@ -15,7 +15,7 @@ from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.model.cost import measure
+from pipelines.model.cost import REFERENCE
 from pipelines.model.engines import run_engine
 from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
@@ -47,8 +47,7 @@ def data(count=80, distance_error=None):
 def plan_for(config, observed):
     box, _ = choose_box(observed.positions(), config, Path("stars"))
     scales, _ = start_scales(observed, config)
-    speed = measure(torch.float64, CPU)
-    return make_plan(scales, box, observed.distance, config, speed)
+    return make_plan(scales, box, observed.distance, config, REFERENCE)
 
 
 def run(config, observed, plan=None):

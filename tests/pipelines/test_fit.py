@@ -1,5 +1,6 @@
 """A fit: reproducible, without a favourite unit or size, and whole or absent."""
 
+import json
 import os
 import shutil
 import signal
@@ -221,6 +222,23 @@ def test_a_fit_without_time_makes_a_map_and_says_what_is_missing(tmp_path):
     assert 0 < len(run.posterior.samples) < 40
     assert any("budget.minutes" in message for message in report.messages)
     assert np.isfinite(report.held_out["rmse"])
+
+
+def test_a_run_says_why_and_its_settings_make_the_map_again(tmp_path):
+    settings = quick()
+    del settings["box"]["spacing"], settings["prior"]["lengthscale"]
+    _, first = fit_stars(tmp_path, one_cloud.catalogue(300), settings)
+    record = json.loads((first.path / "run.json").read_text())
+    left = {"box.spacing", "prior.lengthscale", "budget.memory_gib"}
+    assert left <= record["choices"].keys() and all(record["choices"].values())
+    assert "prior.std" not in record["choices"]
+    machine = record["provenance"]["machine"]
+    assert machine["threads"] == torch.get_num_threads()
+    assert machine["versions"]["torch"] == torch.__version__
+    again = record["provenance"]["configuration"]
+    _, second = fit_stars(tmp_path, one_cloud.catalogue(300), again, "again")
+    assert second.plan == first.plan
+    assert torch.equal(second.posterior.samples, first.posterior.samples)
 
 
 def test_distance_errors_count_as_noise_unless_switched_off(tmp_path):

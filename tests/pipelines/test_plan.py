@@ -2,14 +2,16 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import one_cloud
 import pytest
 import torch
 from pydantic import ValidationError
 
+from dustmap.distributed.group import Group
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ExponentialDisc
@@ -18,7 +20,10 @@ from dustmap.tori import Tori
 from dustmap.whitening import nested_tori
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
+from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
+from pipelines.fit.context import opened
+from pipelines.fit.prior import plan as make_first_plan
 from pipelines.model import cost
 from pipelines.model.cost import Work
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
@@ -29,6 +34,7 @@ from pipelines.planning.grids import (
     mean_log_cell,
     nested_grids,
     svi_spacing,
+    time_budget,
 )
 from pipelines.planning.planner import make_plan, resolved_std
 from pipelines.planning.selection import choose_box
@@ -176,7 +182,7 @@ def spacing_for(
     box, distances = around(1000.0, 1000.0, 300.0), np.full(stars, 700.0)
     scales = [lengthscale] * 3
     kernel = KERNELS["matern32"](lengthscale=scales)
-    grids = choose_grids(box, kernel, distances, settings, SPEED, **shared)
+    grids, _ = choose_grids(box, kernel, distances, settings, SPEED, **shared)
     return grids[0].spacing[0]
 
 
@@ -200,7 +206,7 @@ def test_the_chosen_grid_keeps_the_budget_it_was_given():
     settings = config(budget={"minutes": 0.5, "memory_gib": 1.5})
     box, distances = around(1000.0, 1000.0, 300.0), np.full(20_000, 700.0)
     kernel = KERNELS[settings.kernel](lengthscale=[80.0] * 3)
-    grids = choose_grids(box, kernel, distances, settings, SPEED)
+    grids, _ = choose_grids(box, kernel, distances, settings, SPEED)
     work = Work.of(grids, kernel, distances, settings)
     assert work.together <= 1.5 * 2**30
     assert work.seconds(SPEED) <= 30.0
@@ -235,7 +241,7 @@ def test_finer_grids_cost_the_coarsest_a_factor_of_two_at_most():
 
     def grids_of(minutes, **settings):
         given = config(budget={"minutes": minutes, "memory_gib": 8.0}, **settings)
-        return choose_grids(box, KERNEL, distances, given, SPEED)
+        return choose_grids(box, KERNEL, distances, given, SPEED)[0]
 
     alone = grids_of(10.0, box={"levels": 1})
     nested = grids_of(10.0)
@@ -253,10 +259,10 @@ def test_no_finer_grids_for_the_sake_of_a_few_stars():
     for dense, one in ((dense_centre(200_000), False), (dense_centre(4_000), True)):
         distances = np.concatenate([dense[: len(dense) // 2], far])
         chosen = config(budget={"minutes": 30.0, "memory_gib": 8.0})
-        grids = choose_grids(box, KERNEL, distances, chosen, SPEED)
+        grids, _ = choose_grids(box, KERNEL, distances, chosen, SPEED)
         assert (len(grids) == 1) == one
         alone = config(budget={"minutes": 30.0, "memory_gib": 8.0}, box={"levels": 1})
-        best = choose_grids(box, KERNEL, distances, alone, SPEED)
+        best, _ = choose_grids(box, KERNEL, distances, alone, SPEED)
         assert mean_log_cell(grids, distances) <= mean_log_cell(best, distances)
 
 
@@ -284,9 +290,34 @@ def test_levels_need_a_rough_positive_density(settings):
 def test_more_stars_make_no_coarser_cells_and_more_time():
     few, many = (spacing_for(minutes=0.5, stars=n) for n in (100_000, 2_000_000))
     assert many <= few
-    auto = config().budget
-    assert auto.seconds(0) == 300.0 and auto.seconds(1_000_000) == 600.0
-    assert config(budget={"minutes": 2.0}).budget.seconds(1_000_000) == 120.0
+    assert time_budget(1_000_000, config()) > time_budget(0, config())
+    assert time_budget(1_000_000, config(budget={"minutes": 2.0})) == 120.0
+
+
+@pytest.mark.parametrize(("minutes", "same"), [(None, True), (0.5, False)])
+def test_only_a_limit_of_time_asks_for_the_speed_of_the_machine(
+    tmp_path, monkeypatch, minutes, same
+):
+    rng = np.random.default_rng(4)
+    towards = rng.normal(size=(20_000, 3)) * [1.0, 1.0, 0.3]
+    towards /= np.linalg.norm(towards, axis=1, keepdims=True)
+    ends = towards * dense_centre(20_000)[:, None]
+    stars = one_cloud.at(ends, 1e-3 * np.linalg.norm(ends, axis=1), 0.02)
+    write_stars(tmp_path / "stars.parquet", stars, overwrite=False)
+    settings = config(budget={"minutes": minutes})
+    found, status = [], []
+    for factor in (0.1, 1.0, 10.0):
+        speed = cost.Speed(**{n: factor * x for n, x in asdict(cost.REFERENCE).items()})
+        monkeypatch.setattr(cost, "measure", lambda *_, speed=speed: speed)
+        output, way = tmp_path / f"{factor}", dict.fromkeys(("overwrite", "resume"))
+        place = tmp_path / "stars.parquet", output, settings
+        with opened(*place, **way, anyway=False, group=Group()) as (state, at):
+            at.begin("plan")
+            found.append(make_first_plan(state, at).plan)
+            status.append(at.work.facts.get("ends"))
+    assert (found[0] == found[1] == found[2]) == same
+    assert all((ends is None) == same for ends in status)
+    assert found[2].limit.startswith("the finest within ") or same
 
 
 @pytest.mark.parametrize("change", [{"minutes": 1e-9}, {"gib": 0.01}])
