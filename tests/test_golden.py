@@ -56,13 +56,35 @@ SETTINGS = {
     "budget.minutes": "60",
 }
 TRUTH = "--set truth.half_x=600 --set truth.half_y=600 --set truth.half_z=200"
+# The published engine, with Monte Carlo nodes along rays.
+PUBLISHED = {
+    "box.x": "[-500,500]",
+    "box.y": "[-500,500]",
+    "box.z": "[-200,200]",
+    "box.spacing": "125",
+    "prior.lengthscale": "200",
+    "prior.std": "0.001",
+    "prior.mean": "constant",
+    "prior.mean_density": "0.0006",
+    "model.common_noise": "0.05",
+    "inference.engine": "svi",
+    "inference.samples": "4",
+    "inference.device": "cpu",
+    "svi.epochs": "2",
+    "svi.nodes": "8",
+    "data.holdout": "0.1",
+    "budget.minutes": "60",
+}
 COMMANDS = (
     f"simulate -o mock.parquet --truth truth.zarr --stars 1000 --seed 3 {TRUTH}"
     " --set truth.spacing=40",
     "ingest mock.parquet --preset mock -o stars.parquet",
     "fit stars.parquet -o run "
     + " ".join(f"--set {key}={value}" for key, value in SETTINGS.items()),
+    "fit stars.parquet -o svi "
+    + " ".join(f"--set {key}={value}" for key, value in PUBLISHED.items()),
     "predict run stars.parquet -o predicted.parquet",
+    "predict svi stars.parquet -o predicted-svi.parquet",
     "export run --zarr map.zarr --fits map.fits --healpix map.healpix.fits --nside 8",
     "compare run held-out -o stars",
     "compare run truth.zarr -o truth",
@@ -140,17 +162,23 @@ def numbers(folder) -> dict[str, dict[str, float]]:
     with fits.open(folder / "map.fits") as images:
         pictures = {i.name: described(i.data) for i in images if i.data is not None}
     healpix = healpy.read_map(folder / "map.healpix.fits", nest=None, field=None)
-    run = json.loads((folder / "run" / "run.json").read_text())["summary"]
+    summary = {
+        name: json.loads((folder / name / "run.json").read_text())["summary"]
+        for name in ("run", "svi")
+    }
     trees = {
         "mock": table(folder / "mock.parquet"),
         "stars": table(folder / "stars.parquet"),
-        "run": {name: run[name] for name in ("counts", "held_out")},
+        "run": {name: summary["run"][name] for name in ("counts", "held_out")},
+        "svi": {name: summary["svi"][name] for name in ("held_out", "bound")},
         "predicted": table(folder / "predicted.parquet"),
+        "predicted by svi": table(folder / "predicted-svi.parquet"),
         "zarr": {name: described(array) for name, array in cube.arrays.items()},
         "fits": pictures,
         "healpix": {str(n): described(field) for n, field in enumerate(healpix)},
         "query": answers(folder / "map.zarr"),
         "query the run": answers(folder / "run"),
+        "query svi": answers(folder / "svi"),
         "held-out": json.loads((folder / "stars" / "comparison.json").read_text()),
         "truth": json.loads((folder / "truth" / "comparison.json").read_text()),
         "regress": json.loads((folder / "regressed" / "metrics.json").read_text()),
@@ -161,6 +189,7 @@ def numbers(folder) -> dict[str, dict[str, float]]:
 SUBJECTS = (
     *("mock", "stars", "run", "predicted", "zarr", "fits", "healpix", "query"),
     *("query the run", "held-out", "truth", "regress"),
+    *("svi", "predicted by svi", "query svi"),
 )
 
 
