@@ -14,6 +14,7 @@ from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.moments import Moments, degrees_of, moments_over_samples
 from dustmap.residual.field import ResidualField
+from dustmap.residual.stacking import StackedKriging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,11 @@ class Posterior:
                 raise ValueError(f"{name} must have shape {shape}, got {found}")
         if len(self.samples) == 1:
             raise ValueError("a posterior needs no samples or at least two, got one")
+
+    @property
+    def stack(self) -> StackedKriging | None:
+        """Kriging that has a share in extinctions of stars, if any."""
+        return None if self.residual is None else self.residual.stack
 
     def over_cells(self, widths: Sequence[float]) -> Posterior:
         """Return the posterior whose values at points are means over cells around them.

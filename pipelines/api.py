@@ -202,7 +202,13 @@ def simulate(**settings: Any) -> Simulation:
     return run_simulate(load_config(SimulateConfig, settings=settings))
 
 
-def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTable:
+def predict(
+    run: PathLike,
+    stars: Any,
+    *,
+    mappings: Sequence[str] = (),
+    estimate: str | None = None,
+) -> QTable:
     """Extinction and density of a run at coordinates or at the rows of a table.
 
     Parameters
@@ -212,6 +218,8 @@ def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTabl
     mappings
         Which columns of a table are ``l`` and ``b`` or ``ra`` and ``dec``, and
         ``distance``: ``["l=glon:deg", "distance=d:kpc"]``.
+    estimate
+        ``map`` for extinctions of the map without kriging (`DustMap.query`).
 
     Returns
     -------
@@ -223,7 +231,7 @@ def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTabl
     from pipelines.query.table import QueryOptions, ask
     from pipelines.query.targets import TargetTable
 
-    dust, wanted = DustMap(answers=open_run(run)), QueryOptions()
+    dust, wanted = DustMap(answers=open_run(run)).estimated(estimate), QueryOptions()
     if isinstance(stars, SkyCoord):
         places = places_of(stars)
         own = {"l": places.l, "b": places.b, "distance": places.distance}

@@ -11,6 +11,7 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.cli.reporting import (
     ANGLE,
+    ESTIMATE,
     LENGTH,
     OUT,
     OVERWRITE,
@@ -57,6 +58,7 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 @fill_options
 @click.option("-o", "--output", type=OUT, help=_TABLE)
 @band_options
+@ESTIMATE
 @OVERWRITE
 @reporting
 def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) -> None:
@@ -108,6 +110,7 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
 )
 @output(_TABLE)
 @band_options
+@ESTIMATE
 @OVERWRITE
 @reporting
 def predict(run: Path, table: Path, **options: Any) -> None:
@@ -189,8 +192,9 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
 
 
 def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
-    """Convert to the user's band, and print the conversion."""
+    """Choose the estimate and the band, and print the conversion."""
     by = {name: options[name] for name in ("curve", "r_v")}
+    dust = dust.estimated(options["estimate"])
     found = dust.in_band(options["band"], options["declare_band"], **by)
     if found.answers.change is not None:
         click.echo(found.answers.change.summary(), err=True)
@@ -242,3 +246,5 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
     click.echo(f"{'flags':{width}} {flags}")
     if dust.band:
         click.echo(f"{'band':{width}} {dust.band}")
+    if said := dust.answers.said(integrated=any(question.integrated)):
+        click.echo(f"{'estimate':{width}} {said}")

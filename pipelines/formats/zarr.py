@@ -136,8 +136,7 @@ def _description(
             "frame": "galactic",
             "arrays": [_RAYS + name for name in integrated.arrays],
         }
-        if REGRESSION in integrated.meta:
-            attributes["integrated"][REGRESSION] = integrated.meta[REGRESSION]
+        attributes["integrated"] |= _stated(integrated.meta)
     if columns:
         attributes["columns"] = {
             one.along: {"low": one.low, "high": one.high, "arrays": list(one.arrays)}
@@ -236,8 +235,13 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Sky
             arrays={name.removeprefix(_RAYS): _read(group, name).T for name in names},
             last_star=_read(group, "last_star"),
             unit=str(group[names[0]].attrs["units"]),
-            meta=about["provenance"],
+            meta={**about["provenance"], **_stated(about["integrated"])},
         )
+
+
+def _stated(meta: dict[str, Any]) -> dict[str, Any]:
+    """Return what a provenance states of integrated extinctions alone."""
+    return {name: meta[name] for name in (REGRESSION, "estimate") if name in meta}
 
 
 def read_columns(path: str | os.PathLike[str]) -> dict[str, Columns]:

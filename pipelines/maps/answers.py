@@ -30,6 +30,8 @@ Directions = Sequence[tuple[float, float]]
 # Sources of values in continued maps: the map itself, the other, or the sum of both.
 OWN, OTHER, JOINED = 0.0, 1.0, 2.0
 FILLED = "filled"
+ESTIMATES = {"kriged": "map and kriging together", "map": "map without kriging"}
+"""Estimates of extinctions in words; densities and their integrals are the map's."""
 # Maps return NaN at smaller distances [pc].
 NOTHING = 1e-3
 EVERYWHERE = Box(lower=(-math.inf,) * 3, upper=(math.inf,) * 3)
@@ -63,6 +65,8 @@ class Answers:
         Unit of the densities of `cube`.
     change, factor
         Conversion to another band, and the factor on all extinctions.
+    estimate
+        Which of `ESTIMATES` the extinctions are; empty for other programs' maps.
     """
 
     path: Path
@@ -71,6 +75,7 @@ class Answers:
     unit: str = "mag pc-1"
     change: Conversion | None = None
     factor: float = 1.0
+    estimate: str = ""
 
     @property
     def box(self) -> Box:
@@ -191,6 +196,24 @@ class Answers:
         factor = self.factor * change.factor
         return replace(self, band=change.target, change=change, factor=factor)
 
+    def said(self, *, integrated: bool) -> str:
+        """Return in words what extinctions or densities are estimates of, if known."""
+        kind = self.estimate if integrated else self.estimate and "map"
+        return ESTIMATES.get(kind, "")
+
+    def estimated(self, estimate: str | None) -> Answers:
+        """Return this map with other `ESTIMATES` of extinctions; ``None`` keeps them.
+
+        Raises `InputError` if the map does not hold this estimate.
+        """
+        if estimate in (None, self.estimate):
+            return self
+        if estimate not in ESTIMATES:
+            raise InputError(
+                f"estimate must be one of {', '.join(ESTIMATES)}, got {estimate!r}"
+            )
+        return self._estimated(estimate)
+
     def beside(self, first: Answers, *, convert: bool = True) -> Answers:
         """Return this map for a comparison, in the band of the first.
 
@@ -200,6 +223,13 @@ class Answers:
         if convert and self.known_band and first.known_band:
             return self.in_band(first.known_band)
         return self.converted(None, first.factor)
+
+    def _estimated(self, estimate: str) -> Answers:
+        held = ESTIMATES.get(self.estimate, "extinctions of another program")
+        raise InputError(
+            f"{self.path} holds {held}, not the {ESTIMATES[estimate]}: query the run "
+            f"folder, or export it with --estimate {estimate}"
+        )
 
     def _moments(
         self, places: Places, kinds: Sequence[Kind], integrated: bool

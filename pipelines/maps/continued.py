@@ -63,6 +63,7 @@ class Continued(Answers):
             path=own.path,
             band=own.band,
             verdict=own.verdict,
+            estimate=own.estimate,
             own=own,
             other=other,
             beyond=beyond or BEYOND[0],
@@ -80,6 +81,9 @@ class Continued(Answers):
     @property
     def has_samples(self) -> bool:
         return self.own.has_samples
+
+    def _estimated(self, estimate: str) -> Answers:
+        return replace(self, own=self.own.estimated(estimate), estimate=estimate)
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         """Return the map's own moments, and ``filled``."""

@@ -113,7 +113,7 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
             f"{theirs.lower} to {theirs.upper} pc, so they belong to another map: give "
             "its own run"
         )
-    return replace(answers, draws=draws)
+    return replace(answers, draws=draws.estimated(answers.estimate or None))
 
 
 def open_run(path: str | Path) -> Answers:

@@ -33,6 +33,8 @@ def provenance(run: Run) -> dict[str, Any]:
         "catalogues": catalogues,
         "extinction_band": band,
         "verdict": str(run.verdict),
+        # Of densities and their integrals.
+        "estimate": "map",
         "citation": citation_block(catalogues, band, inputs),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import healpy
@@ -14,6 +14,7 @@ from dustmap.functionals import Functionals, PointValues, Stack
 from dustmap.grid import Grid
 from dustmap.isotonic import non_decreasing
 from dustmap.keyed_noise import keyed_normals
+from dustmap.residual.stacking import StackedKriging
 from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
@@ -22,6 +23,7 @@ from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.healpix import read_healpix
 from pipelines.maps.answers import (
+    ESTIMATES,
     Answers,
     Directions,
     Found,
@@ -69,8 +71,14 @@ class RunMap(Answers):
     @classmethod
     def of(cls, run: Run) -> RunMap:
         """Return a run as a map."""
-        band = str(provenance(run)["extinction_band"])
-        return cls(path=run.path, band=band, verdict=str(run.verdict), run=run)
+        about = provenance(run)
+        return cls(
+            path=run.path,
+            band=str(about["extinction_band"]),
+            verdict=str(run.verdict),
+            run=run,
+            estimate="map" if run.posterior.stack is None else "kriged",
+        )
 
     @property
     def fit(self) -> Run:
@@ -86,7 +94,7 @@ class RunMap(Answers):
 
     @property
     def facts(self) -> Facts:
-        return run_facts(self.run)
+        return {**run_facts(self.run), "extinctions": ESTIMATES[self.estimate]}
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         return KINDS
@@ -105,12 +113,21 @@ class RunMap(Answers):
         found = np.empty((count, len(within)))[chosen]
         for rows, ends, functionals in self._blocks(integrated, within):
             found[..., rows] = self._draws(functionals, ends, integrated)[chosen]
+            if integrated and self._stack is not None:
+                of_map = self.run.posterior.moments(functionals, rows=len(functionals))
+                moments = of_map.mean.numpy(), of_map.std.numpy()
+                found[..., rows] *= self._stack.factor(torch.as_tensor(ends), *moments)
         if integrated and self.run.posterior.model.positive:
             rising = _rising(np.atleast_2d(found), np.ones(len(within)), within)
             found = rising.reshape(found.shape)
         whole = np.full((len(places), *found.shape[:-1]), np.nan)
         whole[inside] = found.T
         return whole
+
+    @property
+    def _stack(self) -> StackedKriging | None:
+        """The kriging that has a share in extinctions, if any."""
+        return self.run.posterior.stack if self.estimate == "kriged" else None
 
     def support(self, places: Places) -> np.ndarray:
         return self.run.support_at(places.positions())
@@ -171,7 +188,7 @@ class RunMap(Answers):
     def both(self, places: Places, kinds: Sequence[Kind]) -> list[Found]:
         # Extinction and density at a place have the same neighbours.
         inside = self.box.contains(places.positions())
-        parts = self._found(places.select(inside), kinds, (True, False), stars=True)
+        parts = self._found(places.select(inside), kinds, (True, False))
         return [
             {kind: self.factor * v for kind, v in at_all_places(part, inside).items()}
             for part in parts
@@ -182,21 +199,22 @@ class RunMap(Answers):
     ) -> Found:
         return self._found(places, kinds, (integrated,))[0]
 
+    def _estimated(self, estimate: str) -> Answers:
+        if estimate == "kriged" and self.run.posterior.stack is None:
+            raise InputError(
+                f"{self.path} has the {ESTIMATES['map']} only: on stars that the fit "
+                "had not seen, kriging did not improve it"
+            )
+        return replace(self, estimate=estimate)
+
     def _found(
-        self,
-        places: Places,
-        kinds: Sequence[Kind],
-        which: tuple[bool, ...],
-        *,
-        stars: bool = False,
+        self, places: Places, kinds: Sequence[Kind], which: tuple[bool, ...]
     ) -> list[Found]:
         """Return moments of each quantity, integrated or not, from one pass.
 
-        If the places are ``stars`` and the run has a stack, extinctions, which come
-        first, are those of the stack.
+        Extinctions come first.
         """
-        residual = self.run.posterior.residual
-        stack = residual.stack if stars and residual is not None else None
+        stack = self._stack if which[0] else None
         found = np.empty((len(which), len(kinds), len(places)))
         variances = np.full((len(which), len(places)), np.nan)
         positions = torch.as_tensor(places.positions())

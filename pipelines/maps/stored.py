@@ -28,7 +28,14 @@ from pipelines.formats.zarr import (
     read_integrated,
     read_zarr,
 )
-from pipelines.maps.answers import Answers, Directions, Found, Kind, probability
+from pipelines.maps.answers import (
+    ESTIMATES,
+    Answers,
+    Directions,
+    Found,
+    Kind,
+    probability,
+)
 from pipelines.maps.cells import ChunkReader, GridCells, in_memory
 from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
@@ -87,6 +94,8 @@ class Stored(Answers):
             facts["integrated extinction"] = (
                 f"to {self.rays.distance[-1]:.5g} pc: {known}"
             )
+        if self.estimate:
+            facts["extinctions"] = ESTIMATES[self.estimate]
         if self.verdict:
             facts["verdict"] = self.verdict
         return facts if self.draws is None else {**facts, **self.draws.facts}
@@ -254,6 +263,7 @@ def open_store(path: Path) -> Stored:
             has_support="support" in attributes["arrays"],
         )
         described, rays = attributes.get("integrated"), None
+        band = str(attributes.get("band", ""))
         if described is not None:
             names = (str(name) for name in described["arrays"])
             rays = PixelRays(
@@ -267,8 +277,7 @@ def open_store(path: Path) -> Stored:
         raise InputError(f"{path} is not a map of this program: {error}") from error
     return Stored(
         path=path,
-        band=str(attributes.get("band", "")),
-        verdict=str(attributes["provenance"].get("verdict", "")),
+        **{**_stated({**attributes["provenance"], **(described or {})}), "band": band},
         cells=cells,
         rays=rays,
         read_cube=cache(partial(read_zarr, path)),
@@ -333,6 +342,12 @@ def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
 
 
 def _stated(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the band and verdict of a provenance."""
-    band, verdict = meta.get("extinction_band") or "", meta.get("verdict", "")
-    return {"band": str(band), "verdict": str(verdict)}
+    """Return the band, the verdict and the estimate of a provenance.
+
+    Before there were two estimates, products of runs held the map's.
+    """
+    return {
+        "band": str(meta.get("extinction_band") or ""),
+        "verdict": str(meta.get("verdict", "")),
+        "estimate": str(meta.get("estimate", "map" if "run" in meta else "")),
+    }

@@ -66,13 +66,15 @@ class Answer:
     Values are NaN outside the map and for missing distances. ``std`` is ``None`` if the
     map holds none. ``quantiles`` are ``p2_5``, ``p16``, ``p50``, ``p84`` and ``p97_5``
     by name, normal if the map holds mean and std alone, empty without std. ``flags`` is
-    a structured array: see `FLAGS`.
+    a structured array: see `FLAGS`. ``estimate`` says in words whether kriging has a
+    share in the values (`ESTIMATES`); it is empty for maps of other programs.
     """
 
     mean: u.Quantity
     std: u.Quantity | None
     quantiles: dict[str, u.Quantity]
     flags: np.ndarray
+    estimate: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -170,6 +172,7 @@ class DustMap:
         total: bool = False,
         return_flags: bool = False,
         rng: np.random.Generator | None = None,
+        estimate: str | None = None,
     ) -> Any:
         """Return the extinction to, or the density at, coordinates.
 
@@ -201,6 +204,10 @@ class DustMap:
             Return the extinction through the whole map, and ignore distances.
         return_flags
             Return flags beside the values: see `FLAGS`.
+        estimate
+            ``map`` for extinctions of the map without kriging. By default those of a
+            run are map and kriging together (``kriged``) if the fit found that this
+            predicts unseen stars better; those of an export are what it holds.
 
         Returns
         -------
@@ -235,15 +242,16 @@ class DustMap:
                 "mode='random_sample' needs rng=np.random.default_rng(seed), for a "
                 "reproducible choice"
             )
+        answers = self.answers.estimated(estimate)
         places, reached = self._reached(coords, integrated, total)
         if mode in ("samples", "random_sample"):
             chosen = rng if mode == "random_sample" else None
-            values = self.answers.samples(reached, integrated=integrated, rng=chosen)
+            values = answers.samples(reached, integrated=integrated, rng=chosen)
         else:
             kinds: list[Kind] = [float(p) / 100 for p in percentiles]
             if pct is None:
                 kinds = [_KINDS[mode]]
-            found = self.answers.moments(reached, kinds, integrated=integrated)
+            found = answers.moments(reached, kinds, integrated=integrated)
             values = np.stack([found[kind] for kind in kinds], axis=-1)
             listed = pct is not None and np.ndim(pct) > 0
             values = values if listed else values[:, 0]
@@ -252,40 +260,53 @@ class DustMap:
             return answer
         return answer, self._flags(places, reached, values, integrated)
 
-    def extinction(self, coords: SkyCoord, *, total: bool = False) -> Answer:
+    def extinction(
+        self, coords: SkyCoord, *, total: bool = False, estimate: str | None = None
+    ) -> Answer:
         """Return the posterior of the extinction from the observer to coordinates.
 
         As `query` with all modes that the map holds, in one pass.
         """
-        return self._answers(coords, (True,), total=total)[0]
+        return self._answers(coords, (True,), total=total, estimate=estimate)[0]
 
     def density(self, coords: SkyCoord) -> Answer:
         """Return the posterior of the density at coordinates, as `extinction`."""
         return self._answers(coords, (False,))[0]
 
-    def extinction_and_density(self, coords: SkyCoord) -> tuple[Answer, Answer]:
-        """Return `extinction` and `density`, of a run in half the time of the two.
-
-        If the fit found that kriging from neighbouring stars improves predictions of
-        stars, the extinctions are the stack of both, best for places of single stars;
-        `extinction` is the map's alone.
-        """
-        extinction, density = self._answers(coords, (True, False))
+    def extinction_and_density(
+        self, coords: SkyCoord, *, estimate: str | None = None
+    ) -> tuple[Answer, Answer]:
+        """Return `extinction` and `density`, of a run in half the time of the two."""
+        which = (True, False)
+        extinction, density = self._answers(coords, which, estimate=estimate)
         return extinction, density
 
+    def estimated(self, estimate: str | None) -> DustMap:
+        """Return this map with other extinctions by default: see `query`.
+
+        Raises `InputError` if the map does not hold this estimate.
+        """
+        return DustMap(answers=self.answers.estimated(estimate))
+
     def _answers(
-        self, coords: SkyCoord, which: tuple[bool, ...], *, total: bool = False
+        self,
+        coords: SkyCoord,
+        which: tuple[bool, ...],
+        *,
+        total: bool = False,
+        estimate: str | None = None,
     ) -> list[Answer]:
+        answering = self.answers.estimated(estimate)
         places, reached = self._reached(coords, all(which), total)
         kinds = [
-            KINDS if "std" in self.answers.kinds(integrated=w) else ("mean",)
+            KINDS if "std" in answering.kinds(integrated=w) else ("mean",)
             for w in which
         ]
         if len(which) == 2 and kinds[0] == kinds[1]:
-            every = self.answers.both(reached, kinds[0])
+            every = answering.both(reached, kinds[0])
         else:
             every = [
-                self.answers.moments(reached, some, integrated=w)
+                answering.moments(reached, some, integrated=w)
                 for some, w in zip(kinds, which)
             ]
         answers = []
@@ -296,10 +317,24 @@ class DustMap:
                 for kind, values in found.items()
             }
             mean, std = parts.pop("mean"), parts.pop("std", None)
-            answers.append(Answer(mean=mean, std=std, quantiles=parts, flags=flags))
+            answer = Answer(
+                mean=mean,
+                std=std,
+                quantiles=parts,
+                flags=flags,
+                estimate=answering.said(integrated=integrated),
+            )
+            answers.append(answer)
         return answers
 
-    def beam(self, coords: SkyCoord, beam: Beam, *, return_flags: bool = False) -> Any:
+    def beam(
+        self,
+        coords: SkyCoord,
+        beam: Beam,
+        *,
+        return_flags: bool = False,
+        estimate: str | None = None,
+    ) -> Any:
         """Return the average extinction within a disc or a Gaussian beam.
 
         Each beam, ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg],
@@ -316,15 +351,16 @@ class DustMap:
         InputError
             If distances are missing, or the map holds no integrated extinction.
         """
+        answers = self.answers.estimated(estimate)
         places, reached = self._reached(coords, True, False)
         found = np.empty((3, len(places)))
         for start in range(0, len(places), _BEAMS):
             rows = np.arange(start, min(start + _BEAMS, len(places)))
             around = beam.around(reached.select(rows))
             if self.has_samples:
-                values = self.answers.samples(around, integrated=True)
+                values = answers.samples(around, integrated=True)
             else:
-                moments = self.answers.moments(around, ("mean",), integrated=True)
+                moments = answers.moments(around, ("mean",), integrated=True)
                 values = moments["mean"]
             found[:, rows] = averaged(values, beam)
         # The scatter is NaN too if a beam leaves the map.
@@ -340,6 +376,7 @@ class DustMap:
         extinction: u.Quantity | float | np.ndarray,
         *,
         return_flags: bool = False,
+        estimate: str | None = None,
     ) -> Any:
         """Return the distance at which the median curves reach an extinction.
 
@@ -374,7 +411,8 @@ class DustMap:
             raise InputError(
                 f"an extinction must be positive and finite [mag], got {extinction}"
             )
-        found, flags = self.answers.crossings(places, values)
+        answers = self.answers.estimated(estimate)
+        found, flags = answers.crossings(places, values)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing

@@ -175,7 +175,9 @@ def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
     statistic = _KINDS.get(kind, kind)
     if kind.startswith("p"):
         statistic = f"{kind[1:].replace('_', '.')}% quantile"
-    text = f"{statistic} of the {what} {place}{f', {dust.band}' if dust.band else ''}"
+    said = dust.answers.said(integrated=what == "extinction")
+    stated = "".join(f", {one}" for one in (dust.band, said) if one)
+    text = f"{statistic} of the {what} {place}{stated}"
     if kind == "std" and FILLED in dust.answers.kinds(integrated=what == "extinction"):
         text += "; where filled, of the map's own part"
     return text
@@ -247,6 +249,7 @@ def write_answers(
         described[name] = Described(unit=unit_text(column), text=text)
     about = {"program": "dustmap", "version": dustmap.__version__}
     about |= {"map": dust.path.name, "band": dust.band}
+    about |= {"extinctions": dust.answers.said(integrated=True)}
     counts: Counter[str] = Counter()
     with answer_file(output, described, about, overwrite=overwrite) as write:
         for rows, columns in chain([first], batches):

@@ -65,8 +65,8 @@ def predict_columns(
                 integrals, values = part.reshape(2, -1)
                 columns[f"extinction_{name}"][own] = integrals
                 columns[f"density_{name}"][own] = values
-    if posterior.residual is not None and posterior.residual.stack is not None:
-        columns |= stacked(columns, posterior.residual.stack, positions)
+    if posterior.stack is not None:
+        columns |= stacked(columns, posterior.stack, positions)
     return {**columns, "inside": where}
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import healpy
 import numpy as np
@@ -17,6 +18,7 @@ from astropy.coordinates import SkyCoord
 
 from dustmap.functionals import PointValues, Stack
 from dustmap.tori import Tori
+from pipelines.api import predict
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
@@ -25,6 +27,7 @@ from pipelines.export.exporters import RunProducts, export_run
 from pipelines.export.options import ExportOptions
 from pipelines.fit import fit
 from pipelines.formats.zarr import write_zarr
+from pipelines.maps.answers import ESTIMATES
 from pipelines.maps.density import columns, map_cube
 from pipelines.maps.integrals import outward_summaries, ray_integrals
 from pipelines.maps.opening import QueriedMap
@@ -504,10 +507,59 @@ def test_predictions_of_stars_are_of_map_and_kriging(run: Run) -> None:
         stars.l * u.deg, stars.b * u.deg, stars.distance * u.pc, frame="galactic"
     )
     dust = DustMap(answers=RunMap.of(run))
-    both, _ = dust.extinction_and_density(coords)
-    np.testing.assert_allclose(both.mean.value, columns["extinction_mean"], rtol=1e-5)
-    of_map = dust.extinction(coords).mean.value
-    np.testing.assert_allclose(of_map, alone["extinction_mean"], rtol=1e-5)
+    filled = dust.continued(RunMap.of(run))
+    for estimate, expected in ((None, columns), ("kriged", columns), ("map", alone)):
+        asked: Any = {"estimate": estimate}
+        answers = [dust.extinction_and_density(coords, **asked)[0]]
+        answers += [each.extinction(coords, **asked) for each in (dust, filled)]
+        for answer in answers:
+            assert answer.estimate == ESTIMATES[estimate or "kriged"]
+            for kind in ("mean", "std", "p16"):
+                part = {"mean": answer.mean, "std": answer.std, **answer.quantiles}
+                wanted = expected[f"extinction_{kind}"]
+                found = part[kind]
+                assert found is not None
+                np.testing.assert_allclose(found.value, wanted, rtol=1e-5)
+        mean = dust.query(coords, integrated=True, **asked).value
+        np.testing.assert_allclose(mean, expected["extinction_mean"], rtol=1e-5)
+    _, density = dust.extinction_and_density(coords)
+    assert density.estimate == ESTIMATES["map"]
+    drawn = [
+        dust.query(coords, integrated=True, mode="samples", estimate=each).value
+        for each in (None, "map")
+    ]
+    np.testing.assert_allclose(drawn[0], factor[:, None] * drawn[1])
+    table: Any = predict(run.path, coords, estimate="map")
+    np.testing.assert_allclose(
+        table["extinction_mean"].value, alone["extinction_mean"], rtol=1e-5
+    )
+    assert ESTIMATES["map"] in table["extinction_mean"].info.description
+    with pytest.raises(InputError, match="estimate"):
+        dust.query(coords, integrated=True, estimate="other")
+    with pytest.raises(InputError, match="kriging did not improve"):
+        RunMap.of(without_stack(run)).estimated("kriged")
+
+
+def test_exports_say_whether_kriging_has_a_share(run: Run, tmp_path, command) -> None:
+    skies = {"zarr": tmp_path / "map.zarr", "healpix": tmp_path / "sky.fits"}
+    files = {name: [path] for name, path in skies.items()}
+    export_run(run.path, files, ExportOptions(nside=16, spacing=100.0))
+    place = "--l 10 --b 10 --distance 200"
+    for path in skies.values():
+        assert ESTIMATES["map"] in command(f"query {path} {place} --integrated").output
+        refused = command(f"query {path} {place} --integrated --estimate kriged")
+        assert refused.exit_code == 2
+        assert "--estimate kriged" in refused.output
+    # Draws are those of the estimate that the store holds.
+    drawn = open_map(skies["zarr"], samples=run.path).query(
+        rays(2, 1), integrated=True, mode="samples"
+    )
+    wanted = DustMap(answers=RunMap.of(run)).query(
+        rays(2, 1), integrated=True, mode="samples", estimate="map"
+    )
+    np.testing.assert_array_equal(drawn.value, wanted.value)
+    told = command(f"query {run.path} {place}").output
+    assert ESTIMATES["kriged"] in told and ESTIMATES["map"] not in told
 
 
 def test_both_quantities_of_one_pass_are_those_of_two(run: Run) -> None:
