@@ -106,6 +106,12 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
             f"{draws.band or 'an unnamed band'}: open the map exported from this run "
             "without conversion"
         )
+    fit, run = answers.meta.get("fit"), draws.fit
+    if fit is not None and (run is None or run.provenance["fit"] != fit):
+        raise InputError(
+            f"{path} is an export of another fit than {samples}: give its own run "
+            f"(named {answers.meta['run']} then)"
+        )
     ours, theirs = answers.box, draws.box
     if not np.allclose([ours.lower, ours.upper], [theirs.lower, theirs.upper]):
         raise InputError(

@@ -27,6 +27,7 @@ def provenance(run: Run) -> dict[str, Any]:
     return {
         "program": f"dustmap {dustmap.__version__}",
         "run": run.path.name,
+        "fit": run.provenance["fit"],
         "plan": run.plan.as_dict(),
         "configuration": run.provenance["configuration"],
         "inputs": inputs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import healpy
 import numpy as np
@@ -15,7 +16,6 @@ from dustmap.grid import Grid
 from dustmap.isotonic import non_decreasing
 from dustmap.keyed_noise import keyed_normals
 from dustmap.residual.stacking import StackedKriging
-from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
@@ -63,7 +63,7 @@ _NEAR_PLACES = 1e-3
 class RunMap(Answers):
     """A finished fit, with values computed anew.
 
-    Whole products are read from the run folder if present, else computed.
+    Products are read from the run folder if those there are what would be computed.
     """
 
     run: Run
@@ -158,12 +158,14 @@ class RunMap(Answers):
         self, distances: Sequence[float] | None, nside: int | None
     ) -> SkyMaps:
         stored = self.path / "map.healpix.fits"
-        if stored.exists() and nside is None and distances is None:
-            maps = read_healpix(stored)
-            if self._is_own(str(maps.meta.get("extinction_band", ""))):
-                return maps
+        usual = nside is None and distances is None
         chosen = default_distances(self.run) if distances is None else distances
         nside = default_nside(self.run) if nside is None else nside
+        if usual and stored.exists():
+            maps = read_healpix(stored)
+            whole = nside == maps.nside and np.array_equal(maps.distances, chosen)
+            if whole and maps.filled is None and self._is_own(maps.meta):
+                return maps
         return integrated(self.run, distances=np.array(chosen), nside=nside)
 
     def _lines(self, directions: Directions | None) -> list[LineOfSight]:
@@ -171,14 +173,22 @@ class RunMap(Answers):
 
     @cached_property
     def _store(self) -> Stored | None:
-        """The store in the run's folder, unless it is in another band."""
+        """The store in the run's folder, if it holds the run's density on its grids."""
         path = self.path / "map.zarr"
-        store = open_store(path) if path.exists() else None
-        return store if store is not None and self._is_own(store.band) else None
+        if not path.exists() or not self._is_own((store := open_store(path)).meta):
+            return None
+        assert store.cells is not None
+        held, own = (
+            [(*grid.lower, *grid.upper, *grid.shape) for grid in grids]
+            for grids in (store.cells.grids, self.run.plan.grids)
+        )
+        return store if len(held) == len(own) and np.allclose(held, own) else None
 
-    def _is_own(self, band: str) -> bool:
-        """Return true unless the run is known to be in another band."""
-        return known_band(band) in ("", self.known_band)
+    def _is_own(self, meta: dict[str, Any]) -> bool:
+        """Return true if a product is of this fit and band, uncut, by this version."""
+        own = provenance(self.run)
+        stated = ("program", "fit", "extinction_band")
+        return "cut" not in meta and all(meta.get(name) == own[name] for name in stated)
 
     @cached_property
     def _computed(self) -> tuple[Cube, dict[str, Columns]]:

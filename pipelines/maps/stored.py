@@ -7,7 +7,7 @@ support of cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,8 @@ class Stored(Answers):
         of a published map.
     draws
         The run for posterior samples.
+    meta
+        Provenance of the map.
     """
 
     cells: GridCells | None
@@ -72,6 +74,7 @@ class Stored(Answers):
     read_columns: Callable[[], dict[str, Columns]] = dict
     blank: bool = False
     draws: Answers | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
 
     @property
     def box(self) -> Box:
@@ -263,7 +266,6 @@ def open_store(path: Path) -> Stored:
             has_support="support" in attributes["arrays"],
         )
         described, rays = attributes.get("integrated"), None
-        band = str(attributes.get("band", ""))
         if described is not None:
             names = (str(name) for name in described["arrays"])
             rays = PixelRays(
@@ -277,7 +279,7 @@ def open_store(path: Path) -> Stored:
         raise InputError(f"{path} is not a map of this program: {error}") from error
     return Stored(
         path=path,
-        **{**_stated({**attributes["provenance"], **(described or {})}), "band": band},
+        **_stated({**attributes["provenance"], **(described or {})}),
         cells=cells,
         rays=rays,
         read_cube=cache(partial(read_zarr, path)),
@@ -342,7 +344,7 @@ def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
 
 
 def _stated(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the band, the verdict and the estimate of a provenance.
+    """Return a provenance, with its band, its verdict and its estimate.
 
     Before there were two estimates, products of runs held the map's.
     """
@@ -350,4 +352,5 @@ def _stated(meta: dict[str, Any]) -> dict[str, Any]:
         "band": str(meta.get("extinction_band") or ""),
         "verdict": str(meta.get("verdict", "")),
         "estimate": str(meta.get("estimate", "map" if "run" in meta else "")),
+        "meta": meta,
     }
