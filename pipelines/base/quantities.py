@@ -8,6 +8,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 
 def parsecs(text: str) -> float:
     """Read ``0.42kpc``, ``300 pc`` or ``300`` in pc.
@@ -56,3 +58,22 @@ def degrees(text: str, *, hours: bool = False) -> float:
     except Exception:  # astropy's errors of angles have no common base
         form = "05:34:32 or 5h34m32s" if hours else "-05:23:28 or -5d23m28s"
         raise ValueError(f"{text!r} is no angle: expected degrees, or {form}") from None
+
+
+def numbers(values: Any, unit: Any) -> np.ndarray:
+    """Return values in a unit as float64, NaN where they are masked.
+
+    ``values`` are numbers, which are taken to have the ``unit``, or a quantity: plain,
+    of `numpy.ma`, astropy's ``Masked`` and ``MaskedColumn``, or pandas' nullable types.
+
+    Raises
+    ------
+    TypeError, ValueError, astropy.units.UnitConversionError
+        If they are no numbers, or of another dimension.
+    """
+    from astropy import units as u
+
+    found = u.Quantity(values, unit, dtype=np.float64)
+    # Astropy keeps the mask of its own class, and drops that of NumPy's.
+    mask = values.mask if np.ma.isMA(values) else getattr(found, "mask", False)
+    return np.where(mask, np.nan, getattr(found, "unmasked", found).value)

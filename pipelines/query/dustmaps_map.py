@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
+from pipelines.base.quantities import numbers
 from pipelines.query.map import open_map
 
 try:
@@ -28,6 +30,8 @@ except ImportError as error:
         "the classes of the package dustmaps need it installed: "
         "pip install 'dustmap[dustmaps]'"
     ) from error
+
+_EQUATORIAL = ("icrs", "fk5", "fk4", "fk4noeterms")
 
 
 class DustmapQuery(_Base):
@@ -67,10 +71,7 @@ class DustmapQuery(_Base):
         integrated: bool | None = None,
         **options: Any,
     ) -> Any:
-        """Query the map at coordinates: see `pipelines.query.map.DustMap.query`.
-
-        ``query_gal(l, b, d)`` and ``query_equ(ra, dec, d)`` take degrees and kpc.
-        """
+        """Query the map at coordinates: see `pipelines.query.map.DustMap.query`."""
         chosen = self.integrated if integrated is None else integrated
         options = {"rng": self._rng, **options}
         answer = self.map.query(coords, integrated=chosen, mode=mode, **options)
@@ -79,3 +80,27 @@ class DustmapQuery(_Base):
         if options.get("return_flags"):
             return answer[0].value, answer[1]
         return answer.value
+
+    def query_gal(self, l: Any, b: Any, d: Any = None, **options: Any) -> Any:  # noqa: E741
+        """Query at Galactic ``l, b`` [deg] and distances [kpc], or quantities."""
+        return self.query(_coordinates("galactic", l, b, d), **options)
+
+    def query_equ(
+        self, ra: Any, dec: Any, d: Any = None, frame: str = "icrs", **options: Any
+    ) -> Any:
+        """Query at equatorial ``ra, dec`` [deg] and distances [kpc], or quantities.
+
+        ``frame`` is ``icrs``, ``fk5`` (J2000), ``fk4`` or ``fk4noeterms`` (B1950). The
+        package's own method accepts these names, and takes all places for ICRS.
+        """
+        if frame not in _EQUATORIAL:
+            raise InputError(f"frame: expected one of {_EQUATORIAL}, got {frame!r}")
+        return self.query(_coordinates(frame, ra, dec, d), **options)
+
+
+def _coordinates(frame: str, lon: Any, lat: Any, distance: Any) -> SkyCoord:
+    """Return coordinates with NaN for masked values."""
+    angles = [numbers(angle, u.deg) * u.deg for angle in (lon, lat)]
+    if distance is None:
+        return SkyCoord(*angles, frame=frame)
+    return SkyCoord(*angles, distance=numbers(distance, u.kpc) * u.kpc, frame=frame)

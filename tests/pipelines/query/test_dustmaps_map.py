@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from astropy import units as u
 from astropy.coordinates import SkyCoord
+from masked import MASKED
 
 from pipelines.base.errors import InputError
 from pipelines.query import open_map
@@ -37,6 +38,32 @@ def test_its_answers_are_those_of_the_map(path):
     np.testing.assert_allclose(gal, found, rtol=1e-12)
     with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
         DustmapQuery(path)(COORDS)
+
+
+@pytest.mark.parametrize("frame", ["icrs", "fk5", "fk4", "fk4noeterms"])
+def test_equatorial_places_are_in_their_frame(path, frame):
+    dust = DustmapQuery(path, integrated=True)
+    there = COORDS.transform_to(frame)
+    place = there.ra.deg, there.dec.deg, there.distance.kpc
+    found = dust.query_equ(*place, frame=frame)
+    np.testing.assert_allclose(found, dust(COORDS), rtol=1e-9)
+    by_units = dust.query_equ(there.ra.rad * u.rad, there.dec, there.distance, frame)
+    np.testing.assert_allclose(by_units, found, rtol=1e-12)
+    with pytest.raises(InputError, match="fk6"):
+        dust.query_equ(*place, frame="fk6")
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_masked_places_have_no_answer(path, kind):
+    dust, gone = DustmapQuery(path, integrated=True), np.arange(3) == 1
+    galactic = np.array([10.0, 100, 190]), np.array([0.0, 5, -20]), np.full(3, 0.1)
+    for number, unit in enumerate((u.deg, u.deg, u.kpc)):
+        place = [*galactic]
+        place[number] = MASKED[kind](place[number], gone, unit)
+        for query in (dust.query_gal, dust.query_equ):
+            found = query(*place)
+            assert np.isnan(found).tolist() == gone.tolist()
+            np.testing.assert_array_equal(found[~gone], query(*galactic)[~gone])
 
 
 def test_random_samples_differ_from_query_to_query_and_come_again(positive_run):
