@@ -19,6 +19,7 @@ from astropy.table import QTable, Table, vstack
 
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
+from pipelines.base.quantities import numbers
 from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.tables import as_file, is_table
 from pipelines.maps.places import places_of
@@ -276,7 +277,7 @@ def _columns(
     for name, values in given.items():
         unit = CANONICAL_UNITS[name]
         try:
-            column = u.Quantity(values, unit, dtype=np.float64)
+            column = numbers(values, unit) * u.Unit(unit)
         except (u.UnitConversionError, TypeError) as fault:
             raise InputError(
                 f"{name}: expected numbers or a quantity in {unit}"

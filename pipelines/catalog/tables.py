@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from astropy.utils.masked import Masked
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
@@ -269,10 +270,15 @@ def as_file(table: Any) -> Iterator[Path]:
         try:
             for name in getattr(table, "colnames", table):
                 column = table[name]
-                if unit := str(getattr(column, "unit", None) or ""):
-                    column = column.value
-                mask = np.ma.getmaskarray(column) if np.ma.isMA(column) else None
-                arrays.append(pa.array(native(np.asarray(column)), mask=mask))
+                unit = str(getattr(column, "unit", None) or "")
+                if isinstance(getattr(column, "dtype", np.dtype(float)), np.dtype):
+                    # Quantities, and the two kinds of masked arrays.
+                    masked = np.ma.isMA(column) or isinstance(column, Masked)
+                    mask = np.asarray(column.mask) if masked else None
+                    arrays.append(pa.array(native(np.asarray(column)), mask=mask))
+                else:
+                    # NumPy would round pandas' integers where one is missing.
+                    arrays.append(pa.array(column, from_pandas=True))
                 fields.append(
                     pa.field(str(name), arrays[-1].type, metadata={"unit": unit})
                 )

@@ -11,6 +11,7 @@ from astropy.coordinates import Galactic, SkyCoord, SphericalRepresentation
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import spherical, unit_vectors
+from pipelines.base.quantities import numbers
 
 # Distance [pc] assigned to a bare direction: too far for the frame's origin to matter.
 _FAR = 1e12
@@ -88,6 +89,17 @@ class Places:
         return values.reshape(self.shape + values.shape[1:])
 
 
+def unmasked(coords: SkyCoord) -> SkyCoord:
+    """Return coordinates with NaN in place of masked values."""
+    # Versions of astropy without this attribute mask no coordinates.
+    if not getattr(coords, "masked", False):
+        return coords
+    data: Any = coords.data.without_differentials()
+    parts = [getattr(data, name) for name in data.components]
+    plain = type(data)(*(numbers(part, part.unit) * part.unit for part in parts))
+    return SkyCoord(cast(Any, coords.frame).realize_frame(plain))
+
+
 def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
     """Read coordinates of any frame and shape.
 
@@ -103,6 +115,7 @@ def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
             f"{type(coords).__name__}: give SkyCoord(l=90*u.deg, b=5*u.deg, "
             'distance=400*u.pc, frame="galactic")'
         )
+    coords = unmasked(coords)
     sphere: Any = coords.spherical
     distance = np.full(coords.shape, np.inf)
     if sphere.distance.unit.is_equivalent(u.pc):

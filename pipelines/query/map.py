@@ -15,6 +15,7 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
+from pipelines.base.quantities import numbers
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
 from pipelines.maps.continued import Continued
@@ -400,7 +401,7 @@ class DustMap:
         """
         places = places_of(coords, total=True)
         try:
-            values = u.Quantity(extinction, u.mag, dtype=np.float64).value
+            values = numbers(extinction, u.mag)
             values = np.broadcast_to(values, places.shape).reshape(-1)
         except (u.UnitConversionError, ValueError) as error:
             raise InputError(

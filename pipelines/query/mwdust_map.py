@@ -11,6 +11,7 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
+from pipelines.base.quantities import numbers
 from pipelines.query.map import DustMap, open_map
 
 try:
@@ -55,7 +56,9 @@ class MwdustMap(_Base):
 
     def _evaluate(self, l: Any, b: Any, d: Any) -> np.ndarray:  # noqa: E741
         """Return extinctions at Galactic ``l, b`` [deg] and distances [kpc]."""
-        lon, lat, far = np.broadcast_arrays(l, b, d)
-        place = {"l": lon * u.deg, "b": lat * u.deg, "distance": far * u.kpc}
-        coords = SkyCoord(**place, frame="galactic")
+        lon, lat, far = (
+            numbers(part, unit) * unit
+            for part, unit in ((l, u.deg), (b, u.deg), (d, u.kpc))
+        )
+        coords = SkyCoord(lon, lat, distance=far, frame="galactic")
         return self._factor * self.map.query(coords, integrated=True).value

@@ -16,6 +16,7 @@ from astropy.table import Column
 import dustmap
 from pipelines.base.errors import InputError
 from pipelines.maps.answers import FILLED
+from pipelines.maps.places import unmasked
 from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
@@ -74,6 +75,7 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
 
     Rows with NaN coordinates have the flag ``no_position`` and NaN as results.
     """
+    coords = unmasked(coords)
     sphere: Any = coords.spherical
     known = np.isfinite(sphere.lon.deg) & np.isfinite(sphere.lat.deg)
     some = cast(SkyCoord, coords[known])

@@ -13,6 +13,8 @@ from jaxtyping import Float
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import Gaussian, StudentT
 from pipelines.base.errors import InputError
+from pipelines.base.progress import say
+from pipelines.base.quantities import numbers
 from pipelines.catalog.tables import is_table
 from pipelines.regress.methods import METHODS
 
@@ -71,8 +73,9 @@ class Regressor:
     """A Gaussian process with automatic kernel, scales, noise and method.
 
     The kernel is a Matérn with one lengthscale per input. After ``fit`` it has
-    ``n_features_in_``, ``feature_names_in_`` if the inputs had names, ``method_``, and
-    ``field_``, the posterior in standardised units.
+    ``n_features_in_``, ``feature_names_in_`` if the inputs had names, ``method_``,
+    ``left_out_``, the number of rows without a finite value, and ``field_``, the
+    posterior in standardised units.
 
     Parameters
     ----------
@@ -103,17 +106,18 @@ class Regressor:
                 raise InputError(f"{name} takes {', '.join(known)}, got {value!r}")
 
     def fit(self, X: Any, y: Any) -> Regressor:
-        """Learn from rows, and return this regressor.
+        """Learn from the complete rows, and return this regressor.
 
         X is an array or quantity (n, d), or a table of d columns (DataFrame, astropy's,
         a mapping), which predictions take by name and unit; y (n,) are numbers or a
-        quantity.
+        quantity. Rows with a masked value, or one that is not finite, are left out and
+        counted, as those of files are.
 
         Raises
         ------
         InputError
-            If shapes disagree, a value is missing or not finite, there are fewer than
-            10 rows, the target does not vary, or the method cannot have these rows.
+            If shapes disagree, there are fewer than 10 complete rows, the target does
+            not vary, or the method cannot have these rows.
         """
         if is_table(X):
             self._names = list(getattr(X, "colnames", X))
@@ -132,6 +136,11 @@ class Regressor:
             raise InputError(
                 f"the target has shape {values.shape}, expected ({len(x)},)"
             )
+        complete = np.isfinite(x).all(axis=1) & np.isfinite(values)
+        self.left_out_ = int((~complete).sum())
+        if self.left_out_:
+            say(f"{self.left_out_} of {len(x)} rows lack a finite value: left out")
+        x, values = x[complete], values[complete]
         if len(x) < _FEWEST:
             raise InputError(f"{len(x)} rows to fit, at least {_FEWEST} are needed")
         if np.ptp(values) == 0:
@@ -179,7 +188,7 @@ class Regressor:
     def score(self, X: Any, y: Any) -> float:
         """Return ``R² = 1 − Σ (y − mean)² / Σ (y − ȳ)²``."""
         mean = self.distribution(X).mean
-        truth = _numbers(y, self._unit, "the target")
+        truth = _numbers(y, self._unit, "the target", complete=True)
         square = np.sum((truth - truth.mean()) ** 2)
         return float(1 - np.sum((truth - mean) ** 2) / square)
 
@@ -187,7 +196,9 @@ class Regressor:
         """Return the whole distribution of the target at some places, without units."""
         if not hasattr(self, "field_"):
             raise InputError("this regressor has not been fitted: call fit(X, y) first")
-        x = torch.as_tensor((self._inputs(X) - self.input_shift_) / self.input_scale_)
+        x = torch.as_tensor(
+            (self._inputs(X, complete=True) - self.input_shift_) / self.input_scale_
+        )
         latent = self.field_.latent(x)
         lowest = float(latent.variance.min())
         if lowest < -_ROUNDING:
@@ -233,7 +244,7 @@ class Regressor:
             return "exact", f"no more than {EXACT_ROWS:,} rows"
         return "neighbours", f"more than {EXACT_ROWS:,} rows"
 
-    def _inputs(self, X: Any) -> Float[np.ndarray, "n d"]:
+    def _inputs(self, X: Any, *, complete: bool = False) -> Float[np.ndarray, "n d"]:
         """Return columns as an array, in the order and units of the fit."""
         if is_table(X):
             if self._names is None:
@@ -254,7 +265,7 @@ class Regressor:
             columns = list(array.T)
         names = self._names or [f"number {axis}" for axis in range(len(columns))]
         parts = [
-            _numbers(column, unit, f"the input {name}")
+            _numbers(column, unit, f"the input {name}", complete=complete)
             for column, unit, name in zip(columns, self._units, names, strict=True)
         ]
         if len({len(part) for part in parts}) > 1:
@@ -262,19 +273,22 @@ class Regressor:
         return np.stack(parts, axis=1)
 
 
-def _numbers(values: Any, unit: Any, what: str) -> Float[np.ndarray, " n"]:
-    """Return finite numbers in a unit, also assumed for values without one."""
+def _numbers(
+    values: Any, unit: Any, what: str, *, complete: bool = False
+) -> Float[np.ndarray, " n"]:
+    """Return numbers in a unit, also assumed for values without one.
+
+    Masked ones are NaN; with ``complete`` they, and others not finite, are refused.
+    """
     try:
-        if isinstance(values, np.ma.MaskedArray):
-            values = np.ma.filled(values.astype(np.float64), np.nan)
-        column = u.Quantity(values, unit or u.one, dtype=np.float64).value
+        column = numbers(values, unit or u.one)
     except (u.UnitConversionError, TypeError, ValueError) as error:
         expected = f"in {unit}" if unit else "without a unit"
         raise InputError(f"{what}: expected numbers {expected} ({error})") from error
     if column.ndim != 1:
         raise InputError(f"{what} has shape {column.shape}, expected one value per row")
     faulty = ~np.isfinite(column)
-    if faulty.any():
+    if complete and faulty.any():
         raise InputError(
             f"{what} is missing or not finite in {int(faulty.sum())} of {len(column)} "
             f"rows, first in row {int(np.argmax(faulty)) + 1}: leave these rows out"

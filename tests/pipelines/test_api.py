@@ -11,9 +11,12 @@ import pytest
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.table import QTable, Table
+from astropy.utils.masked import Masked
+from masked import MASKED
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.catalog.schema import read_stars
 
 SMALL = {
     "box.spacing": 100.0,
@@ -134,6 +137,89 @@ def test_tables_in_memory_are_read_by_name_and_unit(arrays, run, tmp_path, kind)
         found["extinction_mean"].value, expected["extinction_mean"].value
     )
     assert found["density_std"].unit == u.mag / u.pc
+
+
+GONE = np.arange(300) % 10 == 3
+
+
+@pytest.mark.parametrize("name", ["l", "distance", "av", "e_av", "e_far"])
+@pytest.mark.parametrize("kind", MASKED)
+def test_masked_values_are_dropped_and_counted_at_every_door(
+    arrays, tmp_path, capsys, kind, name
+):
+    coords, a_v = arrays
+    columns = {
+        "l": coords.l,
+        "b": coords.b,
+        "distance": coords.distance,
+        "av": a_v * u.mag,
+        "e_av": np.full(300, 0.02) * u.mag,
+        "e_far": np.full(300, 5.0) * u.pc,
+    }
+    whole = columns[name]
+    # Sound values below the mask would be fitted without a trace.
+    columns[name] = MASKED[kind](np.array(whole.value), GONE, whole.unit)
+    mappings = ["extinction=av:mag", "extinction_error=e_av:mag", "l=l:deg"]
+    mappings += ["distance=distance:pc", "distance_error=e_far:pc"]
+    report = dustmap.ingest(columns, tmp_path / "table.parquet", mappings=mappings)
+    assert report.faulty == 30 and report.rows_kept == 270
+    if name in ("l", "distance"):
+        if kind not in ("NaN", "Masked quantity"):
+            return  # astropy's coordinates take no other masks
+        place = {key: columns[key] for key in ("l", "b", "distance")}
+        coords = SkyCoord(**place, frame="galactic")
+    # The fit ends after the ingestion, since no star lies in this box.
+    nowhere = {"box": {axis: [-1, 1] for axis in "xyz"}}
+    with pytest.raises(InputError, match="enlarge"):
+        dustmap.fit(
+            coords,
+            columns["av"],
+            columns["e_av"],
+            distance_error=columns["e_far"],
+            output=tmp_path / "run",
+            settings=nowhere,
+        )
+    assert "30 faulty" in capsys.readouterr().err
+    stars = read_stars(tmp_path / "run.stars.parquet")
+    np.testing.assert_allclose(stars.extinction, a_v[~GONE], rtol=1e-12)
+
+
+def test_identifiers_of_pandas_stay_exact_beside_a_missing_one(arrays, tmp_path):
+    table = tables(arrays)["DataFrame"][0]
+    exact = np.arange(300) + 2**60 + 1
+    table["gaia"] = pandas.Series(exact, dtype="Int64").mask(GONE)
+    mappings = ["l=glon:deg", "b=glat:deg", "distance=far:pc", "extinction=av:mag"]
+    mappings += ["extinction_error=e_av:mag"]
+    output = tmp_path / "stars.parquet"
+    dustmap.ingest(table, output, mappings=mappings, keep=["gaia"])
+    kept = pandas.read_parquet(output, dtype_backend="pyarrow")["gaia"]
+    assert kept[~GONE].tolist() == exact[~GONE].tolist() and kept[GONE].isna().all()
+
+
+def test_places_that_are_masked_have_no_answer(run):
+    parts = {"l": [10, 20, 30, 40] * u.deg, "b": [0, 1, 2, 3] * u.deg}
+    parts["distance"] = [100, 110, 120, 130] * u.pc
+    coords = SkyCoord(**parts, frame="galactic")
+    for number, name in enumerate(parts, start=1):
+        parts[name] = Masked(parts[name], mask=np.arange(4) == number)
+    masked, dust = SkyCoord(**parts, frame="galactic"), dustmap.open_map(run)
+    for door in (
+        lambda at: dust.query(at, integrated=True),
+        lambda at: dust.query(at, integrated=False, mode="std"),
+        lambda at: dust.extinction(at).mean,
+        lambda at: dust.density(at).mean,
+        lambda at: dust.extinction_and_density(at)[0].mean,
+        lambda at: dust.beam(at, dustmap.Beam(radius=1.0)).mean,
+        lambda at: dustmap.predict(run, at)["extinction_mean"].value,
+    ):
+        whole, found = door(coords), door(masked)
+        assert np.isfinite(found[0]) and np.isfinite(whole).all()
+        assert np.isnan(found[1:]).all()
+    through = dust.query(masked, integrated=True, total=True)
+    assert np.isfinite(through).tolist() == [True, False, False, True]
+    table = dustmap.predict(run, masked)
+    assert table["no_position"].tolist() == [False, True, True, False]
+    assert np.isnan(table["l"]).tolist() == [False, True, False, False]
 
 
 def test_tables_that_cannot_be_read_are_refused(arrays, tmp_path):

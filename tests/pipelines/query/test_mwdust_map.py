@@ -7,6 +7,8 @@ import warnings
 import numpy as np
 import pytest
 import ray_field
+from astropy import units as u
+from masked import MASKED
 
 import dustmap
 from pipelines.bands import factor
@@ -40,6 +42,14 @@ def test_it_is_called_as_those_of_that_package(path):
     assert np.isnan(found[3])
     # One distance comes back as an array of one, as there.
     assert dust(30.0, 3.0, 0.1).shape == (1,)
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_masked_distances_have_no_answer(path, kind):
+    dust, far = MwdustMap(path, declare_band="E(B-V)"), np.array([0.1, 0.2, 0.3])
+    found = dust(30.0, 3.0, MASKED[kind](far, np.arange(3) == 1, u.kpc))
+    assert np.isnan(found[1])
+    np.testing.assert_array_equal(found[::2], dust(30.0, 3.0, far)[::2])
 
 
 def test_without_a_filter_it_is_the_colour_excess_of_sfd(path):

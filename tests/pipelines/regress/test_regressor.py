@@ -7,7 +7,8 @@ import numpy as np
 import pandas
 import pytest
 from astropy import units as u
-from astropy.table import MaskedColumn, QTable, Table
+from astropy.table import QTable, Table
+from masked import MASKED
 
 import dustmap
 from pipelines.base.errors import InputError
@@ -62,10 +63,6 @@ def test_units_are_converted_and_given_back(plain):
     )
 
 
-GAP = np.where(np.arange(ROWS) == 7, np.nan, FAR)
-MASKED = Table({"far": MaskedColumn(FAR, mask=np.arange(ROWS) == 7)})
-
-
 @pytest.mark.parametrize(
     ("x", "y", "said"),
     [
@@ -73,9 +70,6 @@ MASKED = Table({"far": MaskedColumn(FAR, mask=np.arange(ROWS) == 7)})
         (ARRAY, Y[:-1], r"shape \(59,\), expected \(60,\)"),
         (ARRAY[:9], Y[:9], "9 rows to fit, at least 10"),
         (ARRAY, np.ones(ROWS), "is 1 in every row"),
-        (ARRAY, GAP, "target is missing or not finite in 1 of 60 rows, first in row 8"),
-        ({"far": GAP}, Y, "input far is missing or not finite in 1 of 60"),
-        (MASKED, Y, "input far is missing or not finite in 1 of 60"),
         ({"far": ["a"] * ROWS}, Y, "input far: expected numbers"),
         ({"far": FAR, "tilt": TILT[:5]}, Y, "different numbers of rows"),
         ({}, Y, "no column"),
@@ -84,6 +78,23 @@ MASKED = Table({"far": MaskedColumn(FAR, mask=np.arange(ROWS) == 7)})
 def test_a_mistake_is_named(x, y, said):
     with pytest.raises(InputError, match=said):
         dustmap.regress(x, y)
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_rows_with_a_masked_value_are_left_out_and_counted(plain, kind):
+    gap = np.arange(ROWS) == 7
+    whole = dustmap.regress(ARRAY[~gap], Y[~gap])
+    far = MASKED[kind](np.where(gap, 1e9, FAR), gap, u.one)
+    masked = MASKED[kind](np.where(gap, -999.0, Y), gap, u.one)
+    for x, y in (({"far": far, "tilt": TILT}, Y), (ARRAY, masked)):
+        model = dustmap.regress(x, y)
+        assert model.left_out_ == 1
+        new = {"far": FAR[:5], "tilt": TILT[:5]} if x is not ARRAY else ARRAY[:5]
+        np.testing.assert_array_equal(model.predict(new), whole.predict(ARRAY[:5]))
+        with pytest.raises(InputError, match="first in row 8"):
+            model.predict(x) if x is not ARRAY else model.score(x, y)
+    with pytest.raises(InputError, match="1 of 60 rows, first in row 8"):
+        plain.score(ARRAY, masked)
 
 
 def test_what_was_not_fitted_or_is_unknown_is_refused(plain):
