@@ -99,6 +99,8 @@ def ingest(
             path, catalogue = reader.source.path, reader.catalogue
             for rows, columns in reader.batches(tally, progress):
                 stars.add(rows, columns, path=path, file=number, catalogue=catalogue)
+        if tiny := stars.drop_tiny_errors():
+            tally.faults["extinction_error absurdly small"] += tiny
         repeats = stars.drop_repeats(across=chosen.repeats == "first")
         names, pairs = plan.catalogues, repeats.pairs.items()
         shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]

@@ -20,8 +20,6 @@ from pipelines.catalog.units import sexagesimal
 
 _SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
 _LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
-_TINY_EXTINCTION_ERROR = 1e-5
-"""Smallest extinction error, relative to the typical extinction or error of a batch."""
 _TINY_DISTANCE_ERROR = 1e-6
 """Smallest relative distance error."""
 
@@ -177,11 +175,6 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
     if "distance_error" in values:
         tiny = values["distance_error"] < _TINY_DISTANCE_ERROR * values["distance"]
         tally.drop(tiny, "distance_error absurdly small")
-    if tally.kept.any():
-        error = values["extinction_error"]
-        size = np.maximum(np.abs(values["extinction"]), error)[tally.kept]
-        tiny = error < _TINY_EXTINCTION_ERROR * np.median(size)
-        tally.drop(tiny, "extinction_error absurdly small")
 
 
 def _canonical(values: Columns, tally: Tally) -> Columns:

@@ -25,12 +25,15 @@ MEMORY = 512
 """MiB for one thread; every further thread adds a quarter."""
 DEEPEST = 29
 """HEALPix order of the sorting, 0.4 milliarcseconds."""
+SMALLEST_ERROR = 1e-5
+"""Smallest extinction error, relative to the typical extinction or error of all rows:
+one of millions would outweigh all others."""
 _ROWS_PER_BATCH = 1 << 18
 _CANONICAL = (*NAMES, *CANONICAL_UNITS)
 
 
 class Repeats(NamedTuple):
-    """Counts of rows with an earlier identifier.
+    """Counts of rows with an identifier that another row keeps.
 
     ``within`` counts repeats in one catalogue, ``across`` objects of an earlier
     catalogue, ``pairs`` the objects shared by two catalogues, by their numbers.
@@ -118,20 +121,37 @@ class Staging:
         self._run("INSERT INTO stars FROM batch")
         self._connection.unregister("batch")
 
+    def drop_tiny_errors(self) -> int:
+        """Drop rows with absurdly small extinction errors, and return their number."""
+        if not self.schema.names:
+            return 0
+        sizes = "greatest(abs(extinction), extinction_error)"
+        (typical,) = self.quantiles(sizes, (50,))
+        least = SMALLEST_ERROR * typical
+        return self._run(f"DELETE FROM stars WHERE extinction_error < {least!r}")[0][0]
+
     def drop_repeats(self, *, across: bool) -> Repeats:
-        """Drop later rows of an identifier in a catalogue, or in all if ``across``."""
+        """Drop repeated rows of an identifier in a catalogue, or in all if ``across``.
+
+        The row of the earliest catalogue, and there of the smallest extinction error,
+        remains, in any order of the rows.
+        """
         if "source_id" not in self.schema.names:
             return Repeats(0, 0, {})
         # Of one object a source may have measurements of several surveys.
         own = "catalogue, survey" if "survey" in self.schema.names else "catalogue"
+        measured = ("extinction_error", *CANONICAL_UNITS)
+        best = ", ".join(
+            [n for n in measured if n in self.schema.names] + ["file, row"]
+        )
         # Only rows of repeated identifiers, which are few, are sorted.
         self._run(
             f"""CREATE TEMP TABLE repeats AS
             SELECT rowid AS place, catalogue, source_id,
                 row_number() OVER (
-                    PARTITION BY source_id, {own} ORDER BY file, row) > 1 AS within,
+                    PARTITION BY source_id, {own} ORDER BY {best}) > 1 AS within,
                 row_number() OVER (
-                    PARTITION BY source_id ORDER BY file, row) > 1 AS again
+                    PARTITION BY source_id ORDER BY catalogue, {best}) > 1 AS again
             FROM stars WHERE source_id IN (
                 SELECT source_id FROM stars GROUP BY source_id HAVING count(*) > 1)"""
         )

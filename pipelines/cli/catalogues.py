@@ -93,7 +93,7 @@ class _NamingPresets(click.Command):
     type=click.Choice(["keep", "first"]),
     default="keep",
     help="Of objects of one source_id in several SRC keep all, or that of the first "
-    "SRC. Repeats within one SRC are faulty.",
+    "SRC. Of repeats within one SRC the most precise is kept.",
 )
 @click.option("--any-range", is_flag=True, help="Accept medians of unusual size.")
 @click.option(

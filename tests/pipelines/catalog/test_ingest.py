@@ -47,6 +47,8 @@ FAULTS = [
 def test_a_faulty_row_is_dropped_and_counted(
     name: str, value, reason: str, catalogue, run
 ) -> None:
+    # Of repeated rows the most precise one is kept.
+    catalogue["extinction_error"][7] *= 10
     column = catalogue[name].astype(object)
     column[7] = value
     stars, report = run({**catalogue, name: column})
@@ -57,10 +59,11 @@ def test_a_faulty_row_is_dropped_and_counted(
     assert f"1 {reason}" in str(report)
 
 
-def test_the_first_of_repeated_stars_is_kept_unless_it_is_faulty(
+def test_the_most_precise_of_repeated_stars_is_kept_unless_it_is_faulty(
     catalogue, run
 ) -> None:
     catalogue["source_id"][[3, 5, 6]] = catalogue["source_id"][2]
+    catalogue["extinction_error"][[2, 5, 3, 6]] = 0.01, 0.03, 0.02, 0.04
     catalogue["distance"][2] = -1
     stars, report = run(catalogue)
     assert report.faults == {"distance not positive": 1, "source_id repeated": 2}

@@ -10,12 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import healpy
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_catalogue import MAP, write_csv
 
 from pipelines.base.errors import InputError
@@ -117,10 +120,56 @@ def test_a_folder_holds_the_rows_of_one_file_sorted_over_the_sky(
     assert set(counted.notes) < set(report.notes)
     assert folder.meta["report"]["rows_kept"] == report.rows_kept
     assert len(folder.meta["inputs"]) == 12
-    # One file is in the order of the sources, the first of repeated rows is kept.
+    # One file is in the order of the sources.
     files = pa.concat_tables(map(pq.read_table, sorted(survey.iterdir())))
     names = files["source_id"].to_numpy()
     assert (np.diff([np.argmax(names == n) for n in one.source_id if n != 7]) > 0).all()
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1), rows=st.integers(90, 900), files=st.integers(1, 4)
+)
+def test_any_order_of_rows_in_any_batches_gives_the_same_stars_and_counts(
+    seed: int, rows: int, files: int
+) -> None:
+    rng, n = np.random.default_rng(7), 900
+    name = rng.integers(0, 600, n)
+    extinction = np.where(name < 300, 0.01, 20.0) * rng.uniform(0.5, 1.5, n)
+    error = rng.uniform(0.01, 0.1, n)
+    # Absurd beside the whole table's median, 20 mag: not beside that of faint stars.
+    error[:40], error[40:45] = 1e-5, np.nan
+    columns = {
+        "source_id": name,
+        "ra": rng.uniform(0, 360, n),
+        "dec": rng.uniform(-90, 90, n),
+        "p": rng.uniform(0.5, 5, n),
+        "pe": np.full(n, 0.1),
+        "a": extinction,
+        "s": error,
+    }
+    order = np.random.default_rng(seed).permutation(n)
+    shuffled = {name: column[order] for name, column in columns.items()}
+
+    def taken(columns: dict[str, np.ndarray], files: int) -> tuple[Stars, IngestReport]:
+        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "ROWS_PER_BATCH", rows)
+            place = Path(folder, "survey")
+            place.mkdir()
+            for number, part in enumerate(np.array_split(np.arange(n), files)):
+                table = pa.table({name: c[part] for name, c in columns.items()})
+                pq.write_table(table, place / f"{number}.parquet")
+            output = Path(folder, "stars.parquet")
+            report = ingest([place], output, mappings=[*MAPS, "source_id=source_id"])
+            stars = read_stars(output)
+        return stars.select(np.argsort(stars.source_id)), report
+
+    (whole, counted), (stars, report) = taken(columns, 1), taken(shuffled, files)
+    same(whole, stars)
+    assert report.faults == counted.faults and report.cuts == counted.cuts
+    assert report.faults["extinction_error absurdly small"] == 40
+    assert report.faults["source_id repeated"] > 200
+    assert report.ranges == counted.ranges
 
 
 @pytest.mark.parametrize("name", ["stars", "one.parquet"])
