@@ -1,14 +1,41 @@
-"""The reuse of freed memory by the C library."""
+"""The memory of this machine, and the reuse of what was freed by the C library."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
+from pathlib import Path
+
+import psutil
 
 # Parameters of glibc's ``mallopt``, from its <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 # Larger arrays [bytes] are few, and are returned to the system.
 _KEPT = 2**30
+
+
+def total_memory(root: Path = Path("/")) -> int:
+    """Return the memory of this machine, or of its container or job [bytes].
+
+    The smallest limit of the process's Linux control groups applies, which the system's
+    total does not show: containers and batch systems end a process that exceeds it.
+    """
+    limits = [psutil.virtual_memory().total]
+    groups = root / "proc/self/cgroup"
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        # Version 2 of the interface has one hierarchy, without named controllers.
+        kind, name = ("memory", "limit_in_bytes") if controllers else ("", "max")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / kind
+        own = top / path.lstrip("/")
+        for folder in (own, *own.parents):
+            file = folder / f"memory.{name}"
+            if folder.is_relative_to(top) and file.is_file():
+                text = file.read_text().strip()
+                limits += [int(text)] if text.isdigit() else []
+    return min(limits)
 
 
 def keep_freed_memory() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
-import psutil
 import scipy.sparse
 import torch
 
@@ -18,6 +17,7 @@ from dustmap.linalg.sparse import SparseMatrix
 from dustmap.projection.matrix import FEWER
 from dustmap.whitening import nested_tori, transformed_points
 from dustmap.whitening.modes import LEADING
+from pipelines.base.allocation import total_memory
 from pipelines.config import FitConfig
 
 # Entries of W per crossed cell, with linear weights and half-cell steps.
@@ -304,7 +304,7 @@ def machine_memory(config: FitConfig) -> float:
     """Return the memory for a fit of this machine, or its CUDA device [bytes]."""
     if uses_cuda(config):
         return torch.cuda.get_device_properties().total_memory * _OF_MACHINE
-    return psutil.virtual_memory().total * _OF_MACHINE
+    return total_memory() * _OF_MACHINE
 
 
 def uses_cuda(config: FitConfig) -> bool:
