@@ -95,6 +95,7 @@ def fit(
     """
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run_fit
+    from pipelines.run.folder import check_run_folder
 
     if output is None:
         folder = TemporaryDirectory(prefix="dustmap-")
@@ -102,6 +103,8 @@ def fit(
         output = Path(folder.name) / "run"
         say(f"without output= the run lasts as long as this process: {output}")
     output = Path(output)
+    if not resume:
+        check_run_folder(output, overwrite=overwrite)
     config = load_config(FitConfig, settings=settings)
     if isinstance(stars, SkyCoord):
         stars = _columns(stars, extinction, extinction_error, distance_error)

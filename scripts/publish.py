@@ -17,7 +17,7 @@ import click
 import yaml
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OVERWRITE, reporting
+from pipelines.cli.reporting import NEW, OVERWRITE, reporting
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.citation import cited_papers, doi_of
@@ -38,7 +38,7 @@ FILES = {
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=NEW)
 @click.option("--title", required=True)
 @click.option(
     "--author", "authors", multiple=True, required=True, help="Family, Given."

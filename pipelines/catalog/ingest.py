@@ -83,12 +83,12 @@ def ingest(
         raise InputError(
             f"{output}: expected a .parquet file or, without a suffix, a folder"
         )
-    plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
     check_output(output, overwrite=overwrite)
     if not output.suffix:
         check_output_folder(output, PROVENANCE, overwrite=overwrite)
+    plan = make_plan(sources, chosen)
     prefix = f".{output.name}."
     with (
         TemporaryDirectory(prefix=prefix, suffix=".part", dir=output.parent) as work,

@@ -10,6 +10,7 @@ import click
 from pipelines.base.errors import InputError
 from pipelines.cli.reporting import (
     CONFIG,
+    NEW,
     OUT,
     OVERWRITE,
     SETTINGS,
@@ -22,7 +23,7 @@ _REGISTRY = "DUSTMAP_REGISTRY"
 
 @click.command()
 @output("Parquet table to make.")
-@click.option("--truth", type=OUT, help="Also write the true density as zarr.")
+@click.option("--truth", type=NEW, help="Also write the true density as zarr.")
 @click.option("--stars", type=int, help="Number of stars.")
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @CONFIG
@@ -77,7 +78,7 @@ class _NamingPresets(click.Command):
     help="Source of a canonical column, e.g. distance=dist_pc:pc or "
     "extinction=3.1*ebv:mag; a number stands for a constant. Repeatable.",
 )
-@click.option("--save-preset", type=OUT, help="Save what was mapped, for --preset.")
+@click.option("--save-preset", type=NEW, help="Save what was mapped, for --preset.")
 @click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Carry a column along.")
 @click.option(

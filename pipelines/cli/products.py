@@ -16,6 +16,7 @@ from pipelines.cli.reporting import (
     DUSTMAPS_GIVES,
     LENGTH,
     LENGTHS,
+    NEW,
     OUT,
     OVERWRITE,
     Parsed,
@@ -31,7 +32,7 @@ from pipelines.export.options import EXPORTERS, ExportOptions, parse_box
 def _products(command: Any) -> Any:
     """Add an option for every product."""
     for name, exporter in reversed(EXPORTERS.items()):
-        option = click.option(f"--{name}", type=OUT, multiple=True, help=exporter.help)
+        option = click.option(f"--{name}", type=NEW, multiple=True, help=exporter.help)
         command = option(command)
     return command
 

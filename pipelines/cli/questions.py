@@ -13,6 +13,7 @@ from pipelines.cli.reporting import (
     ANGLE,
     ESTIMATE,
     LENGTH,
+    NEW,
     OUT,
     OVERWRITE,
     PERCENTILES,
@@ -56,7 +57,7 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 @click.option("--seed", default=0, help="Seed of --mode random_sample.")
 @target_options
 @fill_options
-@click.option("-o", "--output", type=OUT, help=_TABLE)
+@click.option("-o", "--output", type=NEW, help=_TABLE)
 @band_options
 @ESTIMATE
 @OVERWRITE

@@ -17,6 +17,7 @@ import click
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import rank_mark
 from pipelines.base.quantities import degrees, parsecs
+from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
     from pipelines.maps.answers import Answers
@@ -68,6 +69,8 @@ def _direction(text: str) -> tuple[float, ...]:
 
 
 OUT = click.Path(path_type=Path)
+NEW = click.Path(path_type=Path)
+"""The type of every file or folder to write, which `reporting` checks first."""
 LENGTH = Parsed("pc", parsecs)
 LENGTHS = Parsed("pc,pc,...", _listed(parsecs))
 ANGLE = Parsed("deg", degrees)
@@ -103,7 +106,7 @@ REQUIRE = click.option(
 
 def output(help: str) -> Callable[[Any], Any]:
     """Add the required option for the output."""
-    return click.option("-o", "--output", required=True, type=OUT, help=help)
+    return click.option("-o", "--output", required=True, type=NEW, help=help)
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -173,11 +176,24 @@ def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """Convert errors to one message and an exit status."""
+    """Convert errors to one message and an exit status.
+
+    A command with ``--overwrite`` first refuses to replace any path of type `NEW`
+    without it.
+    """
 
     @wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
+            context = click.get_current_context()
+            # A fit resumes into its own run.
+            resumes = kwargs.get("resume") or kwargs.get("anyway")
+            if "overwrite" in kwargs and not resumes:
+                new = (p.name for p in context.command.params if p.type is NEW)
+                for given in map(kwargs.get, map(str, new)):
+                    paths = given if isinstance(given, tuple) else (given,)
+                    for path in filter(None, paths):
+                        check_output(path, overwrite=kwargs["overwrite"])
             command(*args, **kwargs)
         except InputError as error:
             _fail(2, f"{error}")

@@ -21,6 +21,9 @@ from pipelines.maps.answers import Answers, Directions, MissingError
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places
 
+# Lines of sight in one figure of 1.4 m, which matplotlib draws in half a minute.
+_MOST_LINES = 80
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotOptions:
@@ -95,6 +98,11 @@ def _sky(source: Answers, options: PlotOptions) -> Figure:
 
 
 def _lines(source: Answers, options: PlotOptions) -> Figure:
+    if len(options.directions or ()) > _MOST_LINES:
+        raise ValueError(
+            f"a figure shows at most {_MOST_LINES} lines of sight, got "
+            f"{len(options.directions or ())}: draw several figures"
+        )
     return lines_of_sight(source.lines(options.directions), band=source.known_band)
 
 

@@ -30,6 +30,8 @@ _FINEST_NSIDE = 128
 # Default lines of sight, and stars whose median extinction ranks a direction.
 _LINES = 6
 _NEAR = 7
+# Most stars beside a line of sight, and their largest angle [deg].
+_SHOWN, _WIDEST = 60, 3.0
 
 
 def default_distances(run: Run) -> np.ndarray:
@@ -166,17 +168,23 @@ def lines_of_sight(
     chosen = default_directions(stars) if directions is None else list(directions)
     vectors = unit_vectors(*np.array(chosen).T)
     edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
-    ((_, moments),) = ray_integrals(run, vectors, edges)
     sampled = len(run.posterior.samples) > 0
-    found, _ = outward_summaries(moments, quantiles=sampled)
+    parts = [
+        outward_summaries(moments, quantiles=sampled)[0]
+        for _, moments in ray_integrals(run, vectors, edges)
+    ]
+    found = {n: np.concatenate([p[n] for p in parts], axis=1) for n in parts[0]}
     last = last_star(run, vectors)
+    # Chords of 3 deg at most.
+    count, most = min(_SHOWN, len(stars)), 2 * math.sin(math.radians(_WIDEST) / 2)
+    tree = KDTree(unit_vectors(stars.l, stars.b))
+    chords, nearest = tree.query(vectors, k=np.arange(1, count + 1))
     lines = []
     for i, (lon, lat) in enumerate(chosen):
-        cosine = np.clip(unit_vectors(stars.l, stars.b) @ vectors[i], -1.0, 1.0)
-        angle = np.degrees(np.arccos(cosine))
-        nearest = np.argsort(angle)[:60]
-        near = nearest[angle[nearest] <= 3.0]
-        radius = float(angle[near].max()) if len(near) else 3.0
+        close = chords[i] <= most
+        near = nearest[i][close]
+        chord = chords[i][close].max() if len(near) else most
+        radius = math.degrees(2 * math.asin(chord / 2))
         line = LineOfSight(
             l=lon,
             b=lat,
@@ -186,7 +194,7 @@ def lines_of_sight(
             star_extinction=stars.extinction[near],
             star_error=stars.extinction_error[near],
             # Round up, for the figure's title.
-            radius=math.ceil(10 * radius) / 10,
+            radius=math.ceil(10 * radius - 1e-9) / 10,
             last_star=float(last[i]),
         )
         lines.append(line)

@@ -21,6 +21,7 @@ from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
 from pipelines.query.targets import TargetTable
+from pipelines.storage.atomic import check_output
 
 _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
@@ -232,6 +233,7 @@ def write_answers(
     Raises `InputError` if the output exists or its format is unknown, the table has no
     rows, or a result has the name of a column.
     """
+    check_output(output, overwrite=overwrite)
     batches = ((rows, rounded(ask(dust, rows.coords, options))) for rows in targets)
     first = next(batches, None)
     if first is None:

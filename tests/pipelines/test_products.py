@@ -7,11 +7,16 @@ import numpy as np
 import one_cloud
 import pytest
 import torch
+from matplotlib.figure import Figure
 from ray_moments import cumulative
 
+from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import KINDS
+from pipelines.figures.registry import PlotOptions, draw
+from pipelines.figures.style import save_figure
 from pipelines.maps.density import map_cube
+from pipelines.maps.run_map import RunMap
 from pipelines.maps.sky import (
     default_directions,
     default_distances,
@@ -141,6 +146,30 @@ def test_lines_of_sight_end_at_the_box_and_show_the_stars_near_them(cloud_run):
     assert (np.diff(mean)[5:15] > 0).all() and mean[-1] > 10 * empty.arrays["mean"][-1]
     assert (cloud.arrays["std"] > 0).all() and 0 < cloud.radius <= 3
     assert 0 < len(cloud.star_distance) == len(cloud.star_extinction) <= 60
+
+
+def test_many_lines_of_sight_in_batches_are_those_of_one(cloud_run, monkeypatch):
+    rng = np.random.default_rng(1)
+    chosen = list(zip(rng.uniform(0, 360, 9), rng.uniform(-90, 90, 9), strict=True))
+    together = lines_of_sight(cloud_run, chosen)
+    # As of 9,000 lines of 60 points.
+    monkeypatch.setattr("pipelines.maps.integrals._SEGMENTS", 150)
+    for one, whole in zip(lines_of_sight(cloud_run, chosen), together, strict=True):
+        assert (one.l, one.b) == (whole.l, whole.b)
+        for name, values in whole.arrays.items():
+            np.testing.assert_allclose(one.arrays[name], values, rtol=1e-5)
+        np.testing.assert_array_equal(one.star_distance, whole.star_distance)
+
+
+def test_a_figure_of_too_many_lines_is_refused_before_they_are_found(cloud_run):
+    with pytest.raises(InputError, match="lines of sight"):
+        draw(RunMap.of(cloud_run), "los", PlotOptions(directions=[(0.0, 0.0)] * 9000))
+
+
+def test_an_image_beyond_the_largest_side_is_refused(tmp_path):
+    with pytest.raises(InputError, match="pixels"):
+        save_figure(Figure(figsize=(7, 30)), tmp_path / "tall.png", dpi=2400)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lognormal_cube_has_quantiles_between_positive_and_above(positive_run):
