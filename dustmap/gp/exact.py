@@ -80,7 +80,7 @@ class ExactGP(Regression):
             A.diagonal().add_(self.noise_variance)
             factor, fault = torch.linalg.cholesky_ex(A)
             if int(fault):
-                raise ValueError(
+                raise FloatingPointError(
                     "the covariance of the observations is not positive definite in "
                     f"double precision (row {int(fault)}): raise the noise above "
                     f"{float(self.noise):.3g}"

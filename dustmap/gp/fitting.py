@@ -91,8 +91,9 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
     Raises
     ------
     ValueError
-        If a name is unknown, or the start itself has no Cholesky factor or is out of
-        its range.
+        If a name is unknown, or the start is out of its range.
+    FloatingPointError
+        If the start itself has no Cholesky factor.
     """
     settings = LBFGS() if settings is None else settings
     known = model.parameters()
@@ -124,8 +125,8 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
         moved = at(vector)
         try:
             value, gradient = moved.value_and_gradient()
-        except (ValueError, FloatingPointError):
-            # The values were checked, so a Cholesky factor is missing.
+        except FloatingPointError:
+            # A covariance without a Cholesky factor.
             failures += 1
             return (abs(log_marginal) * 10 + 1e6) / scale, np.zeros_like(vector)
         if value > log_marginal:

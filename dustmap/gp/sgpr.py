@@ -122,7 +122,7 @@ class SGPR(Regression):
         nugget = self.jitter * torch.diagonal(K)
         factor, fault = torch.linalg.cholesky_ex(K + torch.diag(nugget))
         if int(fault):
-            raise ValueError(
+            raise FloatingPointError(
                 "the covariance of the inducing points is not positive definite in "
                 f"double precision (row {int(fault)} of {len(K)}): raise jitter above "
                 f"{self.jitter:g}, or take fewer points or a shorter lengthscale"

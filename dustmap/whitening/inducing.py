@@ -185,7 +185,7 @@ class CholeskyWhitening(Whitening):
 
     Raises
     ------
-    ValueError
+    FloatingPointError
         If K is not positive definite to working precision.
     """
 
@@ -211,7 +211,7 @@ class CholeskyWhitening(Whitening):
             if not int(fault):
                 break
         else:
-            raise ValueError(
+            raise FloatingPointError(
                 f"the covariance of {len(K)} inducing points is not positive definite "
                 f"in double precision with a jitter of {jitters[-1]:.0e}: add a "
                 "nugget, allow a larger max_jitter, or take fewer points, a shorter "

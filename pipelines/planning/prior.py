@@ -206,11 +206,12 @@ def learn_prior(
     scales = found.scales
     if lognormal:
         scales = replace(scales, common_noise=(config.model.common_noise or 0.0) ** 2)
+    status = "converged" if found.converged else "out of steps"
     facts = {
         "stars": len(some),
         "steps": found.steps,
         "converged": found.converged,
-        "status": "converged" if found.converged else "out of steps",
+        "status": status if found.finite else "not finite",
         "at_edge": found.at_edge,
         # Of the logarithms; none where the stars do not constrain them.
         "errors": {n: e if math.isfinite(e) else None for n, e in found.errors.items()},

@@ -57,7 +57,9 @@ _SHORTEST = math.log(10)
 class LearntScales:
     """The scales, standard errors of their logarithms, and how the search ended.
 
-    ``at_edge`` is true if a lengthscale ended at its lower limit.
+    ``at_edge`` is true if a lengthscale ended at its lower limit. ``finite`` is false
+    if a density or a score was not finite: the search ended there, and the rows
+    concerned do not count in the errors.
     """
 
     scales: PriorScales
@@ -65,6 +67,7 @@ class LearntScales:
     steps: int
     converged: bool
     at_edge: bool
+    finite: bool
 
 
 def learn_scales(
@@ -102,6 +105,7 @@ def learn_scales(
         steps=search.steps,
         converged=summit.reached and not at_edge,
         at_edge=at_edge,
+        finite=summit.finite,
     )
 
 
@@ -109,13 +113,15 @@ def learn_scales(
 class _Summit:
     """Maximum of the likelihood, with every star's score and the information there.
 
-    ``reached`` is true if there is no more to gain.
+    ``reached`` is true if there is no more to gain, ``finite`` if all numbers are
+    finite; other scores are zero here.
     """
 
     place: Float[Tensor, " p"]
     scores: Float[Tensor, "m p"]
     information: Float[Tensor, "p p"]
     reached: bool
+    finite: bool
 
 
 class _Search:
@@ -145,21 +151,25 @@ class _Search:
         value, limit = self._value(likelihood, place, extinction), self.steps + _STEPS
         while True:
             scores = self._scores(likelihood, place, extinction)
+            whole = scores.isfinite().all(dim=1)
+            scores = scores.where(whole[:, None], 0.0)
+            finite = bool(whole.all()) and math.isfinite(value)
             information = scores.T @ scores + self.precision.diag()
             slope = scores.sum(dim=0) - self.precision * place
             gain = 0.5 * float(slope @ torch.linalg.solve(information, slope))
             self.steps += 1
             self.on_step("likelihood", self.steps, gain)
-            before, tried = value, place
-            if gain >= _STILL and self.steps < limit:
+            tried = place
+            if finite and gain >= _STILL and self.steps < limit:
                 step = _trusted(information, slope)
                 tried, value = self._uphill(likelihood, place, step, value, extinction)
-            if value == before:
+            if tried is place:
                 return _Summit(
                     place=place,
                     scores=scores,
                     information=information,
-                    reached=gain < _STILL,
+                    reached=finite and gain < _STILL,
+                    finite=finite,
                 )
             place = tried
 
@@ -203,7 +213,10 @@ class _Search:
 
 
 def _trusted(information: Tensor, slope: Tensor) -> Float[Tensor, " p"]:
-    """Return Newton's step, damped until no coordinate exceeds the longest step."""
+    """Return Newton's step, damped until no coordinate exceeds the longest step.
+
+    The damping of finite numbers ends, as a step is at most the slope over it.
+    """
     damping, unit = 0.0, torch.eye(len(slope), dtype=torch.float64)
     while True:
         step = torch.linalg.solve(information + damping * unit, slope)

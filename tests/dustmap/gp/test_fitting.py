@@ -94,6 +94,15 @@ def test_a_missing_factor_is_counted_and_survived():
     assert found.log_marginal > model.log_marginal()
 
 
+def test_only_a_missing_factor_is_survived(data, monkeypatch):
+    def fail(self):
+        raise ValueError("a shape that does not fit")
+
+    monkeypatch.setattr(type(start(data)), "value_and_gradient", fail)
+    with pytest.raises(ValueError, match="a shape that does not fit"):
+        maximise(start(data))
+
+
 def squares(x, centres):
     return float((torch.cdist(x, centres).min(dim=1).values ** 2).mean())
 

@@ -218,6 +218,27 @@ def test_scales_of_a_mock_are_found(kernel, positive, std):
     assert all(0.02 < error < 0.3 for error in found.errors.values())
 
 
+@pytest.mark.parametrize("fault", [math.nan, math.inf, 1e200])
+@pytest.mark.parametrize("rows", [[50], list(range(60))])
+def test_numbers_that_are_not_finite_end_the_search_as_a_status(fault, rows):
+    ends = stars(60, seeded(3))
+    extinction = 1e-3 * ends.norm(dim=1)
+    extinction[rows] = fault
+    likelihood = NeighbourLikelihood(
+        ends,
+        torch.full((60,), 4e-4, dtype=torch.float64),
+        kernel=KERNELS["matern12"],
+        positive=True,
+    )
+    start = scales(100.0, 0.8, DISC)
+    found = learn_scales(
+        likelihood, extinction, Coordinates(start=start, names=("lengthscale",))
+    )
+    assert not found.finite and not found.converged and found.steps <= 2
+    assert all(math.isfinite(error) for error in found.errors.values())
+    np.testing.assert_allclose(found.scales.lengthscale, start.lengthscale)
+
+
 @pytest.mark.slow
 def test_lengthscales_fall_to_a_tenth_of_the_start_at_most():
     """Stars that scatter independently have no lengthscale: the search would go on."""
