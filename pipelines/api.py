@@ -142,12 +142,13 @@ def fill(
     Parameters
     ----------
     other
-        A run folder, a map.zarr, map.fits or .npz archive, ``dustmaps:MODULE.CLASS``,
-        or an object of the package dustmaps.
+        An opened map, a run folder, a map.zarr, map.fits or .npz archive,
+        ``dustmaps:MODULE.CLASS``, or an object of the package dustmaps.
     beyond
         ``box``: where the map's box ends; ``stars``: where, nearer, no star looks.
     factor
-        What turns the other's values into the band of the map.
+        What turns the other's values into the band of the map; without it maps of
+        known bands are converted.
     integrated, query
         Of maps of dustmaps: whether they give extinctions from the observer or
         densities, and keywords of their ``query``.

@@ -82,8 +82,8 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
         )
     options = ExportOptions(field=Field(**view) if view else None, **chosen)
     done = export_run(run, targets, options, overwrite=overwrite)
-    if done.change is not None:
-        click.echo(done.change.summary(), err=True)
+    for change in done.changes:
+        click.echo(change.summary(), err=True)
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     for path in done.paths:

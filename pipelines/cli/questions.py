@@ -197,8 +197,8 @@ def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
     by = {name: options[name] for name in ("curve", "r_v")}
     dust = dust.estimated(options["estimate"])
     found = dust.in_band(options["band"], options["declare_band"], **by)
-    if found.answers.change is not None:
-        click.echo(found.answers.change.summary(), err=True)
+    for change in found.answers.changes:
+        click.echo(change.summary(), err=True)
     return found
 
 

@@ -88,8 +88,8 @@ def compare_map(
     spacing = run.plan.grid.spacing
     second = open_other(
         other, factor=factor, integrated=integrated, query=options, step=min(spacing)
-    )
-    scale = f"{factor or 1.0:g} times the values of {second.path.name}"
+    ).beside(RunMap.of(run))
+    scale = f"{second.factor:.5g} times the values of {second.path.name}"
     cells, seen = seen_cells(run, points, generator)
     if not seen:
         raise InputError(

@@ -269,6 +269,7 @@ def truth_extinction(
     distance: np.ndarray,
     step: float | None = None,
     *,
+    start: np.ndarray | None = None,
     name: str = "density",
 ) -> np.ndarray:
     """Integrate a cube's trilinear interpolant from the observer to each distance.
@@ -283,18 +284,21 @@ def truth_extinction(
         Galactic directions [deg] and ends of the rays [pc], shape ``(N,)``.
     step
         Longest step [pc]; half the smallest size of the cells there unless given.
+    start
+        Distances [pc] from which to integrate instead, shape ``(N,)``, so that the cube
+        need not contain the observer.
     name
         Which of the cube's arrays.
 
     Returns
     -------
-    Extinction [mag], shape ``(N,)``; NaN where the ray leaves the cube's points.
+    Extinction [mag], shape ``(N,)``; NaN where an end lies outside the cube's points.
 
     Raises `ValueError` if the cube does not contain the observer, or ``step`` is not
     positive.
     """
     for axis in (cube.x, cube.y, cube.z):
-        if not axis[0] <= 0 <= axis[-1]:
+        if start is None and not axis[0] <= 0 <= axis[-1]:
             raise ValueError(
                 f"expected a cube around the observer at 0, got one that spans "
                 f"[{axis[0]:g}, {axis[-1]:g}] pc on an axis"
@@ -302,16 +306,18 @@ def truth_extinction(
     if step is not None and not step > 0:
         raise ValueError(f"step must be positive, got {step}")
     directions, distance = unit_vectors(l, b), np.asarray(distance, dtype=float)
-    total, start = np.zeros(len(distance)), np.zeros(len(distance))
+    total = np.zeros(len(distance))
+    near = np.zeros(len(distance)) if start is None else start
+    outside = np.isnan(cube.sample(name, near[:, None] * directions))
     for level in (*reversed(cube.finer), cube):
         corner = farthest(grid_of(level.x, level.y, level.z))
         end = distance if level is cube else np.minimum(distance, corner)
         longest = 0.5 * min(level.spacing) if step is None else step
-        total += _integrals(cube, name, directions, start, end, longest)
-        start = np.maximum(start, end)
+        total += _integrals(cube, name, directions, near, end, longest)
+        near = np.maximum(near, end)
     # The last node lies before the end, which alone may be outside.
-    ends = cube.sample(name, distance[:, None] * directions)
-    return np.where(np.isnan(ends), np.nan, total)
+    outside |= np.isnan(cube.sample(name, distance[:, None] * directions))
+    return np.where(outside, np.nan, total)
 
 
 def farthest(grid: Grid) -> float:

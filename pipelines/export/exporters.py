@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -49,22 +50,22 @@ _HELD = 0.9
 class RunProducts:
     """The arrays of a run's products, in the user's band; computed on first use.
 
-    ``names`` are the requested products, ``change`` is the conversion from the run's
-    band to the user's. Writers add ``notes`` for the user, `export_run` the written
-    ``paths``.
+    ``names`` are the requested products, ``changes`` is the conversion from the run's
+    band to the user's, if any. Writers add ``notes`` for the user, `export_run` the
+    written ``paths``.
     """
 
     names: frozenset[str]
     run: Run
     options: ExportOptions
-    change: Conversion | None = None
+    changes: tuple[Conversion, ...] = ()
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @cached_property
     def meta(self) -> dict[str, Any]:
         """Provenance of all products."""
-        return converted(provenance(self.run), self.change)
+        return converted(provenance(self.run), self.changes)
 
     @property
     def band(self) -> str:
@@ -74,7 +75,7 @@ class RunProducts:
     @property
     def factor(self) -> float:
         """Factor from the run's band to the user's."""
-        return 1.0 if self.change is None else self.change.factor
+        return math.prod(change.factor for change in self.changes)
 
     @cached_property
     def density(self) -> tuple[Cube, list[Columns]]:
@@ -91,27 +92,36 @@ class RunProducts:
                 cube = cut_sphere(cube, options.sphere)
         else:
             cube, columns = map_and_columns(self.run, usual_ends(self.run))
-        shown = [convert(one, self.change) for one in columns.values()]
-        return convert(cube, self.change), shown
+        shown = [convert(one, self.changes) for one in columns.values()]
+        return convert(cube, self.changes), shown
+
+    @cached_property
+    def _continued(self) -> Continued:
+        """The run, continued by the filling map."""
+        other = self.options.fill
+        assert other is not None
+        own = RunMap.of(self.run)
+        for change in self.changes:
+            own = own.converted(change)
+            # Of an unknown band it is in the run's.
+            other = other if other.known_band else other.converted(change)
+        return Continued.of(own, other, self.options.fill_beyond)
 
     @property
     def filled_cube(self) -> Cube:
         """The density, with holes filled from another map, if any."""
-        cube, other = self.density[0], self.options.fill
-        if other is None:
+        cube = self.density[0]
+        if self.options.fill is None:
             return cube
-        return filled_cube(cube, other.converted(self.change))
+        return filled_cube(cube, self._continued.other)
 
     def filled(
         self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Return integrals ``(e, n)``, continued by the filling map, and origins."""
-        other = self.options.fill
-        if other is None:
+        if self.options.fill is None:
             return arrays, None
-        own = RunMap.of(self.run).converted(self.change)
-        beyond = self.options.fill_beyond
-        whole = Continued.of(own, other.converted(self.change), beyond)
+        whole = self._continued
         ends = np.maximum(whole.ends(Places.of_points(directions)), NOTHING)
         at_ends, _ = integrals_along(self.run, directions, ends[None])
         near = {name: self.factor * values for name, values in at_ends.items()}
@@ -137,7 +147,7 @@ class RunProducts:
         """Extinctions at the distances of all products, from one pass over the sky."""
         every = np.unique(np.concatenate(list(self._distances.values())))
         found = integrated(self.run, nside=self.options.nside, distances=every)
-        return convert(found, self.change)
+        return convert(found, self.changes)
 
     def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
         """Note the part of the sky outside the maps ``(n, npix)``, if any."""
@@ -183,7 +193,8 @@ def export_run(
         r_v=options.r_v,
     )
     names = frozenset(name for name, paths in targets.items() if paths)
-    products = RunProducts(names=names, run=fitted, options=options, change=change)
+    changes = () if change is None else (change,)
+    products = RunProducts(names=names, run=fitted, options=options, changes=changes)
     for name, exporter in EXPORTERS.items():
         for path in targets.get(name, ()):
             _WRITERS[name](products, path, overwrite=overwrite)

@@ -83,8 +83,8 @@ class ExportOptions:
     r_v: float | None = None
     """R_V of the conversion."""
     fill: Answers | None = None
-    """Map, in the band of the run, that continues it; in a cube it fills the cells
-    without sight lines."""
+    """Map that continues it, of unknown bands in that of the run; in a cube it fills
+    the cells without sight lines."""
     fill_beyond: str | None = None
     """End from which it continues: the ``box`` (default) or the ``stars``."""
     box: dict[str, Range] = with_default(default_factory=dict)

@@ -116,7 +116,7 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         raise MissingError("compare needs a second map: name it with --other")
     integrated = options.other_integrated
     second = open_other(options.other, factor=options.factor, integrated=integrated)
-    second = second.beside(source, convert=options.factor is None)
+    second = second.beside(source)
     cube = source.cube()
     try:
         other = second.cube()
@@ -130,7 +130,7 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         cube,
         other,
         columns=source.columns("z", shared_range(cube, other, "z")),
-        names=(source.path.name, Path(options.other).name),
+        names=(source.path.name, second.path.name),
         axis=options.axis,
         at=options.at,
     )

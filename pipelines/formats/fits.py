@@ -6,6 +6,7 @@ A cube is an empty primary unit and one float32 image per field.
 from __future__ import annotations
 
 import json
+import math
 import os
 import unicodedata
 import warnings
@@ -75,13 +76,17 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
     """Yield cards on origin, band and citation, if known."""
     yield "CREATOR", meta.get("program", ""), "program that made this map"
     yield "EXTBAND", meta.get("extinction_band", ""), "band of the extinction"
-    change = meta.get("band_conversion")
-    if change:
-        yield "BANDFROM", change["source"], "band of the catalogue"
-        yield "BANDFAC", change["factor"], "EXTBAND / BANDFROM"
-        yield "EXTCURVE", change["curve"], change["package"]
-        yield "R_V", change["r_v"], "A_V / E(B-V)"
-        for number, (band, nm) in enumerate(change["wavelengths"].items(), start=1):
+    if changes := meta.get("band_conversions"):
+        yield "BANDFROM", changes[0]["source"], "band of the catalogue"
+        factor = math.prod(change["factor"] for change in changes)
+        yield "BANDFAC", factor, "EXTBAND / BANDFROM"
+        for number, change in enumerate(changes, start=1):
+            several = number > 1
+            curve = f"CURVE{number}" if several else "EXTCURVE"
+            yield curve, change["curve"], change["package"]
+            yield f"R_V{number if several else ''}", change["r_v"], "A_V / E(B-V)"
+        waves = (pair for change in changes for pair in change["wavelengths"].items())
+        for number, (band, nm) in enumerate(waves, start=1):
             yield f"WAVE{number}", nm, f"[nm] that stands for {band}"[:45]
     citation = meta.get("citation") or {}
     yield "LICENSE", citation.get("software", {}).get("license", ""), "of the program"

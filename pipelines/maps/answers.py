@@ -63,8 +63,8 @@ class Answers:
         The verdict on the fit; empty if not stated.
     unit
         Unit of the densities of `cube`.
-    change, factor
-        Conversion to another band, and the factor on all extinctions.
+    changes, factor
+        Conversions to other bands, in order, and the factor on all extinctions.
     estimate
         Which of `ESTIMATES` the extinctions are; empty for other programs' maps.
     """
@@ -73,7 +73,7 @@ class Answers:
     band: str = ""
     verdict: str = ""
     unit: str = "mag pc-1"
-    change: Conversion | None = None
+    changes: tuple[Conversion, ...] = ()
     factor: float = 1.0
     estimate: str = ""
 
@@ -125,6 +125,14 @@ class Answers:
         kind = "p50" if "p50" in kinds else "mean"
         return self.moments(places, (kind,), integrated=integrated)[kind]
 
+    def between(self, near: Places, far: Places) -> np.ndarray:
+        """Return the `central` extinction between two places of each direction."""
+        here = self.central(
+            near.at(np.maximum(near.distance, NOTHING)), integrated=True
+        )
+        here = np.where(near.distance <= NOTHING, 0.0, here)
+        return self.central(far, integrated=True) - here
+
     def samples(
         self,
         places: Places,
@@ -164,20 +172,20 @@ class Answers:
 
         This method and those below raise `MissingError` if the map lacks the product.
         """
-        return convert(self._cube(), self.change, self.factor)
+        return convert(self._cube(), self.changes, self.factor)
 
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
     ) -> Columns | None:
         """Return the integral through a level's box; ``None`` if unavailable."""
         found = self._columns(along, between, level)
-        return None if found is None else convert(found, self.change, self.factor)
+        return None if found is None else convert(found, self.changes, self.factor)
 
     def sky_maps(
         self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         """Return the cumulative extinction over the sky."""
-        return convert(self._sky_maps(distances, nside), self.change, self.factor)
+        return convert(self._sky_maps(distances, nside), self.changes, self.factor)
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Return the extinction along lines of sight."""
@@ -193,8 +201,8 @@ class Answers:
         """Return this map converted, with all values multiplied by a factor."""
         if change is None:
             return self if factor == 1 else replace(self, factor=self.factor * factor)
-        factor = self.factor * change.factor
-        return replace(self, band=change.target, change=change, factor=factor)
+        factor, changes = self.factor * change.factor, (*self.changes, change)
+        return replace(self, band=change.target, changes=changes, factor=factor)
 
     def said(self, *, integrated: bool) -> str:
         """Return in words what extinctions or densities are estimates of, if known."""
@@ -214,13 +222,13 @@ class Answers:
             )
         return self._estimated(estimate)
 
-    def beside(self, first: Answers, *, convert: bool = True) -> Answers:
+    def beside(self, first: Answers) -> Answers:
         """Return this map for a comparison, in the band of the first.
 
         If either band is unknown, this map is assumed to be in the band of the first
         map's file.
         """
-        if convert and self.known_band and first.known_band:
+        if self.known_band and first.known_band:
             return self.in_band(first.known_band)
         return self.converted(None, first.factor)
 

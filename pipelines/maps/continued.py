@@ -58,7 +58,12 @@ class Continued(Answers):
 
     @classmethod
     def of(cls, own: Answers, other: Answers, beyond: str | None = None) -> Continued:
-        """Return a map continued by another one, beyond its box by default."""
+        """Return a map continued by another one, beyond its box by default.
+
+        The other is converted if both bands are known.
+        """
+        if own.known_band and other.known_band:
+            other = other.in_band(own.known_band)
         return cls(
             path=own.path,
             band=own.band,
@@ -140,11 +145,7 @@ class Continued(Answers):
 
     def added(self, places: Places, starts: np.ndarray) -> np.ndarray:
         """Return the other's extinction [mag] from ``starts`` [pc], not negative."""
-        begin = places.at(np.maximum(starts, NOTHING))
-        here = self.other.central(begin, integrated=True)
-        here = np.where(starts <= NOTHING, 0.0, here)
-        there = self.other.central(places, integrated=True)
-        return np.maximum(there - here, 0.0)
+        return np.maximum(self.other.between(places.at(starts), places), 0.0)
 
     def rays(
         self,

@@ -147,11 +147,11 @@ def open_other(
     Parameters
     ----------
     reference
-        A path as for `open_answers`, ``dustmaps:MODULE.CLASS``, a map, or an object
-        with ``.query(coordinates)``.
+        A path as for `open_answers`, ``dustmaps:MODULE.CLASS``, an opened map, or an
+        object with ``.query(coordinates)``.
     factor
         Factor from its values to mag (mag/pc) in the band of the first; required for a
-        map of the package dustmaps, else 1 by default.
+        map of the package dustmaps. Without it maps of known bands are converted.
     integrated, query, step
         For objects with a query: true if it returns extinctions from the observer, its
         keywords, and the spacing of differences and integrals [pc].
@@ -161,9 +161,15 @@ def open_other(
     InputError
         If the map cannot be opened, or a required option is missing.
     """
-    scale = 1.0 if factor is None else factor
+
+    def scaled(found: Answers) -> Answers:
+        """Return a map in its own band, or multiplied by a factor to the first's."""
+        band = found.band if factor is None else ""
+        return replace(found, band=band).converted(None, factor or 1.0)
+
+    reference = getattr(reference, "answers", reference)
     if isinstance(reference, Answers):
-        return reference.converted(None, scale)
+        return scaled(reference)
     source, name = reference, type(reference).__name__
     if isinstance(reference, str) and reference.startswith(PACKAGE):
         if factor is None:
@@ -176,9 +182,9 @@ def open_other(
         path = Path(reference)
         form = form_of(path)
         if form not in _READERS:
-            return open_answers(path).converted(None, scale)
+            return scaled(open_answers(path))
         cube = _READERS[form](path)
-        return of_cube(path, cube, blank=True).converted(None, scale)
+        return scaled(of_cube(path, cube, blank=True))
     elif not hasattr(source, "query"):
         raise InputError(f"{name} is no map: expected an object with .query")
     if integrated is None:
@@ -194,7 +200,7 @@ def open_other(
         options=query or {},
         step=STEP if step is None else step,
     )
-    return found.converted(None, scale)
+    return scaled(found)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,39 +43,36 @@ def provenance(run: Run) -> dict[str, Any]:
 
 
 def convert(
-    product: Product, change: Conversion | None, factor: float | None = None
+    product: Product, changes: Sequence[Conversion], factor: float | None = None
 ) -> Product:
-    """Multiply extinctions or densities by ``factor``, by default the conversion's.
+    """Multiply extinctions or densities by ``factor``, by default the conversions'.
 
-    The provenance of the result states band and conversion; for `Columns` it is that of
-    their cube.
+    The provenance of the result states band and conversions; for `Columns` it is that
+    of their cube.
     """
     if factor is None:
-        factor = 1.0 if change is None else change.factor
-    if change is None and factor == 1:
+        factor = math.prod(change.factor for change in changes)
+    if not changes and factor == 1:
         return product
     if isinstance(product, Cube) and product.finer:
-        return product.each(lambda cube: convert(cube, change, factor))
+        return product.each(lambda cube: convert(cube, changes, factor))
     arrays = {
         name: values * factor if field_unit(name, "mag") else values
         for name, values in product.arrays.items()
     }
     if isinstance(product, Columns):
         return replace(product, arrays=arrays)
-    return replace(product, arrays=arrays, meta=converted(product.meta, change))
+    return replace(product, arrays=arrays, meta=converted(product.meta, changes))
 
 
-def converted(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]:
-    """Return a provenance with the conversion and its citation."""
-    if change is None:
-        return meta
-    changed = {
-        **meta,
-        "extinction_band": change.target,
-        "band_conversion": change.as_dict(),
-    }
-    if "citation" in meta:
-        curves = change.cited
-        cited = {**meta["citation"], "band": change.target, "extinction_curve": curves}
-        changed["citation"] = cited
-    return changed
+def converted(meta: dict[str, Any], changes: Sequence[Conversion]) -> dict[str, Any]:
+    """Return a provenance with further conversions, in order, and their citations."""
+    for change in changes:
+        before, band = meta.get("band_conversions", []), change.target
+        meta = {**meta, "extinction_band": band}
+        meta["band_conversions"] = [*before, change.as_dict()]
+        if cited := meta.get("citation"):
+            curves = cited.get("extinction_curve", [])
+            curves = [*curves, *(work for work in change.cited if work not in curves)]
+            meta["citation"] = {**cited, "band": band, "extinction_curve": curves}
+    return meta

@@ -19,7 +19,7 @@ from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, QUANTILES, between, normal
-from pipelines.cubes.cube import AXES, Cube, grid_of
+from pipelines.cubes.cube import AXES, Cube, grid_of, truth_extinction
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.zarr import (
     level_prefixes,
@@ -45,6 +45,8 @@ from pipelines.storage.atomic import MARKER
 # Rounding tolerance [cells] for positions beyond a face of the box.
 _EDGE = 5e-7
 _NO_DENSITY = ("support", "filled")
+# Arrays of which integrals through a cube are made, the first that it has.
+_SUMMED = ("mean", "density", "p50")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -161,7 +163,7 @@ class Stored(Answers):
                 "open the run or its map.zarr"
             )
         read = part.at(names, places)
-        if self.blank:
+        if self.blank and self.rays is not None:
             through = places.at(self.reach(places))
             dark = self._rays().at(("mean",), through)["mean"] == 0
             read = {name: np.where(dark, np.nan, v) for name, v in read.items()}
@@ -177,6 +179,16 @@ class Stored(Answers):
                 values = normal(read["mean"], read["std"], probability(kind))
             found[kind] = scale * values
         return found
+
+    def between(self, near: Places, far: Places) -> np.ndarray:
+        """Return the extinction between places, also of a cube without the Sun."""
+        if self.rays is not None or self.read_cube is None:
+            return super().between(near, far)
+        cube = self.cube()
+        name = next(name for name in _SUMMED if name in cube.arrays)
+        ray, start = (far.l, far.b, far.distance), near.distance
+        found = truth_extinction(cube, *ray, start=start, name=name)
+        return found * u.Unit(cube.unit).to("mag pc-1")
 
     def _rays(self) -> PixelRays | CubeRays:
         if self.rays is None:
@@ -307,7 +319,7 @@ def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
         prefixes=levels,
         has_support="support" in cube.arrays,
     )
-    summed = next((n for n in ("mean", "density", "p50") if n in cube.arrays), None)
+    summed = next((n for n in _SUMMED if n in cube.arrays), None)
     rays = None
     if summed and cells.box.contains(np.zeros(3)):
         rays = CubeRays(cube=cube, cells=cells, name=summed, arrays=(names[summed],))

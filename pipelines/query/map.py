@@ -19,7 +19,7 @@ from pipelines.base.quantities import numbers
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
 from pipelines.maps.continued import Continued
-from pipelines.maps.opening import open_answers
+from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places, places_of
 from pipelines.query.beams import Beam, BeamAverage, averaged
 from pipelines.run.facts import Facts, as_html, as_text
@@ -153,9 +153,12 @@ class DustMap:
                 shutil.copyfile(self.path, file)
         return open_map(path)
 
-    def continued(self, other: Answers, beyond: str | None = None) -> DustMap:
-        """Return this map continued by another one beyond its end (`FILLED_FLAGS`)."""
-        return DustMap(answers=Continued.of(self.answers, other, beyond))
+    def continued(self, other: Any, beyond: str | None = None) -> DustMap:
+        """Return this map continued by another one beyond its end (`FILLED_FLAGS`).
+
+        ``other`` is a map, or what `open_other` opens.
+        """
+        return DustMap(answers=Continued.of(self.answers, open_other(other), beyond))
 
     def in_band(
         self, band: str | None, declared: str | None = None, **by: Any

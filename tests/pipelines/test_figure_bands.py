@@ -16,7 +16,7 @@ from pipelines.figures.cuts import density_sky
 from pipelines.figures.registry import PlotOptions, draw
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import Answers
-from pipelines.maps.opening import open_answers
+from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.stored import of_cube
 
@@ -97,8 +97,27 @@ def test_a_second_map_of_a_known_band_is_converted_to_that_of_the_first(stores):
     bare = of_cube(Path("b"), replace(first.cube(), meta={}))
     assert bare.beside(first).factor == factor("A_V", "A_Ks")
     named = replace(bare, band="A_V").converted(None, 3.1)
-    brought = named.beside(first, convert=False)
-    assert brought.factor == pytest.approx(3.1 * factor("A_V", "A_Ks"))
+    # Of one with a factor to the first one's band, that band is not asked for.
+    brought = open_other(named, factor=3.1).beside(first)
+    assert brought.factor == pytest.approx(3.1**2 * factor("A_V", "A_Ks"))
+
+
+def test_a_map_states_all_of_its_conversions(stores, tmp_path):
+    steps = [("A_G", 3.1), ("E(B-V)", 3.3), ("A_Ks", 2.8)]
+    first = open_answers(stores["A_V"])
+    found = first
+    for band, r_v in steps:
+        found = found.in_band(band, r_v=r_v)
+    write_zarr(tmp_path / "map.zarr", found.cube(), found.sky_maps())
+    again = open_answers(tmp_path / "map.zarr").in_band("A_V")
+    for meta in (again.cube().meta, again.sky_maps().meta):
+        named = [(one["target"], one["r_v"]) for one in meta["band_conversions"]]
+        # The store itself was declared to be of A_V.
+        assert named == [("A_V", 3.1), *steps, ("A_V", 3.1)]
+        factors = [one["factor"] for one in meta["band_conversions"]]
+        assert_scaled(first.cube(), again.cube(), np.prod(factors))
+        curves = meta["citation"]["extinction_curve"]
+        assert len(curves) == len({str(one) for one in curves}) == 2
 
 
 def test_bands_that_are_not_known_or_contradict_are_refused(stores, tmp_path, command):

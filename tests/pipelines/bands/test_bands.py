@@ -149,13 +149,13 @@ def test_products_are_scaled_and_say_so():
     meta = {"extinction_band": "A_V", "citation": {"band": "A_V"}}
     names = ("mean", "std", "p50", "support")
     cube = Cube(x=axis, y=axis, z=axis, arrays=dict.fromkeys(names, values), meta=meta)
-    found = convert(cube, change)
+    found = convert(cube, [change])
     for name in names[:3]:
         np.testing.assert_allclose(found.arrays[name], change.factor * values)
         assert found.arrays[name].dtype == np.float32
     np.testing.assert_array_equal(found.arrays["support"], values)
     assert found.meta["extinction_band"] == found.meta["citation"]["band"] == "A_G"
-    assert found.meta["band_conversion"]["factor"] == change.factor
+    assert found.meta["band_conversions"] == [change.as_dict()]
     curve, _ = found.meta["citation"]["extinction_curve"]
     assert curve == CURVES["G23"]
     assert cube.meta == meta
@@ -165,6 +165,6 @@ def test_products_are_scaled_and_say_so():
         arrays={"mean": rays, "std": rays},
         last_star=np.ones(12),
     )
-    scaled = convert(integrated, change)
+    scaled = convert(integrated, [change])
     np.testing.assert_allclose(scaled.arrays["std"], change.factor)
     np.testing.assert_array_equal(scaled.last_star, 1.0)

@@ -80,7 +80,7 @@ def test_one_direction_is_the_same_in_every_file(plain):
 def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, green):
     folder, done = green
     ratio = factor("A_V", "A_G", r_v=3.3)
-    assert done.band == "A_G" and done.change.factor == ratio
+    assert done.band == "A_G" and done.changes[0].factor == ratio
     for read in (read_zarr, read_integrated):
         before, after = read(plain / "map.zarr"), read(folder / "map.zarr")
         for name, array in before.arrays.items():
@@ -99,7 +99,7 @@ def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, gree
     attributes = json.loads((folder / "map.zarr" / "zarr.json").read_text())
     assert attributes["attributes"]["band"] == "A_G"
     assert attributes["attributes"]["citation"]["band"] == "A_G"
-    assert attributes["attributes"]["provenance"]["band_conversion"]["r_v"] == 3.3
+    assert attributes["attributes"]["provenance"]["band_conversions"][0]["r_v"] == 3.3
     (curve, _) = attributes["attributes"]["citation"]["extinction_curve"]
     assert curve["references"][0].endswith("doi:10.3847/1538-4357/accb59")
 

@@ -150,15 +150,25 @@ def test_band_conversion_and_citation_have_cards_of_their_own(tmp_path):
         "inputs": inputs,
         "citation": citation_block([catalogue], "A_V", inputs),
     }
-    meta = converted(meta, conversion("A_V", "A_G", curve="F19", r_v=3.3))
+    change = conversion("A_V", "A_G", curve="F19", r_v=3.3)
+    meta = converted(meta, [change])
     write_fits(tmp_path / "map.fits", make_cube(meta=meta))
     assert read_fits(tmp_path / "map.fits").meta == meta
     header = fits.getheader(tmp_path / "map.fits")
     assert (header["EXTBAND"], header["BANDFROM"]) == ("A_G", "A_V")
     assert (header["EXTCURVE"], header["R_V"], header["WAVE1"]) == ("F19", 3.3, 621.79)
-    assert header["BANDFAC"] == pytest.approx(meta["band_conversion"]["factor"])
+    assert header["BANDFAC"] == pytest.approx(change.factor)
     assert header["CREATOR"] == "dustmap 0.1.0" and header["LICENSE"] == "BSD-3-Clause"
     assert header["PAPER1"].startswith("Hierarchical Inducing Point")
     assert header["CITE1"] == catalogue["references"][0].replace("í", "i").strip()
     assert header["DOI1"] == "10.1051/1" and header["DOI2"].startswith("10.3847/")
     assert (header["INPUT1"], header["SHA1"]) == ("stars.parquet", "0f" * 32)
+    then = conversion("A_G", "A_Ks", r_v=3.1)
+    again = converted(read_fits(tmp_path / "map.fits").meta, [then])
+    write_fits(tmp_path / "twice.fits", make_cube(meta=again))
+    header = fits.getheader(tmp_path / "twice.fits")
+    assert (header["EXTBAND"], header["BANDFROM"]) == ("A_Ks", "A_V")
+    assert header["BANDFAC"] == pytest.approx(change.factor * then.factor)
+    assert (header["EXTCURVE"], header["R_V"], header["WAVE1"]) == ("F19", 3.3, 621.79)
+    assert (header["CURVE2"], header["R_V2"]) == ("G23", 3.1)
+    assert {header["WAVE2"], header["WAVE3"]} == set(then.wavelengths.values())

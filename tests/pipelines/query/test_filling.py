@@ -1,5 +1,6 @@
 """A map continued by another: no jump, and every answer says where it is from."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import healpy
@@ -11,14 +12,16 @@ from astropy.io import fits
 from astropy.table import Table
 
 import dustmap
+from pipelines.bands import factor
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import Cube
+from pipelines.cubes.cube import Cube, cut_box
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.fits import read_fits, write_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.images import Field
 from pipelines.maps.opening import QueriedMap
+from pipelines.maps.places import places_of
 from pipelines.maps.stored import of_cube
 
 LEVEL = 5e-3
@@ -168,6 +171,71 @@ def test_an_object_of_another_package_fills_a_map(dust):
     np.testing.assert_allclose(steps, 100 * LEVEL)
     with pytest.raises(InputError, match="integrated"):
         dustmap.fill(dust, Package())
+
+
+@pytest.mark.parametrize("integrated", [True, False])
+def test_an_opened_map_fills_a_map_as_its_file_does(dust, other_file, integrated):
+    where = at([10.0, 70.0, 200.0], [2.0, 2.0, -40.0], [100.0, 800.0, 1200.0])
+    opened = dustmap.open_map(other_file)
+    for filled in (dustmap.fill(dust, opened), dust.continued(opened)):
+        found = filled.query(where, integrated=integrated)
+        expected = dustmap.fill(dust, other_file).query(where, integrated=integrated)
+        np.testing.assert_array_equal(found, expected)
+        assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("stated", ["A_V", "A_G", ""])
+def test_a_filling_map_is_converted_if_both_bands_are_known(dust, other_file, stated):
+    other = read_fits(other_file)
+    other = of_cube(other_file, replace(other, meta={"extinction_band": stated}))
+    own = replace(dust, answers=replace(dust.answers, band="A_V"))
+    where = at([10.0], [2.0], [900.0])
+    ratio = factor("A_G", "A_V") if stated == "A_G" else 1.0
+    for filled in (dustmap.fill(own, other), dustmap.fill(own, other, factor=ratio)):
+        density = filled.query(where, integrated=False).value
+        np.testing.assert_allclose(density, ratio * LEVEL, rtol=1e-6)
+
+
+@pytest.mark.parametrize("beyond", ["box", "stars"])
+def test_a_cube_without_the_sun_fills_what_it_spans(dust, other_file, beyond):
+    whole = read_fits(other_file)
+    part = of_cube(other_file, cut_box(whole, x=(100.0, 1500.0)))
+    assert part.kinds(integrated=True) == ()
+    far = np.linspace(100.0, 1600.0, 31)
+    # One line of sight passes through the part, others do not reach it.
+    lon, distance = (a.ravel() for a in np.meshgrid([10.0, 100.0, 190.0], far))
+    where = at(lon, np.full(len(lon), 2.0), distance)
+    both = [dust.continued(one, beyond) for one in (part, of_cube(other_file, whole))]
+    ends = both[0].answers.ends(places_of(where))
+    cosine = np.cos(np.radians(lon)) * np.cos(np.radians(2.0))
+    in_part, own = ends * cosine > 100.0, distance <= ends
+    assert (in_part & ~own).any() and (~in_part & ~own).any()
+    found, known = (one.query(where, integrated=True).value for one in both)
+    np.testing.assert_array_equal(
+        np.isfinite(found), (in_part | own) & np.isfinite(known)
+    )
+    some = np.isfinite(found)
+    np.testing.assert_allclose(found[some], known[some], rtol=1e-6)
+    found, known = (one.query(where, integrated=False).value for one in both)
+    inside = distance * cosine > 100.0
+    np.testing.assert_allclose(found[inside], known[inside], rtol=1e-6)
+
+
+def test_a_cube_without_the_sun_fills_exported_maps(
+    positive_run, other_file, tmp_path, command
+):
+    part = cut_box(read_fits(other_file), x=(200.0, 1500.0))
+    write_fits(tmp_path / "part.fits", part)
+    targets = f"--fits {tmp_path}/map.fits --healpix {tmp_path}/sky.fits"
+    options = f"--nside 4 --distances 300,800 --fill {tmp_path}/part.fits"
+    done = command(f"export {positive_run.path} {targets} {options}")
+    assert done.exit_code == 0, done.output
+    cube = read_fits(tmp_path / "map.fits")
+    filled = cube.arrays["filled"] == 1
+    expected = (cube.arrays["support"] <= 0) & (cube.points[..., 0] >= 200.0)
+    np.testing.assert_array_equal(filled, expected)
+    np.testing.assert_allclose(cube.arrays["p50"][filled], LEVEL, rtol=1e-5)
+    assert (read_healpix(tmp_path / "sky.fits").filled == 2).any()
 
 
 def test_exported_maps_say_where_every_value_is_from(
