@@ -9,11 +9,25 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jaxtyping import Bool, Float
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+# Part of a box's side by which a position may lie beyond a face and counts as on it:
+# rounding of l, b and distance moves positions by some 1e-15 of their distance.
+ROUNDING = 1e-9
+
+
+def tolerant_faces(
+    lower: tuple[float, ...], upper: tuple[float, ...]
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
+    """Return the corners of a box, moved outwards by `ROUNDING` of its sides."""
+    low, high = np.array(lower), np.array(upper)
+    slack = ROUNDING * (high - low)
+    return low - slack, high + slack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +113,13 @@ class Grid:
         return _mesh([self.axis(d) for d in range(self.dimension)]).flatten(0, -2)
 
     def contains(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
-        """Return True for points in the closed box between first and last point."""
+        """Return True for points in the closed box between first and last point.
+
+        Points up to `ROUNDING` of a side beyond a face count as on it.
+        """
         inside: Any = True
-        for axis, (lower, upper) in enumerate(zip(self.lower, self.upper, strict=True)):
+        faces = zip(*tolerant_faces(self.lower, self.upper), strict=True)
+        for axis, (lower, upper) in enumerate(faces):
             inside = inside & (x[..., axis] >= lower) & (x[..., axis] <= upper)
         return inside
 

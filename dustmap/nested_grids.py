@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.ndimage import map_coordinates
 
-from dustmap.grid import Grid
+from dustmap.grid import ROUNDING, Grid
 
-# Distance [cells] beyond a face at which a point counts as on it, for rounding.
+# Part of a cell by which spacings and corners of grids may be off.
 _EDGE = 1e-6
 
 
@@ -26,8 +26,8 @@ class NestedGrids:
     """One or more regular grids, the coarsest first, one inside the other.
 
     Each has half the spacing of the previous one. At any position the finest grid whose
-    closed box contains it applies. Positions up to 1e-6 cells beyond a face count as on
-    it.
+    closed box contains it applies. Positions up to `ROUNDING` of a side beyond a face
+    count as on it.
 
     Raises
     ------
@@ -171,7 +171,8 @@ class NestedGrids:
             last = np.array(self[level].shape) - 1.0
             inside = np.ones(len(left), dtype=bool)
             for axis, end in zip(places.T, last, strict=True):
-                inside &= (axis >= -_EDGE) & (axis <= end + _EDGE)
+                slack = ROUNDING * end
+                inside &= (axis >= -slack) & (axis <= end + slack)
                 np.clip(axis, 0.0, end, out=axis)
             if inside.any():
                 yield level, left[inside], places.T[:, inside].T

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.grid import Grid
+from dustmap.grid import Grid, tolerant_faces
 from dustmap.nested_grids import NestedGrids
 
 Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
@@ -183,7 +183,8 @@ def _crossings(
     faces = torch.stack([(lower - start) / safe, (upper - start) / safe])
     # Along an axis in which it does not move, a ray is always inside, or never.
     still = direction == 0
-    within = (start >= lower) & (start <= upper)
+    low, high = map(torch.from_numpy, tolerant_faces(grid.lower, grid.upper))
+    within = (start >= low) & (start <= high)
     near = torch.where(still, torch.where(within, -math.inf, math.inf), faces.amin(0))
     far = torch.where(still, torch.where(within, math.inf, -math.inf), faces.amax(0))
     enter, leave = near.amax(dim=1).clamp(0, 1), far.amin(dim=1).clamp(0, 1)

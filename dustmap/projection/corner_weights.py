@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dustmap.grid import tolerant_faces
 from dustmap.linalg.compiled_tasks import compiled
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori
@@ -45,7 +46,7 @@ class Lattice(NamedTuple):
             grids=grids,
             scales=scales,
             sizes=sizes,
-            boxes=np.array([(grid.lower, grid.upper) for grid in grids]),
+            boxes=np.array([tolerant_faces(g.lower, g.upper) for g in grids]),
             firsts=np.cumsum(points) - points,
             cubic=cubic,
         )

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.grid import Grid
+from dustmap.grid import ROUNDING, Grid
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
 
 # Least thickness of a shell, relative to its distance.
@@ -98,13 +98,20 @@ def _cell(at, count):
 
 
 @inlined
+def _within(at, count):
+    """Return whether a place in cells is in a closed box, or beyond by rounding."""
+    slack = ROUNDING * (count - 1)
+    return -slack <= at <= count - 1 + slack
+
+
+@inlined
 def _interpolated(x, y, z, origins, spacings, shapes, firsts, values):
     """Return the density at a point, trilinear on the finest grid there."""
     g = len(origins) - 1
     while g > 0 and not (
-        0.0 <= (x - origins[g, 0]) / spacings[g, 0] <= shapes[g, 0] - 1
-        and 0.0 <= (y - origins[g, 1]) / spacings[g, 1] <= shapes[g, 1] - 1
-        and 0.0 <= (z - origins[g, 2]) / spacings[g, 2] <= shapes[g, 2] - 1
+        _within((x - origins[g, 0]) / spacings[g, 0], shapes[g, 0])
+        and _within((y - origins[g, 1]) / spacings[g, 1], shapes[g, 1])
+        and _within((z - origins[g, 2]) / spacings[g, 2], shapes[g, 2])
     ):
         g -= 1
     i, u, a = _cell((x - origins[g, 0]) / spacings[g, 0], shapes[g, 0])

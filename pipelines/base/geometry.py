@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dustmap.grid import Grid, tolerant_faces
+
 
 def unit_vectors(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
     """Return directions, shape ``(..., 3)``, of Galactic ``l``, ``b`` [deg]."""
@@ -36,9 +38,18 @@ class Box:
     lower: tuple[float, ...]
     upper: tuple[float, ...]
 
+    @classmethod
+    def of(cls, grid: Grid) -> Box:
+        """Return the box between the first and the last point of a grid."""
+        return cls(lower=grid.lower, upper=grid.upper)
+
     def contains(self, positions: np.ndarray) -> np.ndarray:
-        """Return a mask of ``x, y, z`` [pc], shape ``(..., 3)``, inside the box."""
-        within = (positions >= self.lower) & (positions <= self.upper)
+        """Return a mask of ``x, y, z`` [pc], shape ``(..., 3)``, inside the box.
+
+        Positions beyond a face by rounding count as on it, as on grids.
+        """
+        low, high = tolerant_faces(self.lower, self.upper)
+        within = (positions >= low) & (positions <= high)
         return np.asarray(within.all(axis=-1))
 
     def exits(self, directions: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from dustmap.grid import Grid
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import unit_vectors
+from pipelines.base.geometry import Box, unit_vectors
 from pipelines.cubes.sky import Ends, SkyMaps, statistic_title
 
 AXES = ("x", "y", "z")
@@ -297,12 +297,12 @@ def truth_extinction(
     Raises `ValueError` if the cube does not contain the observer, or ``step`` is not
     positive.
     """
-    for axis in (cube.x, cube.y, cube.z):
-        if start is None and not axis[0] <= 0 <= axis[-1]:
-            raise ValueError(
-                f"expected a cube around the observer at 0, got one that spans "
-                f"[{axis[0]:g}, {axis[-1]:g}] pc on an axis"
-            )
+    box = Box.of(cube.grids.box)
+    if start is None and not box.contains(np.zeros(3)):
+        raise ValueError(
+            "expected a cube around the observer at 0, got one from "
+            f"{box.lower} to {box.upper} pc"
+        )
     if step is not None and not step > 0:
         raise ValueError(f"step must be positive, got {step}")
     directions, distance = unit_vectors(l, b), np.asarray(distance, dtype=float)

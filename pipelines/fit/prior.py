@@ -50,7 +50,7 @@ def plan(state: FitState, at: Context) -> FitState:
         )
         if made.is_full_batch:
             require_memory(made, stars.distance, at)
-        box = Box(lower=made.grid.lower, upper=made.grid.upper)
+        box = Box.of(made.grid)
         return replace(state, plan=made, speed=speed, box=box)
 
     state = at.by_first(make)
@@ -84,7 +84,7 @@ def replanned(
         notes = (*notes, prior.NOT_SETTLED)
     revised = make_plan(
         scales,
-        Box(lower=made.grid.lower, upper=made.grid.upper),
+        Box.of(made.grid),
         at.fitted.distance,
         at.config,
         speed,

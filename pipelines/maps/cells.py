@@ -106,7 +106,7 @@ class GridCells:
     @property
     def box(self) -> Box:
         """The volume of the density."""
-        return Box(lower=self.grids.box.lower, upper=self.grids.box.upper)
+        return Box.of(self.grids.box)
 
     def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
         """Interpolate arrays trilinearly at places in the box, shape ``(n,)``.

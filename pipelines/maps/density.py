@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import FixedStep, LineIntegrals, PointValues
-from dustmap.grid import Grid
+from dustmap.grid import Grid, tolerant_faces
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.moments import Moments, moments_over_samples
 from dustmap.posterior import Posterior
@@ -138,7 +138,8 @@ def columns(
     grid, axis = run.plan.grids[level], AXES.index(along)
     across, up = (i for i in range(3) if i != axis)
     low, high = between or (grid.lower[axis], grid.upper[axis])
-    if not grid.lower[axis] <= low < high <= grid.upper[axis]:
+    first, last = (face[axis] for face in tolerant_faces(grid.lower, grid.upper))
+    if not first <= low < high <= last:
         raise ValueError(
             f"columns along {along} lie within {grid.lower[axis]:g} and "
             f"{grid.upper[axis]:g} pc, got {low:g} to {high:g} pc"

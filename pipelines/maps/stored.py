@@ -42,8 +42,6 @@ from pipelines.maps.rays import CubeRays, PixelRays
 from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
 
-# Rounding tolerance [cells] for positions beyond a face of the box.
-_EDGE = 5e-7
 _NO_DENSITY = ("support", "filled")
 # Arrays of which integrals through a cube are made, the first that it has.
 _SUMMED = ("mean", "density", "p50")
@@ -80,12 +78,8 @@ class Stored(Answers):
 
     @property
     def box(self) -> Box:
-        """The volume of the map, with a tolerance for rounding at the faces."""
-        if self.cells is None:
-            return self._rays().box
-        box, slack = self.cells.box, _EDGE * np.array(self.cells.grids.box.spacing)
-        lower, upper = np.array(box.lower) - slack, np.array(box.upper) + slack
-        return Box(lower=tuple(lower.tolist()), upper=tuple(upper.tolist()))
+        """The volume of the map."""
+        return self._rays().box if self.cells is None else self.cells.box
 
     @property
     def facts(self) -> Facts:

@@ -73,7 +73,7 @@ def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
     """Return distances [pc] at which rays to these ends leave the box."""
     distance = torch.linalg.vector_norm(ends, dim=1)
     cosines = ends / distance.clamp(min=torch.finfo(ends.dtype).tiny)[:, None]
-    far = Box(lower=grid.lower, upper=grid.upper).exits(cosines.numpy())
+    far = Box.of(grid).exits(cosines.numpy())
     return torch.maximum(torch.as_tensor(far), distance)
 
 

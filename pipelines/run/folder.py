@@ -69,7 +69,7 @@ class Run:
     @property
     def box(self) -> Box:
         """The volume of the map."""
-        return Box(lower=self.plan.grid.lower, upper=self.plan.grid.upper)
+        return Box.of(self.plan.grid)
 
     def support_at(self, points: np.ndarray) -> np.ndarray:
         """Return the sight-line length [cells] around points [pc], ``(..., 3)``.

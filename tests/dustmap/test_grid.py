@@ -28,7 +28,7 @@ def test_the_box_is_closed():
     for axis in range(3):
         for corner, sign in ((GRID.lower, -1), (GRID.upper, 1)):
             outside = torch.tensor([corner], dtype=torch.float64)
-            outside[0, axis] += sign * 1e-9
+            outside[0, axis] += sign * 1e-6
             assert not GRID.contains(outside).any()
     assert not GRID.contains(torch.tensor([[0.0, math.nan, 3.2]])).any()
 

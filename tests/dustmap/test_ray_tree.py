@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from stand_in_device import STAND_IN, stand_in_device
@@ -26,6 +28,8 @@ from dustmap.nested_grids import NestedGrids
 from dustmap.projection import matrix, projection
 from dustmap.projection.ray_tree import Ends, RayTree
 from dustmap.whitening import TorusWhitening, nested_tori
+from pipelines.base.geometry import Box, spherical, unit_vectors
+from pipelines.model.observations import exit_distances
 
 COARSE = Grid(shape=(31, 35, 17), spacing=(20.0,) * 3, origin=(-300.0, -340.0, -160.0))
 FINE = Grid(shape=(17, 17, 17), spacing=(10.0,) * 3, origin=(-80.0,) * 3)
@@ -141,6 +145,39 @@ def test_other_functionals_have_no_tree(generator) -> None:
     assert Ends.of(away) is None
     outwards = LineIntegrals(points, StepsOutwards(step=1.0))
     assert Ends.of(outwards) is None
+
+
+@pytest.mark.parametrize("kind", ["exact", "uncertain"])
+@pytest.mark.parametrize("face", GRIDS["nested grids"], ids=["box", "finer box"])
+def test_rounding_moves_no_star_across_a_face(tori, kind, face) -> None:
+    """Stars on every face, edge and corner, from l, b and distance, in both forms."""
+    corners = zip(face.lower, face.upper, strict=True)
+    sides = [(low, 0.1 * low + 0.2 * high, high) for low, high in corners]
+    exact = np.array([*itertools.product(*sides)])
+    l, b, distance = spherical(exact)  # noqa: E741
+    ends = distance[:, None] * unit_vectors(l, b)
+    outwards = (ends - exact) * np.sign(exact)
+    assert outwards[np.isin(exact, [face.lower, face.upper])].max() > 0
+    np.testing.assert_allclose(ends, exact, atol=1e-12)
+    assert COARSE.contains(torch.from_numpy(ends)).all()
+    assert Box.of(COARSE).contains(ends).all()
+    grids = tori.grids
+    np.testing.assert_array_equal(grids.level_of(ends), grids.level_of(exact))
+    values = [np.full(grid.shape, float(n)) for n, grid in enumerate(grids)]
+    np.testing.assert_array_equal(grids.sample(values, ends), grids.level_of(exact))
+    given = torch.from_numpy(ends)
+    lines = LineIntegrals(given, FixedStep(step=5.0, grids=grids))
+    if kind == "uncertain":
+        reach = exit_distances(COARSE, given)
+        spread = 0.05 * given.norm(dim=1)
+        lines = DistanceMarginalizedIntegrals(given, spread, reach, lines.rule)
+    places = projection(tori, PointValues(given))
+    one = torch.ones(tori.size, dtype=torch.float64)
+    assert float((places.matvec(one) - 1).abs().max()) < 1e-12
+    rows, found = projection(tori, lines).matvec(one), tree(tori, lines).matvec(one)
+    torch.testing.assert_close(found, rows, rtol=1e-9, atol=0)
+    if kind == "exact":
+        torch.testing.assert_close(rows, given.norm(dim=1), rtol=1e-9, atol=0)
 
 
 def test_a_star_outside_the_box_is_refused(tori) -> None:

@@ -147,10 +147,17 @@ def test_rays_in_many_chunks_come_back_in_order():
     assert len(truth_extinction(cube, l[:0], b[:0], distance[:0])) == 0
 
 
+def test_the_observer_may_lie_on_a_face_to_rounding():
+    x, z = np.linspace(-100, 100, 11), np.linspace(-200, -1e-14, 11)
+    cube = Cube(x=x, y=x, z=z, arrays={"density": np.ones((11, 11, 11))})
+    found = truth_extinction(cube, [0.0, 0.0], [0.0, -90.0], [100.0, 200.0])
+    np.testing.assert_allclose(found, [100.0, 200.0], rtol=1e-12)
+
+
 def test_a_cube_without_the_observer_and_a_step_of_nothing_are_refused():
     x = np.linspace(10.0, 100.0, 10)
     cube = Cube(x=x, y=x - 50, z=x - 50, arrays={"density": np.ones((10, 10, 10))})
-    with pytest.raises(ValueError, match=r"\[10, 100\]"):
+    with pytest.raises(ValueError, match="around the observer"):
         truth_extinction(cube, np.zeros(1), np.zeros(1), np.ones(1))
     with pytest.raises(ValueError, match="positive"):
         truth_extinction(make_cube(gaussian), *np.ones((3, 1)), step=0.0)
