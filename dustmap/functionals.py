@@ -191,8 +191,6 @@ class LineIntegrals(Functionals):
         Quadrature along the rays.
     start
         Start points: one for all, one each, or the origin.
-    index
-        Numbers of the rays in the batch for which the rule was made.
     """
 
     def __init__(
@@ -201,7 +199,6 @@ class LineIntegrals(Functionals):
         rule: Rule,
         *,
         start: Float[Tensor, "#n d"] | None = None,
-        index: Int[Tensor, " n"] | None = None,
     ) -> None:
         self.end = self.places = _positions(end, "end")
         if start is None:
@@ -209,7 +206,6 @@ class LineIntegrals(Functionals):
         start = _positions(start.reshape(-1, self.dimension), "start")
         self.start = start.expand_as(self.end)
         self.rule = rule
-        self.index = torch.arange(len(self.end)) if index is None else index
 
     @property
     def lengths(self) -> Float[Tensor, " n"]:
@@ -217,15 +213,10 @@ class LineIntegrals(Functionals):
         return torch.linalg.vector_norm(self.end - self.start, dim=-1)
 
     def select(self, index: Int[Tensor, " b"]) -> LineIntegrals:
-        return LineIntegrals(
-            self.end[index],
-            self.rule,
-            start=self.start[index],
-            index=self.index[index],
-        )
+        return LineIntegrals(self.end[index], self.rule, start=self.start[index])
 
     def nodes(self) -> Nodes:
-        rows, fraction, weight = self.rule.fractions(self.start, self.end, self.index)
+        rows, fraction, weight = self.rule.fractions(self.start, self.end)
         direction = self.end - self.start
         return Nodes(
             points=self.start[rows] + fraction[:, None] * direction[rows],
@@ -261,14 +252,11 @@ class DistanceMarginalizedIntegrals(Functionals):
         spread: Float[Tensor, " n"],
         reach: Float[Tensor, " n"],
         rule: Rule,
-        *,
-        index: Int[Tensor, " n"] | None = None,
     ) -> None:
         self.end = self.places = _positions(end, "end")
         self.spread = spread.to(torch.float64)
         self.reach = reach.to(torch.float64)
         self.rule = rule
-        self.index = torch.arange(len(self.end)) if index is None else index
         lengths = torch.linalg.vector_norm(self.end, dim=-1)
         if bool((self.spread < 0).any()) or bool((self.reach < lengths).any()):
             raise ValueError(
@@ -277,15 +265,11 @@ class DistanceMarginalizedIntegrals(Functionals):
         farthest = torch.minimum(self.reach, lengths + 3 * self.spread)
         stretch = torch.where(lengths > 0, farthest / lengths, 1.0)
         self.lengths = lengths
-        self._rays = LineIntegrals(stretch[:, None] * self.end, rule, index=self.index)
+        self._rays = LineIntegrals(stretch[:, None] * self.end, rule)
 
     def select(self, index: Int[Tensor, " b"]) -> DistanceMarginalizedIntegrals:
         return DistanceMarginalizedIntegrals(
-            self.end[index],
-            self.spread[index],
-            self.reach[index],
-            self.rule,
-            index=self.index[index],
+            self.end[index], self.spread[index], self.reach[index], self.rule
         )
 
     def nodes(self) -> Nodes:

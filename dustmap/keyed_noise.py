@@ -1,6 +1,12 @@
-"""White noise keyed by places, independent of the order of evaluation."""
+"""Random numbers by seed and purpose: streams, and noise that belongs to places.
+
+No two streams share a draw: seed, number and purpose each have bits of their own. With
+one sum of them pair 1 of seed 0 would be pair 0 of seed 1.
+"""
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import numpy as np
 import torch
@@ -8,29 +14,69 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 from torch import Tensor
 
-_BITS = 2**64 - 1
 # SplitMix64 (Steele, Lea & Flood 2014, OOPSLA '14): the increment; shifts and factors.
 _STEP = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+# The 624 words, of 32 bits, of torch's Mersenne Twister in a generator's state [bytes].
+_WORDS = slice(24, 24 + 8 * 624)
 
 
-def keyed_normals(
-    keys: Int[Tensor, "n k"], count: int, seed: int
-) -> Float[Tensor, "s n"]:
-    """Draw ``count`` standard normals for each key (float64), reproducibly.
+# What random numbers of a seed are for. FIT is what a fit draws in sequence, such as
+# split and sketches; DATA, LATENT, SHARED perturb the data, ε and errors in common.
+Purpose = IntEnum(
+    "Purpose",
+    "FIT DATA LATENT SHARED PROBES VARIANCE UNRESOLVED SAMPLES NODES SURVEYS "
+    "VALIDATION CONDITIONING BASELINE WATCHED REGRESSION",
+)
 
-    A key is a row of integers; equal keys get equal numbers, others independent ones.
-    Each key starts its own stream of SplitMix64, whose uniforms are inverted.
+
+def stream(seed: int, purpose: Purpose, number: int = 0) -> np.random.Generator:
+    """Return the stream of a seed (64 bits), a purpose and a number.
+
+    Philox (Salmon et al. 2011, SC '11) has the seed and the number as its key, and the
+    purpose in the highest word of its counter.
     """
-    state = np.full(len(keys), seed & _BITS, dtype=np.uint64)
+    key = np.array([seed, number], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=int(purpose) << 192))
+
+
+def torch_stream(seed: int, purpose: Purpose, number: int = 0) -> torch.Generator:
+    """Return a generator of torch (CPU) whose whole state is drawn from a `stream`.
+
+    Its own ``manual_seed`` keeps 32 bits of a seed.
+    """
+    generator = torch.Generator()
+    state = generator.get_state()
+    words = stream(seed, purpose, number).integers(2**32, size=624)
+    state[_WORDS] = torch.from_numpy(words).view(torch.uint8)
+    return generator.set_state(state)
+
+
+def keyed_uniforms(
+    keys: Int[Tensor, "n k"], count: int, seed: int, purpose: Purpose
+) -> Float[Tensor, "s n"]:
+    """Draw ``count`` numbers, uniform between 0 and 1, for each key, reproducibly.
+
+    A key is a row of integers; equal keys get equal numbers, others independent ones,
+    whatever else is drawn. Each key starts its own stream of SplitMix64.
+    """
+    first = _mixed(np.array([seed], dtype=np.uint64)) ^ np.uint64(purpose)
+    state = np.repeat(_mixed(first), len(keys))
     for column in keys.numpy().astype(np.int64).T:
         state = _mixed(state ^ column.view(np.uint64))
     found = torch.empty(count, len(keys), dtype=torch.float64)
     for row in range(count):
-        bits = _mixed(state + np.uint64(row * _STEP & _BITS))
+        bits = _mixed(state + np.uint64(row * _STEP % 2**64))
         uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        found[row] = torch.from_numpy(ndtri(uniform))
+        found[row] = torch.from_numpy(uniform)
     return found
+
+
+def keyed_normals(
+    keys: Int[Tensor, "n k"], count: int, seed: int, purpose: Purpose
+) -> Float[Tensor, "s n"]:
+    """Draw standard normals like `keyed_uniforms`, which are inverted."""
+    return torch.from_numpy(ndtri(keyed_uniforms(keys, count, seed, purpose).numpy()))
 
 
 def _mixed(words: np.ndarray) -> np.ndarray:

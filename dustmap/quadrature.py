@@ -12,8 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.grid import Grid, tolerant_faces
+from dustmap.keyed_noise import Purpose, keyed_uniforms
 from dustmap.nested_grids import NestedGrids
 
+# Least size of a ray: its parts are none where it has no length.
+_TINY = torch.finfo(torch.float32).tiny
 Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
 
 
@@ -21,15 +24,9 @@ class Rule(Protocol):
     """A quadrature rule on the unit interval, which may differ between rays."""
 
     def fractions(
-        self,
-        start: Float[Tensor, "n d"],
-        end: Float[Tensor, "n d"],
-        index: Int[Tensor, " n"],
+        self, start: Float[Tensor, "n d"], end: Float[Tensor, "n d"]
     ) -> Fractions:
-        """Return rows, positions in [0, 1] and weights (summing to 1 per row).
-
-        ``index`` are the rays' numbers in the batch for which the rule was made.
-        """
+        """Return rows, positions in [0, 1] and weights (summing to 1 per row)."""
         ...
 
 
@@ -43,7 +40,7 @@ class GaussLegendre:
         if self.count < 1:
             raise ValueError(f"count must be at least 1, got {self.count}")
 
-    def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
+    def fractions(self, start: Tensor, end: Tensor) -> Fractions:
         x, w = np.polynomial.legendre.leggauss(self.count)
         n = len(start)
         rows = torch.arange(n).repeat_interleave(self.count)
@@ -106,7 +103,7 @@ class FixedStep(_Stepped):
 
     __slots__ = ()
 
-    def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
+    def fractions(self, start: Tensor, end: Tensor) -> Fractions:
         pieces = self.pieces(start, end)
         counts, piece, step = _steps(pieces)
         width = ((pieces.high - pieces.low) / counts)[piece]
@@ -123,7 +120,7 @@ class StepsOutwards(_Stepped):
 
     __slots__ = ()
 
-    def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
+    def fractions(self, start: Tensor, end: Tensor) -> Fractions:
         pieces = self.pieces(start, end)
         counts, piece, step = _steps(pieces)
         # A part shorter than a step has one node in its middle.
@@ -136,34 +133,28 @@ class StepsOutwards(_Stepped):
         return pieces.rows[piece], (low + high) / 2, high - low
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MonteCarlo:
-    """Independent uniform draws for every ray (HIP-GP's rule, eq. 7–8).
+    """``count`` independent uniform draws for every ray (HIP-GP's rule, eq. 7–8).
 
-    Make it with :meth:`draw` for a batch of N rays; the draws are kept, so that
-    ``k_un`` and ``k_nn`` of one ray use the same nodes.
+    The draws depend on the seed and on the ray itself, not on the other rays: ``k_un``
+    and ``k_nn`` of one ray use the same nodes, in any batch.
     """
 
-    positions: Float[Tensor, "n j"]
+    count: int
+    seed: int
 
-    @classmethod
-    def draw(cls, rays: int, count: int, generator: torch.Generator) -> MonteCarlo:
-        """Return ``count`` nodes for each of ``rays`` rays."""
-        return cls(
-            positions=torch.rand(rays, count, generator=generator, dtype=torch.float64)
-        )
-
-    def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
-        if len(index) and int(index.max()) >= len(self.positions):
-            raise ValueError(
-                f"the rule was drawn for {len(self.positions)} rays, "
-                f"got ray {int(index.max())}"
-            )
-        chosen = self.positions[index]
-        n, count = chosen.shape
-        rows = torch.arange(n).repeat_interleave(count)
-        weights = torch.full((n * count,), 1.0 / count, dtype=torch.float64)
-        return rows, chosen.reshape(-1), weights
+    def fractions(self, start: Tensor, end: Tensor) -> Fractions:
+        ends = torch.cat([start, end], dim=1)
+        size = ends.norm(dim=1, keepdim=True).float()
+        # Ends that differ by rounding are equal: 1e-8 of their distance, which has the
+        # 24 bits of single precision.
+        parts = (ends / size.clamp_min(_TINY)).mul(1e8).round().long()
+        keys = torch.cat([size.view(torch.int32).long(), parts], dim=1)
+        drawn = keyed_uniforms(keys, self.count, self.seed, Purpose.NODES)
+        rows = torch.arange(len(ends)).repeat_interleave(self.count)
+        weights = torch.full_like(drawn.view(-1), 1.0 / self.count)
+        return rows, drawn.mT.reshape(-1), weights
 
 
 def _steps(pieces: Pieces) -> tuple[Tensor, Tensor, Tensor]:

@@ -97,7 +97,7 @@ def observed(
         lower, upper = torch.tensor(grid.lower), torch.tensor(grid.upper)
         return lower + unit * (upper - lower)
 
-    rule = MonteCarlo.draw(count, 3, generator)
+    rule = MonteCarlo(count=3, seed=1)
     parts: list[Functionals] = [
         PointValues(draw(count)),
         LineIntegrals(draw(count), rule, start=draw(count)),

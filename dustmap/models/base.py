@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -64,11 +65,10 @@ class ForwardModel(ABC):
         """Return the same field with another share of the unresolved variance."""
         raise ValueError(f"{type(self).__name__} has no share of unresolved variance")
 
-    def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
+    def white_noise(self, generator: np.random.Generator) -> Float[Tensor, " p"]:
         """Draw ε from its prior."""
-        return torch.randn(
-            self.latent_size, generator=generator, dtype=torch.float64
-        ).to(dtype=self.dtype, device=self.device)
+        white = torch.from_numpy(generator.standard_normal(self.latent_size))
+        return white.to(dtype=self.dtype, device=self.device)
 
     @abstractmethod
     def residual_draws(

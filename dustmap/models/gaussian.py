@@ -11,12 +11,14 @@ import copy
 from collections.abc import Iterator
 from typing import Generic, Self, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
@@ -109,7 +111,7 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
             group=self.group,
         )
 
-    def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
+    def white_noise(self, generator: np.random.Generator) -> Float[Tensor, " p"]:
         return self.whitening.modes.white_noise(generator)
 
     @property
@@ -204,7 +206,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
                 len(self._functionals), dtype=torch.float64, device=self.device
             )
             if self.residual_refinement > 1:
-                generator = torch.Generator().manual_seed(self._seed)
+                generator = torch_stream(self._seed, Purpose.VARIANCE)
                 for draw in self._residuals(self.residual_count, generator):
                     total += draw.to(torch.float64) ** 2
             self._variance = (total / self.residual_count).to(self.dtype)
@@ -232,7 +234,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
 
     def at(self, functionals: Functionals) -> Self:
         other = super().at(functionals)
-        other._seed = _seed(torch.Generator().manual_seed(self._seed))
+        other._seed = _seed(torch_stream(self._seed, Purpose.VARIANCE, 1))
         return other
 
 

@@ -34,7 +34,7 @@ from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals, PointValues
 from dustmap.kernels import Kernel
 from dustmap.linalg.cg import Solution
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
@@ -146,7 +146,9 @@ class RowwiseFeatures(LinearOperator):
             values = model.whitening.colour(x) if model.embedded else x
             return values @ model.kept.features.mT
         solved = self._solve(model.whitening.colour(x))
-        return torch.cat([solved @ part.mT for part in self._chunks()], dim=-1)
+        # Row by row: BLAS rounds a row alone otherwise than among others.
+        parts = [inner(part, solved[..., None, :]) for part in self._chunks()]
+        return torch.cat(parts, dim=-1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         model = self._model

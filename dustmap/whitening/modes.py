@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -128,10 +129,10 @@ class Modes:
         split = white.split([part.torus.size for part in self.parts], dim=-1)
         return self.joined([m.of(x) for m, x in zip(self.parts, split, strict=True)])
 
-    def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
+    def white_noise(self, generator: np.random.Generator) -> Float[Tensor, " p"]:
         """Draw ε: standard normals at the points of all tori, transformed."""
         count = sum(part.torus.size for part in self.parts)
-        white = torch.randn(count, generator=generator, dtype=torch.float64)
+        white = torch.from_numpy(generator.standard_normal(count))
         return self.of(white.to(dtype=self._dtype, device=self._device))
 
     def longest(self, fraction: float) -> Int[Tensor, " k"]:

@@ -8,9 +8,9 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy.spatial import KDTree
 
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.calibration import (
     Calibration,
@@ -69,7 +69,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     columns |= measured_columns(run.posterior.residual, judged, run.plan, columns)
     if len(judged):
         counts["stars for the baseline"] = len(kept)
-        found = predict_baseline(kept, judged, torch.Generator().manual_seed(0))
+        found = predict_baseline(kept, judged, torch_stream(run.seed, Purpose.BASELINE))
         columns |= {} if found is None else found._asdict()
     return _comparison(run, HeldOut.of(judged, run.plan, columns), counts, name)
 

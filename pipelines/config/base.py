@@ -69,7 +69,7 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Length = Annotated[float, Field(gt=0), BeforeValidator(_in_pc)]
 """A positive length [pc], or a text with a unit."""
 Auto = Annotated[T | None, BeforeValidator(lambda x: None if x == AUTO else x)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.residual.field import ResidualField
 from dustmap.residual.learning import GridFree
 from dustmap.residual.stacking import learn_stack
@@ -111,7 +112,7 @@ def _baseline(
         why = f"they would exceed budget.minutes = {at.config.budget.minutes:g}"
         return None, {}, (f"no baseline predictions without a map: {why}",)
     say("predicting the held-out stars from their neighbours")
-    generator = torch.Generator().manual_seed(at.config.inference.seed)
+    generator = torch_stream(at.config.inference.seed, Purpose.BASELINE)
     try:
         kriging = learn_baseline(at.stars.select(at.split.known), test, generator)
         if kriging is None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dustmap.inference.scales.band_power import BandPower
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
 from dustmap.residual.vecchia import Vecchia
@@ -93,7 +94,8 @@ def correlation_of(state: FitState, at: Context) -> Vecchia | None:
     field = residual_from(state.residual)
     rows = torch.arange(len(field.rays) - len(at.split.validation))
     dtype = at.place["dtype"]
-    return Vecchia.of(field, rows, _generator(at.config), dtype=dtype)
+    generator = torch_stream(at.config.inference.seed, Purpose.CONDITIONING)
+    return Vecchia.of(field, rows, generator, dtype=dtype)
 
 
 def last_residual(
@@ -116,7 +118,8 @@ def last_residual(
 def _stars_of(at: Context, rows: Split) -> tuple[Stars, int, torch.Generator]:
     """Return known stars, validation stars last, their number, and a generator."""
     stars = at.stars.select(rows.known)
-    return stars, len(rows.validation), _generator(at.config)
+    seed = at.config.inference.seed
+    return stars, len(rows.validation), torch_stream(seed, Purpose.VALIDATION)
 
 
 def posterior_of(result: Inference, config: FitConfig) -> Posterior:
@@ -128,7 +131,3 @@ def posterior_of(result: Inference, config: FitConfig) -> Posterior:
         seed=config.inference.seed,
     )
     return Posterior(model=model, mean=result.mean, samples=result.samples)
-
-
-def _generator(config: FitConfig) -> torch.Generator:
-    return torch.Generator().manual_seed(config.inference.seed)

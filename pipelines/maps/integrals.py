@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.isotonic import non_decreasing
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.models.lognormal import LogNormal
 from dustmap.moments import Moments, moments_over_samples
 from pipelines.base.progress import Progress, say
@@ -21,8 +22,6 @@ from pipelines.model.observations import exit_distances, rays
 from pipelines.model.plan import RESIDUAL_DRAWS
 from pipelines.run.folder import Run
 
-# Seed of the sub-grid residual, the same for every distance of one direction.
-_RESIDUAL_SEED = 1
 # Bytes of samples' densities in the cache for the next segments.
 _DENSITIES = 2**31
 # Segments per batch: 400 bytes each for the weights, and 16 for every sample.
@@ -71,7 +70,8 @@ def _outward_moments(
     for sample in posterior.samples:
         deviation = outwards(model.apply(sample)) - mean
         variance += deviation**2 / len(posterior.samples)
-    generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
+    # The same for all distances of a direction.
+    generator = torch_stream(run.seed, Purpose.UNRESOLVED)
     repeated = posterior.mean.expand(RESIDUAL_DRAWS, -1)
     for draw in model.residual_draws(repeated, generator):
         variance += outwards(draw) ** 2 / RESIDUAL_DRAWS

@@ -14,7 +14,7 @@ import torch
 from dustmap.functionals import Functionals, PointValues, Stack
 from dustmap.grid import Grid
 from dustmap.isotonic import non_decreasing
-from dustmap.keyed_noise import keyed_normals
+from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
 from dustmap.residual.stacking import StackedKriging
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
@@ -50,8 +50,6 @@ from pipelines.run.folder import Run
 _ROWS = 1 << 16
 # Pixels of 0.9 deg.
 _NSIDE = 64
-# Seed of the unresolved part of draws.
-_SEED = 20
 # Directions closer than this [rad], 2 milliarcsec, are equal. Round coordinates lie in
 # the middle of such a step, which absorbs rounding errors.
 _NEAR = 1e-8
@@ -274,7 +272,7 @@ class RunMap(Answers):
     ) -> np.ndarray:
         if self.run.posterior.model.linear:
             # The field below the grid is drawn once for all blocks.
-            generator = torch.Generator().manual_seed(_SEED)
+            generator = torch_stream(self.run.seed, Purpose.UNRESOLVED)
             return self.run.posterior.draws(functionals, generator).numpy()
         if not integrated:
             keys = self._cell_keys(ends)
@@ -282,9 +280,8 @@ class RunMap(Answers):
             keys = _direction_keys(ends)
         else:
             keys = _keys(2, np.rint(ends / _NEAR_PLACES))
-        white = keyed_normals(
-            torch.from_numpy(keys), len(self.run.posterior.samples), _SEED
-        )
+        count, seed = len(self.run.posterior.samples), self.run.seed
+        white = keyed_normals(torch.from_numpy(keys), count, seed, Purpose.UNRESOLVED)
         return self.run.posterior.draws_from(functionals, white).numpy()
 
     def _cell_keys(self, ends: np.ndarray) -> np.ndarray:

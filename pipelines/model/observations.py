@@ -34,8 +34,7 @@ def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
     elif plan.embedding.quadrature == "gauss-legendre":
         rule = GaussLegendre(count=plan.embedding.nodes)
     else:
-        generator = torch.Generator().manual_seed(plan.embedding.seed)
-        rule = MonteCarlo.draw(len(end), plan.embedding.nodes, generator)
+        rule = MonteCarlo(count=plan.embedding.nodes, seed=plan.embedding.seed)
     return LineIntegrals(end, rule, start=start)
 
 

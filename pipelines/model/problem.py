@@ -13,6 +13,7 @@ from torch import Tensor
 from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.settings import SecondsLeft, unlimited
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
@@ -55,7 +56,7 @@ def place_of(config: FitConfig) -> Place:
     return Place(
         device=torch.device("cuda" if on_cuda else "cpu"),
         dtype=torch.float64 if precise else torch.float32,
-        generator=torch.Generator().manual_seed(inference.seed),
+        generator=torch_stream(inference.seed, Purpose.FIT),
     )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from dustmap.inference.svi import HipSettings, SvgpResult, fit_svi
 from dustmap.inference.svi.bound import Observations
+from dustmap.keyed_noise import Purpose, stream
 from dustmap.likelihoods import Gaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
@@ -66,9 +67,8 @@ def run_svi(problem: Problem) -> Inference:
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None
     seed = int(torch.randint(2**62, (1,), generator=generator))
-    # Each sample has its own seed.
     samples = [
-        result.q.sample(1, torch.Generator().manual_seed(seed + number))
+        result.q.sample(1, stream(seed, Purpose.SAMPLES, number))
         for number in range(problem.config.inference.samples)
     ]
     samples = samples or [result.q.mean.new_zeros(0, len(result.q.mean))]

@@ -11,6 +11,7 @@ from astropy import units as u
 from jaxtyping import Float
 
 from dustmap.inference.svi.bound import LatentMoments
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.likelihoods import Gaussian, StudentT
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
@@ -162,7 +163,7 @@ class Regressor:
             torch.as_tensor((x - self.input_shift_) / self.input_scale_),
             torch.as_tensor((values - self.target_shift_) / self.target_scale_),
             self.likelihood == "student-t",
-            torch.Generator().manual_seed(self.seed),
+            torch_stream(self.seed, Purpose.REGRESSION),
         )
         return self
 

@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dustmap.functionals import PointValues
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
@@ -65,6 +66,11 @@ class Run:
     def verdict(self) -> Verdict:
         """The grade of the map, its reason, and advice."""
         return verdict(self.summary["converged"], self.summary.get("held_out", {}))
+
+    @property
+    def seed(self) -> int:
+        """Seed of the fit, and of what is drawn from the map."""
+        return int(self.provenance["seed"])
 
     @property
     def box(self) -> Box:
@@ -197,7 +203,7 @@ def posterior_model(
     seed: int,
 ) -> ForwardModel:
     """Return the field of a plan, without functionals."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_stream(seed, Purpose.VARIANCE)
     place: Place = {"dtype": dtype, "device": device, "generator": generator}
     nowhere = torch.zeros(1, 3, dtype=torch.float64)
     return build_model(plan, PointValues(nowhere), **place)

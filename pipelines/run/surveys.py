@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.residual.surveys import (
     FEWEST,
     SurveyLaw,
@@ -52,7 +53,7 @@ def surveys_of(
             f"expected at least {FEWEST}: set model.reference to another of {names}"
         )
     say(f"calibrating {len(names)} surveys to {names[number]}")
-    generator = torch.Generator().manual_seed(config.inference.seed)
+    generator = torch_stream(config.inference.seed, Purpose.SURVEYS)
     laws = learn_surveys(rows, names, number, generator)
     for law in laws:
         say(in_words(law))

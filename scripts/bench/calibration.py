@@ -15,6 +15,7 @@ import argparse
 import math
 import sys
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from report import Report, Row, parser
@@ -71,7 +72,7 @@ def sky(std: float, noise: float, seed: int, steps: int) -> dict[str, float]:
     model = LogNormal(
         whitening, _rays(_STARS, generator), mean=ConstantMean(value=_DENSITY)
     )
-    true = model.white_noise(generator)
+    true = model.white_noise(np.random.default_rng(seed))
     column = model.apply(true)
     variance = torch.full_like(column, (noise * float(column.mean())) ** 2)
     white = torch.randn(_STARS, generator=generator, dtype=torch.float64)
@@ -125,9 +126,10 @@ def slice_samples(
     def uniform() -> Tensor:
         return torch.rand(len(start), generator=generator, dtype=torch.float64)
 
+    normals = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     at, value, kept = start.clone(), likelihood(start), []
     for step in range(steps):
-        other = torch.stack([model.white_noise(generator) for _ in at])
+        other = torch.stack([model.white_noise(normals) for _ in at])
         threshold = value + uniform().log()
         angle = 2 * math.pi * uniform()
         low, high = angle - 2 * math.pi, angle.clone()

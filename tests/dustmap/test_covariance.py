@@ -34,7 +34,7 @@ def mixed(dimension, *, derivatives=True):
         PointValues(draw((2, dimension), 2)),
         LineIntegrals(
             end,
-            MonteCarlo.draw(3, 4, torch.Generator().manual_seed(5)),
+            MonteCarlo(count=4, seed=1),
             start=draw((3, dimension), 6),
         ),
         LineIntegrals(draw((3, dimension), 3), FixedStep(step=0.4)),
@@ -72,7 +72,7 @@ def test_covariances_of_mixed_functionals_equal_double_loops(name, dimension):
 def test_the_conditional_variance_is_not_negative_with_the_very_same_nodes(generator):
     # Independent nodes for k_nn and k_un made most of these negative.
     kernel = Matern52(lengthscale=1.5)
-    rays = LineIntegrals(draw((200, 2), 1), MonteCarlo.draw(200, 3, generator))
+    rays = LineIntegrals(draw((200, 2), 1), MonteCarlo(count=3, seed=2))
     axis = torch.linspace(-1, 1, 9, dtype=torch.float64)
     points = torch.cartesian_prod(axis, axis)
     K = kernel(points[:, None] - points[None]) + 1e-12 * torch.eye(81)
@@ -80,7 +80,7 @@ def test_the_conditional_variance_is_not_negative_with_the_very_same_nodes(gener
     explained = (cross * torch.linalg.solve(K, cross.mT).mT).sum(dim=1)
     left = subject.functional_variance(kernel, rays) - explained
     assert float(left.min()) > -1e-10
-    other = LineIntegrals(rays.end, MonteCarlo.draw(200, 3, generator))
+    other = LineIntegrals(rays.end, MonteCarlo(count=3, seed=3))
     left = subject.functional_variance(kernel, other) - explained
     assert float((left < -1e-10).double().mean()) > 0.3
 

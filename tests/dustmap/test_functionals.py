@@ -67,8 +67,8 @@ def test_rules_integrate_a_gaussian_cloud(elsewhere, generator):
     assert float(error(GaussLegendre(count=24)).max()) < 1e-9 * size
     coarse, fine = (float(error(FixedStep(step=h)).max()) for h in (20.0, 10.0))
     assert fine < 1e-2 * size and fine < 0.3 * coarse
-    many = MonteCarlo.draw(len(end), 20_000, generator)
-    few = MonteCarlo.draw(len(end), 200, generator)
+    many = MonteCarlo(count=20_000, seed=1)
+    few = MonteCarlo(count=200, seed=2)
     assert float(error(many).mean()) < 0.2 * float(error(few).mean()) < 0.02 * size
 
 
@@ -95,7 +95,7 @@ def test_weights_of_every_rule_sum_to_the_length(generator):
         GaussLegendre(count=3),
         FixedStep(step=7.0),
         StepsOutwards(step=7.0),
-        MonteCarlo.draw(11, 5, generator),
+        MonteCarlo(count=5, seed=3),
     ):
         rays = LineIntegrals(end, rule)
         weights = see(rays, lambda x: torch.ones_like(x[:, 0]))
@@ -150,7 +150,7 @@ def test_a_selected_ray_keeps_its_nodes(rule, generator):
         {
             "legendre": GaussLegendre(count=4),
             "step": FixedStep(step=30.0),
-            "monte carlo": MonteCarlo.draw(9, 4, generator),
+            "monte carlo": MonteCarlo(count=4, seed=4),
         }[rule],
     )
     assert_same_rows(rays.select(torch.tensor([7, 2, 5])), rays, [7, 2, 5])
@@ -182,7 +182,7 @@ def mixed(generator):
         [
             PointValues(draw_ends(4)),
             Derivatives(draw_ends(3), torch.tensor([0, 2, 1])),
-            LineIntegrals(end, MonteCarlo.draw(5, 6, generator)),
+            LineIntegrals(end, MonteCarlo(count=6, seed=5)),
         ]
     )
 
@@ -216,8 +216,6 @@ def test_what_makes_no_sense_is_refused(generator):
         PointValues(torch.zeros(3))
     with pytest.raises(ValueError, match=r"0\.\.2"):
         Derivatives(end, 3)
-    with pytest.raises(ValueError, match="drawn for 2 rays"):
-        LineIntegrals(end, MonteCarlo.draw(2, 4, generator)).nodes()
     with pytest.raises(ValueError, match="one dimension"):
         Stack([PointValues(end), PointValues(end[:, :2])])
     with pytest.raises(ValueError, match="at least one"):
@@ -226,6 +224,30 @@ def test_what_makes_no_sense_is_refused(generator):
         GaussLegendre(count=0)
     with pytest.raises(ValueError, match="step"):
         FixedStep(step=0.0)
+
+
+def test_the_nodes_of_a_ray_depend_on_the_ray_and_the_seed():
+    end, start = draw_ends(40), 0.1 * draw_ends(40).flip(0)
+    rays = LineIntegrals(end, MonteCarlo(count=5, seed=2**40 + 1), start=start)
+    points = rays.nodes().points.reshape(40, 5, -1)
+    order = torch.arange(39, -1, -3)
+    assert torch.equal(rays.select(order).nodes().points.view(14, 5, -1), points[order])
+    assert torch.equal(rays.select(order[:1]).nodes().points, points[39])
+    # The same place after a change of coordinates.
+    near = LineIntegrals(end * (1 + 1e-15), rays.rule, start=start).nodes().points
+    torch.testing.assert_close(near.view_as(points), points, rtol=1e-12, atol=1e-12)
+    drawn = [
+        LineIntegrals(ends, MonteCarlo(count=5, seed=seed), start=first).nodes()
+        for seed in (2**40 + 1, 1, 0)
+        for ends, first in ((end, start), (end, None), (1.001 * end, None))
+    ]
+    # Positions along rays: no two rays or seeds have one in common.
+    from_start = [
+        (each.points - (start if n % 3 == 0 else 0 * start)[each.rows]).norm(dim=1)
+        / each.weights
+        for n, each in enumerate(drawn)
+    ]
+    assert len(torch.cat(from_start).mul(1e12).round().unique()) == 9 * 200
 
 
 def blurred(rule, *, share=0.15, reach=math.inf, count=30):
@@ -274,7 +296,7 @@ def test_uncertain_distances_see_the_expected_extinction(share, reach):
 
 @pytest.mark.parametrize("power", [0, 1, 2])
 def test_random_nodes_see_the_expected_extinction_on_average(power, generator):
-    rule = MonteCarlo.draw(30, 20_000, generator)
+    rule = MonteCarlo(count=20_000, seed=7)
     rays = blurred(rule, reach=1.2)
     exact = expected_powers(rays, power)
     assert float((see_power(rays, power) / exact - 1).abs().max()) < 0.04
@@ -311,7 +333,7 @@ def test_no_node_lies_beyond_reach_or_three_deviations(reach):
 
 
 def test_selected_uncertain_rays_keep_their_nodes(generator):
-    for rule in (FixedStep(step=7.0), MonteCarlo.draw(30, 6, generator)):
+    for rule in (FixedStep(step=7.0), MonteCarlo(count=6, seed=8)):
         rays = blurred(rule, reach=1.2)
         nodes = rays.nodes()
         index = torch.tensor([17, 3, 0, 29])

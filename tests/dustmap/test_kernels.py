@@ -165,7 +165,7 @@ def test_a_new_kernel_is_one_class_and_one_entry(monkeypatch, generator):
     rays = LineIntegrals(ends, GaussLegendre(count=6))
     whitening = TorusWhitening(kernel, torus, image_tolerance=1e-4)
     model = LogNormal(whitening, rays, mean=ConstantMean(value=0.5))
-    truth = model.white_noise(generator)
+    truth = model.white_noise(np.random.default_rng(1))
     y = model.apply(truth)
     result = infer(
         model,

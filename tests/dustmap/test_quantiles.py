@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
-from dustmap.keyed_noise import keyed_normals
+from dustmap.keyed_noise import Purpose, keyed_normals
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.moments import Moments
@@ -109,7 +109,12 @@ def test_draws_from_one_normal_for_all_rows_have_the_moments_told():
     """Rows share their number in each draw: each by itself is as it was."""
     posterior, others = positive_posterior(samples=4000)
     moments = posterior.moments(others)
-    one = keyed_normals(torch.zeros(1, 1, dtype=torch.int64), len(posterior.samples), 3)
+    one = keyed_normals(
+        torch.zeros(1, 1, dtype=torch.int64),
+        len(posterior.samples),
+        3,
+        Purpose.UNRESOLVED,
+    )
     draws = posterior.draws_from(others, one.expand(-1, len(others)))[:, :-1]
     error = moments.std[:-1] / len(draws) ** 0.5
     assert bool(((draws.mean(dim=0) - moments.mean[:-1]).abs() < 4 * error).all())

@@ -200,7 +200,7 @@ interval = st.tuples(st.floats(-1e9, -1e-9), st.floats(0, 1e9))
     x=interval,
     spacing=st.none() | st.tuples(positive, positive, positive),
     std=st.none() | positive,
-    seed=st.integers(0, 2**63 - 1),
+    seed=st.integers(0, 2**64 - 1),
     learn=st.booleans(),
 )
 def test_toml_comes_back_the_same(tmp_path_factory, x, spacing, std, seed, learn):

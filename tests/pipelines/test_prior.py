@@ -94,7 +94,7 @@ def drawn(truth, count=STARS, seed=1):
     model = build_model(
         truth, rays(truth, ends), dtype=torch.float64, device=CPU, generator=generator
     )
-    white = model.white_noise(generator)
+    white = model.white_noise(np.random.default_rng(1))
     # What the grid cannot resolve is there, too, as the model says.
     seen = model.linearise(white)
     own = torch.randn(count, generator=generator, dtype=torch.float64)

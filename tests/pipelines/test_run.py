@@ -3,17 +3,22 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import one_cloud
 import pytest
 import torch
+from astropy import units as u
+from astropy.coordinates import SkyCoord
 from safetensors.torch import load_file
 
 import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.config import FitConfig, load_config
+from pipelines.maps.run_map import RunMap
+from pipelines.query.map import DustMap
 from pipelines.run.folder import check_run_folder, read_run, write_posterior
 from pipelines.run.predict import predict_columns
 
@@ -122,3 +127,38 @@ def test_the_engine_svi_leaves_a_run_of_the_same_shape(svi_run):
     lines = (svi_run.path / "metrics.jsonl").read_text().splitlines()
     bounds = [r["bound"] for r in map(json.loads, lines) if "bound" in r]
     assert len(bounds) > 5 and bounds[-1] > bounds[0]
+
+
+def test_a_place_has_one_extinction_alone_and_in_any_table(svi_run):
+    nodes = replace(svi_run.plan.embedding, quadrature="monte-carlo", seed=2**40)
+    run = replace(svi_run, plan=replace(svi_run.plan, embedding=nodes))
+    stars = read_stars(run.path / "stars.parquet").select(np.arange(12))
+    dust = DustMap(answers=RunMap.of(run))
+
+    def places(rows):
+        l, b, d = (getattr(stars, name)[rows] for name in ("l", "b", "distance"))  # noqa: E741
+        return SkyCoord(l * u.deg, b * u.deg, distance=d * u.pc, frame="galactic")
+
+    def predicted(rows, name):
+        return predict_columns(run.plan, run.posterior, stars.select(rows))[name]
+
+    doors = (
+        lambda rows: dust.query(places(rows), integrated=True).value,
+        lambda rows: dust.extinction(places(rows)).mean.value,
+        lambda rows: predicted(rows, "extinction_mean"),
+    )
+    order = np.random.default_rng(1).permutation(12)
+    for ask in doors:
+        every = ask(np.arange(12))
+        assert np.array_equal(ask(order), every[order])
+        assert np.array_equal(ask(order[:3]), every[order[:3]])
+        assert np.array_equal(ask(order[:1]), every[order[:1]])
+        np.testing.assert_allclose(every, doors[0](np.arange(12)), rtol=1e-9)
+    every = predicted(np.arange(12), "extinction_std")
+    np.testing.assert_allclose(
+        predicted(order[:1], "extinction_std"), every[order[:1]], rtol=1e-9
+    )
+    # Another seed has other nodes.
+    other = replace(run.plan, embedding=replace(nodes, seed=0))
+    moved = predict_columns(other, run.posterior, stars)["extinction_mean"]
+    assert not (moved == predicted(np.arange(12), "extinction_mean")).any()

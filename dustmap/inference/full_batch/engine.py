@@ -26,11 +26,7 @@ from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
-from dustmap.inference.full_batch.randomized_map import (
-    drawn_errors,
-    fit_rounds,
-    white_noise,
-)
+from dustmap.inference.full_batch.randomized_map import drawn_errors, fit_rounds
 from dustmap.inference.full_batch.settings import (
     FullBatch,
     Pace,
@@ -38,14 +34,14 @@ from dustmap.inference.full_batch.settings import (
     unlimited,
 )
 from dustmap.inference.full_batch.state import Fit, Mode, Samples
+from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import FEWEST, NoiseModel, Normal
 
-# Numbers of the probes' white noise, beyond those of all samples; the relative residual
-# and the iterations after which their solves end. Sums of some hundred determined
-# numbers were 2% to 15% short of those after 160 iterations.
-_PROBES, _PROBE_RTOL, _PROBE_STEPS = 2**40, 0.1, 40
+# Relative residual and iterations after which the solves of probes end. Sums of some
+# hundred determined numbers were 2% to 15% short of those after 160 iterations.
+_PROBE_RTOL, _PROBE_STEPS = 0.1, 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,8 +262,8 @@ def _determined(fit: Fit, mode: Mode) -> Float[Tensor, "2 p"] | None:
     if not count or model.linear or fit.out_of_time:
         return None
     tangent, noise = fit.tangent(mode.eps)
-    numbers = range(_PROBES, _PROBES + count)
-    probe = torch.stack([white_noise(model, fit.seed, n, rows=0)[1] for n in numbers])
+    draws = [stream(fit.seed, Purpose.PROBES, number) for number in range(count)]
+    probe = torch.stack([model.white_noise(draw) for draw in draws])
     solved = Precision(tangent.operator, noise).solve(
         probe,
         replace(fit.settings.solver, rtol=_PROBE_RTOL, max_steps=_PROBE_STEPS),

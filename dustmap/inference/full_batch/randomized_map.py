@@ -32,6 +32,7 @@ from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.settings import Pace
 from dustmap.inference.full_batch.state import Fit, Round, Samples
+from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
 from dustmap.noise import NoiseModel
 
@@ -43,8 +44,6 @@ _FORCINGS = (0.3, 0.1)
 _FEW, _ROUGH = 4, 2.0
 # Limit on rough rounds, and the factor within which the share counts as unchanged.
 _ROUNDS, _STILL = 3, 1.2
-# Number of the first pair's shared errors, beyond those of all white noise.
-_SHARED = 2**41
 
 
 def fit_rounds(fit: Fit) -> Round:
@@ -247,20 +246,6 @@ def fit_samples(
             save(at)
 
 
-def white_noise(
-    model: ForwardModel, seed: int, number: int, *, rows: int | None = None
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " p"]]:
-    """Draw η (float64) and ξ, noise of data and of ε, of one pair of samples.
-
-    They depend on the seed and the pair's number only. ``rows`` is the length of η, by
-    default the number of the model's observations.
-    """
-    generator = torch.Generator().manual_seed(seed + number)
-    count = len(model.functionals) if rows is None else rows
-    eta = torch.randn(count, generator=generator, dtype=torch.float64)
-    return eta, model.white_noise(generator)
-
-
 def drawn_errors(
     model: ForwardModel,
     noise: NoiseModel,
@@ -270,16 +255,18 @@ def drawn_errors(
 ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b p"]]:
     """Draw errors of the data, and ξ, of some pairs of samples.
 
-    Errors have covariance Σ, plus ``F Fᵀ`` for ``shared`` errors F.
+    Errors have covariance Σ, plus ``F Fᵀ`` for ``shared`` errors F. Their white noise
+    and ξ depend on the seed and a pair's number only.
     """
-    drawn = [white_noise(model, seed, number) for number in numbers]
-    eta, xi = (torch.stack(each) for each in zip(*drawn, strict=True))
-    errors = noise.coloured(eta)
+
+    def white(purpose: Purpose, count: int) -> Float[Tensor, "b c"]:
+        drawn = [stream(seed, purpose, n).standard_normal(count) for n in numbers]
+        return torch.from_numpy(np.stack(drawn))
+
+    errors = noise.coloured(white(Purpose.DATA, len(model.functionals)))
+    xi = [model.white_noise(stream(seed, Purpose.LATENT, n)) for n in numbers]
     if shared is not None:
-        for row, number in zip(errors, numbers, strict=True):
-            generator = torch.Generator().manual_seed(seed + _SHARED + number)
-            unknown = torch.randn(
-                shared.shape[1], generator=generator, dtype=torch.float64
-            )
-            row += (shared.double() @ unknown).to(row)
-    return errors, xi
+        unknown = white(Purpose.SHARED, shared.shape[1])
+        for row, each in zip(errors, unknown, strict=True):
+            row += (shared.double() @ each).to(row)
+    return errors, torch.stack(xi)

@@ -30,6 +30,7 @@ from dustmap.inference.svi.gaussian import NaturalGaussian, StepReport
 from dustmap.inference.svi.hyperparameters import widened
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.inference.svi.training import Trainer
+from dustmap.keyed_noise import Purpose, stream
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
 from dustmap.linalg.cg import ConjugateGradients, Solution
@@ -170,7 +171,7 @@ def fit_svgp(
     likelihood.check(data.values)
     seed = int(torch.randint(2**62, (), generator=generator))
     trainer = Trainer(forward, data, settings, generator)
-    return _trained(trainer, on_step, None, None, seed)
+    return _trained(trainer, seed, on_step)
 
 
 def fit_svi(
@@ -213,20 +214,21 @@ def fit_svi(
         data = replace(data, likelihood=start)
     if settings.learns("kernel") and isinstance(model.whitening, ToeplitzWhitening):
         model = model.on(widened(model.whitening, settings.lengthscale_range))
+    seed = int(torch.randint(2**62, (), generator=generator))
     trainer = Trainer(model, data, settings, generator)
     state = None if checkpointer is None else checkpointer.restore()
     if state is not None:
         trainer.restore(state)
         del state
-    return _trained(trainer, on_step, on_progress, checkpointer)
+    return _trained(trainer, seed, on_step, on_progress, checkpointer)
 
 
 def _trained(
     trainer: Trainer,
+    seed: int,
     on_step: OnStep | None,
     on_progress: OnProgress | None = None,
     checkpointer: Checkpointer | None = None,
-    seed: int = 0,
 ) -> SvgpResult:
     """Make the remaining steps, solve the mean, and take the bound on all data.
 
@@ -245,7 +247,7 @@ def _trained(
     if not trainer.hyperparameters.moves_features:
         keep_rows(trainer.forward)
     total = len(trainer.data)
-    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    order = torch.from_numpy(stream(seed, Purpose.WATCHED).permutation(total))
     watched = order[: settings.watch_rows].sort().values
     stretch = max(1, int(_STRETCH * trainer.count))
     begin, before = trainer.count - stretch, None

@@ -35,6 +35,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import Self
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -163,12 +164,14 @@ class NaturalGaussian:
         squares = (self.mean**2).sum()
         return 0.5 * float(trace + squares - log_determinant - size)
 
-    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
+    def sample(
+        self, count: int, generator: np.random.Generator
+    ) -> Float[Tensor, "s p"]:
         """Draw ε ``count`` times."""
         # Drawn on the CPU, to be the same on every device.
-        shape, kind = (count, len(self.mean)), self.mean.dtype
-        white = torch.randn(shape, generator=generator, dtype=kind)
-        parts = self.gather(white.to(self.mean.device)).mT
+        shape = count, len(self.mean)
+        white = torch.from_numpy(generator.standard_normal(shape))
+        parts = self.gather(white.to(self.mean)).mT
         drawn = torch.linalg.solve_triangular(self.factor.mT, parts, upper=True)
         return self.mean + self.scatter(drawn.mT)
 

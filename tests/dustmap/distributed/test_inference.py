@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ranks import on_ranks
@@ -50,7 +51,7 @@ def _ends() -> Tensor:
 
 
 def _observed(model: ForwardModel, outliers: bool) -> tuple[Tensor, Tensor]:
-    truth = model.white_noise(rng(4))
+    truth = model.white_noise(np.random.default_rng(4))
     clean = model.apply(truth)
     size = 0.3 * float(clean.abs().mean())
     y = clean + size * torch.randn(COUNT, generator=rng(5), dtype=torch.float64)
@@ -133,7 +134,7 @@ def minibatches(group: Group, rate: float) -> dict[str, Any]:
     found = fit_svi(model, data, settings, generator=rng(3))
     return {
         "mean": found.q.mean,
-        "samples": found.q.sample(3, rng(9)),
+        "samples": found.q.sample(3, np.random.default_rng(9)),
         "bound": torch.tensor(found.bound, dtype=torch.float64),
         "rows": torch.tensor([found.rows.rows, found.rows.iterations]),
         **found.learnt,

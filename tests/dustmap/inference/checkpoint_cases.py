@@ -7,6 +7,7 @@ import json
 from dataclasses import fields, is_dataclass
 
 import dense_torus
+import numpy as np
 import safetensors.torch
 import torch
 
@@ -26,7 +27,7 @@ def rng(seed):
 def log_normal(count):
     """A positive density, and outlying data along so many rays."""
     model = dense_torus.log_normal(0.8, count)
-    truth = model.white_noise(rng(4))
+    truth = model.white_noise(np.random.default_rng(4))
     clean = model.apply(truth)
     white = torch.randn(count, generator=rng(5), dtype=torch.float64)
     y = clean + 0.3 * float(clean.mean()) * white

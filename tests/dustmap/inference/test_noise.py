@@ -197,7 +197,7 @@ def mock(seed, *, spread=0.0):
     generator = rng(seed)
     stated = 0.75 * dense_torus.inside(2, COUNT, 100 + seed)
     model = log_normal(LineIntegrals(stated, RULE))
-    truth = model.white_noise(generator)
+    truth = model.white_noise(np.random.default_rng(1))
     error = spread * torch.randn(COUNT, generator=generator, dtype=torch.float64)
     # Within the box, where stars of three standard deviations would not be.
     ends = (1 + error.clamp(-0.3, 0.3))[:, None] * stated

@@ -16,9 +16,9 @@ from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.randomized_map import (
     fit_samples,
     perturbed,
-    white_noise,
 )
 from dustmap.inference.full_batch.state import Fit, Samples
+from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.noise import Normal
 
@@ -35,7 +35,7 @@ def seen(std=1.0, count=40, noise=0.05, seed=3):
     """A log-normal density, its data along so many rays, and ``σ²``."""
     model = dense_torus.log_normal(std**2, count, seed)
     generator = rng()
-    truth = model.white_noise(generator)
+    truth = model.white_noise(np.random.default_rng(1))
     clean = model.apply(truth)
     sigma = noise * float(clean.mean())
     white = torch.randn(len(clean), generator=generator, dtype=torch.float64)
@@ -46,6 +46,12 @@ def fitted(*, seed=5, **options):
     model, y, variance = seen()
     settings = FullBatch(**{"solver": TIGHT, "samples": 8, **options})
     return infer(model, y, variance, settings=settings, generator=rng(seed))
+
+
+def white_noise_of(model, seed, pair):
+    """The numbers that perturb data and prior mean of a pair of samples."""
+    eta = stream(seed, Purpose.DATA, pair).standard_normal(len(model.functionals))
+    return torch.from_numpy(eta), model.white_noise(stream(seed, Purpose.LATENT, pair))
 
 
 def steps_of(model, y, variance, **options):
@@ -69,7 +75,7 @@ def test_a_sample_of_a_linear_model_is_that_of_dense_algebra():
     offset = model.apply(torch.zeros(model.latent_size).double())
     precision = torch.eye(model.latent_size) + Phi.mT @ (Phi / variance[:, None])
     for number, sign in [(2, 1.0), (3, -1.0)]:
-        eta, xi = white_noise(model, 4, 1)
+        eta, xi = white_noise_of(model, 4, 1)
         data = y + sign * variance.sqrt() * eta - offset
         rhs = Phi.mT @ (data / variance) + sign * xi
         _, found = drawn(model, y, variance, [number], tolerance=1e-13)
@@ -132,7 +138,7 @@ def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
     torch.testing.assert_close(first - y, y - second)
     torch.testing.assert_close(found.centre[0], -found.centre[1])
     assert float((first - third).abs().max()) > 0.1
-    eta, xi = white_noise(model, 3, 0)
+    eta, xi = white_noise_of(model, 3, 0)
     torch.testing.assert_close(first, y + 2 * eta)
     assert torch.equal(found.centre[0], xi)
     # Errors that the data share are perturbed by one number for all.

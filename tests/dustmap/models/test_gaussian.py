@@ -38,7 +38,7 @@ def observed(grid, seed=3):
         unit = torch.rand(count, d, generator=generator, dtype=torch.float64)
         return lower + unit * (upper - lower).double()
 
-    rays = LineIntegrals(draw(4), MonteCarlo.draw(4, 5, generator), start=draw(4))
+    rays = LineIntegrals(draw(4), MonteCarlo(count=5, seed=1), start=draw(4))
     straight = LineIntegrals(draw(3), GaussLegendre(count=6), start=draw(1))
     derivatives = Derivatives(draw(2), torch.arange(2) % d)
     return Stack([rays, PointValues(draw(3)), straight, derivatives])

@@ -121,9 +121,9 @@ def test_a_row_with_other_nodes_in_its_variance_is_refused(generator, monkeypatc
     rays = torch.rand(30, 2, generator=generator, dtype=torch.float64) * 2
     model = RowwiseGaussian(
         whitened(2, "matern32", 2.0),
-        LineIntegrals(rays, MonteCarlo.draw(30, 3, generator)),
+        LineIntegrals(rays, MonteCarlo(count=3, seed=1)),
     )
-    other = LineIntegrals(rays, MonteCarlo.draw(30, 3, generator))
+    other = LineIntegrals(rays, MonteCarlo(count=3, seed=2))
     monkeypatch.setattr(
         "dustmap.models.rowwise.functional_variance",
         lambda kernel, part, **place: functional_variance(kernel, other, **place),
