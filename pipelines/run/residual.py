@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 
 FILE = "residual.safetensors"
+# Layout of the file, in its header; it grows by one with every change.
+VERSION = 1
 # Points whose densities are computed at once.
 _ROWS = 131_072
 NO_RESIDUAL = (
@@ -135,7 +138,7 @@ def read_residual(folder: Path) -> ResidualField | None:
     """The residual of a run folder; ``None`` if it has none."""
     if not (folder / FILE).is_file():
         return None
-    return residual_from((folder / FILE).read_bytes())
+    return residual_from((folder / FILE).read_bytes(), str(folder / FILE))
 
 
 def residual_bytes(field: ResidualField) -> bytes:
@@ -152,8 +155,9 @@ def residual_bytes(field: ResidualField) -> bytes:
     tensors["cube"] = cube.values.to(torch.float32)
     places = [(grid.origin, grid.spacing, grid.shape) for grid in cube.grids]
     tensors["grids"] = torch.tensor(places, dtype=torch.float64)
-    numbers = list(KERNELS).index(left.kernel), left.lengthscale, left.variance
-    tensors["remainder"] = torch.tensor([*numbers, *left.cuts], dtype=torch.float64)
+    facts = {"version": str(VERSION), "kernel": left.kernel}
+    numbers = [left.lengthscale, left.variance, *left.cuts]
+    tensors["remainder"] = torch.tensor(numbers, dtype=torch.float64)
     tensors["bend"] = torch.tensor(left.bend, dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
     if (stack := field.stack) is not None:
@@ -173,42 +177,44 @@ def residual_bytes(field: ResidualField) -> bytes:
         parts = law.centres, law.ends.ravel(), law.coefficients, law.slopes.ravel()
         numbers = np.concatenate([[law.degrees, law.outliers], *parts])
         tensors["law"] = torch.from_numpy(numbers)
-        names = "\n".join(law.surveys).encode()
-        tensors["surveys"] = torch.tensor(list(names), dtype=torch.uint8)
-    return save(tensors)
+        facts["surveys"] = json.dumps(law.surveys)
+    return save(tensors, facts)
 
 
-def residual_from(data: bytes) -> ResidualField:
+def residual_from(data: bytes, source: str = "the residual of a fit") -> ResidualField:
     """The residual that these bytes hold.
 
     Raises
     ------
     InputError
-        If they are of an earlier version.
+        If they are of another version, or have a kernel that there is not; it names
+        their ``source``.
     """
-    read = load(data)
-    names = bytes(read.pop("surveys", torch.empty(0)).tolist()).decode()
+    # A header of JSON follows its length in eight bytes.
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    facts = header.get("__metadata__", {})
+    version, kernel = facts.get("version"), facts.get("kernel")
+    if version != str(VERSION):
+        found = "without a version" if version is None else f"of version {version}"
+        raise InputError(
+            f"{source} is {found}, expected version {VERSION}: another version of "
+            "dustmap wrote it, fit again"
+        )
+    if kernel not in KERNELS:
+        raise InputError(f"{source}: kernel {kernel!r}, expected one of {[*KERNELS]}")
     tensors = {
         name: value.to(torch.float32 if name == "residuals" else torch.float64)
-        for name, value in read.items()
+        for name, value in load(data).items()
     }
-    missing = {*_OF_RAYS, *_TENSORS, "cube", "grids", "remainder"} - set(tensors)
-    if not missing and len(tensors["weights"]) != len(tensors["grids"]):
-        missing = {"an amplitude of every grid"}
-    if missing:
-        raise InputError(
-            f"the residual of neighbouring stars lacks {', '.join(sorted(missing))}: "
-            "it is of an earlier version, fit again"
-        )
     constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
     grids = tuple(
         Grid(origin=tuple(origin), spacing=tuple(spacing), shape=tuple(map(int, shape)))
         for origin, spacing, shape in tensors["grids"].tolist()
     )
-    number, lengthscale, variance, *cuts = tensors["remainder"].tolist()
+    lengthscale, variance, *cuts = tensors["remainder"].tolist()
     law = None
     if "law" in tensors:
-        surveys = tuple(names.split("\n") if names else ())
+        surveys = tuple(json.loads(facts["surveys"]))
         places = 2, 6, 10, 15 + len(surveys)
         (degrees, outliers), *parts = np.split(tensors["law"].numpy(), places)
         centres, ends, coefficients, slopes = parts
@@ -227,11 +233,11 @@ def residual_from(data: bytes) -> ResidualField:
         rays=rays,
         cube=cube,
         remainder=Remainder(
-            kernel=list(KERNELS)[int(number)],
+            kernel=kernel,
             lengthscale=lengthscale,
             variance=variance,
             cuts=tuple(cuts),
-            bend=tuple(tensors["bend"].tolist()) if "bend" in tensors else (),
+            bend=tuple(tensors["bend"].tolist()),
         ),
         residuals=tensors["residuals"],
         law=law,

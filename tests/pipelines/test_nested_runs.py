@@ -11,7 +11,6 @@ import xarray
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.io import fits
-from safetensors.torch import load, save
 
 import dustmap
 from dustmap.functionals import PointValues
@@ -28,7 +27,6 @@ from pipelines.formats.zarr import read_columns, read_zarr
 from pipelines.maps.density import columns, map_cube
 from pipelines.maps.sky import ray_distances
 from pipelines.run.folder import Run, read_run
-from pipelines.run.residual import FILE, read_residual
 from pipelines.verify import verify
 
 INNER = 140.0
@@ -148,15 +146,6 @@ def test_the_map_has_a_cube_for_each_grid(run, exported):
             assert level.spacing == pytest.approx(original.spacing)
             for name, values in original.arrays.items():
                 np.testing.assert_allclose(level.arrays[name], values, rtol=1e-6)
-
-
-def test_a_residual_with_one_amplitude_for_all_grids_is_refused(run, tmp_path):
-    stored = load((run.path / FILE).read_bytes())
-    assert len(stored["weights"]) == 2
-    earlier = stored | {"weights": stored["weights"][:1].clone()}
-    (tmp_path / FILE).write_bytes(save(earlier))
-    with pytest.raises(InputError, match="fit again"):
-        read_residual(tmp_path)
 
 
 def test_others_open_it(exported):

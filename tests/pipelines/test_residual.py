@@ -15,8 +15,10 @@ import torch
 import xarray
 from astropy import units as u
 from astropy.coordinates import SkyCoord
+from safetensors.torch import load, save
 
 from dustmap.functionals import PointValues, Stack
+from dustmap.kernels import KERNELS
 from dustmap.tori import Tori
 from pipelines.api import predict
 from pipelines.base.errors import InputError
@@ -41,6 +43,8 @@ from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import (
+    FILE,
+    VERSION,
     learn_remainder,
     read_residual,
     residual_bytes,
@@ -293,6 +297,41 @@ def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
     asked = ends, torch.ones(len(field.residuals), 30, dtype=torch.float64)
     for found, expected in zip(again.correct(*asked), field.correct(*asked)):
         torch.testing.assert_close(found, expected, rtol=5e-3, atol=1e-4)
+
+
+def test_a_residual_names_its_kernel_whatever_their_order(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run.posterior.residual is not None
+    written = residual_bytes(run.posterior.residual)
+    turned = dict(reversed(KERNELS.items()))
+    monkeypatch.setattr("pipelines.run.residual.KERNELS", turned)
+    assert residual_from(written).remainder == run.posterior.residual.remainder
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        (None, "without a version"),
+        ({"kernel": "matern12"}, "without a version"),
+        ({"version": "0", "kernel": "matern12"}, "of version 0"),
+        ({"version": "99", "kernel": "matern12"}, "of version 99"),
+        ({"version": str(VERSION), "kernel": "turbulence"}, "'turbulence'"),
+    ],
+)
+def test_a_residual_of_another_version_is_refused_by_name(
+    run: Run, tmp_path: Path, facts: dict[str, str] | None, told: str
+) -> None:
+    tensors = load((run.path / FILE).read_bytes())
+    if facts is None:
+        # As it was written before there were versions: the kernel by its number.
+        number = torch.zeros(1, dtype=torch.float64)
+        tensors["remainder"] = torch.cat([number, tensors["remainder"]])
+        tensors["surveys"] = torch.tensor(list(b"first"), dtype=torch.uint8)
+    (tmp_path / FILE).write_bytes(save(tensors, facts))
+    with pytest.raises(InputError, match=told) as raised:
+        read_residual(tmp_path)
+    assert str(tmp_path / FILE) in str(raised.value)
 
 
 def test_grid_and_residual_share_one_prior(run: Run) -> None:
