@@ -97,10 +97,14 @@ def ingest(
         tally = Tally()
         for number, reader in enumerate(plan.readers):
             path, catalogue = reader.source.path, reader.catalogue
-            for rows, columns in reader.batches(tally, progress):
-                stars.add(rows, columns, path=path, file=number, catalogue=catalogue)
+            for rows, columns, suspects in reader.batches(tally, progress):
+                place = {"path": path, "file": number, "catalogue": catalogue}
+                stars.add(rows, columns, suspects=suspects, **place)
         if tiny := stars.drop_tiny_errors():
             tally.faults["extinction_error absurdly small"] += tiny
+        for mark in () if chosen.any_range else tally.fill_values():
+            if dropped := stars.drop_marked(mark):
+                tally.faults[f"{mark[1]} is a fill value ({mark[2]:g})"] += dropped
         repeats = stars.drop_repeats(across=chosen.repeats == "first")
         names, pairs = plan.catalogues, repeats.pairs.items()
         shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]

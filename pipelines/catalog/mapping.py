@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from astropy import units as u
@@ -12,7 +13,7 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Origin, Preset, list_presets, load_preset
 from pipelines.catalog.schema import NAMES
 from pipelines.catalog.sources import Source, describe_absence, locate
-from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
+from pipelines.catalog.units import INPUT_UNITS, kind_of, parse_unit
 
 CANONICAL = (*NAMES, *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
@@ -174,7 +175,8 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
 
     The unit is stated by the user or a preset, by the file, or at the end of the
     column's name, as in ``d_kpc``. Angles as text, in ``hms`` or ``dms``, are converted
-    to degrees. The factor includes `Origin.times`.
+    to degrees, and decadic logarithms, in ``dex(pc)`` or ``[pc]``, to their numbers,
+    before the factor, which includes `Origin.times`.
 
     Raises
     ------
@@ -190,9 +192,10 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     suffix = _SUFFIX.fullmatch(column)
     said = stated or found or (suffix[1] if suffix else "")
     known = origin.model_copy(update={"unit": said})
-    if sexagesimal(said) and target == u.deg:
+    if kind_of(said) in ("hms", "dms") and target == u.deg:
         return known, origin.times
     unit = parse_unit(said) if said else None
+    linear: Any = unit.physical_unit if isinstance(unit, u.DexUnit) else unit
     in_file = parse_unit(found) if stated and found else None
     if not said:
         fault = "no unit is given or in the file (hms or dms if it is sexagesimal text)"
@@ -200,12 +203,19 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
         fault = f"unit {said!r} is not understood"
     elif not unit.is_equivalent(target):
         fault = f"unit {said!r} is not a unit of {canonical}"
+    elif isinstance(linear, u.function.FunctionUnitBase) or not linear.to(target) > 0:
+        # Steps of dex and dB would be negative numbers of magnitudes.
+        fault = f"unit {said!r} is logarithmic, of which only dex(pc) is converted"
+    elif linear is not unit and (
+        origin.times != 1 or origin.value is not None or "error" in canonical
+    ):
+        fault = f"{said!r} is the unit of a column of values, without a factor"
     elif in_file is not None and not (
         in_file.is_equivalent(unit) and abs(in_file.to(unit) - 1) < 1e-12
     ):
         fault = f"the file has {found!r} but {stated!r} was stated"
     else:
-        return known, origin.times * float(np.real(unit.to(target)))
+        return known, origin.times * float(np.real(linear.to(target)))
     example = f"{canonical}={column}:{'kpc' if target == u.pc else target}"
     raise InputError(
         f"{source.path}, column {column!r} for {canonical}: {fault}. State it, e.g. "

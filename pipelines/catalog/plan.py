@@ -52,7 +52,8 @@ class IngestOptions:
         catalogue; the band of the input, if neither a preset nor an earlier ingestion
         states it.
     any_range
-        True to accept medians that suggest a wrong unit.
+        True to accept medians that suggest a wrong unit, and values that look like
+        marks of missing ones (`pipelines.catalog.rows.Tally.fill_values`).
     repeats
         Treatment of objects in more than one catalogue, by ``source_id``: ``keep`` all
         or the ``first``.

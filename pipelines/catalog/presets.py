@@ -12,7 +12,7 @@ import pydantic
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import NAMES
-from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
+from pipelines.catalog.units import INPUT_UNITS, kind_of, parse_unit
 from pipelines.config.loading import read_toml
 from pipelines.config.text import literal
 from pipelines.storage.atomic import atomic_file
@@ -25,7 +25,8 @@ class _Strict(pydantic.BaseModel):
 
 
 def _known_unit(text: str | None) -> str | None:
-    if text is not None and not sexagesimal(text) and parse_unit(text) is None:
+    sexagesimal = kind_of(text) in ("hms", "dms")
+    if text is not None and not sexagesimal and parse_unit(text) is None:
         raise ValueError(f"{text!r} is not a unit")
     return text
 

@@ -12,7 +12,7 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.rows import Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.catalog.staging import Staging
+from pipelines.catalog.staging import UNMATCHED, Staging
 
 _PLAUSIBLE = {"distance": (20.0, 1e5), "extinction": (-30.0, 30.0)}
 """Plausible medians [pc, mag]: dust maps reach from tens of parsecs to the Galaxy's
@@ -107,6 +107,14 @@ def make_report(
         only a note with ``any_range``.
     """
     options, faulty = plan.options, tally.faults.total()
+    for name, outside in tally.outside.items():
+        if 2 * outside > (rows := tally.bounded[name]):
+            raise InputError(
+                f"{name}_lower and {name}_upper do not enclose {name} in {outside:,} "
+                f"of {rows:,} rows: they look like offsets from it, errors below and "
+                "above. Bounds are values, such as 16th and 84th percentiles; map "
+                f"{name}_error instead"
+            )
     # Rows removed by named quality cuts are not examined.
     named = sum(tally.cuts[name] for name in plan.mapped.cuts)
     examined = tally.rows_read - named
@@ -139,6 +147,11 @@ def make_report(
         raise InputError(
             " ".join(doubts) + ". If it is right as it is, pass --any-range"
         )
+    notes = list(_assumptions(plan))
+    if "source_id" in stars.schema.names:
+        unmatched = stars.aggregate(f"count(*) FILTER ({UNMATCHED})")
+        line = f"{unmatched:,} rows without a source_id (0, -1 or missing) are kept"
+        notes += [line] if unmatched else []
     negative = stars.aggregate("count(*) FILTER (WHERE extinction < 0)")
     return IngestReport(
         sources=tuple(reader.source.path.name for reader in plan.readers),
@@ -155,7 +168,7 @@ def make_report(
         negative_extinctions=int(negative),
         origins={n: str(origin) for n, origin in plan.mapped.columns.items()},
         ranges=ranges,
-        notes=(*_assumptions(plan), *(f"warning: {text}" for text in doubts)),
+        notes=(*notes, *(f"warning: {text}" for text in doubts)),
     )
 
 

@@ -16,16 +16,30 @@ from pipelines.catalog.filters import RowFilter
 from pipelines.catalog.presets import Origin
 from pipelines.catalog.schema import NAMES
 from pipelines.catalog.sources import Source, read_columns
-from pipelines.catalog.units import sexagesimal
+from pipelines.catalog.units import INPUT_UNITS, kind_of
 
-_SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
-_LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
+# What people write for a missing number, of either sign: only nines, up to nine before
+# the point and four behind it, and powers of ten from 1e9 on; in both precisions.
+_NINES = [10.0**n - 10.0**-m for n in range(1, 10) for m in range(5)][1:]
+_MARKS = np.array([*np.round(_NINES, 4), *(10.0**n for n in range(9, 39))])
+_MARKS = np.union1d(_MARKS, _MARKS.astype(np.float32))
+# Angles and coordinates may have any value.
+_UNMARKED = {"l", "b", "ra", "dec", "x", "y", "z", *NAMES}
+# Of a power of ten, a range that holds the marks beside it.
+_NEAR = (0.89, 1.11)
+# Beyond these no star is.
+_LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360, "distance": 1e9, "extinction": 1e6}
 _TINY_DISTANCE_ERROR = 1e-6
 """Smallest relative distance error."""
 
 Columns = dict[str, np.ndarray]
 """Columns of shape ``(n,)`` by canonical name."""
 Progress = Callable[[int], None] | None
+Mark = tuple[int, str, float]
+"""Catalogue, quantity, and a value that may stand for a missing one, or a power of ten
+near which there are others."""
+Suspects = dict[Mark, np.ndarray]
+"""Rows by mark."""
 
 
 @dataclass(slots=True)
@@ -34,7 +48,9 @@ class Tally:
 
     ``cuts`` are quality cuts, ``faults`` all other reasons. ``kept`` is the mask of
     remaining rows of the current batch, shape ``(n,)``. ``largest_angles`` are the
-    sources' longitude and latitude [deg], −1 if absent.
+    sources' longitude and latitude [deg], −1 if absent. ``marks`` counts values that
+    may stand for missing ones, ``near`` all others near a power of ten. ``bounded``
+    counts rows with bounds, ``outside`` those whose value they do not enclose.
     """
 
     rows_read: int = 0
@@ -42,6 +58,10 @@ class Tally:
     cuts: Counter[str] = field(default_factory=Counter)
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
+    marks: Counter[Mark] = field(default_factory=Counter)
+    near: Counter[Mark] = field(default_factory=Counter)
+    bounded: Counter[str] = field(default_factory=Counter)
+    outside: Counter[str] = field(default_factory=Counter)
 
     def drop(self, bad: np.ndarray, reason: str, *, cut: bool = False) -> None:
         """Drop rows, shape ``(n,)``, that are faulty or fail a quality cut."""
@@ -49,6 +69,42 @@ class Tally:
         if count:
             (self.cuts if cut else self.faults)[reason] += count
             self.kept &= ~bad
+
+    def mark(self, column: np.ndarray, catalogue: int, name: str) -> Suspects:
+        """Count the marks of a column ``(n,)``, and return the rows of each."""
+        power = _power_of_ten(column)
+        rows = np.flatnonzero(
+            self.kept & (column / power > _NEAR[0]) & (column / power < _NEAR[1])
+        )
+        marked = np.isin(np.abs(column[rows]), _MARKS)
+        for value, count in Counter(power[rows[~marked]].tolist()).items():
+            self.near[catalogue, name, value] += count
+        # In single precision, since 99.99 is another number there.
+        rows, short = rows[marked], column[rows[marked]].astype(np.float32)
+        found = {}
+        for value in np.unique(short):
+            mark = catalogue, name, float(f"{value:.9g}")
+            found[mark] = rows[short == value]
+            self.marks[mark] += len(found[mark])
+        return found
+
+    def fill_values(self) -> list[Mark]:
+        """Return the marks that occur more often than all other values near them.
+
+        Around a measured value there are others, within 11% of its power of ten: 999 pc
+        among stars to 2 kpc is a distance. All rows of a catalogue count, in whatever
+        order and batches.
+        """
+        return [
+            (catalogue, name, value)
+            for (catalogue, name, value), count in self.marks.items()
+            if count > self.near[catalogue, name, float(_power_of_ten(value))]
+        ]
+
+
+def _power_of_ten(values: Any) -> np.ndarray:
+    """Return the nearest power of ten, with the sign of a value."""
+    return np.copysign(10.0 ** np.rint(np.log10(np.abs(values))), values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +129,12 @@ class RowReader:
 
     def batches(
         self, tally: Tally, progress: Progress = None
-    ) -> Iterator[tuple[np.ndarray, Columns]]:
+    ) -> Iterator[tuple[np.ndarray, Columns, Suspects]]:
         """Yield numbers and canonical columns, shape ``(n,)``, of sound rows.
 
-        All other rows are counted. Repeated identifiers remain, as finding them needs
-        the rows of all sources. ``progress`` receives the number of rows after each
-        batch.
+        All other rows are counted. Repeated identifiers and `Tally.fill_values` remain,
+        as finding them needs all rows; numbers of rows with marks are the third item.
+        ``progress`` receives the number of rows after each batch.
 
         Raises
         ------
@@ -86,7 +142,7 @@ class RowReader:
             If the source is truncated or a column has values of a wrong type.
         """
         columns = {n: o.column for n, o in self.recipe.items() if o.column is not None}
-        kinds = {n: sexagesimal(o.unit) or "number" for n, o in self.recipe.items()}
+        kinds = {n: kind_of(o.unit) for n, o in self.recipe.items()}
         kinds["source_id"] = kinds["survey"] = "identifier"
         requests = [(column, kinds[name]) for name, column in columns.items()]
         if not requests:
@@ -105,8 +161,8 @@ class RowReader:
                 tally.drop(~row_filter.passes(found), name, cut=True)
             given = {n: batch[column, kinds[n]] for n, column in columns.items()}
             named = {n: given.pop(n) for n in NAMES if n in given}
-            for name, column in named.items():
-                tally.drop(np.ma.getmaskarray(column), f"{name} missing")
+            if "survey" in named:
+                tally.drop(np.ma.getmaskarray(named["survey"]), "survey missing")
             values = {
                 name: given[name] if o.value is None else np.full(rows, o.value)
                 for name, o in self.recipe.items()
@@ -114,12 +170,19 @@ class RowReader:
             }
             with np.errstate(all="ignore"):
                 _check_values(tally, values)
+                suspects: Suspects = {}
+                for name in values.keys() & columns.keys() - _UNMARKED:
+                    suspects |= tally.mark(values[name], self.catalogue, name)
                 values = {n: self.factors[n] * column for n, column in values.items()}
                 _check_quantities(tally, values, self.min_parallax_snr)
             kept = np.flatnonzero(tally.kept)
             if len(kept):
                 found = _canonical({n: c[kept] for n, c in values.items()}, tally)
-                names = {n: np.ma.getdata(c)[kept] for n, c in named.items()}
+                # Of a star without an identifier it is 0 or the empty text.
+                names = {
+                    n: np.ma.filled(c, 0 if c.dtype.kind == "i" else "")[kept]
+                    for n, c in named.items()
+                }
                 if "survey" in names:
                     names["survey"] = names["survey"].astype(str)
                 elif self.survey is not None:
@@ -127,24 +190,22 @@ class RowReader:
                 found = {**names, **found}
                 for name, column in self.carried.items():
                     found[name] = batch[column, "any"][kept]
-                yield first + kept, found
+                yield first + kept, found, {m: first + r for m, r in suspects.items()}
             first += rows
             if progress is not None:
                 progress(rows)
 
 
 def _check_values(tally: Tally, values: Columns) -> None:
-    """Drop rows with a missing, infinite or sentinel value, in the file's units."""
+    """Drop rows with a missing or infinite value, in the file's units."""
     for name, column in values.items():
         tally.drop(np.isnan(column), f"{name} missing or not a number")
         tally.drop(np.isinf(column), f"{name} infinite")
-        if name not in ("x", "y", "z"):
-            tally.drop(np.isin(column, _SENTINELS), f"{name} is a sentinel like -999")
     if "x" in values:
-        # One coordinate may well be -99 pc; three equal ones are a sentinel.
+        # One coordinate may well be -99 pc; three equal ones are a mark.
         alike = (values["x"] == values["y"]) & (values["x"] == values["z"])
-        marked = alike & np.isin(values["x"], _SENTINELS)
-        tally.drop(marked, "position is a sentinel like -999")
+        marked = alike & np.isin(np.abs(values["x"]), _MARKS)
+        tally.drop(marked, "position is a fill value like -999")
 
 
 def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) -> None:
@@ -153,13 +214,17 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
         values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))
     for name, limit in _LIMITS.items():
         if name in values:
-            tally.drop(np.abs(values[name]) > limit, f"|{name}| > {limit} deg")
+            reason = f"|{name}| > {limit:g} {INPUT_UNITS[name]}"
+            tally.drop(np.abs(values[name]) > limit, reason)
     for name in ("distance", "parallax"):
         if name in values:
             tally.drop(values[name] <= 0, f"{name} not positive")
     for name in ("distance", "extinction"):
         if f"{name}_lower" in values:
             lower, upper = values[f"{name}_lower"], values[f"{name}_upper"]
+            outside = (values[name] < lower) | (values[name] > upper)
+            tally.bounded[name] += int(tally.kept.sum())
+            tally.outside[name] += int((tally.kept & outside).sum())
             tally.drop(lower > upper, f"{name}_lower > {name}_upper")
             values[f"{name}_error"] = (upper - lower) / 2
     for name in ("parallax_error", "distance_error", "extinction_error"):

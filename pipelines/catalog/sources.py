@@ -25,7 +25,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from astropy.io import fits
 from astropy.io.votable import parse
-from astropy.table import Table
+from astropy.table import MaskedColumn, Table
 from astropy.table.meta import get_header_from_yaml
 
 from pipelines.base.errors import InputError
@@ -37,12 +37,13 @@ _BLOCK_BYTES = 1 << 24
 _SHOWN = 30
 _NUMBER = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
 _INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")
-# Marks of a missing value in text.
-_NULLS = ["", "null", "NULL", "nan", "NaN", "NAN"]
+NULLS = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "--")
+"""Marks of a missing value in text."""
 # Types of columns of text files by kind; others, such as identifiers, are inferred from
 # the first rows.
 _ARROW_TYPES = {
     "number": pa.float64(),
+    "dex": pa.float64(),
     "value": pa.float64(),
     "boolean": pa.bool_(),
     "string": pa.string(),
@@ -122,11 +123,13 @@ def _open_hdf5(path: Path) -> Opened:
 
     The name of a column is its path in the file; fields of a compound data set are
     separate columns. Units are the attribute ``unit`` or ``units``, or those in
-    astropy's header.
+    astropy's header. Values equal to the attribute ``_FillValue``, or to a data set's
+    own fill value if that is not zero, are missing.
     """
     places: dict[str, tuple[str, str]] = {}
     described: Described = []
     units: dict[str, str] = {}
+    fills: dict[str, Any] = {}
 
     def visit(place: str, item: object) -> None:
         if not isinstance(item, h5py.Dataset) or item.ndim not in (1, 2):
@@ -138,6 +141,10 @@ def _open_hdf5(path: Path) -> Opened:
         stated = item.attrs.get("unit", item.attrs.get("units")) or ""
         text = stated.decode() if isinstance(stated, bytes) else stated
         width = item.shape[1] if item.ndim == 2 else None
+        fill = item.attrs.get("_FillValue", item.fillvalue)
+        # Data sets that state none have zero.
+        if item.dtype.kind in "fiu" and np.any(fill):
+            fills[place] = fill
         for field in item.dtype.names or ("",):
             places[field or place] = place, field
             unit = None if field else text.strip() or None
@@ -159,6 +166,9 @@ def _open_hdf5(path: Path) -> Opened:
                     field = places[name][1]
                     values = dataset[field, piece] if field else dataset[piece]
                     batch[name] = native(np.asarray(values))
+                    if name in fills:
+                        gone = batch[name] == fills[name]
+                        batch[name] = np.ma.array(batch[name], mask=gone)
                 yield batch
 
     return [(n, replace(c, unit=units.get(n, c.unit))) for n, c in described], read
@@ -177,7 +187,14 @@ def _open_fits(path: Path) -> Opened:
             names = ", ".join(repr(hdu.name) for hdu in tables) or "only images"
             raise _not_one(path, f"{len(tables)} tables ({names})")
         options = {"mask_invalid": False, "unit_parse_strict": "silent"}
-        return _from_astropy(Table.read(tables[0], format="fits", **options))
+        table = Table.read(tables[0], format="fits", **options)
+        for column in tables[0].columns:
+            if column.null is not None and isinstance(table[column.name], MaskedColumn):
+                # TNULL is of the stored integers; astropy looks for it in the scaled.
+                scale, zero = column.bscale or 1, column.bzero or 0
+                found = np.ma.getdata(table[column.name])
+                table[column.name].mask = found == column.null * scale + zero
+        return _from_astropy(table)
 
 
 def _open_votable(path: Path) -> Opened:
@@ -256,7 +273,7 @@ def _open_text(path: Path) -> Opened:
         conversion = pacsv.ConvertOptions(
             column_types=types,
             include_columns=list(kinds),
-            null_values=_NULLS,
+            null_values=list(NULLS),
             strings_can_be_null=True,
         )
         # With threads errors would not name the row.

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.rows import Columns
+from pipelines.catalog.rows import Columns, Mark, Suspects
 from pipelines.catalog.schema import CANONICAL_UNITS, NAMES
 from pipelines.catalog.tables import to_arrow
 
@@ -30,6 +30,12 @@ SMALLEST_ERROR = 1e-5
 one of millions would outweigh all others."""
 _ROWS_PER_BATCH = 1 << 18
 _CANONICAL = (*NAMES, *CANONICAL_UNITS)
+
+UNMATCHED = (
+    "lower(CAST(source_id AS VARCHAR)) IN ('0', '-1', '-99', '-999', '-9999', "
+    "'-9223372036854775808', '', 'nan', 'none', 'null', 'na', 'n/a', '-', '--')"
+)
+"""SQL of rows without an identifier, by what catalogues write then."""
 
 
 class Repeats(NamedTuple):
@@ -64,6 +70,8 @@ class Staging:
             },
         )
         self._run("SET enable_external_access = false")
+        self._run("CREATE TABLE marks (file INTEGER, row BIGINT, code INTEGER)")
+        self._codes: dict[Mark, int] = {}
         # Disable the bar on standard output. A notebook without ipywidgets refuses the
         # setting.
         if self._run("SELECT current_setting('enable_progress_bar')") == [(True,)]:
@@ -89,8 +97,11 @@ class Staging:
         path: Path,
         file: int,
         catalogue: int,
+        suspects: Suspects,
     ) -> None:
         """Append columns, shape ``(n,)``, of the numbered rows of a file.
+
+        ``suspects`` are those that `drop_marked` may drop.
 
         Raises
         ------
@@ -120,6 +131,18 @@ class Staging:
             self._run("CREATE TABLE stars AS FROM batch LIMIT 0")
         self._run("INSERT INTO stars FROM batch")
         self._connection.unregister("batch")
+        for mark, found in suspects.items():
+            code = self._codes.setdefault(mark, len(self._codes))
+            self._connection.register("batch", pa.table({"row": found}))
+            self._run(f"INSERT INTO marks SELECT {file}, row, {code} FROM batch")
+            self._connection.unregister("batch")
+
+    def drop_marked(self, mark: Mark) -> int:
+        """Drop the suspects of a mark, and return their number."""
+        if mark not in self._codes:
+            return 0
+        marked = f"SELECT file, row FROM marks WHERE code = {self._codes[mark]}"
+        return self._run(f"DELETE FROM stars WHERE (file, row) IN ({marked})")[0][0]
 
     def drop_tiny_errors(self) -> int:
         """Drop rows with absurdly small extinction errors, and return their number."""
@@ -134,7 +157,7 @@ class Staging:
         """Drop repeated rows of an identifier in a catalogue, or in all if ``across``.
 
         The row of the earliest catalogue, and there of the smallest extinction error,
-        remains, in any order of the rows.
+        remains, in any order of the rows. Rows without an identifier (`UNMATCHED`) repeat none.
         """
         if "source_id" not in self.schema.names:
             return Repeats(0, 0, {})
@@ -153,7 +176,8 @@ class Staging:
                 row_number() OVER (
                     PARTITION BY source_id ORDER BY catalogue, {best}) > 1 AS again
             FROM stars WHERE source_id IN (
-                SELECT source_id FROM stars GROUP BY source_id HAVING count(*) > 1)"""
+                SELECT source_id FROM stars GROUP BY source_id
+                HAVING count(*) > 1 AND NOT {UNMATCHED})"""
         )
         ((within, others),) = self._run(
             "SELECT count(*) FILTER (within), count(*) FILTER (again AND NOT within) "

@@ -173,7 +173,13 @@ def read_table(
         meta = {"partitions": {part: own for part, (*_, own) in zip(parts, found)}}
     tables = [table for table, *_ in found]
     whole = pa.concat_tables(tables, promote_options="permissive")
-    return {n: whole[n].to_numpy() for n in whole.column_names}, units, meta
+    columns = {n: whole[n] for n in whole.column_names}
+    # Arrow's own conversion would round 64-bit integers where one is missing.
+    exact = {
+        n: to_numpy(c.combine_chunks()) if c.null_count else c.to_numpy()
+        for n, c in columns.items()
+    }
+    return exact, units, meta
 
 
 def _read_file(

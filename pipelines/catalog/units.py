@@ -35,6 +35,7 @@ _WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
 _TAKEN = {
     "any": ("", "anything"),
     "number": ("fiu", "numbers (05:34:32 has the unit hms, 22:00:52 dms)"),
+    "dex": ("fiu", "numbers, decadic logarithms"),
     "value": ("fiub", "numbers"),
     "boolean": ("fiub", "numbers"),
     "hms": ("OUS", "text such as 05:34:32.1"),
@@ -46,9 +47,12 @@ KINDS = tuple(_TAKEN)
 """Kinds of columns, the least convertible last."""
 
 
-def sexagesimal(unit: str | None) -> str | None:
-    """Return ``hms`` or ``dms`` if a unit states it, else None."""
-    return next((kind for kind, names in _SEXAGESIMAL.items() if unit in names), None)
+def kind_of(unit: str | None) -> str:
+    """Return ``hms``, ``dms`` or ``dex`` if a unit states it, else ``number``."""
+    for kind, names in _SEXAGESIMAL.items():
+        if unit in names:
+            return kind
+    return "dex" if isinstance(parse_unit(unit or ""), u.DexUnit) else "number"
 
 
 def parse_unit(text: str) -> u.UnitBase | None:
@@ -66,10 +70,11 @@ def parse_unit(text: str) -> u.UnitBase | None:
 def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
     """Return a column as one of `KINDS`.
 
-    ``number`` is float64 with NaN for missing values, ``hms`` and ``dms`` the same in
-    degrees from sexagesimal text (NaN for other text), ``value`` and ``boolean`` the
-    same with booleans as 0 and 1, ``string`` object with None for missing values,
-    ``identifier`` masked int64 or strings, and ``any`` unchanged.
+    ``number`` is float64 with NaN for missing values, ``dex`` the same of the numbers
+    whose decadic logarithms these are, ``hms`` and ``dms`` the same in degrees from
+    sexagesimal text (NaN for other text), ``value`` and ``boolean`` the same with
+    booleans as 0 and 1, ``string`` object with None for missing values, ``identifier``
+    masked int64 or strings, and ``any`` unchanged.
 
     Raises
     ------
@@ -98,7 +103,8 @@ def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
         return np.ma.array(column).astype(np.int64)
     if kind == "any" and held != "f":
         return column
-    return np.ma.filled(column.astype(np.float64), np.nan)
+    found = np.ma.filled(column.astype(np.float64), np.nan)
+    return 10.0**found if kind == "dex" else found
 
 
 def _sexagesimal(text: str | None) -> float:

@@ -21,7 +21,7 @@ from pipelines.catalog.sources import (
     open_source,
 )
 from pipelines.catalog.tables import find_files
-from pipelines.catalog.units import convert, sexagesimal
+from pipelines.catalog.units import convert, kind_of
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
 _KNOWN = ("l", "b", "ra", "dec", "distance")
@@ -82,7 +82,7 @@ class TargetTable:
             origin, factor = resolve(source, name, mapped)
             column, index = locate(source, str(origin.column))
             places[name] = column, index, factor
-            numbers[column] = sexagesimal(origin.unit) or "number"
+            numbers[column] = kind_of(origin.unit)
         kinds = {name: numbers.get(name, "any") for name in source.columns}
         for batch in source.batches(kinds):
             values = {}

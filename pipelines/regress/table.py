@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.sources import Source, open_source, read_columns
+from pipelines.catalog.sources import NULLS, Source, open_source, read_columns
 
 # Marks of missing numbers in columns of text.
-_MISSING = ("", "NA", "N/A", "n/a", "None", "?")
+_MISSING = (*NULLS, "?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,18 +184,6 @@ def test_masked_values_are_dropped_and_counted_at_every_door(
     np.testing.assert_allclose(stars.extinction, a_v[~GONE], rtol=1e-12)
 
 
-def test_identifiers_of_pandas_stay_exact_beside_a_missing_one(arrays, tmp_path):
-    table = tables(arrays)["DataFrame"][0]
-    exact = np.arange(300) + 2**60 + 1
-    table["gaia"] = pandas.Series(exact, dtype="Int64").mask(GONE)
-    mappings = ["l=glon:deg", "b=glat:deg", "distance=far:pc", "extinction=av:mag"]
-    mappings += ["extinction_error=e_av:mag"]
-    output = tmp_path / "stars.parquet"
-    dustmap.ingest(table, output, mappings=mappings, keep=["gaia"])
-    kept = pandas.read_parquet(output, dtype_backend="pyarrow")["gaia"]
-    assert kept[~GONE].tolist() == exact[~GONE].tolist() and kept[GONE].isna().all()
-
-
 def test_places_that_are_masked_have_no_answer(run):
     parts = {"l": [10, 20, 30, 40] * u.deg, "b": [0, 1, 2, 3] * u.deg}
     parts["distance"] = [100, 110, 120, 130] * u.pc

@@ -30,7 +30,7 @@ FAULTS = [
     ("distance", "nan", "distance missing or not a number"),
     ("extinction", "", "extinction missing or not a number"),
     ("b", "inf", "b infinite"),
-    ("extinction", -999, "extinction is a sentinel like -999"),
+    ("extinction", -999, "extinction is a fill value (-999)"),
     ("extinction_error", 0, "extinction_error zero"),
     ("extinction_error", -0.1, "extinction_error negative"),
     ("extinction_error", 1e-9, "extinction_error absurdly small"),
@@ -39,7 +39,8 @@ FAULTS = [
     ("b", 90.5, "|b| > 90 deg"),
     ("l", 400, "|l| > 360 deg"),
     ("source_id", 2**60 + 1, "source_id repeated"),
-    ("source_id", "null", "source_id missing"),
+    ("distance", 9e9, "|distance| > 1e+09 pc"),
+    ("extinction", -1.6375e30, "|extinction| > 1e+06 mag"),
 ]
 
 
@@ -137,7 +138,7 @@ def test_a_coordinate_of_minus_99_parsecs_is_no_sentinel(catalogue, run) -> None
     maps = [*(f"{axis}={axis}:pc" for axis in "xyz"), "extinction=extinction:mag"]
     _, report = run(columns, mappings=[*maps, "extinction_error=0.1:mag"])
     assert report.faults == {
-        "position is a sentinel like -999": 1,
+        "position is a fill value like -999": 1,
         "distance not positive": 1,
     }
 
