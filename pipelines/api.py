@@ -106,12 +106,16 @@ def fit(
     if not resume:
         check_run_folder(output, overwrite=overwrite)
     config = load_config(FitConfig, settings=settings)
+    own = (extinction, extinction_error, distance_error, survey)
     if isinstance(stars, SkyCoord):
         stars = _columns(stars, extinction, extinction_error, distance_error)
         if survey is not None:
             stars["survey"] = np.asarray(survey).astype(str)
-    elif extinction is not None or extinction_error is not None:
-        raise InputError("a table holds its own extinctions: give no others")
+    elif any(column is not None for column in own):
+        raise InputError(
+            "extinction, extinction_error, distance_error and survey are those of "
+            "coordinates; a table holds its own: give no others, but map its columns"
+        )
     if declare_band is not None:
         options["declare_band"] = declare_band
     if is_table(stars):
@@ -238,6 +242,8 @@ def predict(
 
     dust, wanted = DustMap(answers=open_run(run)).estimated(estimate), QueryOptions()
     if isinstance(stars, SkyCoord):
+        if mappings:
+            raise InputError("mappings name columns of a table: coordinates have none")
         places = places_of(stars)
         own = {"l": places.l, "b": places.b, "distance": places.distance}
         units = {name: CANONICAL_UNITS[name] for name in own}

@@ -160,6 +160,10 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         else:
             band = survey.band if survey else stated_band(file)
             stated.append(band or UNKNOWN)
+    if options.repeats == "first" and "source_id" not in readers[0].recipe:
+        raise InputError(
+            "--repeats first needs identifiers: map them, e.g. --map source_id=COLUMN"
+        )
     names = [path.name for path in given]
     names = names if len(set(names)) == len(names) else list(map(str, given))
     if len(names) > 1 or any("survey" in reader.recipe for reader in readers):

@@ -171,7 +171,7 @@ class RowReader:
             with np.errstate(all="ignore"):
                 _check_values(tally, values)
                 suspects: Suspects = {}
-                for name in values.keys() & columns.keys() - _UNMARKED:
+                for name in sorted(values.keys() & columns.keys() - _UNMARKED):
                     suspects |= tally.mark(values[name], self.catalogue, name)
                 values = {n: self.factors[n] * column for n, column in values.items()}
                 _check_quantities(tally, values, self.min_parallax_snr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import healpy
@@ -208,10 +208,6 @@ class Stars:
                 found[new] = cells[row]
                 joined[new] = True
         return np.unique(found, return_inverse=True)[1]
-
-    def exactly_placed(self) -> Stars:
-        """Return the same stars without errors of their distances."""
-        return replace(self, distance_error=None)
 
     @property
     def placing_error(self) -> np.ndarray:

@@ -70,8 +70,7 @@ class Staging:
             },
         )
         self._run("SET enable_external_access = false")
-        self._run("CREATE TABLE marks (file INTEGER, row BIGINT, code INTEGER)")
-        self._codes: dict[Mark, int] = {}
+        self._run("CREATE TABLE marks (file INT, row BIGINT, mark VARCHAR)")
         # Disable the bar on standard output. A notebook without ipywidgets refuses the
         # setting.
         if self._run("SELECT current_setting('enable_progress_bar')") == [(True,)]:
@@ -132,16 +131,15 @@ class Staging:
         self._run("INSERT INTO stars FROM batch")
         self._connection.unregister("batch")
         for mark, found in suspects.items():
-            code = self._codes.setdefault(mark, len(self._codes))
             self._connection.register("batch", pa.table({"row": found}))
-            self._run(f"INSERT INTO marks SELECT {file}, row, {code} FROM batch")
+            self._run(f"INSERT INTO marks SELECT {file}, row, $${mark}$$ FROM batch")
             self._connection.unregister("batch")
 
     def drop_marked(self, mark: Mark) -> int:
         """Drop the suspects of a mark, and return their number."""
-        if mark not in self._codes:
+        if not self.schema.names:
             return 0
-        marked = f"SELECT file, row FROM marks WHERE code = {self._codes[mark]}"
+        marked = f"SELECT file, row FROM marks WHERE mark = $${mark}$$"
         return self._run(f"DELETE FROM stars WHERE (file, row) IN ({marked})")[0][0]
 
     def drop_tiny_errors(self) -> int:
@@ -157,7 +155,7 @@ class Staging:
         """Drop repeated rows of an identifier in a catalogue, or in all if ``across``.
 
         The row of the earliest catalogue, and there of the smallest extinction error,
-        remains, in any order of the rows. Rows without an identifier (`UNMATCHED`) repeat none.
+        remains, in any order of the rows. Rows without one (`UNMATCHED`) repeat none.
         """
         if "source_id" not in self.schema.names:
             return Repeats(0, 0, {})

@@ -15,6 +15,7 @@ from pipelines.cli.reporting import (
     OVERWRITE,
     SETTINGS,
     output,
+    refuse,
     reporting,
 )
 
@@ -149,6 +150,7 @@ def fetch(
         )
     maps = read_registry(registry)
     if name is None:
+        refuse(("output", "overwrite"), "goes with the NAME of a map")
         for known in maps.values():
             click.echo(f"{known.name}: {known.description or known.file}")
         return

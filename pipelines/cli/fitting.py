@@ -16,6 +16,7 @@ from pipelines.cli.reporting import (
     SETTINGS,
     check_verdict,
     output,
+    refuse,
     reporting,
 )
 
@@ -125,6 +126,8 @@ def regress(table: Path, output: Path, require: str | None, **settings: Any) -> 
     """
     from pipelines.regress import regress_table
 
+    if settings["split_column"] is not None:
+        refuse(("test_fraction",), "does not go with --split-column")
     report = regress_table(table, output, **settings)
     click.echo(str(report))
     check_verdict(report.verdict, require)

@@ -214,10 +214,9 @@ def _keyword(text: str) -> tuple[str, Any]:
 @click.option(
     "--points",
     type=click.IntRange(min=1),
-    default=5000,
-    help="Random cells to compare maps in.",
+    help="Random cells to compare maps in.  [default: 5000]",
 )
-@click.option("--seed", default=0, help="Seed of the random cells.")
+@click.option("--seed", type=int, help="Seed of the random cells.  [default: 0]")
 @OVERWRITE
 @reporting
 def compare(

@@ -22,6 +22,7 @@ from pipelines.cli.reporting import (
     fill_of,
     fill_options,
     output,
+    refuse,
     reporting,
     target_options,
 )
@@ -89,8 +90,8 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
         return
     if options["output"] is None:
         raise InputError("the output needs a name: -o answers.parquet")
-    if any(options[name] is not None for name in ("l", "b", "ra", "dec")):
-        raise InputError("got a table and a place: give one of them, not both")
+    place = ("l", "b", "ra", "dec", "distance")
+    refuse(place, "is one place: give it or a table, not both")
     targets = TargetTable(
         table,
         options["mappings"],
@@ -141,11 +142,9 @@ def _predict_distances(run: Path, table: Path, options: dict[str, Any]) -> None:
     from pipelines.run.folder import read_run
     from pipelines.run.predict import write_predictions
 
-    # All other options are those of extinctions, and none has a default.
-    own = ("distances", "output", "overwrite")
-    if wrong := [name for name, value in options.items() if value and name not in own]:
-        option = wrong[0].replace("mappings", "map").replace("_", "-")
-        raise InputError(f"--{option} does not go with --distances")
+    # All other options are those of extinctions.
+    others = options.keys() - {"distances", "output", "overwrite"}
+    refuse(sorted(others), "does not go with --distances")
     path, stars = options["output"], read_stars(table)
     found = distance_columns(read_run(run), stars)
     known = {"distance_error": stars.placing_error, **found}
@@ -159,19 +158,20 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
     from pipelines.query.table import QueryOptions
 
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
+    of_beam = ("mode", "pct", "total", "seed")
+    if options["at_extinction"] is not None:
+        others = (*of_beam, "integrated", "radius", "fwhm")
+        refuse(others, "does not go with --at-extinction")
+    if options["mode"] != "random_sample":
+        refuse(("seed",), "goes with --mode random_sample")
     if total and chosen is False:
         raise InputError("--total is an extinction: it does not go with --differential")
     both = (True,) if total else (True, False)
     beam, radius, fwhm = None, options["radius"], options["fwhm"]
     if radius is not None or fwhm is not None:
-        others = ("mode", "pct", "total", "at_extinction")
-        given = [name for name in others if options[name]]
-        given += ["differential"] if chosen is False else []
-        if given:
-            raise InputError(
-                f"--{given[0].replace('_', '-')} does not go with --radius and --fwhm: "
-                "a beam has the mean, its error and the scatter of the extinction"
-            )
+        others = of_beam if chosen is not False else (*of_beam, "integrated")
+        why = "does not go with --radius and --fwhm: a beam has the mean, its error and"
+        refuse(others, f"{why} the scatter of the extinction")
         beam = Beam(radius=radius, fwhm=fwhm)
         if not dust.has_samples:
             click.echo(
@@ -221,13 +221,15 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
     from pipelines.query.table import ask, rounded, unit_text
     from pipelines.query.targets import coordinates
 
-    if any(options[name] for name in ("output", "mappings", "preset", "prefix")):
-        raise InputError("-o, --map, --preset and --prefix go with a table of places")
+    of_tables = ("output", "mappings", "preset", "prefix", "overwrite")
+    refuse(of_tables, "goes with a table of places")
     angles = ("l", "b", "ra", "dec")
     given = {name: options[name] for name in angles if options[name] is not None}
     if set(given) not in ({"l", "b"}, {"ra", "dec"}):
         raise InputError("give a table, or one place: --l and --b, or --ra and --dec")
-    if not question.directions:
+    if question.directions:
+        refuse(("distance",), "does not go with --total and --at-extinction")
+    else:
         if options["distance"] is None:
             raise InputError(
                 "the distance is missing: use --distance PC; or --total for the "

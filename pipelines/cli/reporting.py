@@ -7,12 +7,13 @@ command with ``--resume`` continues).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import rank_mark
@@ -173,6 +174,18 @@ def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
     from pipelines.maps.opening import open_other
 
     return open_other(reference, factor=factor, integrated=integrated), beyond
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    """Raise `InputError` if one of these options is on the command line.
+
+    ``why`` says what it does not go with: there it would have no effect.
+    """
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(p for p in context.command.params if p.name == name)
+            raise InputError(f"{option.opts[0]} {why}")
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:

@@ -27,8 +27,8 @@ def compare(
     factor: float | None = None,
     integrated: bool | None = None,
     query: dict[str, Any] | None = None,
-    points: int = 5000,
-    seed: int = 0,
+    points: int | None = None,
+    seed: int | None = None,
     overwrite: bool = False,
 ) -> tuple[Comparison, list[Path]]:
     """Compare a run with a reference; return the comparison and the written files.
@@ -43,7 +43,7 @@ def compare(
     integrated, query
         Options of a map of the package dustmaps, as in `compare_map`.
     points, seed
-        Number of random cells, and the seed.
+        Of maps: number of random cells, 5,000 by default, and the seed, 0.
 
     Raises
     ------
@@ -59,12 +59,13 @@ def compare(
             integrated=integrated,
             factor=factor,
             options=query,
-            points=points,
-            generator=np.random.default_rng(seed),
+            points=5000 if points is None else points,
+            generator=np.random.default_rng(0 if seed is None else seed),
         )
-    elif factor not in (None, 1.0):
+    elif (factor, integrated, query or None, points, seed) != (None,) * 5:
         raise InputError(
-            "--factor is not for stars: ingest them in the band of the map instead"
+            "--factor, --integrated, --query, --points and --seed are not for stars; "
+            "ingest them in the band of the map"
         )
     elif reference == HELD_OUT:
         comparison = compare_held_out(read_run(run))

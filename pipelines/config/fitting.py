@@ -124,7 +124,8 @@ class ModelConfig(Settings):
     to the variance"""
     distance_errors: bool = True
     """average sight lines over the stars' distance errors, and add the resulting error
-    of the extinction to the noise: density around the star times distance error"""
+    of the extinction to the noise: density around the star times distance error; when
+    false the fit is that of a catalogue without them"""
     outliers: bool = True
     """reduce the weight of outliers: Student-T instead of normal noise"""
     subgrid_share: Auto[Positive] = None
@@ -295,6 +296,8 @@ class FitConfig(Settings):
                 "data.magnitude needs the residual of neighbouring stars: a lognormal "
                 "density, samples, a Matern kernel, model.residual = true"
             )
+        if self.inference.engine == "svi" and self.budget.minutes is not None:
+            yield "budget.minutes: the engine svi has no limit of time, leave it out"
         if self.density == "lognormal":
             yield from self._conflicts_with_lognormal()
         elif self.model.subgrid_share is not None:

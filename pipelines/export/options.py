@@ -42,18 +42,18 @@ _CUT = ("box", "sphere", "spacing")
 EXPORTERS = {
     "zarr": Exporter(
         "Density and integrated extinction as zarr v3.",
-        (*_CUT, "samples"),
+        (*_CUT, "samples", "nside"),
         usual="map.zarr",
     ),
     "fits": Exporter("Density cube as FITS.", (*_CUT, "fill"), usual="map.fits"),
     "healpix": Exporter(
         "Integrated extinction, HEALPix.",
-        ("distances", "ordering", "fill"),
+        ("distances", "nside", "ordering", "fill", "fill_beyond"),
         usual="map.healpix.fits",
     ),
     "image": Exporter(
         "Integrated extinction on pixels of a WCS: DS9, Aladin.",
-        ("distances", "field", "fill"),
+        ("distances", "field", "fill", "fill_beyond"),
         suffixes=(".fits", ".fit"),
     ),
     "vti": Exporter(
@@ -99,16 +99,20 @@ class ExportOptions:
     def check(self, targets: Targets, *, overwrite: bool) -> None:
         """Check products and paths before any computation.
 
-        Raises `InputError` if an option concerns none of the products, two of them have
-        one path, or a path cannot be written or has a wrong suffix.
+        Raises `InputError` if an option concerns none of the products or is no length,
+        two of them have one path, or a path cannot be written or has a wrong suffix.
         """
         for option in sorted({o for e in EXPORTERS.values() for o in e.options}):
             concerned = [n for n, e in EXPORTERS.items() if option in e.options]
-            if getattr(self, option) and not any(targets.get(n) for n in concerned):
+            given = getattr(self, option) not in (None, {})
+            if given and not any(targets.get(n) for n in concerned):
                 raise InputError(
                     f"an output is missing for --{option.replace('_', '-')}: "
                     f"{' or '.join(f'--{name}' for name in concerned)}"
                 )
+        for option in ("sphere", "spacing"):
+            if (size := getattr(self, option)) is not None and not size > 0:
+                raise InputError(f"--{option} is a length above 0 pc, got {size:g}")
         named = [(name, path) for name, each in targets.items() for path in each]
         for _, path in named:
             check_output(path, overwrite=overwrite)

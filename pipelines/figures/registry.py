@@ -146,6 +146,25 @@ KINDS: dict[str, tuple[str, Callable[[Answers, PlotOptions], Figure]]] = {
     "slice": ("slice", _slice),
     "compare": ("compare", _compare),
 }
+# Options of some kinds alone.
+_OF_KINDS = {
+    ("sky",): ("distances", "nside"),
+    ("los",): ("directions",),
+    ("slice", "compare"): ("axis", "at"),
+    ("compare",): ("other", "factor", "other_integrated"),
+}
+
+
+def check_used(kinds: Sequence[str], options: PlotOptions) -> None:
+    """Raise `InputError` if an option is given that none of the kinds has."""
+    if options.other is None:
+        kinds = [kind for kind in kinds if kind != "compare"]
+    for concerned, names in _OF_KINDS.items():
+        for name in () if set(concerned) & set(kinds) else names:
+            if getattr(options, name) != getattr(PlotOptions(), name):
+                raise InputError(
+                    f"--{name.replace('_', '-')} is for {' and '.join(concerned)}"
+                )
 
 
 def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
@@ -194,6 +213,7 @@ def plot(
     options = options or PlotOptions()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a folder for the figures")
+    check_used(kinds or list(KINDS), options)
     source = open_answers(path)
     paths, left_out = [], {}
     for kind in kinds or KINDS:

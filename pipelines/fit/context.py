@@ -107,13 +107,8 @@ class Context:
 
     @property
     def fitted(self) -> Stars:
-        """The stars to fit, with distance errors only if ``model.distance_errors``."""
-        return self.placed(self.split.train)
-
-    def placed(self, rows: np.ndarray) -> Stars:
-        """Return stars with distance errors only if ``model.distance_errors``."""
-        stars = self.stars.select(rows)
-        return stars if self.config.model.distance_errors else stars.exactly_placed()
+        """The stars to fit."""
+        return self.stars.select(self.split.train)
 
     @property
     def learners(self) -> Split:

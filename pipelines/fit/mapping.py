@@ -112,7 +112,7 @@ def _infer(
         return min(at.group.numbers(milliseconds)) / 1000
 
     later = _AFTER_FIRST * seconds_left() if first else seconds_to_judge(at)
-    stars = at.placed(at.learners.train) if first else at.fitted
+    stars = at.stars.select(at.learners.train) if first else at.fitted
     resumed = at.resumed is not None
     tolerances = {}
     if plan.is_full_batch and not plan.is_lognormal:

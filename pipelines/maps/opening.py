@@ -168,6 +168,14 @@ def open_other(
         return replace(found, band=band).converted(None, factor or 1.0)
 
     reference = getattr(reference, "answers", reference)
+    path = isinstance(reference, str | Path) and not str(reference).startswith(PACKAGE)
+    if (path or isinstance(reference, Answers)) and (integrated is not None or query):
+        raise InputError(
+            f"{reference} says what its values are: --integrated, --differential and "
+            "--query (integrated=, query=) are for maps of the package dustmaps"
+        )
+    if factor is not None and not factor > 0:
+        raise InputError(f"a factor between bands is above 0, got {factor:g}")
     if isinstance(reference, Answers):
         return scaled(reference)
     source, name = reference, type(reference).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import healpy
@@ -26,6 +27,8 @@ def usable_stars(
 ) -> tuple[Stars, dict[str, int]]:
     """Read the stars within ``data.max_distance``, with counts of read and excluded.
 
+    They have distance errors only if ``model.distance_errors``.
+
     Each rank of the group reads its own part, and receives all.
 
     Raises
@@ -40,6 +43,9 @@ def usable_stars(
             "map them in `dustmap ingest`"
         )
     counts = {"read": len(stars)}
+    if not config.model.distance_errors:
+        # No stage, nor the copy in the run, may see them.
+        stars = replace(stars, distance_error=None)
     if config.data.max_distance is not None:
         near = stars.distance <= config.data.max_distance
         counts["beyond max_distance"] = int((~near).sum())

@@ -136,9 +136,11 @@ class DustMap:
         such as ``distances=[500, 1000]`` [pc]. Raises `InputError` if the kind is
         unknown, or the map lacks a product for it.
         """
-        from pipelines.figures.registry import PlotOptions, draw
+        from pipelines.figures.registry import PlotOptions, check_used, draw
 
-        return draw(self.answers, kind, PlotOptions(**options))
+        chosen = PlotOptions(**options)
+        check_used([kind], chosen)
+        return draw(self.answers, kind, chosen)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> DustMap:
         """Copy the map, e.g. one fitted without ``output``, and open the copy.

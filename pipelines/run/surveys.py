@@ -33,7 +33,7 @@ def surveys_of(
     Raises
     ------
     InputError
-        If ``model.reference`` is not one of the surveys.
+        If ``model.reference`` is not one of the surveys, or the engine is svi.
     """
     wanted = config.model.reference
     names = [] if stars.survey is None else np.unique(stars.survey).tolist()
@@ -44,6 +44,12 @@ def surveys_of(
         )
     if len(names) < 2:
         return ()
+    if config.inference.engine == "svi":
+        raise InputError(
+            f"{source} has {len(names)} surveys ({', '.join(names)}), but the engine "
+            "svi does not know errors that stars share: fit them by full-batch, or "
+            "each in its own fit"
+        )
     rows = _rows(stars.select(known), names)
     counts = torch.bincount(rows.survey, minlength=len(names))
     number = int(counts.argmax()) if wanted is None else names.index(wanted)

@@ -254,6 +254,33 @@ def test_distance_errors_count_as_noise_unless_switched_off(tmp_path):
     assert counted.posterior.mean.norm() < 0.9 * without.posterior.mean.norm()
 
 
+@pytest.mark.parametrize("density", ["lognormal", "gaussian"])
+def test_distance_errors_that_are_switched_off_leave_no_trace(tmp_path, density):
+    plain = one_cloud.catalogue(800, seed=8)
+    blurred = replace(plain, distance_error=0.3 * plain.distance)
+    chosen = one_cloud.positive_settings(samples=4)
+    if density == "gaussian":
+        chosen = one_cloud.settings(samples=4)
+    else:
+        # With the residual, and so with kriging.
+        chosen["model"] = {"common_noise": 0.0, "degrees": 8.0}
+    off = {**chosen, "model": {**chosen["model"], "distance_errors": False}}
+    _, without = fit_stars(tmp_path, plain, chosen, "without")
+    _, ignored = fit_stars(tmp_path, blurred, off, "ignored")
+    assert (without.posterior.residual is None) == (density == "gaussian")
+    for file in ("held_out.parquet", "stars.parquet"):
+        one, other = (read_table(r.path / file)[0] for r in (without, ignored))
+        assert one.keys() == other.keys()
+        for name, column in one.items():
+            np.testing.assert_array_equal(column, other[name], err_msg=name)
+    places = plain.select(slice(0, 50))
+    one, other = (
+        predict_columns(run.plan, run.posterior, places) for run in (without, ignored)
+    )
+    for name, column in one.items():
+        np.testing.assert_array_equal(column, other[name], err_msg=name)
+
+
 def test_a_fit_without_samples_has_a_mean_and_says_nothing_of_errors(tmp_path):
     report, run = fit_stars(tmp_path, one_cloud.catalogue(200), quick(samples=0))
     assert {"stars", "rmse", "scatter"} <= set(report.held_out)

@@ -57,6 +57,12 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "both.parquet"
 
 
+def test_the_engine_svi_refuses_several_surveys(joined: Path, tmp_path: Path) -> None:
+    settings = ["inference.engine=svi", "box.spacing=200"]
+    with pytest.raises(InputError, match="svi"):
+        fit(joined, tmp_path / "run", load_config(FitConfig, overrides=settings))
+
+
 def test_rows_keep_the_name_of_their_survey(joined: Path, tmp_path: Path) -> None:
     stars = read_stars(joined)
     assert stars.survey is not None

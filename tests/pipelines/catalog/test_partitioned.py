@@ -273,7 +273,12 @@ def test_rows_beyond_the_memory_are_sorted_on_disk(tmp_path: Path, monkeypatch) 
                 }
                 columns |= {f"x{i}": rng.uniform(0, 1, n) for i in range(12)}
                 stars.add(
-                    np.arange(n), columns, path=tmp_path, file=file, catalogue=file // 4
+                    np.arange(n),
+                    columns,
+                    path=tmp_path,
+                    file=file,
+                    catalogue=file // 4,
+                    suspects={},
                 )
             assert any(tmp_path.iterdir())
             repeats = stars.drop_repeats(across=False)
