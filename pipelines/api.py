@@ -17,7 +17,7 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.table import QTable, Table, vstack
 
-from pipelines.base.errors import InputError
+from pipelines.base.errors import InputError, require_known_system
 from pipelines.base.progress import say
 from pipelines.base.quantities import numbers
 from pipelines.catalog.schema import CANONICAL_UNITS
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 PathLike = str | Path
+require_known_system()
 
 
 def fit(

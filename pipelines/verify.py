@@ -150,7 +150,7 @@ _CHECKS = {
     "fits": _verify_fits,
     "parquet": _verify_parquet,
     "partitions": lambda path: "\n".join(
-        map(_verify_parquet, sorted(path.glob("*.parquet")))
+        map(_verify_parquet, sorted(path.glob("[!.]*.parquet")))
     ),
     "checkpoint": check_state,
     "run": _verify_run,

@@ -112,7 +112,7 @@ class Preset(_Strict):
 
 def list_presets() -> list[str]:
     """Return the sorted names of the included surveys."""
-    names = sorted(item.name for item in _FOLDER.iterdir())
+    names = sorted(item.name for item in _FOLDER.iterdir() if item.name[0] != ".")
     return [name.removesuffix(".toml") for name in names if name.endswith(".toml")]
 
 

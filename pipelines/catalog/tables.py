@@ -18,7 +18,12 @@ from astropy.utils.masked import Masked
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
-from pipelines.storage.digests import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
+from pipelines.storage.digests import (
+    CHECKSUM_KEY,
+    PLACEHOLDER,
+    insert_checksum,
+    visible_files,
+)
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
@@ -210,7 +215,7 @@ def partitions(folder: Path) -> list[Path]:
     InputError
         If there are none, or some are missing or have another size than written.
     """
-    files = sorted(folder.rglob("*.parquet"))
+    files = [file for file in visible_files(folder) if file.suffix == ".parquet"]
     if any((folder / name).exists() for name in (PROVENANCE, MANIFEST, MARKER)):
         listed = check_manifest(folder, allow_extra=True, hashes=False)
         names = [file.relative_to(folder).as_posix() for file in files]
@@ -244,9 +249,8 @@ def find_files(path: Path) -> list[Path]:
         return partitions(path)
     files = [
         file
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
-        and not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)
+        for file in visible_files(path)
+        if not any(part.startswith("_") for part in file.relative_to(path).parts)
     ]
     if not files:
         raise InputError(f"the folder {path} holds no file to read")

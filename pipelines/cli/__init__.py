@@ -7,10 +7,12 @@ import os
 import click
 
 import dustmap
+from pipelines.base.errors import require_known_system
 from pipelines.cli.catalogues import fetch, ingest, simulate
 from pipelines.cli.fitting import config_, fit, regress, status, verify
 from pipelines.cli.products import compare, export, plot, report
 from pipelines.cli.questions import predict, query
+from pipelines.cli.reporting import reporting
 
 # torch reads this at its first import, by the verbs: waiting threads sleep instead of
 # spinning, which is twice as fast on cores shared with other jobs.
@@ -23,6 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.version_option(dustmap.__version__, prog_name="dustmap")
+@reporting
 def main() -> None:
     """Three-dimensional maps of interstellar dust from catalogues of stars.
 
@@ -33,6 +36,7 @@ def main() -> None:
       dustmap export run --zarr map.zarr --fits map.fits --healpix map.hpx.fits
       dustmap plot run -o figures
     """
+    require_known_system()
 
 
 for _verb in (

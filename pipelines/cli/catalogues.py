@@ -129,11 +129,17 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     envvar=_REGISTRY,
     help=f"File or URL that lists maps.  [default: ${_REGISTRY}]",
 )
-@click.option("-o", "--output", type=OUT, help="Where to.  [default: the map's name]")
+@click.option("-o", "--output", type=NEW, help="Where to.  [default: the map's name]")
+@click.option(
+    "--max-gib",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    help="Largest size of the file, and of its content unpacked.",
+)
 @OVERWRITE
 @reporting
 def fetch(
-    name: str | None, registry: str | None, output: Path | None, overwrite: bool
+    name: str | None, registry: str | None, output: Path | None, **options: Any
 ) -> None:
     """Download the published map NAME and verify it; without NAME list those there are.
 
@@ -157,6 +163,6 @@ def fetch(
     if name not in maps:
         raise InputError(f"{registry} has no map {name!r}; it has {', '.join(maps)}")
     chosen = maps[name]
-    made = run(chosen, output or Path(chosen.product), overwrite=overwrite)
+    made = run(chosen, output or Path(chosen.product), **options)
     click.echo(str(made))
     click.echo(f"cite: {chosen.citation}", err=True)

@@ -189,24 +189,20 @@ def refuse(names: Iterable[str], why: str) -> None:
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """Convert errors to one message and an exit status.
-
-    A command with ``--overwrite`` first refuses to replace any path of type `NEW`
-    without it.
-    """
+    """Convert errors to one message and a status; refuse existing `NEW` paths first."""
 
     @wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
-            context = click.get_current_context()
             # A fit resumes into its own run.
             resumes = kwargs.get("resume") or kwargs.get("anyway")
-            if "overwrite" in kwargs and not resumes:
-                new = (p.name for p in context.command.params if p.type is NEW)
-                for given in map(kwargs.get, map(str, new)):
-                    paths = given if isinstance(given, tuple) else (given,)
-                    for path in filter(None, paths):
-                        check_output(path, overwrite=kwargs["overwrite"])
+            options = click.get_current_context().command.params
+            for name in (str(p.name) for p in options if p.type is NEW):
+                given = kwargs[name] if "overwrite" in kwargs and not resumes else None
+                for path in (
+                    given if isinstance(given, tuple) else filter(None, [given])
+                ):
+                    check_output(path, overwrite=kwargs["overwrite"])
             command(*args, **kwargs)
         except InputError as error:
             _fail(2, f"{error}")

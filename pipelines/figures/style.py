@@ -55,8 +55,6 @@ _FORMATS = ("png", "pdf", "svg")
 # Reach [pc] from which figures are in kpc; 99th percentile [mag/pc] below which
 # densities are in mag/kpc.
 _FROM_KPC, _FROM_MAG_PER_PC = 2000.0, 0.1
-# Pixels along a side of an image at which matplotlib's renderer ends.
-_MOST_PIXELS = 2**16
 
 
 def page(
@@ -203,12 +201,6 @@ def save_figure(
     drawn, edge = figure.get_tightbbox(), 1.0 / INCH
     bottom, top = drawn.y0 - edge, drawn.y1 + edge
     box = Bbox.from_extents(0.0, bottom, figure.get_figwidth(), top)
-    tallest = dpi * max(box.width, box.height)
-    if kind == "png" and tallest >= _MOST_PIXELS:
-        raise InputError(
-            f"{path} would have a side of {tallest:,.0f} pixels, more than "
-            f"{_MOST_PIXELS - 1:,}: lower --dpi, or choose pdf or svg"
-        )
     with atomic_file(path, overwrite=True) as temporary:
         options: Any = {"dpi": dpi, "bbox_inches": box, "metadata": metadata}
         figure.savefig(temporary, format=kind, **options)

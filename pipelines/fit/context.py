@@ -255,6 +255,8 @@ class Context:
         if self.group.first:
             self.clock.lap(self.stage)
             state.require_finite()
+            # Fails if another process may write there.
+            self.note()
             under_way = ", under way" if state.inference is not None else ""
             content = {
                 "fit": state,

@@ -67,4 +67,6 @@ def own_threads(here: int) -> int | None:
             before = b""
         if b"\0OMP_NUM_THREADS=" in b"\0" + before:
             return None
-    return max(1, len(os.sched_getaffinity(0)) // here)
+    # macOS binds no process to some of its processors.
+    bound = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    return max(1, len(bound(0)) // here)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import resource
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 import dustmap
+from pipelines.base.measurement import peak_memory
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
 from pipelines.fit.context import Context
@@ -144,12 +144,11 @@ def write(state: FitState, at: Context) -> FitState:
     at.clock.lap("judge")
     found = verdict(result.converged, judged.score)
     train = at.stars.select(at.split.train)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     summary = {
         "counts": at.counts,
         "held_out": judged.score,
         "seconds": at.clock.seconds,
-        "peak_memory_bytes": peak * 1024.0,
+        "peak_memory_bytes": float(peak_memory()),
         "converged": result.converged,
         "messages": judged.messages,
         **result.facts,

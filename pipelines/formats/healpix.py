@@ -56,10 +56,12 @@ def write_healpix(
     if ordering not in ORDERINGS:
         raise InputError(f"ordering must be {' or '.join(ORDERINGS)}, got {ordering!r}")
     labels = [_label(distance) for distance in skymaps.distances]
-    if len(skymaps.arrays) * len(labels) > _MOST_COLUMNS:
+    kinds = [*skymaps.arrays, *([] if skymaps.filled is None else ["filled"])]
+    room = (_MOST_COLUMNS - (skymaps.last_star is not None)) // len(kinds)
+    if len(labels) > room:
         raise InputError(
-            f"a FITS table has room for {_MOST_COLUMNS // len(skymaps.arrays)} maps of "
-            f"{', '.join(skymaps.arrays)}, got {len(labels)}"
+            f"a FITS table has room for {room} maps of {', '.join(kinds)}, got "
+            f"{len(labels)}"
         )
     columns = {
         f"{_head(kind)}_{label}PC": (values, "mag")

@@ -61,7 +61,7 @@ def write_zarr(
     `ValueError` if the provenance is not JSON or an array's name clashes with another.
     """
     target = Path(path)
-    if target.is_dir() and any(target.iterdir()) and not is_zarr(target):
+    if target.is_dir() and any(target.glob("[!.]*")) and not is_zarr(target):
         raise InputError(f"{target} is a folder and no zarr store: choose another path")
     for name in cube.arrays:
         taken = name in _TAKEN or name.startswith((_RAYS, _COLUMNS))

@@ -52,7 +52,7 @@ def form_of(path: Path) -> Form:
         if (path / "zarr.json").is_file():
             return "store"
         is_run = any((path / name).is_file() for name in ("run.json", "config.toml"))
-        return "stars" if not is_run and any(path.glob("*.parquet")) else "run"
+        return "stars" if not is_run and any(path.glob("[!.]*.parquet")) else "run"
     if path.suffix == ".npz":
         return "npz"
     with path.open("rb") as stream:

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 import dustmap
 from dustmap.residual.neighbours import nearest
 from pipelines.base.errors import InputError
+from pipelines.base.measurement import peak_memory
 from pipelines.base.progress import StageClock
 from pipelines.catalog.schema import write_table
 from pipelines.figures.style import save_figure
@@ -90,7 +90,7 @@ def regress_table(
         model=model,
         metrics=metrics,
         seconds=clock.seconds,
-        memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+        memory=float(peak_memory()),
     )
     provenance = {
         "program": "dustmap",

@@ -12,16 +12,17 @@ The complete run appears by one rename, after which this folder is removed.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout, lock_descriptor
 
 from pipelines.base.errors import InputError
 from pipelines.saving.state_file import STATE
@@ -45,11 +46,13 @@ class Workspace:
 
     ``output`` is the absolute path of the future run; ``facts`` are those of
     ``status.json``, empty if absent or damaged: ``fit`` names this fit, also in its
-    run, and ``overwrite`` allows it to replace a run at the output.
+    run, and ``overwrite`` allows it to replace a run at the output. ``lock`` is the
+    file that this process holds, if any.
     """
 
     output: Path
     facts: dict[str, Any] = field(default_factory=dict)
+    lock: os.stat_result | None = None
 
     @property
     def folder(self) -> Path:
@@ -64,18 +67,34 @@ class Workspace:
     @property
     def is_held(self) -> bool:
         """True if a process works here."""
+        path = self.folder / "lock"
+        # Some network file systems lock only what may be written.
+        mode = "r+" if os.access(path, os.W_OK) else "r"
         try:
-            with (self.folder / "lock").open() as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with path.open(mode) as stream:
+                return not lock_descriptor(stream.fileno(), blocking=False)
         except FileNotFoundError:
             return False
         except OSError as error:
             # Fits never begin on a file system without locks.
             return error.errno not in _UNSUPPORTED
-        return False
+
+    @property
+    def is_own(self) -> bool:
+        """True while the lock in the folder is that held by this process."""
+        try:
+            there = (self.folder / "lock").stat()
+        except FileNotFoundError:
+            return False
+        return self.lock is not None and os.path.samestat(self.lock, there)
 
     def note(self, **facts: object) -> None:
-        """Update facts, also in the file."""
+        """Update facts, also in the file; raises `InputError` if the lock is lost."""
+        if self.lock is not None and not self.is_own:
+            raise InputError(
+                f"the lock of {self.folder} was removed while this fit held it, so "
+                "that another may write there: fit into another output"
+            )
         self.facts.update(facts)
         with atomic_file(self.folder / "status.json", overwrite=True) as temporary:
             temporary.write_text(json.dumps(self.facts, indent=1) + "\n")
@@ -115,9 +134,9 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
     work = Workspace(output=Path(os.path.abspath(output)))
     folder = work.folder
     folder.mkdir(exist_ok=True)
-    with _locked(folder):
+    with _locked(folder) as lock:
         restore_retired(folder, work.output)
-        work = unfinished(folder) or work
+        work = replace(unfinished(folder) or work, lock=lock)
         is_begun = "fit" in work.facts or work.state.is_file()
         if is_begun and not (overwrite or resume):
             raise InputError(
@@ -138,44 +157,46 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
         try:
             yield work
         except BaseException:
-            if not work.state.is_file():
+            if work.is_own and not work.state.is_file():
                 remove_directory(folder)
             raise
-        remove_directory(folder)
+        if work.is_own:
+            remove_directory(folder)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder (``flock``); the system frees it with the process.
+def _locked(folder: Path) -> Iterator[os.stat_result]:
+    """Hold and yield the lock of a folder; the system frees it with the process.
 
     Raises
     ------
     InputError
-        If another process holds it.
+        If another process holds it, or the file system has no locks.
     """
-    end = time.monotonic() + _PATIENCE
-    with (folder / "lock").open("a") as stream:
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno in _UNSUPPORTED:
-                    raise InputError(
-                        f"{folder} is on a file system without locks, where two runs "
-                        "could write at once: choose another place for the output"
-                    ) from None
-                if not isinstance(error, BlockingIOError):
-                    raise
-            else:
-                # The other process may have removed the folder.
-                if os.fstat(stream.fileno()).st_nlink:
-                    break
-            if time.monotonic() > end:
-                held = read_json(folder / "status.json")
-                who = f"process {held.get('pid')} on {held.get('host')}"
-                raise InputError(
-                    f"{folder} is in use by {who}: wait until it ends, or choose "
-                    "another output"
-                )
-            time.sleep(_PAUSE)
-        yield
+    # A lock by a file's mere existence would outlast a killed process.
+    lock = FileLock(
+        folder / "lock",
+        timeout=_PATIENCE,
+        poll_interval=_PAUSE,
+        fallback_to_soft=False,
+    )
+    try:
+        lock.acquire()
+    except (Timeout, FileNotFoundError):
+        held = read_json(folder / "status.json")
+        who = f"process {held.get('pid')} on {held.get('host')}"
+        raise InputError(
+            f"{folder} is in use by {who if held else 'another process'}: wait until "
+            "it ends, or choose another output"
+        ) from None
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        raise InputError(
+            f"{folder} is on a file system without locks, where two runs could write "
+            "at once: choose another place for the output"
+        ) from None
+    try:
+        yield os.stat(lock.lock_file)
+    finally:
+        lock.release()

@@ -11,14 +11,14 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pipelines.base.errors import InputError
-from pipelines.storage.digests import FileDigest, digest_of
+from pipelines.storage.digests import FileDigest, digest_of, visible_files
 
 MANIFEST = "manifest.json"
 MARKER = "COMPLETE"
@@ -39,16 +39,14 @@ def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pa
         cannot be written. Whatever fails inside the block leaves ``path`` as it was.
     """
     target = Path(path)
-    temporary = _temporary_beside(target, overwrite=overwrite)
+    check_output(target, overwrite=overwrite)
     if target.is_dir():
         raise InputError(f"{target} is a folder, expected the name of a file")
-    try:
+    with _beside(target) as temporary:
         yield temporary
         _fsync(temporary)
         os.replace(temporary, target)
         _fsync(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -63,33 +61,31 @@ def atomic_directory(
     `remove_parts` clean it up after a killed run.
     """
     target = Path(path)
-    temporary = _temporary_beside(target, overwrite=overwrite)
-    if within is not None:
-        temporary = within / temporary.name
-    temporary.mkdir()
-    retired = temporary.with_name(temporary.name + _OLD)
-    try:
-        yield temporary
-        for item in (*temporary.rglob("*"), temporary):
-            _fsync(item)
-        if target.exists():
-            os.replace(target, retired)
-        os.replace(temporary, target)
-        _fsync(target.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if retired.exists():
+    check_output(target, overwrite=overwrite)
+    with _beside(target, within) as temporary:
+        temporary.mkdir()
+        holder = temporary.parent
+        retired = holder.with_name(holder.name + _OLD)
+        try:
+            yield temporary
+            for item in (*temporary.rglob("*"), temporary):
+                _fsync(item)
             if target.exists():
-                remove(retired)
-            else:
-                os.replace(retired, target)
+                os.replace(target, retired)
+            os.replace(temporary, target)
+            _fsync(target.parent)
+        finally:
+            if retired.exists():
+                if target.exists():
+                    remove(retired)
+                else:
+                    os.replace(retired, target)
 
 
 def remove_directory(path: Path) -> None:
     """Remove a folder so that a killed run leaves it complete or hidden."""
-    hidden = _temporary_beside(path, overwrite=True)
-    os.replace(path, hidden)
-    shutil.rmtree(hidden)
+    with _beside(path) as hidden:
+        os.replace(path, hidden)
 
 
 def restore_retired(folder: Path, target: Path) -> None:
@@ -198,12 +194,8 @@ def _read_manifest(folder: Path) -> dict[str, FileDigest]:
 
 
 def _file_names(folder: Path) -> list[str]:
-    """List all files under a folder, except its manifest and marker."""
-    names = [
-        (Path(root) / name).relative_to(folder).as_posix()
-        for root, _, files in os.walk(folder)
-        for name in files
-    ]
+    """List the files under a folder, except its manifest and marker."""
+    names = [file.relative_to(folder).as_posix() for file in visible_files(folder)]
     return sorted(name for name in names if name not in (MANIFEST, MARKER))
 
 
@@ -224,7 +216,7 @@ def check_output(target: Path, *, overwrite: bool) -> None:
 def check_output_folder(target: Path, marker: str, *, overwrite: bool) -> None:
     """Check as `check_output`, and that only a folder with ``marker`` is replaced."""
     check_output(target, overwrite=overwrite)
-    is_empty = target.is_dir() and not any(target.iterdir())
+    is_empty = target.is_dir() and not any(target.glob("[!.]*"))
     if target.exists() and not is_empty and not (target / marker).is_file():
         raise InputError(
             f"{target} holds no {marker}: only a folder that has one is replaced, "
@@ -232,11 +224,13 @@ def check_output_folder(target: Path, marker: str, *, overwrite: bool) -> None:
         )
 
 
-def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
-    check_output(target, overwrite=overwrite)
-    return Path(
-        tempfile.mktemp(prefix=f".{target.name}.", suffix=_PART, dir=target.parent)
-    )
+@contextmanager
+def _beside(target: Path, within: Path | None = None) -> Iterator[Path]:
+    """Yield a free path in a folder of this process, which is removed at the end."""
+    prefix, place = f".{target.name}.", within or target.parent
+    # A file by mkstemp would be for its owner's eyes only.
+    with TemporaryDirectory(prefix=prefix, suffix=_PART, dir=place) as folder:
+        yield Path(folder, "new")
 
 
 def _fsync(path: Path) -> None:

@@ -40,6 +40,19 @@ def digest_of(path: Path) -> FileDigest:
         return FileDigest(sha256=sha256, size=stream.tell())
 
 
+def visible_files(folder: Path) -> list[Path]:
+    """Return the files under a folder in order, without hidden ones.
+
+    Desktops write ``.DS_Store``, ``._NAME`` and the like into any folder.
+    """
+    return [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    ]
+
+
 def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     """List name and SHA-256 of an input file, or of every file of an input folder.
 
@@ -51,7 +64,7 @@ def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     source = Path(path)
     if not source.exists():
         raise InputError(f"{source} does not exist")
-    files = sorted(p for p in source.rglob("*") if p.is_file()) or [source]
+    files = visible_files(source) or [source]
     return [{"name": file.name, "sha256": digest_of(file).sha256} for file in files]
 
 

@@ -44,7 +44,9 @@ def main() -> None:
         "Aᵀ g [s]": _seconds(lambda: transpose(field)),
     }
     row |= _errors(arrays, forward, transpose)
-    row["peak [GiB]"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    # Kilobytes, but bytes on macOS.
+    unit = 2**30 if sys.platform == "darwin" else 2**20
+    row["peak [GiB]"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     Path(result).write_text(json.dumps(row), encoding="utf-8")
 
 

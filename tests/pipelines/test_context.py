@@ -1,7 +1,11 @@
 """When a fit saves itself, what it notes of its steps, and who may work where."""
 
+import errno
+import fcntl
 import os
+import shutil
 import signal
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -127,6 +131,45 @@ def test_a_workspace_is_held_by_one_process(tmp_path):
         ):
             pytest.fail("the block must not run")
     assert not work.is_held and not work.folder.exists()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_fit_whose_lock_was_removed_ends_and_leaves_the_next_one_alone(
+    tmp_path, whole
+):
+    run = tmp_path / "run"
+
+    def lose():
+        with claimed(run, overwrite=False, resume=False) as work:
+            if whole:
+                shutil.rmtree(work.folder)
+            else:
+                (work.folder / "lock").unlink()
+            begin.append(second.enter_context(claimed(run, **again)))
+            work.note(state="solving")
+            pytest.fail("another process works here")
+
+    again, begin = {"overwrite": True, "resume": False}, []
+    with ExitStack() as second:
+        with pytest.raises(InputError, match="was removed"):
+            lose()
+        (other,) = begin
+        assert other.is_own and other.is_held
+        other.note(state="planning")
+        write_state(other.state, {"x": torch.ones(2)})
+    assert not other.folder.exists()
+
+
+def test_a_workspace_is_not_begun_where_files_cannot_be_locked(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(InputError, match="without locks"),
+        claimed(tmp_path / "run", overwrite=False, resume=False),
+    ):
+        pytest.fail("the block must not run")
 
 
 def test_what_fails_before_a_checkpoint_leaves_no_workspace(tmp_path):

@@ -1,11 +1,14 @@
 """Published maps: fetched by name, verified, unpacked; made by publish.sh."""
 
+import contextlib
 import hashlib
 import io
 import json
 import subprocess
 import tarfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -59,6 +62,57 @@ def test_archives_that_lead_elsewhere_are_refused(tmp_path, name):
     with pytest.raises(InputError, match=r"folders|entry"):
         fetch(near, tmp_path / "map.zarr")
     assert not (tmp_path / "map.zarr").exists()
+
+
+class Served(BaseHTTPRequestHandler):
+    """Sends the content, with or without its length."""
+
+    states_length = True
+
+    def do_GET(self):
+        self.send_response(200)
+        if self.states_length:
+            self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(CONTENT)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("states_length", [True, False])
+def test_no_more_than_the_limit_is_fetched(tmp_path, monkeypatch, states_length):
+    monkeypatch.setattr(Served, "states_length", states_length)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Served) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/near.fits"
+        (near,) = read_registry(registry(tmp_path, url)).values()
+        mebibyte = 1 / 1024
+        with pytest.raises(InputError, match="limit"):
+            fetch(near, tmp_path / "near.fits", max_gib=2 * mebibyte)
+        assert [path.name for path in tmp_path.iterdir()] == ["maps.toml"]
+        fetch(near, tmp_path / "near.fits", max_gib=3 * mebibyte)
+        server.shutdown()
+    assert (tmp_path / "near.fits").read_bytes() == CONTENT
+
+
+def test_neither_a_file_nor_the_content_of_an_archive_may_be_larger(tmp_path):
+    archive = tmp_path / "map.zarr.tar.gz"
+    with tarfile.open(archive, mode="w:gz") as tar:
+        # Archives of macOS have companions of files.
+        for name, size in (("._map.zarr", 3), ("map.zarr/data", 1 << 22)):
+            item = tarfile.TarInfo(name)
+            item.size = size
+            tar.addfile(item, io.BytesIO(bytes(size)))
+    content = archive.read_bytes()
+    (near,) = read_registry(registry(tmp_path, archive.as_uri(), content)).values()
+    for most in (len(content) - 1, 1 << 21):
+        with pytest.raises(InputError, match="limit"):
+            fetch(near, tmp_path / "map.zarr", max_gib=most / 2**30)
+        assert not (tmp_path / "map.zarr").exists()
+    fetch(near, tmp_path / "map.zarr", max_gib=1 / 128)
+    assert [path.name for path in (tmp_path / "map.zarr").iterdir()] == ["data"]
 
 
 @pytest.mark.parametrize(

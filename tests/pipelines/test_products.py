@@ -7,14 +7,12 @@ import numpy as np
 import one_cloud
 import pytest
 import torch
-from matplotlib.figure import Figure
 from ray_moments import cumulative
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import KINDS
 from pipelines.figures.registry import PlotOptions, draw
-from pipelines.figures.style import save_figure
 from pipelines.maps.density import map_cube
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.sky import (
@@ -162,14 +160,8 @@ def test_many_lines_of_sight_in_batches_are_those_of_one(cloud_run, monkeypatch)
 
 
 def test_a_figure_of_too_many_lines_is_refused_before_they_are_found(cloud_run):
-    with pytest.raises(InputError, match="lines of sight"):
+    with pytest.raises(InputError, match="sight lines"):
         draw(RunMap.of(cloud_run), "los", PlotOptions(directions=[(0.0, 0.0)] * 9000))
-
-
-def test_an_image_beyond_the_largest_side_is_refused(tmp_path):
-    with pytest.raises(InputError, match="pixels"):
-        save_figure(Figure(figsize=(7, 30)), tmp_path / "tall.png", dpi=2400)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_lognormal_cube_has_quantiles_between_positive_and_above(positive_run):

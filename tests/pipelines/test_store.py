@@ -1,6 +1,7 @@
 """Files are whole or absent, and a changed folder is noticed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from pipelines.storage.atomic import (
     atomic_directory,
     atomic_file,
     check_manifest,
+    check_output_folder,
     write_manifest,
 )
+from pipelines.storage.digests import input_digests
 
 WRITER = """
 import sys, time
@@ -121,6 +124,36 @@ def test_a_changed_folder_is_refused_by_name(folder, message):
     CHANGES[message](folder)
     with pytest.raises(InputError, match=message):
         check_manifest(folder)
+
+
+def test_hidden_files_of_a_desktop_belong_to_no_folder(folder, tmp_path):
+    before = input_digests(folder)
+    for name in (".DS_Store", "._a.txt", "nested/.DS_Store", ".Spotlight/index"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"\0Bud1")
+    assert input_digests(folder) == before
+    check_manifest(folder)
+    write_manifest(folder)
+    for file in folder.rglob(".*"):
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    check_manifest(folder)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / ".DS_Store").touch()
+    check_output_folder(empty, "run.json", overwrite=True)
+
+
+def test_files_are_as_visible_to_others_as_the_user_wants(tmp_path):
+    old = os.umask(0o027)
+    try:
+        with atomic_file(tmp_path / "file", overwrite=False) as part:
+            part.write_text("x")
+        with atomic_directory(tmp_path / "folder", overwrite=False) as part:
+            (part / "file").write_text("x")
+    finally:
+        os.umask(old)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"file": 0o640, "folder": 0o750}
 
 
 def test_many_faults_are_counted_and_extra_files_may_be_allowed(folder):

@@ -28,12 +28,14 @@ from pipelines.catalog.ingest import ingest
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.catalog.staging import Staging
+from pipelines.storage.digests import input_digests
 from pipelines.verify import verify
 
 ROWS = 6000
 MAPS = ["ra=ra:deg", "dec=dec:deg", "parallax=p:mas", "parallax_error=pe:mas"]
 MAPS += ["extinction=a:mag", "extinction_error=s:mag"]
 Ingest = Callable[..., tuple[Stars, IngestReport]]
+PLAIN = {"mappings": ["source_id=source_id"], "where": None}
 # Kills itself after some rows, as an outage would.
 PROGRAM = """
 import os, signal, sys
@@ -289,6 +291,21 @@ def test_rows_beyond_the_memory_are_sorted_on_disk(tmp_path: Path, monkeypatch) 
             found.append((stars.quantiles("distance", (1, 50, 99)), digest.hexdigest()))
         rng = np.random.default_rng(0)
     assert found[0] == found[1]
+
+
+def test_hidden_files_beside_partitions_are_no_part_of_the_table(
+    survey: Path, taken: Ingest, tmp_path: Path
+) -> None:
+    stars, _ = taken(survey, "stars")
+    before = input_digests(tmp_path / "stars")
+    for folder in (survey, tmp_path / "stars"):
+        for name in (".DS_Store", "._part-00000.parquet", ".hidden.parquet"):
+            (folder / name).write_bytes(b"\0Bud1")
+    same(read_stars(tmp_path / "stars"), stars)
+    assert input_digests(tmp_path / "stars") == before
+    assert "parquet" in verify(tmp_path / "stars")
+    same(taken(tmp_path / "stars", "again.parquet", **PLAIN)[0], stars)
+    same(taken(survey, "more")[0], stars)
 
 
 def test_only_a_folder_of_stars_is_replaced(catalogue, tmp_path: Path) -> None:

@@ -145,3 +145,23 @@ def test_more_distances_than_a_table_has_columns_are_refused(tmp_path):
     maps = make_maps(nside=1, distances=np.arange(1.0, 501.0))
     with pytest.raises(InputError, match="room for 499 maps"):
         write_healpix(tmp_path / "sky.fits", maps)
+
+
+@pytest.mark.parametrize(
+    ("more", "room"), [({"last_star"}, 499), ({"filled"}, 333), ({"both"}, 332)]
+)
+def test_the_columns_of_last_stars_and_of_origins_count_too(tmp_path, more, room):
+    def maps(count):
+        made = make_maps(nside=1, distances=np.arange(1.0, count + 1))
+        if not more & {"filled"}:
+            made = replace(made, last_star=np.arange(12.0))
+        if not more & {"last_star"}:
+            made = replace(made, filled=np.zeros_like(made.mean))
+        return made
+
+    write_healpix(tmp_path / "sky.fits", maps(room))
+    read = read_healpix(tmp_path / "sky.fits")
+    assert read.mean.shape == (room, 12)
+    assert (read.last_star is None) == (more == {"filled"})
+    with pytest.raises(InputError, match=f"room for {room} maps"):
+        write_healpix(tmp_path / "more.fits", maps(room + 1))
