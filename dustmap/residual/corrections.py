@@ -53,7 +53,7 @@ def corrected(
     changes: Float[Tensor, "s m"],
     factor: float,
     *,
-    relative: Float[Tensor, " m"] | None = None,
+    amplitude: Float[Tensor, " m"] | None = None,
     drawn: bool = False,
     shares: Float[Tensor, "s m"] | None = None,
 ) -> Float[Tensor, "s m"]:
@@ -64,12 +64,11 @@ def corrected(
     values
         Positive values; the results are positive, too.
     changes
-        Changes in the unit of the values, or, with ``relative``, of their amplitude.
+        Changes in the unit of the values, or, with an ``amplitude``, relative to it.
     factor
         f, the factor on variances over the samples, at most one.
-    relative
-        Amplitude of the changes relative to the values; 1 in the values' unit if
-        ``None``.
+    amplitude
+        Factors on the changes [the values' unit]; ``None`` for one.
     drawn
         True if changes already have their final spread: f does not apply to them.
     shares
@@ -83,7 +82,7 @@ def corrected(
         changes.T.contiguous().numpy(),
         factor**0.5,
         1.0 if drawn else factor**0.5,
-        np.empty(0) if relative is None else relative.numpy(),
+        np.empty(0) if amplitude is None else amplitude.numpy(),
         np.empty((0, 0)) if shares is None else shares.numpy(),
     )
     threads = thread_count(10 * found.size)
@@ -108,7 +107,7 @@ def _sum(value, change):
 
 
 @compiled
-def _correct(first, last, values, changes, root, told, relative, shares, found):
+def _correct(first, last, values, changes, root, told, amplitude, shares, found):
     """Fill in the places from ``first`` to ``last``."""
     samples = len(values)
     value, change = np.empty(_TOGETHER), np.empty(_TOGETHER)
@@ -126,8 +125,8 @@ def _correct(first, last, values, changes, root, told, relative, shares, found):
                 one = middle + root * (values[s, m] - middle)
                 more = change[i] / samples
                 more += told * (changes[m, s] - more)
-                if len(relative):
-                    more *= relative[m] * one
+                if len(amplitude):
+                    more *= amplitude[m]
                 found[s, m] = _sum(one, more)
                 if len(shares):
                     shares[s, m] = min((one / 2 / more) ** 2, 1.0) if more < 0 else 1.0

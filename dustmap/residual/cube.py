@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dustmap.grid import ROUNDING, Grid
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
+from dustmap.nested_grids import NestedGrids
 
 # Least thickness of a shell, relative to its distance.
 _SHELL = 0.1
@@ -55,6 +56,13 @@ class DensityCube:
         reaches = [grid.reach for grid in self.grids[1:]]
         far = distance[:, None] < distance.new_tensor(reaches)
         return far.sum(dim=1)
+
+    def at(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
+        """Return the density at points in the box, trilinear on the finest grid."""
+        parts = self.values.split([grid.size for grid in self.grids])
+        values = [p.reshape(g.shape).numpy() for p, g in zip(parts, self.grids)]
+        found = NestedGrids(grids=self.grids).sample(values, points.numpy())
+        return torch.from_numpy(found)
 
     def in_shells(
         self, directions: Float[Tensor, "n 3"], lengths: Float[Tensor, " n"]

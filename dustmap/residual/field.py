@@ -183,9 +183,9 @@ class ResidualField:
 
         Values are extinctions to the places [mag] or, at the last ``points`` of them,
         densities there [mag/pc]. The residual of a density is
-        :math:`\rho_s(x) \delta(x)`; the covariance of the relative density
-        :math:`\delta` with the extinction of a star is that of
-        :mod:`dustmap.residual.covariance`.
+        :math:`\bar\rho(x) \delta(x)` with the density of the ``cube``, which the
+        covariance of :math:`\delta` with the extinction of a star holds
+        (:mod:`dustmap.residual.covariance`).
 
         Predictions use the `COUNT` stars around the leaf of the search tree in which
         the star nearest to a place is.
@@ -204,9 +204,11 @@ class ResidualField:
             found = corrected(*given, shares=shares)
             parts.append((found, self.factor * variance[:split] * shares))
         if points:
-            # Densities have no tails of their own.
-            one = torch.ones(points, dtype=torch.float64)
-            found = corrected(values[:, split:], mean[:, split:], 1.0, relative=one)
+            assert self.cube is not None
+            # Densities have no tails of their own. Their changes have the covariance's
+            # amplitude, so that they integrate to those of extinctions.
+            given = values[:, split:], mean[:, split:], 1.0
+            found = corrected(*given, amplitude=self.cube.at(ends[split:]))
             # The remaining std is proportional to the corrected density.
             parts.append((found, found**2 * variance[split:]))
         if len(parts) == 1:

@@ -44,10 +44,7 @@ class Box:
         return cls(lower=grid.lower, upper=grid.upper)
 
     def contains(self, positions: np.ndarray) -> np.ndarray:
-        """Return a mask of ``x, y, z`` [pc], shape ``(..., 3)``, inside the box.
-
-        Positions beyond a face by rounding count as on it, as on grids.
-        """
+        """Return a mask of ``x, y, z`` [pc] ``(..., 3)`` in the box, to rounding."""
         low, high = tolerant_faces(self.lower, self.upper)
         within = (positions >= low) & (positions <= high)
         return np.asarray(within.all(axis=-1))

@@ -306,6 +306,35 @@ def test_far_from_stars_the_density_varies_as_the_prior_below_the_cut(
     torch.testing.assert_close(variance, expected, rtol=2e-2, atol=0)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("shares", [(1.0, 1.0), (0.4, 0.8)])
+def test_corrected_densities_integrate_to_the_corrected_extinctions(
+    generator: torch.Generator, shares: tuple[float, ...], sign: float
+) -> None:
+    """Also where the samples' densities are not those of the covariance."""
+    density = cube(generator, contrast=0.5)
+    field, ends = zeros_about(density, generator), rays(30, generator)
+    share = torch.tensor(shares, dtype=torch.float64)[:, None]
+    residuals = sign * 2e-4 * share * field.rays.lengths
+    field = replace(field, residuals=residuals)
+    count, length = 100, 150 + ends.lengths / 2
+    at = length[:, None] * (torch.arange(count) + 0.5) / count
+    points = (ends.directions[:, None] * at[..., None]).flatten(0, 1)
+    densities = share * density.at(points)
+    step = (length / count).repeat_interleave(count)
+
+    def integral(values: Tensor) -> Tensor:
+        return (values * step).unflatten(1, (30, count)).sum(2)
+
+    places = ends.directions * length[:, None]
+    extinctions, _ = field.correct(places, integral(densities))
+    corrected, _ = field.correct(points, densities, len(points))
+    told = (extinctions - integral(densities)).mean(1) * sign
+    assert bool((told > 0.1 * share[:, 0] * integral(densities).mean()).all())
+    found = integral(corrected).mean(1) / extinctions.mean(1)
+    torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=0.03)
+
+
 def test_a_correction_never_makes_a_density_negative(
     generator: torch.Generator,
 ) -> None:

@@ -24,11 +24,11 @@ def given(generator):
 
 
 def test_values_and_changes_are_spread_and_added(given):
-    values, changes, factor, relative = given
+    values, changes, factor, amplitude = given
     own, told = spread(values, factor), spread(changes, factor)
     for options, change in (
         ({}, told),
-        ({"relative": relative}, relative * own * told),
+        ({"amplitude": amplitude}, amplitude * told),
         ({"drawn": True}, changes),
     ):
         found = corrected(values, changes, factor, **options)
