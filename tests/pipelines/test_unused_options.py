@@ -29,6 +29,7 @@ BESIDE = [
         for option in ("--mode mean", "--pct 50", "--total", "--differential")
     ),
     f"query RUN {PLACE} --distance 100 --radius 1 --at-extinction 0",
+    f"query RUN {PLACE} --distance 100 --fill RUN --fill-factor 0",
     *(
         f"query RUN {PLACE} --distance 100 {option}"
         for option in (
@@ -63,7 +64,7 @@ BESIDE = [
             ("sky", "--x 1"),
             ("sky", "--direction 0,0"),
             ("sky", "--other RUN"),
-            ("slice", "--factor 0"),
+            ("slice", "--factor 2"),
             ("slice", "--other-integrated"),
         )
     ),
