@@ -6,7 +6,7 @@ The names are loaded when they are first used (:mod:`dustmap`).
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from astropy.table import QTable, Table, vstack
 
 from pipelines.base.errors import InputError, require_known_system
 from pipelines.base.progress import say
-from pipelines.base.quantities import numbers
+from pipelines.base.quantities import numbers, path_of
 from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.tables import as_file, is_table
 from pipelines.maps.places import places_of
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 PathLike = str | Path
+_STARS = "coordinates, a table in memory, or the path of one"
 require_known_system()
 
 
@@ -103,7 +104,7 @@ def fit(
         atexit.register(folder.cleanup)
         output = Path(folder.name) / "run"
         say(f"without output= the run lasts as long as this process: {output}")
-    output = Path(output)
+    output = path_of(output, "a path for output")
     if not resume:
         check_run_folder(output, overwrite=overwrite)
     config = load_config(FitConfig, settings=settings)
@@ -128,7 +129,8 @@ def fit(
             f"{', '.join(options)}: only of a table in memory, since others are read "
             "by ingest"
         )
-    report = run_fit(Path(stars), output, config, overwrite=overwrite, resume=resume)
+    path = path_of(stars, _STARS)
+    report = run_fit(path, output, config, overwrite=overwrite, resume=resume)
     say(str(report))
     return open_map(output)
 
@@ -181,9 +183,10 @@ def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
 
     if is_table(sources):
         with as_file(sources) as file:
-            return run_ingest([file], Path(output), **options)
-    each = [sources] if isinstance(sources, str | Path) else sources
-    return run_ingest([Path(source) for source in each], Path(output), **options)
+            return run_ingest([file], path_of(output), **options)
+    several = isinstance(sources, Iterable) and not isinstance(sources, str | Path)
+    paths = [path_of(source) for source in (sources if several else [sources])]
+    return run_ingest(paths, path_of(output), **options)
 
 
 def simulate(**settings: Any) -> Simulation:
@@ -241,7 +244,10 @@ def predict(
     from pipelines.query.table import QueryOptions, ask
     from pipelines.query.targets import TargetTable
 
-    dust, wanted = DustMap(answers=open_run(run)).estimated(estimate), QueryOptions()
+    dust, wanted = (
+        DustMap(answers=open_run(path_of(run))).estimated(estimate),
+        QueryOptions(),
+    )
     if isinstance(stars, SkyCoord):
         if mappings:
             raise InputError("mappings name columns of a table: coordinates have none")
@@ -249,11 +255,17 @@ def predict(
         own = {"l": places.l, "b": places.b, "distance": places.distance}
         units = {name: CANONICAL_UNITS[name] for name in own}
         return QTable({**own, **ask(dust, stars.reshape(-1), wanted)}, units=units)
-    with as_file(stars) if is_table(stars) else nullcontext(Path(stars)) as file:
+    with (
+        as_file(stars)
+        if is_table(stars)
+        else nullcontext(path_of(stars, _STARS)) as file
+    ):
         parts = [
             Table({**rows.columns, **ask(dust, rows.coords, wanted)})
             for rows in TargetTable(file, mappings)
         ]
+    if not parts:
+        raise InputError("the table has no rows, expected at least one place")
     return QTable(vstack(parts))
 
 

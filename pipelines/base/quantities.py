@@ -6,9 +6,20 @@ Astropy is imported in the functions, as plain numbers and ``--help`` do not nee
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pipelines.base.errors import InputError
+
+
+def path_of(given: Any, expected: str = "a path") -> Path:
+    """Return a path; raises `InputError` for what is none."""
+    try:
+        return Path(given)
+    except TypeError:
+        raise InputError(f"expected {expected}, got {type(given).__name__}") from None
 
 
 def parsecs(text: str) -> float:

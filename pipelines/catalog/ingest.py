@@ -79,6 +79,8 @@ def ingest(
         written then.
     """
     chosen, output = IngestOptions(**options), Path(output)
+    if not sources:
+        raise InputError("no source is given: name a file, a folder or several")
     if output.suffix not in (".parquet", ""):
         raise InputError(
             f"{output}: expected a .parquet file or, without a suffix, a folder"

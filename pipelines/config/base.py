@@ -58,26 +58,38 @@ def _in_pc(value: Any) -> Any:
         return value
 
 
+# Lengths [pc] from 0.2 au to thirty times the radius of the Galaxy. Other numbers keep
+# their squares and cubes within single precision.
+_SHORTEST, _LONGEST = 1e-6, 1e6
+_LEAST, _MOST = 1e-12, 1e12
+MOST_POINTS = 1e10
+"""Points of a grid: one array of them has 80 GB."""
+
+
 def _increase(pair: tuple[float, float]) -> tuple[float, float]:
-    if not pair[0] < pair[1]:
-        raise ValueError(f"expected [min, max] with min < max, got {list(pair)}")
+    if not -_LONGEST <= pair[0] < pair[1] <= _LONGEST:
+        raise ValueError(
+            f"expected [min, max] with min < max within {_LONGEST:g} pc, got "
+            f"{list(pair)}"
+        )
     return pair
 
 
 T = TypeVar("T")
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(ge=_LEAST, le=_MOST)]
+NonNegative = Annotated[float, Field(ge=0, le=_MOST)]
 Share = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
-Length = Annotated[float, Field(gt=0), BeforeValidator(_in_pc)]
+_Length = Annotated[float, Field(ge=_SHORTEST, le=_LONGEST)]
+Length = Annotated[_Length, BeforeValidator(_in_pc)]
 """A positive length [pc], or a text with a unit."""
 Auto = Annotated[T | None, BeforeValidator(lambda x: None if x == AUTO else x)]
 """``T``, or ``None`` when absent or ``"auto"``."""
 # TOML has lists only, which pydantic's strict mode does not accept as tuples.
 _List = Strict(False)
 PerAxis = Annotated[
-    tuple[Positive, Positive, Positive],
+    tuple[_Length, _Length, _Length],
     _List,
     BeforeValidator(lambda x: (x,) * 3 if type(x) in (int, float) else x),
     BeforeValidator(_in_pc),

@@ -52,7 +52,7 @@ class BoxConfig(Settings):
     """spacing of grid points, one number or [x, y, z] [pc]"""
     shape: Auto[Counts] = None
     """number of grid points [x, y, z], instead of spacing"""
-    levels: Auto[Count] = None
+    levels: Auto[Annotated[int, Field(ge=1, le=12)]] = None
     """number of nested grids, each with half the spacing of the one around it; when
     auto, set by the density of stars near the observer, or one if spacing or shape is
     given"""
@@ -83,7 +83,7 @@ class PriorConfig(Settings):
     matern32 for a gaussian density"""
     lengthscale: Auto[PerAxis] = None
     """correlation length, one number or [x, y, z] [pc]"""
-    std: Auto[Positive] = None
+    std: Auto[Annotated[float, Field(gt=0, le=10)]] = None
     """standard deviation of the field: of the logarithm of a lognormal density, of a
     gaussian one in mag/pc"""
     mean: Literal["auto", "constant", "exponential-disc", "zero"] = "auto"
@@ -149,7 +149,7 @@ class InferenceConfig(Settings):
 
     engine: EngineName = "full-batch"
     """full-batch solves, or HIP-GP as published"""
-    samples: Annotated[int, Field(ge=0)] = 32
+    samples: Annotated[int, Field(ge=0, le=10_000)] = 32
     """posterior samples, which give the standard deviations"""
     tolerance: Share = 1e-4
     """relative residual at which the solve for the mean stops"""

@@ -60,6 +60,8 @@ def load_config(
             raise InputError(f"--set {text}: expected KEY=VALUE or SECTION.KEY=VALUE")
         sources.append((key.strip(), f"--set {text}"))
         _put(tree, *sources[-1], _parse(value.strip(), text))
+    if not isinstance(settings, Mapping | None):
+        raise InputError(f"settings: expected a mapping, got {type(settings).__name__}")
     for key, value in _flat(settings or {}):
         sources.append((key, "settings"))
         _put(tree, *sources[-1], value)
@@ -92,7 +94,7 @@ def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if isinstance(value, Mapping):
             yield from ((f"{key}.{inner}", v) for inner, v in _flat(value))
         else:
-            yield key, value
+            yield str(key), value
 
 
 def _put(tree: dict[str, Any], key: str, source: str, value: Any) -> None:

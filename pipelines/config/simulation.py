@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
 
 from pipelines.config.base import (
+    MOST_POINTS,
     Auto,
     Count,
     NonNegative,
@@ -36,7 +38,10 @@ class TruthConfig(Settings):
     it"""
 
     def conflicts(self) -> Iterator[str]:
-        """Yield sides of under two grid steps."""
+        """Yield grids of too many points, and sides of under two grid steps."""
+        sides = (self.half_x, self.half_y, self.half_z)
+        if (points := math.prod(2 * s / self.spacing + 1 for s in sides)) > MOST_POINTS:
+            yield f"a grid of {points:.3g} points is too large: raise spacing"
         for name in ("half_x", "half_y", "half_z"):
             if getattr(self, name) < 2 * self.spacing:
                 yield (

@@ -13,6 +13,7 @@ from dustmap.kernels import Radial
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
+from pipelines.config.base import MOST_POINTS
 from pipelines.model import cost
 from pipelines.model.plan import SOLVABLE
 
@@ -80,6 +81,16 @@ def choose_grids(
 
     if config.box.spacing is not None or config.box.shape is not None:
         grid = make_grid(box, config.box.spacing or (1.0,) * 3, config)
+        # Sizes of transforms of more points take minutes to find.
+        if grid.size > MOST_POINTS or (
+            config.box.shape is None and max(grid.shape) < 3
+        ):
+            sides = " x ".join(f"{b - a:.4g}" for a, b in zip(box.lower, box.upper))
+            raise InputError(
+                f"box.spacing and box.shape give {' x '.join(map(str, grid.shape))} "
+                f"points in a box of ({sides} pc): expected two cells or more along "
+                f"its longest side, and at most {MOST_POINTS:.0e} points"
+            )
         return nested_grids(grid, crowding, config, config.levels), "as configured"
     stars, memory = len(distances), config.budget.bytes
     budget = time_budget(stars, config)
@@ -90,6 +101,8 @@ def choose_grids(
     def excess(grids: tuple[Grid, ...]) -> str:
         """Name the limit that these grids exceed; empty if none."""
         size = sum(grid.size for grid in grids)
+        if size > MOST_POINTS:
+            return f"{MOST_POINTS:.0e} points"
         work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
         if size > enough(stars):
             return f"{enough(stars):,} points, which are enough for {stars:,} stars"
@@ -198,6 +211,11 @@ def nested_grids(
     count = max((n for n, fits in enumerate(enough, start=1) if fits), default=0)
     if levels is not None:
         count = levels - 1
+        if count > len(spacings):
+            raise InputError(
+                f"box.levels = {levels} and box.finest = {least:g} contradict each "
+                f"other: the spacing would be {max(coarsest.spacing) / 2**count:.3g} pc"
+            )
     grids = [coarsest]
     for spacing, far in list(zip(spacings, dense, strict=True))[:count]:
         grids.append(_around(grids[-1], max(far, _LEAST_REACH * spacing)))

@@ -15,7 +15,7 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
-from pipelines.base.quantities import numbers
+from pipelines.base.quantities import numbers, path_of
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
 from pipelines.maps.continued import Continued
@@ -147,6 +147,7 @@ class DustMap:
 
         Raises `InputError` if the path exists and ``overwrite`` is false.
         """
+        path = path_of(path)
         if self.path.is_dir():
             with atomic_directory(path, overwrite=overwrite) as folder:
                 shutil.copytree(self.path, folder, dirs_exist_ok=True)
@@ -240,7 +241,8 @@ class DustMap:
                 f"pct=[16, 50, 84]); got mode {mode!r} and pct={pct!r}"
             )
         percentiles = np.atleast_1d(50.0 if pct is None else pct)
-        valid = ((percentiles > 0) & (percentiles < 100)).all() and percentiles.size
+        valid = percentiles.size and percentiles.dtype.kind in "fiu"
+        valid = valid and ((percentiles > 0) & (percentiles < 100)).all()
         if not valid or percentiles.ndim > 1:
             raise InputError(f"percentiles must lie between 0 and 100, got {pct!r}")
         if mode == "random_sample" and rng is None:
@@ -479,7 +481,10 @@ def open_map(path: str | Path, *, samples: str | Path | None = None) -> DustMap:
     ``samples`` is the run folder for posterior samples of a store. Raises `InputError`
     if this is not a map, or the samples belong to another map or band.
     """
-    return DustMap(answers=open_answers(path, samples=samples))
+    run = None if samples is None else path_of(samples, "the path of a run's samples")
+    return DustMap(
+        answers=open_answers(path_of(path, "the path of a map"), samples=run)
+    )
 
 
 def _quantity(places: Places, values: np.ndarray, integrated: bool) -> u.Quantity:

@@ -69,7 +69,7 @@ def test_the_file_is_read_and_overrides_win_in_order(tmp_path):
         ("box.x=5", ["box.x", "tuple", "got 5"]),
         ("box.shape=[8, 8, 1]", ["box.shape[2]", "equal to 2", "got 1"]),
         ("box.spacing=[1, 2]", ["box.spacing", "got"]),
-        ("box.spacing=[-1, 2, 0]", ["box.spacing[0]", "than 0", "box.spacing[2]"]),
+        ("box.spacing=[-1, 2, 0]", ["box.spacing[0]", "greater", "box.spacing[2]"]),
         ("box.x=-1000,1000", ["a list in brackets"]),
         ("prior.kernel=matern53", ["'matern32'", "'matern53'"]),
         ("prior.std=wide", ["prior.std", "number", "'wide'"]),
@@ -192,14 +192,14 @@ def test_a_wrong_file_is_refused_by_name(tmp_path, content, words):
     assert refusal([], path=path).startswith(f"{path}: cannot read")
 
 
-positive = st.floats(1e-300, 1e300, allow_nan=False)
-interval = st.tuples(st.floats(-1e9, -1e-9), st.floats(0, 1e9))
+length = st.floats(1e-6, 1e6)
+interval = st.tuples(st.floats(-1e6, -1e-9), st.floats(0, 1e6))
 
 
 @given(
     x=interval,
-    spacing=st.none() | st.tuples(positive, positive, positive),
-    std=st.none() | positive,
+    spacing=st.none() | st.tuples(length, length, length),
+    std=st.none() | st.floats(1e-300, 10),
     seed=st.integers(0, 2**64 - 1),
     learn=st.booleans(),
 )
