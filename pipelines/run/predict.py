@@ -63,8 +63,9 @@ def predict_columns(
             moments = posterior.moments(both, rows=len(both))
             for name, part in summaries(moments, quantiles=True).items():
                 integrals, values = part.reshape(2, -1)
-                columns[f"extinction_{name}"][own] = integrals
-                columns[f"density_{name}"][own] = values
+                # Not by the tensor: NumPy takes one of a single number for a number.
+                columns[f"extinction_{name}"][own.numpy()] = integrals
+                columns[f"density_{name}"][own.numpy()] = values
     if posterior.stack is not None:
         columns |= stacked(columns, posterior.stack, positions)
     return {**columns, "inside": where}
