@@ -81,10 +81,10 @@ def choose_grids(
 
     if config.box.spacing is not None or config.box.shape is not None:
         grid = make_grid(box, config.box.spacing or (1.0,) * 3, config)
+        cells = np.subtract(box.upper, box.lower) / grid.spacing
+        few = config.box.shape is None and cells.max() < 2 - 1e-9
         # Sizes of transforms of more points take minutes to find.
-        if grid.size > MOST_POINTS or (
-            config.box.shape is None and max(grid.shape) < 3
-        ):
+        if few or grid.size > MOST_POINTS:
             sides = " x ".join(f"{b - a:.4g}" for a, b in zip(box.lower, box.upper))
             raise InputError(
                 f"box.spacing and box.shape give {' x '.join(map(str, grid.shape))} "
