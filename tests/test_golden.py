@@ -73,7 +73,6 @@ PUBLISHED = {
     "svi.epochs": "2",
     "svi.nodes": "8",
     "data.holdout": "0.1",
-    "budget.minutes": "60",
 }
 COMMANDS = (
     f"simulate -o mock.parquet --truth truth.zarr --stars 1000 --seed 3 {TRUTH}"
