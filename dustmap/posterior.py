@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.models.base import ForwardModel
-from dustmap.moments import Moments, degrees_of, moments_over_samples
+from dustmap.moments import Moments, moments_over_samples
 from dustmap.residual.field import ResidualField
 from dustmap.residual.stacking import StackedKriging
 
@@ -89,18 +89,11 @@ class Posterior:
         if not len(self.samples):
             variance = torch.full_like(mean, float("nan"))
             return Moments(mean=mean.cpu(), std=variance.cpu())
-        between, variance = (total / len(self.samples)).cpu(), variance.cpu()
-        degrees = degrees_of(between, variance, len(self.samples))
-        return Moments(mean=mean.cpu(), std=variance.sqrt(), degrees=degrees)
+        return Moments(mean=mean.cpu(), std=variance.cpu().sqrt())
 
     def _moments_of_samples(self, model: ForwardModel) -> Moments:
         values, unresolved = self._sampled(model)
-        tails = torch.full(values.shape[1:], math.inf, dtype=torch.float64)
-        for rows, kind in self._corrected(model.functionals):
-            if self.residual is not None and isinstance(kind, LineIntegrals):
-                tails[rows] = self.residual.tails
-        found = moments_over_samples(values, unresolved, positive=model.positive)
-        return replace(found, tails=tails)
+        return moments_over_samples(values, unresolved, positive=model.positive)
 
     def sampled(
         self, functionals: Functionals, *, rows: int = 2**18
@@ -146,50 +139,22 @@ class Posterior:
     def draws(
         self, functionals: Functionals, generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        """Draw all functionals jointly, including the sub-grid residual."""
+        """Draw all functionals jointly, including the sub-grid residual.
+
+        Raises
+        ------
+        ValueError
+            If neighbouring stars share a residual: its draws are those of
+            `dustmap.isotonic.Ranked.samples`.
+        """
+        if self.residual is not None:
+            raise ValueError("joint draws need a posterior without a shared residual")
         if not len(self.samples):
             return torch.zeros(0, len(functionals), dtype=torch.float64)
         model = self.model.at(functionals)
         unresolved = model.residual_draws(self.samples, generator)
-        if self.residual is None:
-            return self._values(model, unresolved)
-        shape = (len(self.samples), len(functionals))
-        white = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return self._values(model, unresolved, white)
-
-    def draws_from(
-        self, functionals: Functionals, white: Float[Tensor, "s n"]
-    ) -> Float[Tensor, "s n"]:
-        """Draw all functionals with sub-grid residuals from given standard normals.
-
-        The model must have independent residuals. Related functionals, such as points
-        along one ray, may share normals: the moments of each do not change. With a
-        residual of neighbouring stars, which is drawn jointly, normals must be
-        independent.
-        """
-        model = self.model.at(functionals)
-        return self._values(model, model.residual_from(self.samples, white), white)
-
-    def _values(
-        self, model: ForwardModel, unresolved: Tensor, white: Tensor | None = None
-    ) -> Float[Tensor, "s n"]:
-        """Return samples' values plus unresolved parts, corrected using ``white``."""
         values = torch.stack([model.apply(sample) for sample in self.samples])
-        values, unresolved = values.double().cpu(), unresolved.double().cpu()
-        for rows, kind in self._corrected(model.functionals):
-            assert self.residual is not None
-            assert white is not None
-            if isinstance(kind, PointValues):
-                values[:, rows], variance = self.residual.correct(
-                    kind.points, values[:, rows], len(kind)
-                )
-                unresolved[:, rows] = variance.sqrt() * white[:, rows]
-            else:
-                values[:, rows] = self.residual.draw(
-                    kind.end, values[:, rows], white[:, rows]
-                )
-                unresolved[:, rows] = 0.0
-        return values + unresolved
+        return values.double().cpu() + unresolved.double().cpu()
 
     def _corrected(
         self, functionals: Functionals

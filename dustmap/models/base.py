@@ -76,14 +76,6 @@ class ForwardModel(ABC):
     ) -> Float[Tensor, "s n"]:
         """Draw ``L_n ρ − E[L_n ρ | ε_s]`` once per ε, jointly in all observations."""
 
-    def residual_from(
-        self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
-    ) -> Float[Tensor, "s n"]:
-        """Make residuals from standard normals, independent between functionals."""
-        raise ValueError(
-            f"the residuals of {type(self).__name__} are correlated between functionals"
-        )
-
     @abstractmethod
     def at(self, functionals: Functionals) -> ForwardModel:
         """Return the same field with other functionals."""

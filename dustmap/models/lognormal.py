@@ -179,15 +179,12 @@ class LogNormal(TorusModel[GridWhitening]):
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        """Draw independent residuals that keep every prediction positive."""
+        """Draw independent residuals that keep every prediction positive.
+
+        They are ``W ρ (e^{τ z − τ²/2} − 1)`` with ``τ² = ln(1 + v / (W ρ)²)``.
+        """
         shape = (len(eps), len(self._functionals))
         white = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return self.residual_from(eps, white)
-
-    def residual_from(
-        self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
-    ) -> Float[Tensor, "s n"]:
-        """``W ρ (e^{τ z − τ²/2} − 1)`` with ``τ² = ln(1 + v / (W ρ)²)``."""
         density = self.density(eps)
         prediction = self.weights.matvec(density)
         variance = self._variance(density, prediction)

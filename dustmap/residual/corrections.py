@@ -54,7 +54,6 @@ def corrected(
     factor: float,
     *,
     amplitude: Float[Tensor, " m"] | None = None,
-    drawn: bool = False,
     shares: Float[Tensor, "s m"] | None = None,
 ) -> Float[Tensor, "s m"]:
     """Add changes to every sample's positive values, with spreads times √f.
@@ -69,8 +68,6 @@ def corrected(
         f, the factor on variances over the samples, at most one.
     amplitude
         Factors on the changes [the values' unit]; ``None`` for one.
-    drawn
-        True if changes already have their final spread: f does not apply to them.
     shares
         Filled in with factors on the changes' remaining variance: one, or with
         :math:`c < -v/2` the derivative of the sum, so that the std stays in proportion
@@ -81,7 +78,6 @@ def corrected(
         values.to(torch.float64).contiguous().numpy(),
         changes.T.contiguous().numpy(),
         factor**0.5,
-        1.0 if drawn else factor**0.5,
         np.empty(0) if amplitude is None else amplitude.numpy(),
         np.empty((0, 0)) if shares is None else shares.numpy(),
     )
@@ -89,12 +85,6 @@ def corrected(
     cuts = np.linspace(0, count, threads + 1).astype(int)
     in_parallel(lambda n: _correct(cuts[n], cuts[n + 1], *given, found), threads)
     return torch.from_numpy(found)
-
-
-def spread(values: Float[Tensor, "s m"], factor: float) -> Float[Tensor, "s m"]:
-    """Multiply the spread of samples' values about their mean by √f."""
-    mean = values.mean(dim=0)
-    return mean + factor**0.5 * (values - mean)
 
 
 @inlined
@@ -107,7 +97,7 @@ def _sum(value, change):
 
 
 @compiled
-def _correct(first, last, values, changes, root, told, amplitude, shares, found):
+def _correct(first, last, values, changes, root, amplitude, shares, found):
     """Fill in the places from ``first`` to ``last``."""
     samples = len(values)
     value, change = np.empty(_TOGETHER), np.empty(_TOGETHER)
@@ -124,7 +114,7 @@ def _correct(first, last, values, changes, root, told, amplitude, shares, found)
                 middle = value[i] / samples
                 one = middle + root * (values[s, m] - middle)
                 more = change[i] / samples
-                more += told * (changes[m, s] - more)
+                more += root * (changes[m, s] - more)
                 if len(amplitude):
                     more *= amplitude[m]
                 found[s, m] = _sum(one, more)

@@ -109,12 +109,6 @@ class Rays:
     def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple | None) -> Rays:
         return Rays(**{name: value[rows] for name, value in self._parts().items()})
 
-    def followed_by(self, other: Rays) -> Rays:
-        """These rays, then those."""
-        others = other._parts()
-        both = self._parts().items()
-        return Rays(**{name: torch.cat([x, others[name]]) for name, x in both})
-
     def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
         """``(a e, ln d)`` with ``a = stretch``: nearest rows are nearest rays."""
         logarithm = self.lengths.clamp_min(1e-3).log()[..., None]

@@ -9,14 +9,6 @@ sample s has
    v = C_{**} - c^\top (C + D)^{-1} c ,
 
 over the nearest stars, so that map and residual vary together.
-
-Joint draws are sequential: in a random order every place is kriged from its nearest
-stars, with their residuals from one posterior sample, and from the nearest earlier
-places, with their drawn values :math:`f` (Vecchia 1988, JRSS B 50, 297):
-
-.. math:: f_m = B_m (r, f_{\text{before}}) + \sqrt{v_m}\, z_m .
-
-So draws at neighbouring places are correlated also where no star constrains them.
 """
 
 from __future__ import annotations
@@ -31,11 +23,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.corrections import central_factor, corrected, spread
+from dustmap.residual.corrections import central_factor, corrected
 from dustmap.residual.covariance import RayCovariance, Rays, Remainder, rays_to
 from dustmap.residual.cube import DensityCube
-from dustmap.residual.kriging import Kriging, krige_rays, predict_rays, walk
-from dustmap.residual.neighbours import RowIndex, nearest, nearest_earlier, without_self
+from dustmap.residual.kriging import Kriging, krige_rays, predict_rays
+from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.residual.predictive import PredictiveLaw
 
 if TYPE_CHECKING:
@@ -51,15 +43,8 @@ _FEW, _RAISED = 12, 1.1
 OUTLYING = 10.0
 # Densities of rays are raised to at least this fraction of the mean.
 _DARKEST = 0.02
-# Neighbours of a drawn place among the stars, and among the places before it.
-_DRAWN, _PLACES = 64, 24
-# Noise variance of a drawn place [mag²]; positive, as extinctions at the observer do
-# not vary.
-_EXACT = 1e-12
 # Stars up to which the columns of all rays are kept: some 300 bytes each.
 _KEPT = 2_000_000
-# Seed of the order of places; draws hardly depend on it.
-_ORDER = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +178,8 @@ class ResidualField:
         shrinks with it.
         """
         split = len(ends) - points
-        extinction = values.mean(dim=0)
+        # One by one, so that the bits do not depend on the number of places.
+        extinction = sum(values, torch.zeros(())) / len(values)
         extinction[split:] = 0.0
         places = self.places(ends, extinction)
         mean, variance = self._predict(places, points)
@@ -284,50 +270,6 @@ class ResidualField:
         """Krige places from their neighbours among the stars."""
         noise = self.noise + self.nugget
         return krige_rays(self.covariance, self.rays, noise, places, neighbours)
-
-    def draw(
-        self,
-        ends: Float[Tensor, "m 3"],
-        extinctions: Float[Tensor, "s m"],
-        white: Float[Tensor, "s m"],
-    ) -> Float[Tensor, "s m"]:
-        """Draw every sample's extinctions to places [pc], with a drawn residual.
-
-        ``white`` are independent standard normals.
-        """
-        places = self.places(ends, extinctions.mean(dim=0))
-        generator = torch.Generator().manual_seed(_ORDER)
-        order = torch.randperm(len(places), generator=generator)
-        residual = torch.empty(white.shape, dtype=torch.float64)
-        residual[:, order] = self._drawn(places[order], white[:, order])
-        return corrected(extinctions, residual, self.factor, drawn=True)
-
-    def _drawn(self, places: Rays, white: Float[Tensor, "s m"]) -> Float[Tensor, "s m"]:
-        """Draw the residuals of places in this order."""
-        stars, points = (x.coordinates(self.stretch) for x in (self.rays, places))
-        near, first = nearest(stars, points, _DRAWN), len(stars)
-        # The first places have all earlier places as neighbours.
-        blocks = [
-            torch.cat([near[m : m + 1], first + torch.arange(m)[None]], dim=1)
-            for m in range(min(_PLACES, len(places)))
-        ]
-        if len(places) > _PLACES:
-            before = first + nearest_earlier(points, _PLACES)
-            blocks.append(torch.cat([near[_PLACES:], before], dim=1))
-        given = spread(self.residuals.double(), self.factor)
-        values = torch.cat([given, torch.zeros_like(white)], dim=1).numpy()
-        known = self.noise + self.nugget
-        noise = torch.cat([known, known.new_full((len(places),), _EXACT)])
-        rays, row = self.rays.followed_by(places), first
-        for neighbours in blocks:
-            rows = slice(row, row + len(neighbours))
-            found = krige_rays(self.covariance, rays, noise, rays[rows], neighbours)
-            std = (self.factor * found.variance).sqrt()
-            own = slice(row - first, row - first + len(neighbours))
-            innovations = (std * white[:, own]).numpy()
-            walk(values, row, neighbours.numpy(), found.weights.numpy(), innovations)
-            row += len(neighbours)
-        return torch.from_numpy(values[:, first:])
 
 
 def least_density(

@@ -493,17 +493,3 @@ def _solve_weighed(first, last, among, across, weights, noise, near, solved, pro
                     product[j] += entry * component[j]
             products[m, 0, s] = (product * b).sum()
             products[m, 1, s] = (product * a).sum()
-
-
-@compiled
-def walk(values, first, neighbours, weights, innovations):
-    """Set the values from column ``first`` on, in order, from those before them.
-
-    Each is the weighed sum of its neighbours' values and its innovation.
-    """
-    for m in range(len(neighbours)):
-        for s in range(len(values)):
-            total = innovations[s, m]
-            for k in range(neighbours.shape[1]):
-                total += weights[m, k] * values[s, neighbours[m, k]]
-            values[s, first + m] = total

@@ -101,4 +101,5 @@ def _share(
     """Return the share of kriging with standard deviations ``spread``."""
     relative = np.log(np.maximum(mean, _LEAST * std) / std)
     logarithms = np.stack([np.ones_like(std), np.log(std / spread), relative])
-    return expit(coefficients @ logarithms)
+    # One by one, so that the bits do not depend on the number of places.
+    return expit(sum(a * x for a, x in zip(coefficients, logarithms, strict=True)))

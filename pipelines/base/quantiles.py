@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 if TYPE_CHECKING:
+    from dustmap.isotonic import Ranked
     from dustmap.moments import Moments
 
 # Probabilities by the name of their column: the median, one sigma and 95%.
@@ -25,16 +26,16 @@ KINDS = ("mean", "std", *NAMES)
 WIDTH_95 = float(ndtri(0.975))
 
 
-def summaries(moments: Moments, *, quantiles: bool | None = None) -> dict:
+def summaries(moments: Moments | Ranked, *, quantiles: bool | None = None) -> dict:
     """Return mean, std and, for a positive density, `QUANTILES` of each quantity.
 
     With ``quantiles`` any density has them.
     """
-    found = {"mean": moments.mean.numpy(), "std": moments.std.numpy()}
-    if moments.log_mean is not None if quantiles is None else quantiles:
-        parts = zip(QUANTILES, moments.quantiles(list(QUANTILES.values())), strict=True)
-        found |= {name: value.numpy() for name, value in parts}
-    return found
+    found = {"mean": moments.mean, "std": moments.std}
+    if moments.positive if quantiles is None else quantiles:
+        wanted = moments.quantiles(list(QUANTILES.values()))
+        found |= dict(zip(QUANTILES, wanted, strict=True))
+    return {name: np.asarray(values) for name, values in found.items()}
 
 
 def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:

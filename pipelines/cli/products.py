@@ -14,6 +14,7 @@ from pipelines.cli.reporting import (
     ANGLES,
     DIRECTION,
     DUSTMAPS_GIVES,
+    ESTIMATE,
     LENGTH,
     LENGTHS,
     NEW,
@@ -61,6 +62,7 @@ def _products(command: Any) -> Any:
 @click.option("--sphere", type=LENGTH, help="Only the density within this distance.")
 @click.option("--spacing", type=LENGTH, help="Size of the density's cells.")
 @click.option("--samples", type=int, help="Posterior samples in the zarr store.")
+@ESTIMATE
 @OVERWRITE
 @reporting
 def export(run: Path, overwrite: bool, **chosen: Any) -> None:

@@ -28,7 +28,7 @@ from pipelines.maps.density import (
     map_cube,
     usual_ends,
 )
-from pipelines.maps.integrals import integrals_along
+from pipelines.maps.integrals import integrals_along, stack_of
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import convert, converted, provenance
 from pipelines.maps.run_map import RunMap
@@ -123,7 +123,8 @@ class RunProducts:
             return arrays, None
         whole = self._continued
         ends = np.maximum(whole.ends(Places.of_points(directions)), NOTHING)
-        at_ends, _ = integrals_along(self.run, directions, ends[None])
+        stack, _ = stack_of(self.run, self.options.estimate)
+        at_ends, _ = integrals_along(self.run, directions, ends[None], stack)
         near = {name: self.factor * values for name, values in at_ends.items()}
         return whole.rays(directions, edges, arrays, near)
 
@@ -146,7 +147,12 @@ class RunProducts:
     def _rays(self) -> SkyMaps:
         """Extinctions at the distances of all products, from one pass over the sky."""
         every = np.unique(np.concatenate(list(self._distances.values())))
-        found = integrated(self.run, nside=self.options.nside, distances=every)
+        found = integrated(
+            self.run,
+            nside=self.options.nside,
+            distances=every,
+            estimate=self.options.estimate,
+        )
         return convert(found, self.changes)
 
     def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
@@ -175,6 +181,7 @@ def export_run(
         targets = {name: [run / file] for name, file in usual.items() if file}
     fitted = read_run(run)
     options.check(targets, overwrite=overwrite)
+    stack_of(fitted, options.estimate)
     if options.nside is not None:
         checked_nside(options.nside)
     if options.distances is not None:
@@ -251,7 +258,8 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         chosen = (usual[held] if held.any() else usual[:1])[-1:]
         products.notes.append(f"{path.name}: to {chosen[0]:g} pc (--distances chooses)")
     edges = np.asarray(chosen, dtype=np.float64)
-    found, regression = integrals_along(run, vectors[on_sky], edges)
+    stack, estimate = stack_of(run, products.options.estimate)
+    found, regression = integrals_along(run, vectors[on_sky], edges, stack)
     found = {name: products.factor * values for name, values in found.items()}
     found, origin = products.filled(vectors[on_sky], edges, found)
     if origin is not None:
@@ -260,7 +268,7 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     for name, values in found.items():
         arrays[name] = np.full((len(edges), *on_sky.shape), np.nan, dtype=np.float32)
         arrays[name][:, on_sky] = values
-    meta = {**products.meta, **regression}
+    meta = {**products.meta, "estimate": estimate, **regression}
     write_images(path, arrays, edges, wcs, meta, overwrite=overwrite)
     products.note_outside(path, arrays["mean"][:, on_sky], edges)
 

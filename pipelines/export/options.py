@@ -42,18 +42,18 @@ _CUT = ("box", "sphere", "spacing")
 EXPORTERS = {
     "zarr": Exporter(
         "Density and integrated extinction as zarr v3.",
-        (*_CUT, "samples", "nside"),
+        (*_CUT, "samples", "nside", "estimate"),
         usual="map.zarr",
     ),
     "fits": Exporter("Density cube as FITS.", (*_CUT, "fill"), usual="map.fits"),
     "healpix": Exporter(
         "Integrated extinction, HEALPix.",
-        ("distances", "nside", "ordering", "fill", "fill_beyond"),
+        ("distances", "nside", "ordering", "fill", "fill_beyond", "estimate"),
         usual="map.healpix.fits",
     ),
     "image": Exporter(
         "Integrated extinction on pixels of a WCS: DS9, Aladin.",
-        ("distances", "field", "fill", "fill_beyond"),
+        ("distances", "field", "fill", "fill_beyond", "estimate"),
         suffixes=(".fits", ".fit"),
     ),
     "vti": Exporter(
@@ -93,6 +93,9 @@ class ExportOptions:
     """Largest distance of the density from the Sun [pc]."""
     spacing: float | None = None
     """Size of the density's cells [pc], by default the grid's."""
+    estimate: str | None = None
+    """Of extinctions: ``kriged`` for map and kriging together (default, if the run has
+    it), ``map`` for the map without kriging."""
     samples: int | None = None
     """Number of posterior samples of the density in the zarr store."""
 

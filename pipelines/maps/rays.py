@@ -52,6 +52,8 @@ class PixelRays:
     """The integrated extinction of a map store by pixel and ``distance``.
 
     ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED).
+    ``to_faces`` is true if rays end at the faces of the ``box``, else at their last
+    known distance.
     """
 
     take: Take
@@ -59,6 +61,7 @@ class PixelRays:
     nside: int
     distance: np.ndarray
     arrays: tuple[str, ...]
+    to_faces: bool = True
 
     @property
     def nodes(self) -> np.ndarray:
@@ -67,9 +70,19 @@ class PixelRays:
         return np.concatenate([[0.0], self.distance, [last]])
 
     def reach(self, places: Places) -> np.ndarray:
-        """Return the end of each sight line [pc]: at the box, or the last node."""
-        exits = self.box.exits(places.directions)
-        return np.where(exits <= self.nodes[-1], exits, self.distance[-1])
+        """Return the end of each sight line [pc]: at the box, or the last node.
+
+        If only pixels tell the end it is that of the longest ray around, else zero.
+        """
+        if self.to_faces:
+            exits = self.box.exits(places.directions)
+            return np.where(exits <= self.nodes[-1], exits, self.distance[-1])
+        ends = np.empty(len(places))
+        for rows, near in self._blocks(places, _VALUES):
+            known = np.isfinite(self._rays(self.arrays[0], near)).sum(axis=1) - 1
+            last = np.append(0.0, self.distance)[known][near.which]
+            ends[rows] = np.where(near.weights > 0, last, 0.0).max(axis=0)
+        return ends
 
     def last_star(self, places: Places) -> np.ndarray:
         """Return the end of the last stretch with stars on each sight line [pc]."""
@@ -88,8 +101,11 @@ class PixelRays:
             for name, values in found.items():
                 rays = self._rays(name, near)
                 values[rows] = _values(rays, near, nodes, places.distance[rows])
-        leaves = self.box.exits(places.directions) <= nodes[-1]
-        beyond = ~(places.distance <= np.where(leaves, nodes[-1], nodes[-2]))
+        ends = self.reach(places)
+        if self.to_faces:
+            leaves = self.box.exits(places.directions) <= nodes[-1]
+            ends = np.where(leaves, nodes[-1], nodes[-2])
+        beyond = ~((places.distance <= ends) & (ends > 0))
         for values in found.values():
             values[beyond] = np.nan
         return found

@@ -11,11 +11,11 @@ import healpy
 import numpy as np
 import torch
 
-from dustmap.functionals import Functionals, PointValues, Stack
+from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import Grid
-from dustmap.isotonic import non_decreasing
+from dustmap.isotonic import Ranked
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
-from dustmap.residual.stacking import StackedKriging
+from dustmap.moments import Moments, moments_over_samples, sample_order
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
@@ -28,10 +28,15 @@ from pipelines.maps.answers import (
     Directions,
     Found,
     Kind,
-    at_all_places,
     probability,
 )
 from pipelines.maps.density import columns, map_and_columns, usual_ends
+from pipelines.maps.integrals import (
+    OutwardCurves,
+    has_curves,
+    outward_curves,
+    stack_of,
+)
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
 from pipelines.maps.sky import (
@@ -53,8 +58,6 @@ _NSIDE = 64
 # Directions closer than this [rad], 2 milliarcsec, are equal. Round coordinates lie in
 # the middle of such a step, which absorbs rounding errors.
 _NEAR = 1e-8
-# Places closer than this [pc] are equal.
-_NEAR_PLACES = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -75,7 +78,7 @@ class RunMap(Answers):
             band=str(about["extinction_band"]),
             verdict=str(run.verdict),
             run=run,
-            estimate="map" if run.posterior.stack is None else "kriged",
+            estimate=stack_of(run, None)[1],
         )
 
     @property
@@ -108,24 +111,16 @@ class RunMap(Answers):
         chosen = slice(None) if rng is None else int(rng.integers(count))
         inside = self.box.contains(places.positions())
         within = places.select(inside)
-        found = np.empty((count, len(within)))[chosen]
-        for rows, ends, functionals in self._blocks(integrated, within):
-            found[..., rows] = self._draws(functionals, ends, integrated)[chosen]
-            if integrated and self._stack is not None:
-                of_map = self.run.posterior.moments(functionals, rows=len(functionals))
-                moments = of_map.mean.numpy(), of_map.std.numpy()
-                found[..., rows] *= self._stack.factor(torch.as_tensor(ends), *moments)
-        if integrated and self.run.posterior.model.positive:
-            rising = _rising(np.atleast_2d(found), np.ones(len(within)), within)
-            found = rising.reshape(found.shape)
-        whole = np.full((len(places), *found.shape[:-1]), np.nan)
-        whole[inside] = found.T
+        found = np.empty((count, len(within)))
+        if integrated and has_curves(self.run):
+            for rows, curves, ray in self._curves(within, draws=True):
+                found[:, rows] = curves.samples(within.distance[rows], ray)
+        else:
+            for rows, ends in self._blocks(within):
+                found[:, rows] = self._draws(integrated, ends)
+        whole = np.full((len(places), *found[chosen].shape[:-1]), np.nan)
+        whole[inside] = found[chosen].T
         return whole
-
-    @property
-    def _stack(self) -> StackedKriging | None:
-        """The kriging that has a share in extinctions, if any."""
-        return self.run.posterior.stack if self.estimate == "kriged" else None
 
     def support(self, places: Places) -> np.ndarray:
         return self.run.support_at(places.positions())
@@ -162,12 +157,18 @@ class RunMap(Answers):
         if usual and stored.exists():
             maps = read_healpix(stored)
             whole = nside == maps.nside and np.array_equal(maps.distances, chosen)
+            whole &= maps.meta.get("estimate", "map") == self.estimate
             if whole and maps.filled is None and self._is_own(maps.meta):
                 return maps
-        return integrated(self.run, distances=np.array(chosen), nside=nside)
+        return integrated(
+            self.run,
+            distances=np.array(chosen),
+            nside=nside,
+            estimate=self.estimate,
+        )
 
     def _lines(self, directions: Directions | None) -> list[LineOfSight]:
-        return lines_of_sight(self.run, directions)
+        return lines_of_sight(self.run, directions, estimate=self.estimate)
 
     @cached_property
     def _store(self) -> Stored | None:
@@ -193,63 +194,42 @@ class RunMap(Answers):
         """The run's cube and the columns for figures, from one pass."""
         return map_and_columns(self.run, usual_ends(self.run))
 
-    def both(self, places: Places, kinds: Sequence[Kind]) -> list[Found]:
-        # Extinction and density at a place have the same neighbours.
-        inside = self.box.contains(places.positions())
-        parts = self._found(places.select(inside), kinds, (True, False))
-        return [
-            {kind: self.factor * v for kind, v in at_all_places(part, inside).items()}
-            for part in parts
-        ]
+    def _estimated(self, estimate: str) -> Answers:
+        return replace(self, estimate=stack_of(self.run, estimate)[1])
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
     ) -> Found:
-        return self._found(places, kinds, (integrated,))[0]
+        found = np.empty((len(kinds), len(places)))
+        if integrated and kinds and has_curves(self.run):
+            for rows, curves, ray in self._curves(places):
+                found[:, rows] = _of(curves.at(places.distance[rows], ray), kinds)
+        else:
+            for rows, ends in self._blocks(places) if kinds else ():
+                moments = self.run.posterior.moments(
+                    self._functionals(integrated, ends)
+                )
+                found[:, rows] = _of(moments, kinds)
+        return dict(zip(kinds, found))
 
-    def _estimated(self, estimate: str) -> Answers:
-        if estimate == "kriged" and self.run.posterior.stack is None:
-            raise InputError(
-                f"{self.path} has the {ESTIMATES['map']} only: on stars that the fit "
-                "had not seen, kriging did not improve it"
-            )
-        return replace(self, estimate=estimate)
-
-    def _found(
-        self, places: Places, kinds: Sequence[Kind], which: tuple[bool, ...]
-    ) -> list[Found]:
-        """Return moments of each quantity, integrated or not, from one pass.
-
-        Extinctions come first.
-        """
-        stack = self._stack if which[0] else None
-        found = np.empty((len(which), len(kinds), len(places)))
-        variances = np.full((len(which), len(places)), np.nan)
-        positions = torch.as_tensor(places.positions())
-        # Neighbouring places together: they share cells, and stars around them.
-        pixels = healpy.vec2pix(_NSIDE, *positions.numpy().T, nest=True)
-        order = np.argsort(pixels, kind="stable")
-        for start in range(0, len(places) if kinds else 0, _ROWS):
-            rows = order[start : start + _ROWS]
-            functionals = Stack([self._functionals(w, positions[rows]) for w in which])
-            moments = self.run.posterior.moments(functionals, rows=len(functionals))
-            if moments.log_std is not None:
-                variances[:, rows] = moments.log_std.reshape(len(which), -1) ** 2
-            for number, kind in enumerate(kinds):
-                if kind in ("mean", "std"):
-                    values = getattr(moments, str(kind))
-                else:
-                    values = moments.quantile(probability(kind))
-                found[:, number, rows] = values.reshape(len(which), -1)
-            if stack is not None:
-                count = len(positions[rows])
-                of_map = moments.mean[:count].numpy(), moments.std[:count].numpy()
-                found[0][:, rows] *= stack.factor(positions[rows], *of_map)
-        rest = [i for i, kind in enumerate(kinds) if kind != "std"]
-        for part, variance, outward in zip(found, variances, which, strict=True):
-            if outward and np.isfinite(variance).any():
-                part[rest] = _rising(part[rest], variance, places)
-        return [dict(zip(kinds, part)) for part in found]
+    def _curves(
+        self, places: Places, *, draws: bool = False
+    ) -> Iterator[tuple[np.ndarray, OutwardCurves, np.ndarray]]:
+        """Yield rows of places, curves, and the number of each row's ray in them."""
+        # Places of one direction have one ray, whatever rounding did to them.
+        snapped = np.rint(places.directions / _NEAR)
+        # Neighbouring rays together: they share cells, and stars around them.
+        pixels = healpy.vec2pix(_NSIDE, *snapped.T, nest=True)
+        keys, ray = np.unique(
+            np.column_stack([pixels, snapped]), axis=0, return_inverse=True
+        )
+        towards = keys[:, 1:] / np.linalg.norm(keys[:, 1:], axis=1, keepdims=True)
+        order = np.argsort(ray, kind="stable")
+        stack, _ = stack_of(self.run, self.estimate)
+        for part, curves in outward_curves(self.run, towards, stack, draws=draws):
+            first, last = np.searchsorted(ray[order], [part.start, part.stop])
+            rows = order[first:last]
+            yield rows, curves, ray[rows] - part.start
 
     def _functionals(self, integrated: bool, positions: torch.Tensor) -> Functionals:
         """Return extinctions to positions [pc], or densities there."""
@@ -257,32 +237,29 @@ class RunMap(Answers):
             return outward_rays(self.run.plan, positions)
         return PointValues(positions)
 
-    def _blocks(
-        self, integrated: bool, places: Places
-    ) -> Iterator[tuple[slice, np.ndarray, Functionals]]:
-        """Yield rows in blocks, their positions [pc] and their functionals."""
+    def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+        """Yield rows of neighbouring places in blocks, and their positions [pc]."""
         positions = places.positions()
+        pixels = healpy.vec2pix(_NSIDE, *positions.T, nest=True)
+        order = np.argsort(pixels, kind="stable")
         for start in range(0, len(places), _ROWS):
-            rows = slice(start, start + _ROWS)
-            ends = positions[rows]
-            yield rows, ends, self._functionals(integrated, torch.as_tensor(ends))
+            rows = order[start : start + _ROWS]
+            yield rows, torch.from_numpy(positions[rows])
 
-    def _draws(
-        self, functionals: Functionals, ends: np.ndarray, integrated: bool
-    ) -> np.ndarray:
-        if self.run.posterior.model.linear:
+    def _draws(self, integrated: bool, ends: torch.Tensor) -> np.ndarray:
+        """Draw from the posterior at positions [pc], ``(s, n)``."""
+        posterior, functionals = self.run.posterior, self._functionals(integrated, ends)
+        if posterior.model.linear:
             # The field below the grid is drawn once for all blocks.
             generator = torch_stream(self.run.seed, Purpose.UNRESOLVED)
-            return self.run.posterior.draws(functionals, generator).numpy()
-        if not integrated:
-            keys = self._cell_keys(ends)
-        elif self.run.posterior.residual is None:
-            keys = _direction_keys(ends)
-        else:
-            keys = _keys(2, np.rint(ends / _NEAR_PLACES))
-        count, seed = len(self.run.posterior.samples), self.run.seed
-        white = keyed_normals(torch.from_numpy(keys), count, seed, Purpose.UNRESOLVED)
-        return self.run.posterior.draws_from(functionals, white).numpy()
+            return posterior.draws(functionals, generator).numpy()
+        keys = torch.from_numpy(self._cell_keys(ends.numpy()))
+        count, seed = len(posterior.samples), self.run.seed
+        white = keyed_normals(keys, count, seed, Purpose.UNRESOLVED)
+        values, variances = posterior.sampled(functionals)
+        moments = moments_over_samples(values, variances, positive=True)
+        own = Ranked.log_normal(moments.mean.numpy(), moments.std.numpy())
+        return own.samples(sample_order(values, variances, white).numpy())
 
     def _cell_keys(self, ends: np.ndarray) -> np.ndarray:
         """Return keys ``(n, 4)``, equal within a cell of the finest grid."""
@@ -299,26 +276,16 @@ class RunMap(Answers):
         return keys
 
 
-def _rising(curves: np.ndarray, variances: np.ndarray, places: Places) -> np.ndarray:
-    """Apply `non_decreasing` to extinctions ``(k, n)`` along each direction.
-
-    A single place in a direction keeps its values: a result that is the same in any
-    call would need predictions along the whole ray.
-    """
-    keys = _direction_keys(places.positions())
-    order = np.lexsort((places.distance, *keys.T))
-    first = np.diff(keys[order], axis=0, prepend=-1).any(axis=1)
-    starts = np.append(np.nonzero(first)[0], len(order))
-    found = np.empty_like(curves)
-    found[:, order] = non_decreasing(curves[:, order], variances[order], starts)
-    return found
-
-
-def _direction_keys(ends: np.ndarray) -> np.ndarray:
-    """Return keys ``(n, 4)`` that are equal along a ray from the observer."""
-    distance = np.linalg.norm(ends, axis=1, keepdims=True)
-    vectors = ends / np.where(distance > 0, distance, 1.0)
-    return _keys(0, np.rint(vectors / _NEAR))
+def _of(found: Moments | Ranked, kinds: Sequence[Kind]) -> list[np.ndarray]:
+    """Return moments of distributions by kind."""
+    return [
+        np.asarray(
+            getattr(found, str(kind))
+            if kind in ("mean", "std")
+            else found.quantiles([probability(kind)])[0]
+        )
+        for kind in kinds
+    ]
 
 
 def _keys(kind: int, numbers: np.ndarray) -> np.ndarray:

@@ -11,14 +11,11 @@ from scipy.spatial import KDTree
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.base.quantiles import summaries
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.cubes.cube import farthest
 from pipelines.cubes.sky import LineOfSight, SkyMaps, check_distances
-from pipelines.maps.integrals import (
-    integrals_along,
-    outward_summaries,
-    ray_integrals,
-)
+from pipelines.maps.integrals import integrals_along, ray_integrals, stack_of
 from pipelines.maps.provenance import provenance
 from pipelines.maps.rays import grid_steps, last_seen
 from pipelines.run.folder import Run
@@ -127,11 +124,16 @@ def _nside(run: Run, distance: float, widest: float = math.inf) -> int:
 
 
 def integrated(
-    run: Run, *, nside: int | None = None, distances: np.ndarray | None = None
+    run: Run,
+    *,
+    nside: int | None = None,
+    distances: np.ndarray | None = None,
+    estimate: str | None = None,
 ) -> SkyMaps:
     """Return moments of the integrated extinction by distance and pixel.
 
-    The std is that of the integral, and curves never decrease (`outward_summaries`).
+    The std is that of the integral, and curves never decrease (`outward_curves`). The
+    ``estimate`` is "kriged" or "map", by default the former if the run has kriging.
     Defaults are `ray_distances` and `ray_nside`. Memory: 20 bytes per pixel and
     distance (0.6 GiB at most), and that of `ray_integrals`.
     """
@@ -139,12 +141,13 @@ def integrated(
     chosen = ray_distances(run) if distances is None else distances
     edges = checked_distances(run, chosen)
     directions = pixel_directions(nside)
-    arrays, regression = integrals_along(run, directions, edges)
+    stack, found = stack_of(run, estimate)
+    arrays, regression = integrals_along(run, directions, edges, stack)
     return SkyMaps(
         distances=edges,
         arrays=arrays,
         last_star=last_star(run, directions),
-        meta={**provenance(run), **regression},
+        meta={**provenance(run), "estimate": found, **regression},
     )
 
 
@@ -154,7 +157,11 @@ def last_star(run: Run, directions: np.ndarray) -> np.ndarray:
 
 
 def lines_of_sight(
-    run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
+    run: Run,
+    directions: Sequence[tuple[float, float]] | None = None,
+    points: int = 60,
+    *,
+    estimate: str | None = None,
 ) -> list[LineOfSight]:
     """Return cumulative extinction along a few directions, and nearby stars.
 
@@ -168,10 +175,11 @@ def lines_of_sight(
     chosen = default_directions(stars) if directions is None else list(directions)
     vectors = unit_vectors(*np.array(chosen).T)
     edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
+    stack, _ = stack_of(run, estimate)
     sampled = len(run.posterior.samples) > 0
     parts = [
-        outward_summaries(moments, quantiles=sampled)[0]
-        for _, moments in ray_integrals(run, vectors, edges)
+        summaries(moments, quantiles=sampled)
+        for _, moments, _ in ray_integrals(run, vectors, edges, stack)
     ]
     found = {n: np.concatenate([p[n] for p in parts], axis=1) for n in parts[0]}
     last = last_star(run, vectors)

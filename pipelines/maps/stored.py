@@ -344,6 +344,7 @@ def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
         nside=maps.nside,
         distance=np.asarray(maps.distances, dtype=np.float64),
         arrays=tuple(maps.arrays),
+        to_faces=False,
     )
     stated = _stated(maps.meta)
     return Stored(path=path, **stated, cells=None, rays=rays, read_maps=lambda: maps)

@@ -183,13 +183,11 @@ class DustMap:
     ) -> Any:
         """Return the extinction to, or the density at, coordinates.
 
-        The unresolved part of the extinction of a positive density is drawn once for
-        each sample and direction (within 2 milliarcsec), and scaled to the scatter at
-        each distance; that of the density, once for each sample and cell.
-
-        The extinction of a positive density never decreases along a direction: a store
-        holds such curves, and a run makes them from the places of one call. A single
-        place keeps its own posterior.
+        Mean, std, percentiles and samples are of one distribution at every place. The
+        extinction of a positive density never decreases along a direction (within 2
+        milliarcsec), by nodes of its own ray at fixed distances; nothing depends on the
+        other places of a call. What a grid leaves out of samples of the density is
+        drawn once for each cell.
 
         Between grid points a store interpolates mean, std and quantiles trilinearly; a
         run takes quantiles over the samples at the place itself, which are higher.

@@ -9,7 +9,6 @@ import scipy.stats
 import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
-from dustmap.keyed_noise import Purpose, keyed_normals
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.moments import Moments
@@ -30,7 +29,8 @@ def test_quantiles_are_those_of_a_normal_distribution():
 
 def test_quantiles_of_a_positive_model_are_log_normal():
     m, s = (torch.tensor(v).double() for v in ([0.3, -2.0], [0.5, 1.2]))
-    moments = Moments(mean=m.exp(), std=s, log_mean=m, log_std=s)
+    mean = (m + s**2 / 2).exp()
+    moments = Moments(mean=mean, std=mean * (s**2).expm1().sqrt(), positive=True)
     for p in (0.025, 0.5, 0.8):
         exact = scipy.stats.lognorm.ppf(p, s.numpy(), scale=m.exp().numpy())
         np.testing.assert_allclose(moments.quantile(p), exact, rtol=1e-9)
@@ -73,13 +73,6 @@ def test_moments_of_a_positive_model_are_those_over_its_samples():
     np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-10)
     std = np.sqrt(values.var(axis=0, ddof=1) + v)
     np.testing.assert_allclose(moments.std, std, rtol=1e-10)
-    squared = np.log1p(each[:, :-1] / values[:, :-1] ** 2)
-    log_values = np.log(values[:, :-1]) - squared / 2
-    np.testing.assert_allclose(
-        moments.log_mean[:-1], log_values.mean(axis=0), rtol=1e-10
-    )
-    log_std = np.sqrt(log_values.var(axis=0, ddof=1) + squared.mean(axis=0))
-    np.testing.assert_allclose(moments.log_std[:-1], log_std, rtol=1e-10)
 
 
 def test_a_ray_without_length_has_nothing_at_every_quantile():
@@ -102,27 +95,3 @@ def test_quantiles_of_a_positive_model_are_those_of_its_draws():
         below = (draws < moments.quantile(p)[:-1].numpy()).mean(axis=0)
         # Integrals of a log-normal density are not quite log-normal themselves.
         assert np.abs(below - p).max() < 0.03
-
-
-@pytest.mark.slow
-def test_draws_from_one_normal_for_all_rows_have_the_moments_told():
-    """Rows share their number in each draw: each by itself is as it was."""
-    posterior, others = positive_posterior(samples=4000)
-    moments = posterior.moments(others)
-    one = keyed_normals(
-        torch.zeros(1, 1, dtype=torch.int64),
-        len(posterior.samples),
-        3,
-        Purpose.UNRESOLVED,
-    )
-    draws = posterior.draws_from(others, one.expand(-1, len(others)))[:, :-1]
-    error = moments.std[:-1] / len(draws) ** 0.5
-    assert bool(((draws.mean(dim=0) - moments.mean[:-1]).abs() < 4 * error).all())
-    np.testing.assert_allclose(draws.std(dim=0), moments.std[:-1], rtol=0.1)
-    # What is left of the samples' own predictions is one sign for all rows.
-    seen = torch.stack(
-        [posterior.model.at(others).apply(eps) for eps in posterior.samples[:50]]
-    )[:, :-1]
-    loud = one[:50, 0].abs() > 1
-    rise = (draws[:50] - seen)[loud].sign()
-    assert bool((rise == one[:50, 0][loud].sign()[:, None]).all())

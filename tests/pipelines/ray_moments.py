@@ -17,6 +17,6 @@ def cumulative(
     directions. Returns shape ``(e, n)``; NaN where the ray has left the box.
     """
     mean, std = np.full((2, len(edges), len(directions)), np.nan)
-    for part, moments in ray_integrals(run, directions, edges):
-        mean[:, part], std[:, part] = moments.mean.numpy(), moments.std.numpy()
+    for part, moments, _ in ray_integrals(run, directions, edges):
+        mean[:, part], std[:, part] = np.asarray(moments.mean), np.asarray(moments.std)
     return mean, std

@@ -18,8 +18,8 @@ def cube(positive_run):
 
 def extinction(run, directions, distance):
     """Mean extinctions [mag] of the map itself, far along each direction."""
-    ((_, found),) = ray_integrals(run, directions, np.array([distance]))
-    return found.mean[0].numpy()
+    ((_, found, _),) = ray_integrals(run, directions, np.array([distance]))
+    return np.asarray(found.mean)[0]
 
 
 def image_of(page):

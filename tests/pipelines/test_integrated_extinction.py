@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from dustmap.grid import Grid, Torus
-from dustmap.moments import Moments
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.sky import SkyMaps
 from pipelines.maps import integrals as outwards
-from pipelines.maps.integrals import outward_summaries, ray_integrals
+from pipelines.maps.integrals import ray_integrals
 from pipelines.maps.sky import (
     integrated,
     last_star,
@@ -34,36 +33,6 @@ QUANTILES = ["p2_5", "p16", "p50", "p84", "p97_5"]
 @pytest.fixture(scope="module")
 def whole(cloud_run) -> SkyMaps:
     return integrated(cloud_run, nside=16)
-
-
-def test_quantiles_do_not_fall_outwards():
-    nan = float("nan")
-    median = torch.tensor([[0.1], [0.2], [0.4], [0.5], [nan]], dtype=torch.float64)
-    log_std = torch.tensor([[0.3], [2.0], [0.1], [1.0], [nan]], dtype=torch.float64)
-    mean = median * (log_std**2 / 2).exp()
-    std = mean * torch.expm1(log_std**2).sqrt()
-    moments = Moments(mean=mean, std=std, log_mean=median.log(), log_std=log_std)
-    found, changes = outward_summaries(moments)
-    np.testing.assert_allclose(found["p50"], median)
-    assert changes == 0
-    for name in QUANTILES:
-        assert (np.diff(found[name][:4], axis=0) >= 0).all()
-        assert np.isnan(found[name][4]).all()
-    # Neighbours are averaged by their precisions: that behind is known far better.
-    high, weights = moments.quantile(0.975)[:4, 0].numpy(), log_std[:4, 0].numpy() ** -2
-    both = np.exp(np.average(np.log(high[1:3]), weights=weights[1:3]))
-    assert high[2] < both < 1.01 * high[2] < 0.1 * high[1]
-    np.testing.assert_allclose(found["p97_5"][:4, 0], [high[0], both, both, high[3]])
-    falling = replace(moments, log_mean=median.flip(0).log())
-    found, changes = outward_summaries(falling)
-    for name in ("mean", *QUANTILES):
-        assert (np.diff(found[name][1:4], axis=0) >= 0).all()
-    assert changes == np.nanmax(np.abs(found["p50"] - median.flip(0).numpy()))
-    np.testing.assert_array_equal(found["std"], std)
-    signed = replace(moments, log_mean=None, log_std=None)
-    plain, changes = outward_summaries(signed, quantiles=True)
-    np.testing.assert_array_equal(plain["p97_5"], signed.quantile(0.975))
-    assert changes == 0
 
 
 def between(maps: SkyMaps, name: str, places: np.ndarray) -> np.ndarray:
@@ -164,31 +133,28 @@ def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive_maps):
 @pytest.mark.parametrize("name", ["_SEGMENTS", "_DENSITIES"])
 def test_how_the_work_is_cut_up_does_not_matter(monkeypatch, positive_run, name):
     directions, edges = pixel_directions(2), np.array([100.0, 200.0])
-    ((_, expected),) = ray_integrals(positive_run, directions, edges)
-    monkeypatch.setattr(outwards, name, 60)
-    parts, found = zip(*ray_integrals(positive_run, directions, edges), strict=True)
+    ((_, expected, _),) = ray_integrals(positive_run, directions, edges)
+    monkeypatch.setattr(outwards, name, 400)
+    parts, found, _ = zip(*ray_integrals(positive_run, directions, edges), strict=True)
     assert np.concatenate([np.arange(48)[part] for part in parts]).tolist() == [
         *range(48)
     ]
-    assert len(parts) == (2 if name == "_SEGMENTS" else 1)
-    for field in ("mean", "std", "log_mean", "log_std"):
-        joined = torch.cat([getattr(moments, field) for moments in found], dim=1)
-        torch.testing.assert_close(
-            joined, getattr(expected, field), rtol=1e-6, atol=0, equal_nan=True
-        )
+    assert (len(parts) > 1) == (name == "_SEGMENTS")
+    for field in ("mean", "std"):
+        joined = np.concatenate([getattr(each, field) for each in found], axis=1)
+        np.testing.assert_array_equal(joined, getattr(expected, field))
 
 
 def test_moments_along_a_ray_are_those_the_posterior_gives(positive_run):
     # One segment of one ray is a line integral like any other.
     directions = one_cloud.directions(40)
-    ((_, moments),) = ray_integrals(positive_run, directions, np.array([150.0]))
+    ((_, moments, _),) = ray_integrals(positive_run, directions, np.array([150.0]))
     plan = replace(positive_run.plan, ray_step=positive_run.plan.ray_step / 2)
     lines = rays(plan, torch.as_tensor(150.0 * directions))
     expected = positive_run.posterior.moments(lines)
-    for name in ("mean", "std", "log_mean", "log_std"):
-        torch.testing.assert_close(
-            getattr(moments, name)[0], getattr(expected, name), rtol=1e-5, atol=0
-        )
+    for name, worst in (("mean", 0.02), ("std", 0.1)):
+        ratio = getattr(moments, name)[0] / getattr(expected, name).numpy()
+        assert np.abs(ratio - 1).max() < worst, name
 
 
 def test_the_last_star_ends_the_last_stretch_with_support(cloud_run):

@@ -345,18 +345,6 @@ def test_a_correction_never_makes_a_density_negative(
     assert bool((density >= 0).all()) and float(density.median()) < 1e-3
 
 
-def test_nothing_lies_between_the_observer_and_itself(
-    generator: torch.Generator,
-) -> None:
-    field = zeros_about(cube(generator), generator)
-    ends = torch.tensor([[0.0, 0, 0], [200.0, 3, 5]], dtype=torch.float64)
-    extinctions = torch.tensor([[0.0, 0.3], [0.0, 0.3]], dtype=torch.float64)
-    white = torch.ones(2, 2, dtype=torch.float64)
-    found = field.draw(ends, extinctions, white)
-    assert float(found[:, 0].abs().max()) < 1e-5
-    assert bool(found.isfinite().all())
-
-
 def nested_cube(generator: torch.Generator) -> DensityCube:
     """Two grids: cells of 50 pc out to 400 pc, of 25 pc within 150 pc."""
     coarse = cube(generator)

@@ -252,25 +252,3 @@ def test_a_correction_does_not_depend_on_what_else_is_asked(
     )
     torch.testing.assert_close(together[0][:, :1], alone[0])
     torch.testing.assert_close(together[1][:, :1], alone[1])
-
-
-def test_joint_draws_have_the_covariance_of_the_dense_posterior(
-    generator: torch.Generator,
-) -> None:
-    rows, places = rays(40, generator), rays(30, generator)
-    noise = torch.full((40,), 0.2**2, dtype=torch.float64)
-    # So little residual that no change of an extinction is bounded.
-    weights = 0.02 * WEIGHTS
-    field = field_of(rows, torch.zeros(6000, 40, dtype=torch.float64), noise, weights)
-    extinctions = (places.density * places.lengths).expand(6000, -1)
-    white = torch.randn(6000, 30, generator=generator, dtype=torch.float64)
-    ends = places.directions * places.lengths[:, None]
-    found = field.draw(ends, extinctions, white) - extinctions
-    across, prior = (0.02 * dense(SPECTRUM, places, x) for x in (rows, places))
-    among = 0.02 * dense(SPECTRUM, rows, rows)
-    among += torch.diag(noise + JITTER * torch.diagonal(among))
-    exact = prior - across @ torch.linalg.solve(among, across.T)
-    std = torch.diagonal(exact).sqrt()
-    error = torch.corrcoef(found.T) - exact / std / std[:, None]
-    assert float(error.abs().mean()) < 0.03
-    torch.testing.assert_close(found.std(dim=0), std, rtol=0.06, atol=0)

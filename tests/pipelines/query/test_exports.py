@@ -6,10 +6,13 @@ import pytest
 import ray_field
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.sky import SkyMaps
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.healpix import read_healpix
+from pipelines.maps.stored import of_sky_maps
 from pipelines.query import open_map
+from pipelines.query.map import DustMap
 
 DISTANCES, NSIDE = (50.0, 100.0, 150.0), 16
 
@@ -77,6 +80,41 @@ def test_maps_of_the_sky_have_their_extinctions_and_no_density(positive_run, exp
     )
     with pytest.raises(InputError, match="density"):
         maps.query(pixels(100.0), integrated=False)
+
+
+def test_maps_of_the_sky_end_where_their_pixels_do(tmp_path):
+    """Beyond the last finite distance nothing is known, in no mode and no direction."""
+    distances, rng = np.array([100.0, 200.0, 300.0]), np.random.default_rng(2)
+    count = rng.integers(0, 4, 12 * 4**2)
+    values = np.broadcast_to(distances[:, None] / 1e3, (3, len(count)))
+    mean = np.where(np.arange(3)[:, None] < count, values, np.nan)
+    arrays = {"mean": mean, "std": 0.1 * mean, "p16": 0.9 * mean, "p50": mean}
+    maps = SkyMaps(distances=distances, arrays={**arrays, "p84": 1.1 * mean})
+    dust = DustMap(answers=of_sky_maps(tmp_path / "sky.fits", maps))
+    lon, lat = (
+        rng.uniform(0, 360, 3000),
+        np.degrees(np.arcsin(rng.uniform(-1, 1, 3000))),
+    )
+    near, weights = healpy.get_interp_weights(4, lon, lat, nest=True, lonlat=True)
+    ends = 100.0 * np.where(weights > 0, count[near], 0).max(axis=0)
+    distance = rng.uniform(1, 350, 3000)
+    coords = ray_field.at(lon, lat, distance)
+    for mode in ("mean", "std", "median"):
+        asked = {"integrated": True, "mode": mode, "return_flags": True}
+        found, flags = dust.query(coords, **asked)
+        np.testing.assert_array_equal(np.isfinite(found), distance <= ends)
+        np.testing.assert_array_equal(flags["inside"], distance <= ends)
+        total, flags = dust.query(coords, **asked, total=True)
+        np.testing.assert_array_equal(flags["inside"], ends > 0)
+        if mode == "mean":
+            np.testing.assert_allclose(total.value[ends > 0], ends[ends > 0] / 1e3)
+    answer = dust.extinction(coords)
+    np.testing.assert_array_equal(
+        np.isfinite(answer.quantiles["p84"]), distance <= ends
+    )
+    reached, flags = dust.distance_at(coords, 0.15, return_flags=True)
+    np.testing.assert_array_equal(np.isfinite(reached.distance), ends > 150)
+    np.testing.assert_array_equal(flags["inside"], ends > 0)
 
 
 def test_what_they_hold_is_shown(exported):
