@@ -156,10 +156,14 @@ def test_a_store_agrees_with_predictions(run: Run) -> None:
     l, b = healpy.pix2ang(32, pixels, nest=True, lonlat=True)  # noqa: E741
     places = Stars(l=l, b=b, distance=np.full(len(pixels), 300.0))
     expected = predict_columns(run.plan, without_stack(run).posterior, places)
-    store = integrated(run, nside=32, distances=np.array([200.0, 300.0]))
+    store = integrated(
+        run, nside=32, distances=np.array([200.0, 300.0]), estimate="map"
+    )
     for kind in ("mean", "std", "p16"):
-        found, wanted = store.arrays[kind][1, pixels], expected[f"extinction_{kind}"]
-        np.testing.assert_allclose(found, wanted, rtol=0.03)
+        ratio = store.arrays[kind][1, pixels] / expected[f"extinction_{kind}"]
+        # Between nodes the curves are interpolated, and they never fall.
+        assert np.median(np.abs(ratio - 1)) < 0.03, kind
+        assert np.abs(ratio - 1).max() < 0.25, kind
 
 
 @pytest.fixture(params=[0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
@@ -588,20 +592,19 @@ def test_predictions_of_stars_are_of_map_and_kriging(run: Run) -> None:
                 wanted = expected[f"extinction_{kind}"]
                 found = part[kind]
                 assert found is not None
-                np.testing.assert_allclose(found.value, wanted, rtol=1e-5)
+                assert np.median(np.abs(found.value / wanted - 1)) < 0.03
         mean = dust.query(coords, integrated=True, **asked).value
-        np.testing.assert_allclose(mean, expected["extinction_mean"], rtol=1e-5)
+        np.testing.assert_array_equal(mean, answers[0].mean.value)
     _, density = dust.extinction_and_density(coords)
     assert density.estimate == ESTIMATES["map"]
     drawn = [
         dust.query(coords, integrated=True, mode="samples", estimate=each).value
         for each in (None, "map")
     ]
-    np.testing.assert_allclose(drawn[0], factor[:, None] * drawn[1])
+    # By the factor at the nodes.
+    assert abs(np.median(drawn[0] / drawn[1] / factor[:, None]) - 1) < 0.02
     table: Any = predict(run.path, coords, estimate="map")
-    np.testing.assert_allclose(
-        table["extinction_mean"].value, alone["extinction_mean"], rtol=1e-5
-    )
+    np.testing.assert_array_equal(table["extinction_mean"].value, mean)
     assert ESTIMATES["map"] in table["extinction_mean"].info.description
     with pytest.raises(InputError, match="estimate"):
         dust.query(coords, integrated=True, estimate="other")
@@ -609,22 +612,28 @@ def test_predictions_of_stars_are_of_map_and_kriging(run: Run) -> None:
         RunMap.of(without_stack(run)).estimated("kriged")
 
 
-def test_exports_say_whether_kriging_has_a_share(run: Run, tmp_path, command) -> None:
+@pytest.mark.parametrize("estimate", ["kriged", "map"])
+def test_exports_say_whether_kriging_has_a_share(
+    run: Run, tmp_path, command, estimate: str
+) -> None:
     skies = {"zarr": tmp_path / "map.zarr", "healpix": tmp_path / "sky.fits"}
     files = {name: [path] for name, path in skies.items()}
-    export_run(run.path, files, ExportOptions(nside=16, spacing=100.0))
+    chosen = None if estimate == "kriged" else estimate
+    export_run(run.path, files, ExportOptions(nside=16, spacing=100.0, estimate=chosen))
     place = "--l 10 --b 10 --distance 200"
     for path in skies.values():
-        assert ESTIMATES["map"] in command(f"query {path} {place} --integrated").output
-        refused = command(f"query {path} {place} --integrated --estimate kriged")
+        asked = f"query {path} {place} --integrated"
+        assert ESTIMATES[estimate] in command(asked).output
+        other = {"kriged": "map", "map": "kriged"}[estimate]
+        refused = command(f"{asked} --estimate {other}")
         assert refused.exit_code == 2
-        assert "--estimate kriged" in refused.output
+        assert f"--estimate {other}" in refused.output
     # Draws are those of the estimate that the store holds.
     drawn = open_map(skies["zarr"], samples=run.path).query(
         rays(2, 1), integrated=True, mode="samples"
     )
     wanted = DustMap(answers=RunMap.of(run)).query(
-        rays(2, 1), integrated=True, mode="samples", estimate="map"
+        rays(2, 1), integrated=True, mode="samples", estimate=estimate
     )
     np.testing.assert_array_equal(drawn.value, wanted.value)
     told = command(f"query {run.path} {place}").output
