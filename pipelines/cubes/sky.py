@@ -86,9 +86,9 @@ class SkyMaps:
 
     def __post_init__(self) -> None:
         check_distances(self.distances)
-        if not {"mean", "std"} <= set(self.arrays) <= set(KINDS):
+        if not {"mean"} <= set(self.arrays) <= set(KINDS):
             raise InputError(
-                f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
+                f"arrays must be mean and maybe {', '.join(KINDS[1:])}; got "
                 f"{', '.join(self.arrays) or 'none'}"
             )
         pixels = self.arrays["mean"].shape[-1]

@@ -12,6 +12,8 @@ import numpy as np
 
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube, cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
@@ -20,7 +22,7 @@ from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.answers import NOTHING
+from pipelines.maps.answers import NOTHING, Answers
 from pipelines.maps.continued import Continued, filled_cube
 from pipelines.maps.density import (
     density_samples,
@@ -36,11 +38,15 @@ from pipelines.maps.sky import (
     checked_distances,
     checked_nside,
     default_distances,
+    default_nside,
     integrated,
     pixel_directions,
     ray_distances,
 )
+from pipelines.maps.stored import of_cube, of_sky_maps
 from pipelines.run.folder import Run, read_run
+from pipelines.run.held_out import read_held_out
+from pipelines.run.verdict import verdict
 
 # Smallest share of an image inside the box at its default distance.
 _HELD = 0.9
@@ -128,6 +134,33 @@ class RunProducts:
         near = {name: self.factor * values for name, values in at_ends.items()}
         return whole.rays(directions, edges, arrays, near)
 
+    def verdict(self, answers: Answers) -> dict[str, str]:
+        """Return the verdict on a product, to be added to its provenance.
+
+        It is that on the fit by the held-out stars that the product reaches, with the
+        product's own predictions, in the run's band.
+        """
+        run, held = self.run, read_held_out(self.run.path)
+        known = [kind for kind in KINDS if kind in answers.kinds(integrated=True)]
+        score = {}
+        if held is not None and known:
+            places = Places.along(unit_vectors(held.l, held.b), held.distance[:, None])
+            found = answers.moments(places, known, integrated=True)
+            predicted = dict.fromkeys(KINDS, np.full(len(held), np.nan))
+            predicted |= {kind: found[kind] / self.factor for kind in known}
+            law = None if run.posterior.residual is None else run.posterior.residual.law
+            found = held.by(predicted, law)
+            score = found.score(positive=run.plan.is_lognormal)
+        return {"verdict": str(verdict(run.summary["converged"], score))}
+
+    def curves(self) -> SkyMaps:
+        """Return extinctions by pixel at every grid step, as far as the density."""
+        options, found = self.options, self.integrated("curves")
+        if options.box or options.sphere:
+            reach = min(reach_of_cube(self.density[0]), options.sphere or np.inf)
+            found = cut_distance(found, reach)
+        return found
+
     def integrated(self, name: str) -> SkyMaps:
         """Return extinctions by pixel at the product's distances."""
         return self._rays.out_to(self._distances[name])
@@ -136,8 +169,8 @@ class RunProducts:
     def _distances(self) -> dict[str, np.ndarray]:
         """Distances [pc] by product: every grid step for a store, few for sky maps."""
         sky, found = self.options.distances, {}
-        if "zarr" in self.names:
-            found["zarr"] = ray_distances(self.run)
+        if self.names & {"zarr", "fits"}:
+            found["curves"] = ray_distances(self.run)
         if "healpix" in self.names:
             chosen = default_distances(self.run) if sky is None else sky
             found["healpix"] = np.asarray(chosen, dtype=np.float64)
@@ -147,12 +180,12 @@ class RunProducts:
     def _rays(self) -> SkyMaps:
         """Extinctions at the distances of all products, from one pass over the sky."""
         every = np.unique(np.concatenate(list(self._distances.values())))
-        found = integrated(
-            self.run,
-            nside=self.options.nside,
-            distances=every,
-            estimate=self.options.estimate,
-        )
+        nside = self.options.nside
+        if nside is None and "curves" not in self._distances:
+            # Between few distances pixels are not interpolated.
+            nside = default_nside(self.run)
+        estimate = self.options.estimate
+        found = integrated(self.run, nside=nside, distances=every, estimate=estimate)
         return convert(found, self.changes)
 
     def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
@@ -214,22 +247,28 @@ def export_run(
 def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the density and the integrated extinction."""
     cube, columns = products.density
-    found, options = products.integrated("zarr"), products.options
-    if options.box or options.sphere:
-        reach = min(reach_of_cube(cube), options.sphere or np.inf)
-        found = cut_distance(found, reach)
-    samples, count = [], options.samples
+    found = products.curves()
+    samples, count = [], products.options.samples
     if count is not None:
         scale = np.float32(products.factor)
         drawn = (density_samples(products.run, each, count) for each in cube.levels)
         samples = [scale * values for values in drawn]
+    judged = products.verdict(of_cube(path, cube, found))
+    cube = replace(cube, meta={**cube.meta, **judged})
     more = {"columns": columns, "samples": samples}
     write_zarr(path, cube, found, **more, overwrite=overwrite)
 
 
 def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Write the density."""
-    write_fits(path, products.filled_cube, overwrite=overwrite)
+    """Write the density, and the mean of the integrated extinction."""
+    cube, curves = products.filled_cube, None
+    # The curves of a filled cube are integrals through it.
+    if products.options.fill is None:
+        curves = products.curves()
+        curves = replace(curves, arrays={"mean": curves.mean})
+    judged = products.verdict(of_cube(path, cube, curves))
+    cube = replace(cube, meta={**cube.meta, **judged})
+    write_fits(path, cube, curves, overwrite=overwrite)
 
 
 def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
@@ -238,6 +277,8 @@ def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     towards = pixel_directions(maps.nside)
     arrays, origin = products.filled(towards, maps.distances, maps.arrays)
     maps = replace(maps, arrays=arrays, filled=origin)
+    judged = products.verdict(of_sky_maps(path, maps))
+    maps = replace(maps, meta={**maps.meta, **judged})
     ordering = products.options.ordering or ORDERINGS[0]
     write_healpix(path, maps, ordering=ordering, overwrite=overwrite)
     products.note_outside(path, maps.mean, maps.distances)

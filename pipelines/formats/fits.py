@@ -22,11 +22,13 @@ from astropy.io.fits.verify import VerifyError
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.citation import cited_papers, doi_of, provenance_text
 from pipelines.storage.atomic import atomic_file
 
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
 _CLOSING = "END OF PROVENANCE"
+_CURVES = ("EXTINCTION_MEAN", "DISTANCE", "LAST_STAR")
 _CARD = 72
 # Most inputs with cards; HISTORY lists all.
 _INPUTS = 99
@@ -169,15 +171,21 @@ def _check_unit(stream: BinaryIO, hdu: Any, index: int) -> None:
 
 
 def write_fits(
-    path: str | os.PathLike[str], cube: Cube, *, overwrite: bool = False
+    path: str | os.PathLike[str],
+    cube: Cube,
+    curves: SkyMaps | None = None,
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Write ``cube`` as images ``MEAN``, ``STD``, ``SUPPORT`` (upper-cased names).
 
     Images are uncompressed float32 (tile compression loses digits of floats), FITS
     axes 1, 2, 3 are x, y, z with a linear WCS [pc], and ``BUNIT`` is the cube's unit,
     blank where the field is dimensionless. Finer cubes have the same names and the next
-    ``EXTVER``, of the coarsest 1. Every unit has CHECKSUM and DATASUM, and
-    the primary unit has the provenance in HISTORY.
+    ``EXTVER``, of the coarsest 1. The mean of the curves is ``EXTINCTION_MEAN``, on
+    HEALPix pixels (axis 1, NESTED) and ``DISTANCE`` (axis 2), beside ``LAST_STAR``.
+    Every unit has CHECKSUM and DATASUM, and the primary unit has the provenance in
+    HISTORY.
 
     Raises `InputError` if ``path`` exists and ``overwrite`` is false, or cannot be
     written; `ValueError` if the provenance is not JSON, or a field's name is not lower
@@ -206,19 +214,43 @@ def write_fits(
                     }
                 )
             images.append(image)
+    if curves is not None:
+        held = curves.mean.astype(np.float32), curves.distances, curves.last_star
+        for name, unit, data in zip(_CURVES, ("mag", "pc", "pc"), held, strict=True):
+            images.append(fits.ImageHDU(data, name=name))
+            images[-1].header["BUNIT"] = unit
+        cards = {"ORDERING": "NESTED", "COORDSYS": "G", "NSIDE": curves.nside}
+        estimate = curves.meta.get("estimate", "")
+        images[-3].header.update({**cards, "ESTIMATE": estimate})
     write_hdus(path, images, cube.meta, _SUMMARY, overwrite=overwrite)
 
 
 def read_fits(path: str | os.PathLike[str]) -> Cube:
-    """Read a cube by :func:`write_fits`, with its checksums (float32).
+    """Return the cube of `read_cube_and_curves`."""
+    return read_cube_and_curves(path)[0]
+
+
+def read_cube_and_curves(
+    path: str | os.PathLike[str],
+) -> tuple[Cube, SkyMaps | None]:
+    """Read a cube and curves by :func:`write_fits`, with checksums (float32).
 
     Raises `InputError` if the file is absent, truncated, altered or not a cube of this
     program.
     """
     source = Path(path)
     with open_checked(source) as hdus:
-        meta = read_provenance(hdus[0].header, source)
-        images = hdus[1:]
+        meta, curves = read_provenance(hdus[0].header, source), None
+        held = {unit.name: unit for unit in hdus[1:] if unit.name in _CURVES}
+        images = [unit for unit in hdus[1:] if unit.name not in _CURVES]
+        if len(held) == len(_CURVES):
+            mean, far, last = (np.asarray(held[name].data) for name in _CURVES)
+            curves = SkyMaps(
+                distances=far.astype(np.float64),
+                arrays={"mean": mean.astype(np.float32)},
+                last_star=last.astype(np.float64),
+                meta={**meta, "estimate": held[_CURVES[0]].header.get("ESTIMATE", "")},
+            )
         if not images or not all(isinstance(hdu, fits.ImageHDU) for hdu in images):
             raise InputError(f"{source}: expected image units only, one per field")
         versions = sorted({image.ver for image in images})
@@ -226,7 +258,7 @@ def read_fits(path: str | os.PathLike[str]) -> Cube:
             _read_level([i for i in images if i.ver == version], meta, source)
             for version in versions
         ]
-        return replace(cubes[0], finer=tuple(cubes[1:]))
+        return replace(cubes[0], finer=tuple(cubes[1:])), curves
 
 
 def _read_level(images: list[Any], meta: dict[str, Any], source: Path) -> Cube:

@@ -16,7 +16,7 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
-from pipelines.formats.fits import open_checked, read_fits
+from pipelines.formats.fits import open_checked, read_cube_and_curves, read_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_zarr
 from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kind
@@ -95,6 +95,8 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
                 f"{path} is a table of stars, not a map: fit a map to it with `dustmap "
                 "fit` (after `dustmap ingest`), and open the run folder"
             )
+        case "cube":
+            answers = of_cube(path, *read_cube_and_curves(path))
         case _:
             answers = of_cube(path, _READERS[form](path))
     if samples is None:

@@ -142,6 +142,17 @@ class PixelRays:
         flags["extrapolated"] = np.nan_to_num(found[0]) > self.last_star(places)
         return found, flags
 
+    def curves(self, name: str, places: Places) -> np.ndarray:
+        """Interpolate an array at all distances towards places [mag], ``(n, k)``.
+
+        Curves go on as far as a step beyond the last distance of any neighbour.
+        """
+        found = np.empty((len(places), len(self.distance)))
+        for rows, near in self._blocks(places, _CURVES):
+            rays = _curves(self._rays(name, near), near, self.nodes)
+            found[rows] = rays[:, 1:-1]
+        return found
+
     def _nearest(self, places: Places) -> np.ndarray:
         return healpy.ang2pix(self.nside, places.l, places.b, nest=True, lonlat=True)
 

@@ -15,9 +15,11 @@ from pipelines.base.quantiles import summaries
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.cubes.cube import farthest
 from pipelines.cubes.sky import LineOfSight, SkyMaps, check_distances
+from pipelines.maps.cells import in_memory
 from pipelines.maps.integrals import integrals_along, ray_integrals, stack_of
+from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
-from pipelines.maps.rays import grid_steps, last_seen
+from pipelines.maps.rays import PixelRays, grid_steps, last_seen
 from pipelines.run.folder import Run
 
 # Most distances along a ray; larger boxes use every second or third grid step.
@@ -85,25 +87,24 @@ def pixel_directions(nside: int) -> np.ndarray:
 
 
 def default_nside(run: Run) -> int:
-    """Return the coarsest resolution, in 16..128, with pixels of a grid step or less.
+    """Return the coarsest resolution, in 16..128, with pixels as fine as `grid_nside`.
 
-    The grid step is seen at half the distance to the furthest face. If residuals of
-    neighbouring stars sharpen extinctions, pixels are no wider than the median
-    separation of nearest stars. With the published engine, which needs a solve for
-    every pixel and distance: 8.
+    If residuals of neighbouring stars sharpen extinctions, pixels are no wider than the
+    median separation of nearest stars either.
     """
     apart = math.inf
     if run.posterior.residual is not None:
         directions = run.posterior.residual.rays.directions.numpy()
         apart = float(np.median(KDTree(directions).query(directions, k=2)[0][:, 1]))
-    return _nside(run, _furthest_face(run) / 2, apart)
+    return _nside(run, _furthest_face(run), apart)
 
 
-def ray_nside(run: Run) -> int:
+def grid_nside(run: Run) -> int:
     """Return the resolution, in 16..128, with a grid step or less at the furthest face.
 
     Interpolation between rays is then off by 0.17 standard deviations at the far side
-    of a box of 85 cells, by 0.6 with half the resolution. With the published engine: 8.
+    of a box of 85 cells, by 0.6 with half the resolution. With the published engine,
+    which needs a solve for every pixel and distance: 8.
     """
     return _nside(run, _furthest_face(run))
 
@@ -134,20 +135,48 @@ def integrated(
 
     The std is that of the integral, and curves never decrease (`outward_curves`). The
     ``estimate`` is "kriged" or "map", by default the former if the run has kriging.
-    Defaults are `ray_distances` and `ray_nside`. Memory: 20 bytes per pixel and
-    distance (0.6 GiB at most), and that of `ray_integrals`.
+    Defaults are `ray_distances` and `default_nside`, with values between pixels of
+    `grid_nside` where these hold one star at most. Memory: 60 bytes per pixel and
+    distance, and that of `ray_integrals`.
     """
-    nside = checked_nside(ray_nside(run) if nside is None else nside)
-    chosen = ray_distances(run) if distances is None else distances
-    edges = checked_distances(run, chosen)
-    directions = pixel_directions(nside)
-    stack, found = stack_of(run, estimate)
-    arrays, regression = integrals_along(run, directions, edges, stack)
+    coarse = grid_nside(run) if nside is None else checked_nside(nside)
+    nside = default_nside(run) if nside is None else nside
+    edges = checked_distances(
+        run, ray_distances(run) if distances is None else distances
+    )
+    directions, towards = pixel_directions(nside), pixel_directions(coarse)
+    stack, chosen = stack_of(run, estimate)
+    if coarse == nside:
+        arrays, regression = integrals_along(run, directions, edges, stack)
+    else:
+        assert run.posterior.residual is not None
+        seen = Places.of_points(run.posterior.residual.rays.directions.numpy())
+        near = healpy.ang2pix(coarse, seen.l, seen.b, nest=True, lonlat=True)
+        stars = np.bincount(near, minlength=len(towards))
+        dense = np.repeat(stars > 1, (nside // coarse) ** 2)
+        # The neighbours of others reach the first distance.
+        dense |= run.box.exits(directions) < 2 * edges[0]
+        every = np.concatenate([towards, directions[dense]])
+        found, regression = integrals_along(run, every, edges, stack)
+        between = PixelRays(
+            take=in_memory({f"extinction_{n}": v.T for n, v in found.items()}),
+            box=run.box,
+            nside=coarse,
+            distance=edges,
+            arrays=tuple(found),
+        )
+        rest, arrays = Places.of_points(directions[~dense]), {}
+        beyond = edges[:, None] > run.box.exits(directions[~dense])
+        for name, values in found.items():
+            arrays[name] = np.empty((len(edges), len(dense)), dtype=np.float32)
+            arrays[name][:, dense] = values[:, len(towards) :]
+            curves = between.curves(name, rest).T
+            arrays[name][:, ~dense] = np.where(beyond, np.nan, curves)
     return SkyMaps(
         distances=edges,
         arrays=arrays,
         last_star=last_star(run, directions),
-        meta={**provenance(run), "estimate": found, **regression},
+        meta={**provenance(run), "estimate": chosen, **regression},
     )
 
 

@@ -126,7 +126,7 @@ class Stored(Answers):
         self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         rays = self._rays()
-        if isinstance(rays, CubeRays):
+        if "std" not in rays.arrays or isinstance(rays, CubeRays):
             # A mean without quantiles has no intervals.
             return super()._crossings(places, extinction)
         return rays.crossings(places, extinction)
@@ -294,10 +294,13 @@ def open_store(path: Path) -> Stored:
     )
 
 
-def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
+def of_cube(
+    path: Path, cube: Cube, curves: SkyMaps | None = None, *, blank: bool = False
+) -> Stored:
     """Return a cube as a map; the density of a simulated truth becomes the mean.
 
-    Integrals need the Sun inside the cube.
+    Extinctions are those of the curves, if given; integrals need the Sun inside the
+    cube.
     """
     names = {n: "mean" if n == "density" else n for n in cube.arrays}
     levels = tuple(f"{number}/" for number in range(len(cube.levels)))
@@ -315,11 +318,13 @@ def of_cube(path: Path, cube: Cube, *, blank: bool = False) -> Stored:
     )
     summed = next((n for n in _SUMMED if n in cube.arrays), None)
     rays = None
-    if summed and cells.box.contains(np.zeros(3)):
+    if curves is not None:
+        rays = _pixel_rays(curves, cells.box, to_faces=True)
+    elif summed and cells.box.contains(np.zeros(3)):
         rays = CubeRays(cube=cube, cells=cells, name=summed, arrays=(names[summed],))
     return Stored(
         path=path,
-        **_stated(cube.meta),
+        **_stated({**cube.meta, **({} if curves is None else curves.meta)}),
         unit=cube.unit,
         cells=cells,
         rays=rays,
@@ -333,21 +338,26 @@ def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
 
     The last stars are taken to be infinitely far if unknown.
     """
+    # Wide enough that no sight line leaves it before the last distance.
+    side = 3 * float(maps.distances[-1])
+    box = Box(lower=(-side,) * 3, upper=(side,) * 3)
+    rays = _pixel_rays(maps, box, to_faces=False)
+    stated = _stated(maps.meta)
+    return Stored(path=path, **stated, cells=None, rays=rays, read_maps=lambda: maps)
+
+
+def _pixel_rays(maps: SkyMaps, box: Box, *, to_faces: bool) -> PixelRays:
     arrays = {f"extinction_{name}": values.T for name, values in maps.arrays.items()}
     last = maps.last_star
     endless = np.full(12 * maps.nside**2, np.inf)
-    # Wide enough that no sight line leaves it before the last distance.
-    side = 3 * float(maps.distances[-1])
-    rays = PixelRays(
+    return PixelRays(
         take=in_memory({**arrays, "last_star": endless if last is None else last}),
-        box=Box(lower=(-side,) * 3, upper=(side,) * 3),
+        box=box,
         nside=maps.nside,
         distance=np.asarray(maps.distances, dtype=np.float64),
         arrays=tuple(maps.arrays),
-        to_faces=False,
+        to_faces=to_faces,
     )
-    stated = _stated(maps.meta)
-    return Stored(path=path, **stated, cells=None, rays=rays, read_maps=lambda: maps)
 
 
 def _stated(meta: dict[str, Any]) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dustmap.residual.field import ResidualField
-from dustmap.residual.predictive import Measured, learn_law
+from dustmap.residual.predictive import Measured, PredictiveLaw, learn_law
 from pipelines.base.calibration import coverage, predictive_z
 from pipelines.base.quantiles import KINDS, QUANTILES
 from pipelines.catalog.schema import Stars, read_table
@@ -19,6 +20,7 @@ from pipelines.run.predict import write_predictions
 FILE = "held_out.parquet"
 _LEVELS = (0.68, 0.95)
 _OBSERVED = ("extinction", "extinction_error", "noise")
+_STARS = ("l", "b", "distance", "distance_error", "observed", "noise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class HeldOut:
         z-scores of the observations by the law of the run, if it has one.
     baseline
         Predictions from neighbouring stars alone; ``None`` if there were too few.
+    survey
+        Names of the stars' surveys, if there are several.
     """
 
     l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude
@@ -53,6 +57,7 @@ class HeldOut:
     predicted: dict[str, np.ndarray]
     z: np.ndarray | None = None
     baseline: Baseline | None = None
+    survey: np.ndarray | None = None
 
     @classmethod
     def of_columns(cls, columns: dict[str, np.ndarray]) -> HeldOut:
@@ -70,12 +75,15 @@ class HeldOut:
             predicted={name: columns[f"extinction_{name}"] for name in KINDS},
             z=columns.get("z"),
             baseline=found,
+            survey=columns.get("survey"),
         )
 
     @classmethod
     def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
         """Return the stars with extinctions, with their predicted columns."""
         places = {"l": stars.l, "b": stars.b, "distance": stars.distance}
+        if stars.survey is not None:
+            places["survey"] = stars.survey
         return cls.of_columns({**columns, **places, **_observed(stars, plan, columns)})
 
     def __len__(self) -> int:
@@ -90,6 +98,56 @@ class HeldOut:
     def rmse(self) -> float:
         """Root mean square of the residual [mag]."""
         return float(np.sqrt(np.mean(self.residual**2)))
+
+    @property
+    def measured(self) -> Measured:
+        """What a law of measurements depends on."""
+        return Measured(
+            std=np.hypot(self.predicted["std"], self.noise),
+            extinction=self.predicted["mean"],
+            placing=self.distance_error,
+            distance=self.distance,
+            survey=self.survey,
+        )
+
+    def by(
+        self, predicted: dict[str, np.ndarray], law: PredictiveLaw | None
+    ) -> HeldOut:
+        """Return the stars that other predictions ``(n,)`` reach, judged by a law."""
+        some = np.isfinite(predicted["mean"])
+        changed: dict[str, Any] = {"z": None}
+        for name in (*_STARS, "survey"):
+            values = getattr(self, name)
+            changed[name] = None if values is None else values[some]
+        if self.baseline is not None:
+            changed["baseline"] = Baseline(*(each[some] for each in self.baseline))
+        found = replace(
+            self,
+            predicted={name: values[some] for name, values in predicted.items()},
+            **changed,
+        )
+        if law is None or not found.has_uncertainty:
+            return found
+        measured = found.measured
+        error = found.residual - law.shift(measured)
+        return replace(found, z=law.z_scores(error, law.scale(measured)))
+
+    def score(self, *, positive: bool) -> dict[str, float]:
+        """Return error, coverage and median z-score."""
+        if not len(self):
+            return {}
+        score = {
+            "stars": float(len(self)),
+            "rmse": self.rmse,
+            "scatter": float(np.std(self.observed)),
+        }
+        # The standard deviation needs posterior samples.
+        if self.has_uncertainty:
+            z = self.z_scores(positive=positive)
+            score["z_median"] = float(np.median(z))
+            for found in coverage(z, _LEVELS):
+                score[f"coverage_{100 * found.level:.0f}"] = found.held
+        return score | self.baseline_score()
 
     def baseline_score(self) -> dict[str, float]:
         """Return `rmse` of the map and the baseline's scores; empty without one."""
@@ -179,39 +237,22 @@ def _measured(
     stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> tuple[Measured, np.ndarray, np.ndarray]:
     """Return what a law depends on, measured minus predicted, and predicted means."""
-    observed, mean = _observed(stars, plan, predictions), predictions["extinction_mean"]
-    measured = Measured(
-        std=np.hypot(predictions["extinction_std"], observed["noise"]),
-        extinction=mean,
-        placing=stars.placing_error,
-        distance=stars.distance,
-        survey=stars.survey,
-    )
-    return measured, observed["extinction"] - mean, mean
+    held = HeldOut.of(stars, plan, predictions)
+    return held.measured, held.residual, held.predicted["mean"]
 
 
 def held_out_score(
     predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
 ) -> dict[str, float]:
-    """Return error, coverage and median z-score of held-out stars' extinctions."""
+    """Return `HeldOut.score`, and the error of what is predicted to be measured."""
     if not len(stars):
         return {}
     held = HeldOut.of(stars, plan, predictions)
-    score = {
-        "stars": float(len(held)),
-        "rmse": held.rmse,
-        "scatter": float(np.std(held.observed)),
-    }
+    score = held.score(positive=plan.is_lognormal)
     if "measured_mean" in predictions:
         error = held.observed - predictions["measured_mean"]
         score["measured_rmse"] = float(np.sqrt(np.mean(error**2)))
-    # The standard deviation needs posterior samples.
-    if held.has_uncertainty:
-        z = held.z_scores(positive=plan.is_lognormal)
-        score["z_median"] = float(np.median(z))
-        for found in coverage(z, _LEVELS):
-            score[f"coverage_{100 * found.level:.0f}"] = found.held
-    return score | held.baseline_score()
+    return score
 
 
 def write_held_out(

@@ -75,7 +75,8 @@ def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
             found.append((Grade.CARE, f"only {count:.0f} values were held out", more))
         if "coverage_68" not in score:
             use = "take the held-out RMSE as the error"
-            found.append((Grade.CARE, "no uncertainties are stated", use))
+            reason = f"no uncertainties are stated; {_good(score)}"
+            found.append((Grade.CARE, reason, use))
         for value, care, bad, reason, advice in _deviations(score):
             if value > care:
                 grade = Grade.NOT if value > bad else Grade.CARE

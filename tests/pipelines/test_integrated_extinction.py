@@ -16,11 +16,11 @@ from pipelines.cubes.sky import SkyMaps
 from pipelines.maps import integrals as outwards
 from pipelines.maps.integrals import ray_integrals
 from pipelines.maps.sky import (
+    grid_nside,
     integrated,
     last_star,
     pixel_directions,
     ray_distances,
-    ray_nside,
 )
 from pipelines.model.observations import rays
 from pipelines.run.predict import predict_columns
@@ -184,10 +184,10 @@ def test_distances_of_a_fine_grid_are_thinned_out(cloud_run):
 
 def test_pixels_are_a_grid_step_at_the_furthest_face(cloud_run):
     # 700 pc at most, in steps of 70 pc: 0.1 rad; pixels of nside 16 are 0.064 rad.
-    assert ray_nside(cloud_run) == 16
+    assert grid_nside(cloud_run) == 16
     for spacing, expected in ((0.02, 64), (0.011, 128), (0.001, 128)):
         grid = Grid(shape=(3, 3, 3), spacing=(spacing,) * 3, origin=(-1.0,) * 3)
-        assert ray_nside(on_grid(cloud_run, grid)) == expected
+        assert grid_nside(on_grid(cloud_run, grid)) == expected
 
 
 def test_svi_pays_for_few_distances_and_pixels(svi_run):

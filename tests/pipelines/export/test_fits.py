@@ -11,8 +11,9 @@ from hypothesis.extra import numpy as hnp
 from pipelines.bands import conversion
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.citation import citation_block
-from pipelines.formats.fits import read_fits, write_fits
+from pipelines.formats.fits import read_cube_and_curves, read_fits, write_fits
 from pipelines.maps.provenance import converted
 
 
@@ -172,3 +173,27 @@ def test_band_conversion_and_citation_have_cards_of_their_own(tmp_path):
     assert (header["EXTCURVE"], header["R_V"], header["WAVE1"]) == ("F19", 3.3, 621.79)
     assert (header["CURVE2"], header["R_V2"]) == ("G23", 3.1)
     assert {header["WAVE2"], header["WAVE3"]} == set(then.wavelengths.values())
+
+
+def test_curves_are_read_back_beside_the_cube(tmp_path):
+    rng, path = np.random.default_rng(4), tmp_path / "map.fits"
+    mean = rng.uniform(0, 1, (3, 48)).cumsum(axis=0).astype(np.float32)
+    mean[2, :7] = np.nan
+    curves = SkyMaps(
+        distances=np.array([1.5, 2.0, 4.0]),
+        arrays={"mean": mean},
+        last_star=rng.uniform(0, 4, 48).astype(np.float32),
+        meta={"estimate": "kriged"},
+    )
+    cube = make_cube()
+    write_fits(path, cube, curves)
+    found, again = read_cube_and_curves(path)
+    assert again is not None and again.meta["estimate"] == "kriged"
+    np.testing.assert_array_equal(again.mean, mean)
+    np.testing.assert_array_equal(again.distances, curves.distances)
+    np.testing.assert_array_equal(again.last_star, curves.last_star)
+    for name, values in cube.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], read_fits(path).arrays[name])
+        np.testing.assert_allclose(found.arrays[name], values, rtol=1e-6)
+    write_fits(tmp_path / "bare.fits", cube)
+    assert read_cube_and_curves(tmp_path / "bare.fits")[1] is None
