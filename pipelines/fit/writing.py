@@ -58,13 +58,18 @@ class FitReport:
                 f"they scatter by {score['scatter']:.4g})"
             )
             if score.get("measured_rmse", score["rmse"]) != score["rmse"]:
-                line += f", {score['measured_rmse']:.4g} given their distance errors"
+                line += (
+                    f", {score['measured_rmse']:.4g} about the means of measurements"
+                )
             if "coverage_68" in score:
                 line += (
                     f"; the 68% intervals hold {score['coverage_68']:.3f} of "
                     f"{int(score['stars'])} stars, the 95% ones "
                     f"{score['coverage_95']:.3f}"
                 )
+            if "above_p97_5" in score:
+                above, below = score["above_p97_5"], score["below_p2_5"]
+                line += f", {above:.3f} lie above and {below:.3f} below these"
             lines.append(line)
         if "rmse_kriging" in score:
             lines.append(in_words(score))

@@ -101,8 +101,11 @@ def overview(data: ReportData) -> list[Block]:
         errors = (f"{significant(error)} mag" for error in (score["rmse"], *beside))
         rows = [("error of held-out extinctions (RMSE)", *errors)]
         rows += [
-            (f"stars in {level}% intervals", percent(score[key]), *("" for _ in beside))
-            for level, key in ((68, "coverage_68"), (95, "coverage_95"))
+            (f"stars {where} intervals", percent(score[key]), *("" for _ in beside))
+            for where, key in (
+                *(("in 68%", "coverage_68"), ("in 95%", "coverage_95")),
+                *(("above 95%", "above_p97_5"), ("below 95%", "below_p2_5")),
+            )
             if key in score
         ]
         header = ("", "this map", *(f"no map: {NAME}" for _ in beside))

@@ -11,7 +11,7 @@ import numpy as np
 from dustmap.residual.field import ResidualField
 from dustmap.residual.predictive import Measured, PredictiveLaw, learn_law
 from pipelines.base.calibration import coverage, predictive_z
-from pipelines.base.quantiles import KINDS, QUANTILES
+from pipelines.base.quantiles import KINDS, QUANTILES, WIDTH_95
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import Baseline, baseline_score
@@ -128,12 +128,13 @@ class HeldOut:
         )
         if law is None or not found.has_uncertainty:
             return found
-        measured = found.measured
-        error = found.residual - law.shift(measured)
-        return replace(found, z=law.z_scores(error, law.scale(measured)))
+        return replace(found, z=law.z_scores(found.residual, found.measured))
 
     def score(self, *, positive: bool) -> dict[str, float]:
-        """Return error, coverage and median z-score."""
+        """Return error, coverage and median z-score.
+
+        ``above_p97_5`` and ``below_p2_5`` are the shares beyond the intervals.
+        """
         if not len(self):
             return {}
         score = {
@@ -147,6 +148,8 @@ class HeldOut:
             score["z_median"] = float(np.median(z))
             for found in coverage(z, _LEVELS):
                 score[f"coverage_{100 * found.level:.0f}"] = found.held
+            score["above_p97_5"] = float(np.mean(z > WIDTH_95))
+            score["below_p2_5"] = float(np.mean(z < -WIDTH_95))
         return score | self.baseline_score()
 
     def baseline_score(self) -> dict[str, float]:
@@ -204,7 +207,7 @@ def with_law(
     predictions: dict[str, np.ndarray],
 ) -> ResidualField:
     """Learn the law of measurements from stars that the predictions have not seen."""
-    measured, error, _ = _measured(stars, plan, predictions)
+    measured, error, _ = measurements(stars, plan, predictions)
     along = np.argsort(stars.pixels())
     return replace(residual, law=learn_law(error[along], measured.select(along)))
 
@@ -222,18 +225,15 @@ def measured_columns(
     """
     if residual is None or residual.law is None:
         return {}
-    measured, error, mean = _measured(stars, plan, predictions)
-    law, scale = residual.law, residual.law.scale(measured)
-    shift = law.shift(measured)
-    quantiles = {
-        f"measured_{name}": mean + shift + law.quantile(scale, probability)
-        for name, probability in QUANTILES.items()
-    }
-    moments = {"measured_mean": mean + shift, "measured_std": law.std(scale)}
-    return {**moments, **quantiles, "z": law.z_scores(error - shift, scale)}
+    measured, error, mean = measurements(stars, plan, predictions)
+    law, found = residual.law, {"measured_mean": mean + residual.law.mean(measured)}
+    found["measured_std"] = law.std(measured)
+    for name, probability in QUANTILES.items():
+        found[f"measured_{name}"] = mean + law.quantile(measured, probability)
+    return {**found, "z": law.z_scores(error, measured)}
 
 
-def _measured(
+def measurements(
     stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> tuple[Measured, np.ndarray, np.ndarray]:
     """Return what a law depends on, measured minus predicted, and predicted means."""

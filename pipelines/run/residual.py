@@ -29,7 +29,7 @@ from pipelines.model.plan import Plan
 
 FILE = "residual.safetensors"
 # Layout of the file, in its header; it grows by one with every change.
-VERSION = 1
+VERSION = 2
 # Points whose densities are computed at once.
 _ROWS = 131_072
 NO_RESIDUAL = (
@@ -38,6 +38,7 @@ NO_RESIDUAL = (
 )
 _OF_RAYS = ("directions", "lengths", "density")
 _TENSORS = ("stated", "noise", "weights")
+_OF_LAW = ("degrees", "skewness", "outliers", "width", "excess")
 _CONSTANTS = ("nugget", "outliers", "stretch", "tails")
 
 
@@ -175,7 +176,7 @@ def residual_bytes(field: ResidualField) -> bytes:
         tensors["stack"] = torch.tensor(numbers, dtype=torch.float64)
     if (law := field.law) is not None:
         parts = law.centres, law.ends.ravel(), law.coefficients, law.slopes.ravel()
-        numbers = np.concatenate([[law.degrees, law.outliers], *parts])
+        numbers = np.concatenate([[getattr(law, n) for n in _OF_LAW], *parts])
         tensors["law"] = torch.from_numpy(numbers)
         facts["surveys"] = json.dumps(law.surveys)
     return save(tensors, facts)
@@ -215,17 +216,16 @@ def residual_from(data: bytes, source: str = "the residual of a fit") -> Residua
     law = None
     if "law" in tensors:
         surveys = tuple(json.loads(facts["surveys"]))
-        places = 2, 6, 10, 15 + len(surveys)
-        (degrees, outliers), *parts = np.split(tensors["law"].numpy(), places)
+        places = 5, 9, 13, 18 + len(surveys)
+        numbers, *parts = np.split(tensors["law"].numpy(), places)
         centres, ends, coefficients, slopes = parts
         law = PredictiveLaw(
             coefficients=coefficients,
             centres=centres,
-            degrees=float(degrees),
             slopes=slopes.reshape(-1, 10),
             ends=ends.reshape(2, 2),
             surveys=surveys,
-            outliers=float(outliers),
+            **dict(zip(_OF_LAW, numbers.tolist(), strict=True)),
         )
     rays = Rays(**{name: tensors[name] for name in _OF_RAYS})
     cube = DensityCube(values=tensors["cube"], grids=grids)

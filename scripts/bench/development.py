@@ -7,9 +7,10 @@ at the true places are judged; else observed extinctions with all their noise. A
 figures are of held-out stars inside the box.
 
 Coverages are of the central intervals p16–p84 and p2.5–p97.5: of the truth, or of
-observations by the run's law of measurements. Log scores are mean log densities
-[ln(1/mag)]: of the truth that of two half normals which meet at p50 with deviations
-p50 − p16 and p84 − p50; of an observation that of the run's law.
+observations by the run's law of measurements, whose tails are shares of observations
+beyond p97.5 and p2.5. Log scores are mean log densities [ln(1/mag)]: of the truth that
+of two half normals which meet at p50 with deviations p50 − p16 and p84 − p50; of an
+observation that of the run's law.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from pipelines.maps.density import cell_means
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import Baseline, predict_baseline
 from pipelines.run.folder import read_run
-from pipelines.run.held_out import HeldOut, measured_columns
+from pipelines.run.held_out import HeldOut, measured_columns, measurements
 from pipelines.run.residual import read_residual
 from pipelines.run.surveys import calibrated
 
@@ -183,9 +184,9 @@ def rivals(
     for name, (seen, predicted) in said.items():
         law = learn_law(some.extinction - seen, measured(some, seen, again.kriging_std))
         rows = measured(test, predicted, kriged.kriging_std)
-        expected = predicted + law.shift(rows)
+        expected = predicted + law.mean(rows)
         row[f"RMSE measured by {name}"] = rmse(expected, test.extinction)
-        score = law.log_density(test.extinction - expected, law.scale(rows))
+        score = law.log_density(test.extinction - predicted, rows)
         row[f"log score {name}"] = float(score.mean())
     return row
 
@@ -322,13 +323,15 @@ def against_observed(
         held.residual, scale=np.hypot(columns["extinction_std"], held.noise)
     )
     if residual is not None and residual.law is not None:
-        law = residual.law
-        scale = found["measured_std"] / law.std(np.ones(1))
-        score = law.log_density(held.observed - found["measured_mean"], scale)
+        given, error, _ = measurements(test, plan, columns)
+        score = residual.law.log_density(error, given)
     row: Row = {"A in 68%": at68.held, "A in 95%": at95.held}
+    row["above p97.5"] = float(np.mean(z > WIDTHS[1]))
+    row["below p2.5"] = float(np.mean(z < -WIDTHS[1]))
     if "measured_mean" in found:
-        error = found["measured_mean"] - held.observed
-        row["RMSE measured"] = float(np.sqrt(np.mean(error**2)))
+        # The mean has the least RMSE, the median the least MAE.
+        row["RMSE measured"] = rmse(found["measured_mean"], held.observed)
+        error = found["measured_p50"] - held.observed
         row["MAE measured"] = float(np.abs(error).mean())
     for name, value, count in (
         ("distance", test.distance, 6),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -331,13 +331,18 @@ def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
         surveys=("first", "zweite Übersicht"),
         coefficients=np.arange(7.0),
         slopes=np.arange(20.0).reshape(2, 10),
+        skewness=0.3,
+        outliers=0.02,
+        width=0.7,
+        excess=-0.2,
     )
     again = residual_from(residual_bytes(replace(field, law=law)))
     assert again.remainder == field.remainder
     assert again.law is not None
-    assert (again.law.surveys, again.law.degrees) == (law.surveys, law.degrees)
-    for name in ("coefficients", "centres", "slopes", "ends"):
-        np.testing.assert_array_equal(getattr(again.law, name), getattr(law, name))
+    for each in fields(law):
+        np.testing.assert_array_equal(
+            getattr(again.law, each.name), getattr(law, each.name)
+        )
     assert again.stack is not None
     assert field.stack is not None
     assert again.stack.gain == field.stack.gain
@@ -544,12 +549,15 @@ def test_measurements_are_judged_by_the_law_of_the_run(run: Run) -> None:
         inside = observed > columns[f"measured_{low}"]
         inside &= observed < columns[f"measured_{high}"]
         np.testing.assert_array_equal(inside, np.abs(z) < reach)
-    ratio = columns["measured_std"] / (
-        columns["measured_p84"] - columns["measured_mean"]
-    )
+    score = run.summary["held_out"]
+    above = np.mean(observed > columns["measured_p97_5"])
+    assert score["above_p97_5"] == pytest.approx(above)
+    below = np.mean(observed < columns["measured_p2_5"])
+    assert score["below_p2_5"] == pytest.approx(below)
+    assert score["coverage_95"] == pytest.approx(1 - above - below)
     # A Student-T's standard deviation is larger than half its 68% interval.
-    assert (ratio > 1).all()
-    assert ratio == pytest.approx(ratio[0])
+    width = columns["measured_p84"] - columns["measured_p16"]
+    assert (2 * columns["measured_std"] > width).all()
     # Other stars have the same columns beside posterior distances.
     stars = read_stars(run.path / HELD_OUT)
     stars = replace(stars, distance_error=np.full(len(stars), 5.0))
