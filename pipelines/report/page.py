@@ -7,23 +7,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.bands import known_band
 from pipelines.base.errors import InputError
-from pipelines.report.blocks import Section, View, count
-from pipelines.report.data import gather
-from pipelines.report.sections import (
-    diagnostics,
-    drawn,
-    limits,
-    maps,
-    origin,
-    overview,
-    summary,
-    validation,
-)
+from pipelines.formats.citation import cited_papers
+from pipelines.report.data import ReportData, gather
+from pipelines.report.numbers import FORMATS
 from pipelines.report.view import view
+from pipelines.run.baseline import NAME, in_words, loses
 from pipelines.storage.atomic import atomic_file, check_output
 
-_FOLDER = Path(__file__).with_name("templates")
+# Sections by their anchors and templates.
+SECTIONS = {
+    "overview": "At a glance",
+    "maps": "More maps",
+    "three-d": "In three dimensions",
+    "sight-lines": "Lines of sight",
+    "limits": "What the map cannot say",
+    "held-out": "Held-out stars",
+    "summary": "What was mapped",
+    "convergence": "Convergence, time, memory",
+    "origin": "Where it comes from",
+}
 
 
 def write_report(
@@ -42,57 +46,37 @@ def write_report(
     check_output(output, overwrite=overwrite)
     for name in ("jinja2", "plotly.offline")[: 1 + three_d]:
         _optional(name)
-    data = gather(run, nside=nside)
-    sections = [
-        Section("overview", "At a glance", overview(data)),
-        Section("maps", "More maps", maps(data)),
-        Section("sight-lines", "Lines of sight", [drawn(data, "los")]),
-        Section("limits", "What the map cannot say", limits(data)),
-        Section("held-out", "Held-out stars", validation(data), folded=True),
-        Section("summary", "What was mapped", summary(data), folded=True),
-        Section(
-            "convergence", "Convergence, time, memory", diagnostics(data), folded=True
-        ),
-        Section("origin", "Where it comes from", origin(data), folded=True),
-    ]
-    if three_d:
-        blocks = [view(data.source.cube())]
-        sections.insert(2, Section("three-d", "In three dimensions", blocks))
-    recorded = data.run.provenance
-    stars = count(data.run.summary["counts"]["fitted"])
-    names = ", ".join(one["name"] for one in recorded["inputs"])
-    subtitle = (
-        f"Run {data.run.path.name}, from {names}, by {recorded['program']} "
-        f"{recorded['version']}"
-    )
-    page = render(f"Interstellar dust from {stars} stars", subtitle, sections)
+    sections = [key for key in SECTIONS if three_d or key != "three-d"]
+    page = render(gather(run, nside=nside), sections)
     with atomic_file(output, overwrite=overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return output
 
 
-def render(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """Return the page as HTML, with all texts escaped."""
+def render(data: ReportData, sections: Sequence[str]) -> str:
+    """Return a page of some `SECTIONS` as HTML, with all values escaped."""
     jinja2 = _optional("jinja2")
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    plotly = script = ""
-    if any(isinstance(b, View) for s in sections for b in s.blocks):
-        # plotly.js as bundled with plotly, about 4.8 MB.
-        plotly = _optional("plotly.offline").get_plotlyjs()
-        script = (_FOLDER / "view.js").read_text(encoding="utf-8")
+    environment.globals |= {each.__name__: each for each in FORMATS}
+    # plotly.js as bundled with plotly, about 4.8 MB.
+    drawn = "three-d" in sections
     return environment.get_template("page.html").render(
-        title=title,
-        subtitle=subtitle,
+        data=data,
         sections=sections,
-        style=(_FOLDER / "page.css").read_text(encoding="utf-8"),
-        script=script,
-        plotly=plotly,
+        titles=SECTIONS,
+        plotly=_optional("plotly.offline").get_plotlyjs() if drawn else "",
+        view=view,
+        known_band=known_band,
+        cited_papers=cited_papers,
+        baseline=NAME,
+        in_words=in_words,
+        loses=loses,
     )
 
 

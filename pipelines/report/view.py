@@ -11,22 +11,23 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.cubes.cube import Cube
-from pipelines.report.blocks import View, by, count, significant
 
 # Points of which a browser computes the surfaces in about a second.
 _POINTS = 320_000
 # Quantiles of the seen cells' density for the levels to choose from.
 _LEVELS = (0.50, 0.70, 0.80, 0.88, 0.93, 0.96, 0.98, 0.99, 0.995, 0.998)
 _FIRST = 4
-_HOW = (
-    "Drag to turn, scroll or pinch to come near, point at a surface for place and "
-    "density. The outer surface has the density below, the inner ones 2.5 and 4 times "
-    "that."
-)
+
+
+class View(NamedTuple):
+    """Data of ``view.js`` as JSON, and the boxes that it shows, by name."""
+
+    data: str
+    boxes: dict[str, Thinned]
 
 
 class Thinned(NamedTuple):
-    """Means over blocks of a cube with ``factor`` cells a side.
+    """Means over blocks of a cube with ``factor`` cells a side, ``step`` [pc] apart.
 
     ``x y z`` [pc] are the blocks' centres; ``density`` [mag/kpc] and ``seen`` (true if
     a sight line crosses the block) have shape ``(z, y, x)``.
@@ -38,40 +39,29 @@ class Thinned(NamedTuple):
     density: np.ndarray
     seen: np.ndarray
     factor: int
+    step: tuple[float, ...]
 
 
 def view(cube: Cube) -> View:
-    """Return data for ``view.js`` and a description; nested cubes have two boxes."""
+    """Return what the view shows: nested cubes whole, and near the Sun."""
     shown = {"Whole box": cube}
     if cube.finer:
         shown["Near the Sun"] = cube.levels[cube.level_near_the_sun()]
-    drawn, about = [], []
-    for name, one in shown.items():
-        thin = thinned(one)
-        levels = iso_levels(thin)
-        drawn.append(
+    boxes = {name: thinned(one) for name, one in shown.items()}
+    data = []
+    for name, box in boxes.items():
+        levels = iso_levels(box)
+        data.append(
             {
                 "name": name,
-                **{axis: getattr(thin, axis).tolist() for axis in "xyz"},
-                "density": _encoded(thin.density.astype("<f4")),
-                "seen": _encoded(np.packbits(thin.seen.reshape(-1), bitorder="little")),
+                **{axis: getattr(box, axis).tolist() for axis in "xyz"},
+                "density": _encoded(box.density.astype("<f4")),
+                "seen": _encoded(np.packbits(box.seen.reshape(-1), bitorder="little")),
                 "levels": levels,
                 "first": min(_FIRST, len(levels) - 1),
             }
         )
-        n, shape = thin.factor, " × ".join(map(str, thin.density.shape[::-1]))
-        how = f"every one of the {count(thin.density.size)} grid points ({shape})"
-        if n > 1:
-            step = by(n * spacing for spacing in one.spacing)
-            how = (
-                f"averages over {n} × {n} × {n} grid points, {shape} of them, {step} "
-                f"pc apart: the map itself is {n} times as fine"
-            )
-        about.append(
-            f"{name}: surfaces of equal mean density, from {how}. The densest block "
-            f"has {significant(float(thin.density.max()))} mag/kpc."
-        )
-    return View(json.dumps(drawn), [*about, _HOW])
+    return View(json.dumps(data), boxes)
 
 
 def thinned(cube: Cube, points: int = _POINTS) -> Thinned:
@@ -93,7 +83,8 @@ def thinned(cube: Cube, points: int = _POINTS) -> Thinned:
             cube.arrays["support"].astype(np.float64),
         )
     )
-    return Thinned(x, y, z, density, support > 0, factor)
+    step = tuple(factor * spacing for spacing in cube.spacing)
+    return Thinned(x, y, z, density, support > 0, factor, step)
 
 
 def _blocks(values: np.ndarray, factor: int) -> np.ndarray:

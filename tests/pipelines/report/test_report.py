@@ -8,29 +8,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
 from pipelines.formats.citation import METHOD
-from pipelines.report.blocks import (
-    Listing,
-    Notice,
-    Section,
-    Table,
-    by,
-    percent,
-    significant,
-)
 from pipelines.report.data import gather
+from pipelines.report.numbers import by, percent, significant
 from pipelines.report.page import render, write_report
-from pipelines.report.sections import (
-    diagnostics,
-    fit_warnings,
-    limits,
-    overview,
-    summary,
-    validation,
-    warnings_of,
-)
 from pipelines.run.verdict import verdict
 
 
@@ -78,10 +62,15 @@ def html(report_page):
     return report_page.read_text(encoding="utf-8")
 
 
-def read(*parts):
-    """The page of some sections' blocks, and its text with single spaces."""
-    sections = [Section(f"part{n}", "Part", blocks) for n, blocks in enumerate(parts)]
-    page = render("title", "subtitle", sections)
+@pytest.fixture
+def empty_figures(monkeypatch):
+    """Figures of maps without anything in them."""
+    monkeypatch.setattr("pipelines.report.data.draw", lambda *_: Figure((1, 1)))
+
+
+def read(data, *sections):
+    """The page of some sections, and its text with single spaces."""
+    page = render(data, sections)
     return page, spaced(page)
 
 
@@ -89,10 +78,19 @@ def spaced(page):
     return re.sub(r"[ \n]+", " ", Page(page).text)
 
 
+def with_run(material, **changes):
+    """The same run with other records."""
+    records = {
+        name: {**getattr(material.run, name), **changes[name]} for name in changes
+    }
+    return dataclasses.replace(
+        material, run=dataclasses.replace(material.run, **records)
+    )
+
+
 def with_summary(material, **changes):
     """The same run with other facts."""
-    run = dataclasses.replace(material.run, summary={**material.run.summary, **changes})
-    return dataclasses.replace(material, run=run)
+    return with_run(material, summary=changes)
 
 
 def test_the_page_is_whole_and_needs_no_other_file(html):
@@ -126,29 +124,34 @@ def test_the_page_says_the_figures_of_the_run(html, material):
     assert "[prior]" in text
 
 
+@pytest.mark.usefixtures("empty_figures")
 def test_what_did_not_converge_is_loud_and_comes_first(material):
     wrong = with_summary(material, converged=False)
-    page, text = read(overview(wrong), summary(wrong))
+    page, text = read(wrong, "overview", "summary")
     assert page.index('class="warning" role="alert"') < page.index("This map is")
-    assert "the fit did not converge" in page and "did not converge, though" in text
+    assert "the fit did not converge" in text and "did not converge, though" in text
 
 
+@pytest.mark.usefixtures("empty_figures")
 def test_all_faults_of_a_fit_are_told(material):
     learning = {"converged": False, "status": "out of time"}
     wrong = with_summary(material, converged=True, learning=learning, dropped_modes=3)
-    said = ("mean: converged", "residual: the prior", "something moved")
-    wrong = with_summary(wrong, messages=said)
-    said = " ".join(fit_warnings(wrong.run))
-    parts = ("The fit converged, with the prior's scales as far", "out of time")
+    messages = ("mean: converged", "residual: the prior", "something moved")
+    wrong = with_summary(wrong, messages=messages)
+    _, said = read(wrong, "overview")
+    parts = ("The fit converged, with the prior's scales as far", "(out of time)")
     for part in (*parts, "3 modes", "something moved"):
         assert part in said
     assert "mean: converged" not in said and "residual:" not in said
+    # What is a warning is not a message, too.
+    _, said = read(wrong, "summary")
+    assert "mean: converged" in said and "something moved" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("empty_figures")
 def test_without_held_out_stars_the_page_says_that_nothing_was_judged(material):
     none = dataclasses.replace(material, held_out=None)
-    _, text = read(overview(none), validation(none))
+    _, text = read(none, "overview", "held-out")
     assert text.count("Nothing shows how well the map predicts") == 2
     assert text.count("data.holdout") == 2
 
@@ -160,7 +163,7 @@ def test_a_map_without_samples_is_judged_by_its_errors_alone(material):
     stars = dataclasses.replace(stars, predicted=blind)
     found = dataclasses.replace(material, held_out=stars)
     assert found.judged.coverage == ()
-    page, text = read(summary(found), validation(found))
+    page, text = read(found, "summary", "held-out")
     assert f"{significant(found.judged.rmse)} mag" in text
     assert "interval" not in text.split("Errors of coverages")[1]
     assert page.count("<img") == 0
@@ -211,16 +214,16 @@ def test_what_was_not_judged_is_to_be_used_with_care():
         assert judged.grade == "with care"
 
 
-def test_every_text_is_escaped():
+def test_every_text_is_escaped(material):
     nasty = "<script>alert('x')</script> & \"quoted\""
-    blocks = (
-        Notice(nasty, [nasty]),
-        Table(nasty, [(nasty, nasty)], (nasty, "b")),
-        Listing(nasty, nasty),
+    wrong = with_run(
+        material,
+        summary={"messages": [f"mean: {nasty}"], "counts": {"fitted": 1, nasty: 2}},
+        provenance={"inputs": [{"name": nasty, "sha256": nasty}]},
     )
-    page = render(nasty, nasty, [Section("a", nasty, blocks)])
+    page, text = read(wrong, "summary", "origin")
     assert "<script>alert" not in page
-    assert Page(page).text.count(nasty) == 13
+    assert text.count(nasty) == 5
 
 
 def test_numbers_keep_their_digits():
@@ -232,11 +235,9 @@ def test_numbers_keep_their_digits():
     assert by((4200.0, 40.0)) == "4200 × 40"
 
 
+@pytest.mark.usefixtures("empty_figures")
 def test_a_file_is_replaced_only_if_told(tmp_path, command, monkeypatch, material):
     monkeypatch.setattr("pipelines.report.page.gather", lambda *a, **k: material)
-    for name in ("overview", "maps"):
-        monkeypatch.setattr(f"pipelines.report.page.{name}", limits)
-    monkeypatch.setattr("pipelines.report.page.drawn", lambda *a: "a picture")
     path = tmp_path / "report.html"
     path.write_text("mine")
     refused = command(f"report run -o {path} --no-3d")
@@ -254,23 +255,55 @@ def test_a_missing_package_is_named_before_the_work(tmp_path, monkeypatch):
         write_report(tmp_path / "none", tmp_path / "report.html")
 
 
+@pytest.mark.usefixtures("empty_figures")
 def test_interruptions_are_told(material):
     once = {"checkpoint": "000007", "stage": "inference", "differences": []}
     taken_up = [once, {**once, "differences": ["another catalogue"]}]
-    provenance = {**material.run.provenance, "resumed": taken_up}
-    run = dataclasses.replace(material.run, provenance=provenance)
-    _, text = read(diagnostics(dataclasses.replace(material, run=run, records=[])))
+    resumed = with_run(material, provenance={"resumed": taken_up})
+    _, text = read(resumed, "convergence")
     assert "interrupted and resumed 2 times." in text
     assert "checkpoint 000007, stage inference" in text
-    assert [w for w in fit_warnings(run) if "another catalogue" in w]
-    _, text = read(diagnostics(dataclasses.replace(material, records=[])))
-    assert "never interrupted" in text
+    _, text = read(resumed, "overview")
+    assert "had changed: another catalogue." in text
+    _, text = read(dataclasses.replace(material, records=[]), "convergence")
+    assert "never interrupted" in text and "Iterations by part" not in text
 
 
+@pytest.mark.usefixtures("empty_figures")
 def test_a_band_and_distance_errors_that_are_not_known_are_told(material):
     unnamed = dataclasses.replace(material, origin={"extinction_band": ""})
-    said = " ".join(warnings_of(unnamed))
-    assert "The band of the extinction" in said
-    assert ("no distance errors" in said) == unnamed.exact_distances
+    _, text = read(unnamed, "overview")
+    assert "The band of the extinction" in text
+    assert ("no distance errors" in text) == unnamed.exact_distances
     named = dataclasses.replace(material, origin={"extinction_band": "A_V"})
-    assert "The band of the extinction" not in " ".join(warnings_of(named))
+    _, text = read(named, "overview")
+    assert "The band of the extinction" not in text
+
+
+def test_every_table_of_a_fit_is_told(material):
+    """Of surveys, of a spectrum, of a prior with a bend, and of the catalogue."""
+    survey = dict.fromkeys(("factor", "common", "growth", "degrees"), 0.5)
+    survey |= {"name": "first", "rows": 1200, "overlap": 0.25, "slope": 1.0}
+    survey |= {"slope_error": 0.0, "zero": -0.1, "zero_error": 0.01}
+    band = {"longest": 800.0, "shortest": 400.0, "ratio": 1.5, "error": 0.1}
+    ingested = {"rows_read": 12345, "rows_kept": 1000, "negative_extinctions": 7}
+    ingested |= {"faults": {"no distance": 3}, "cuts": {}, "notes": ["a remark"]}
+    changed = with_run(
+        material,
+        summary={
+            "surveys": [survey],
+            "spectrum": [{**band, "determined": 12.6}],
+            "learning": {"errors": {"variance": 0.5, "lengthscale": 2.0}},
+        },
+        provenance={"catalogue": {"report": ingested}},
+    )
+    plan = dataclasses.replace(changed.run.plan, bend=(0.0, math.log(2)))
+    run = dataclasses.replace(changed.run, plan=plan)
+    changed = dataclasses.replace(changed, run=run)
+    _, text = read(changed, "summary", "origin")
+    assert "first 1,200 25.0% −0.100 ± 0.010 1, fixed 0.50" in text
+    assert "800 to 400 pc 1.50 ± 0.10 13" in text
+    assert "of the logarithm 25.0%" in text and "pc unconstrained" in text
+    assert "power at octaves below, times 1, 2 not estimated" in text
+    assert "rows read 12,345" in text and "fault: no distance 3" in text
+    assert "note a remark" in text

@@ -65,7 +65,8 @@ def test_what_the_page_reads_is_what_was_thinned():
     np.testing.assert_allclose(density, found.density, rtol=1e-6)
     bits = np.unpackbits(decoded(data["seen"], np.uint8), bitorder="little")
     np.testing.assert_array_equal(bits[:60].reshape(3, 4, 5), found.seen)
-    assert "60 grid points (5 × 4 × 3)" in drawn.about[0]
+    (box,) = drawn.boxes.values()
+    assert (box.factor, box.step) == (1, (10.0, 10.0, 10.0))
 
 
 def test_nested_cubes_are_shown_whole_and_near_the_sun():
@@ -82,4 +83,4 @@ def test_nested_cubes_are_shown_whole_and_near_the_sun():
     first, second = json.loads(drawn.data)
     assert (first["x"][0], second["x"][0]) == (-400.0, -50.0)
     np.testing.assert_allclose(decoded(second["density"], "<f4"), 2000.0)
-    assert drawn.about[1].startswith("Near the Sun")
+    assert list(drawn.boxes) == ["Whole box", "Near the Sun"]
