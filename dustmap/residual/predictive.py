@@ -168,10 +168,11 @@ class PredictiveLaw:
 
     def log_density(self, error: Column, stars: Measured) -> Column:
         """Return the log density of differences from the predicted mean [1/mag]."""
-        given = map(torch.from_numpy, (error - self.shift(stars), self.scale(stars)))
+        centred = torch.from_numpy(error - self.shift(stars))
         odds = float(logit(max(self.outliers, 1e-300)))
         numbers = self.degrees, self.skewness, odds, self.width, self.excess
-        return _log_density(*given, torch.tensor(numbers).double()).numpy()
+        scale = torch.from_numpy(self.scale(stars))
+        return _log_density(centred, scale, torch.tensor(numbers).double()).numpy()
 
     def z_scores(self, error: Column, stars: Measured) -> Column:
         """Return the standard normal deviates of differences from the mean [mag]."""

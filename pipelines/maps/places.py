@@ -94,7 +94,7 @@ def unmasked(coords: SkyCoord) -> SkyCoord:
     # Versions of astropy without this attribute mask no coordinates.
     if not getattr(coords, "masked", False):
         return coords
-    data: Any = coords.data.without_differentials()
+    data = cast(Any, coords.data).without_differentials()
     parts = [getattr(data, name) for name in data.components]
     plain = type(data)(*(numbers(part, part.unit) * part.unit for part in parts))
     return SkyCoord(cast(Any, coords.frame).realize_frame(plain))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import healpy
 import numpy as np
@@ -215,7 +216,9 @@ def lines_of_sight(
     # Chords of 3 deg at most.
     count, most = min(_SHOWN, len(stars)), 2 * math.sin(math.radians(_WIDEST) / 2)
     tree = KDTree(unit_vectors(stars.l, stars.b))
-    chords, nearest = tree.query(vectors, k=np.arange(1, count + 1))
+    # A list of neighbours keeps the axis of a single star.
+    ranks: Any = list(range(1, count + 1))
+    chords, nearest = map(np.asarray, tree.query(vectors, k=ranks))
     lines = []
     for i, (lon, lat) in enumerate(chosen):
         close = chords[i] <= most
