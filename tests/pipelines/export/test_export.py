@@ -143,7 +143,7 @@ def test_a_gaussian_map_has_no_quantiles(cloud_run, tmp_path):
         ({"band": "A_X", "declare_band": "A_V"}, "there is no band 'X'"),
         ({"distances": (5.0, 1e6)}, "distances extend to"),
         ({"nside": 3}, "power of 2"),
-        ({"sphere": -5.0}, "positive radius"),
+        ({"sphere": -5.0}, "above 0 pc"),
         ({"box": {"x": (5.0, -5.0)}}, "from low to high"),
     ],
 )

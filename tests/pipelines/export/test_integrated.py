@@ -92,7 +92,7 @@ def test_a_store_of_version_1_still_reads(tmp_path):
             },
             "power of two",
         ),
-        ({"arrays": {"mean": np.zeros((5, 48))}}, "mean, std"),
+        ({"arrays": {"std": np.zeros((5, 48))}}, "mean"),
         ({"arrays": {n: np.zeros((5, 48)) for n in ("mean", "std", "p99")}}, "p99"),
     ],
 )
