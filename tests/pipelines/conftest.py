@@ -140,7 +140,7 @@ def doubled_lengthscale(monkeypatch: pytest.MonkeyPatch) -> None:
     def revised(plan: Plan, *_: object) -> tuple:
         scale, bend = 2 * plan.scales.lengthscale, (0.2, -0.3)
         longer = replace(plan.scales, lengthscale=scale, bend=bend)
-        learnt = {"converged": True, "at_edge": False}
+        learnt = {"converged": True, "at_edge": False, "stars": 0}
         return longer, {**learnt, "revision": {"gain": 99.0}}
 
     monkeypatch.setattr("pipelines.fit.shared_noise.revised_prior", revised)
