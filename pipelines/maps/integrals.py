@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.grid import ROUNDING
 from dustmap.isotonic import RANKS, Ranked, non_decreasing
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
 from dustmap.models.lognormal import LogNormal
@@ -29,9 +30,12 @@ from pipelines.run.folder import Run
 _DENSITIES = 2**31
 # Segments per batch: 400 bytes each for the weights, and 16 for every sample.
 _SEGMENTS = 2**19
-# Grid steps between which the mean density on the grid is taken to be even, and the
-# least ratio of the distances of two nodes.
-_STEP, _RATIO = 0.5, 1.2
+# Grid steps between which the mean density on the grid is taken to be even.
+_STEP = 0.5
+# Least ratio of the distances of two nodes. Of 3,000 stars on cells of 120 pc, which
+# leave most to neighbours, errors were 19% larger than those of single places with 1.2,
+# and 4% with 1.1.
+_RATIO = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +281,7 @@ def ray_integrals(
     """
     edges = np.asarray(edges, dtype=np.float64).reshape(len(edges), -1)
     edges = np.broadcast_to(edges, (len(edges), len(directions)))
-    inside = edges <= run.box.exits(directions)
+    inside = edges <= (1 + ROUNDING) * run.box.exits(directions)
     if has_curves(run):
         for part, curves in outward_curves(run, directions, stack):
             within = inside[:, part]

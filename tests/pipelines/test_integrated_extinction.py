@@ -11,7 +11,7 @@ import torch
 from dustmap.grid import Grid, Torus
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import unit_vectors
+from pipelines.base.geometry import Box, unit_vectors
 from pipelines.cubes.sky import SkyMaps
 from pipelines.maps import integrals as outwards
 from pipelines.maps.integrals import ray_integrals
@@ -109,7 +109,7 @@ def test_values_are_nan_exactly_where_the_ray_has_left_the_box(whole, positive_m
     for maps in (whole, positive_maps):
         directions = pixel_directions(maps.nside)
         ends = maps.distances[:, None, None] * directions
-        inside = ((ends >= LOWER) & (ends <= UPPER)).all(axis=-1)
+        inside = Box(lower=tuple(LOWER), upper=tuple(UPPER)).contains(ends)
         for array in maps.arrays.values():
             np.testing.assert_array_equal(np.isfinite(array), inside)
 

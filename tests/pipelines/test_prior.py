@@ -94,7 +94,7 @@ def drawn(truth, count=STARS, seed=1):
     model = build_model(
         truth, rays(truth, ends), dtype=torch.float64, device=CPU, generator=generator
     )
-    white = model.white_noise(np.random.default_rng(1))
+    white = model.white_noise(np.random.default_rng(seed))
     # What the grid cannot resolve is there, too, as the model says.
     seen = model.linearise(white)
     own = torch.randn(count, generator=generator, dtype=torch.float64)
@@ -107,10 +107,12 @@ def drawn(truth, count=STARS, seed=1):
 @pytest.mark.parametrize("truth", [GAUSSIAN, LOGNORMAL], ids=["gaussian", "lognormal"])
 def test_the_start_has_the_mean_and_the_scatter_of_the_stars(truth):
     settings = config({"mean": "constant", "lengthscale": SCALE}, truth.density)
-    scales, _ = start_scales(drawn(truth), settings)
-    assert scales.mean.value == pytest.approx(truth.scales.mean.value, rel=0.15)
+    found = [start_scales(drawn(truth, seed=seed), settings)[0] for seed in range(4)]
+    # One field has a mean of its own.
+    mean = np.mean([scales.mean.value for scales in found])
+    assert mean == pytest.approx(truth.scales.mean.value, rel=0.15)
     # Paths are not much longer than the lengthscale.
-    assert 0.5 < scales.std / truth.std < 1.2
+    assert 0.5 < np.mean([scales.std for scales in found]) / truth.std < 1.2
 
 
 def test_the_shape_of_the_mean_that_made_the_stars_is_found():
