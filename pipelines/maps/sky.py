@@ -10,6 +10,7 @@ import healpy
 import numpy as np
 from scipy.spatial import KDTree
 
+from dustmap.grid import ROUNDING
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import summaries
@@ -44,16 +45,17 @@ def default_distances(run: Run) -> np.ndarray:
 
 
 def ray_distances(run: Run) -> np.ndarray:
-    """Return every grid step [pc] to the box's furthest corner, finer on finer grids.
+    """Return every half grid step [pc] to the box's furthest corner, as grids have.
 
-    Every second or third if there are more than 160; `default_distances` with the
-    published engine, which needs a solve for each.
+    These hold the nodes of the curves. Every second, third or so on if there are more
+    than 160; `default_distances` with the published engine, which needs a solve for
+    each.
     """
     if not run.plan.is_full_batch:
         return default_distances(run)
     grids = run.plan.nested_grids
-    every = len(grid_steps(grids, 1.0)) / _MOST_DISTANCES
-    return grid_steps(grids, max(1.0, math.ceil(every)))
+    every = len(grid_steps(grids, 0.5)) / _MOST_DISTANCES
+    return grid_steps(grids, 0.5 * max(1, math.ceil(every)))
 
 
 def checked_distances(run: Run, distances: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -167,7 +169,7 @@ def integrated(
             arrays=tuple(found),
         )
         rest, arrays = Places.of_points(directions[~dense]), {}
-        beyond = edges[:, None] > run.box.exits(directions[~dense])
+        beyond = edges[:, None] > (1 + ROUNDING) * run.box.exits(directions[~dense])
         for name, values in found.items():
             arrays[name] = np.empty((len(edges), len(dense)), dtype=np.float32)
             arrays[name][:, dense] = values[:, len(towards) :]

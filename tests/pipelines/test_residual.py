@@ -163,7 +163,7 @@ def test_a_store_agrees_with_predictions(run: Run) -> None:
     for kind in ("mean", "std", "p16"):
         ratio = store.arrays[kind][1, pixels] / expected[f"extinction_{kind}"]
         # Between nodes the curves are interpolated, and they never fall.
-        assert np.median(np.abs(ratio - 1)) < 0.03, kind
+        assert np.median(np.abs(ratio - 1)) < (0.03 if kind == "mean" else 0.06), kind
         assert np.abs(ratio - 1).max() < 0.25, kind
 
 
