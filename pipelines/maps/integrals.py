@@ -281,7 +281,7 @@ def ray_integrals(
     """
     edges = np.asarray(edges, dtype=np.float64).reshape(len(edges), -1)
     edges = np.broadcast_to(edges, (len(edges), len(directions)))
-    inside = edges <= (1 + ROUNDING) * run.box.exits(directions)
+    inside = edges <= (1 + 2 * ROUNDING) * run.box.exits(directions)
     if has_curves(run):
         for part, curves in outward_curves(run, directions, stack):
             within = inside[:, part]

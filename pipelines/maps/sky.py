@@ -169,7 +169,8 @@ def integrated(
             arrays=tuple(found),
         )
         rest, arrays = Places.of_points(directions[~dense]), {}
-        beyond = edges[:, None] > (1 + ROUNDING) * run.box.exits(directions[~dense])
+        exits = run.box.exits(directions[~dense])
+        beyond = edges[:, None] > (1 + 2 * ROUNDING) * exits
         for name, values in found.items():
             arrays[name] = np.empty((len(edges), len(dense)), dtype=np.float32)
             arrays[name][:, dense] = values[:, len(towards) :]
