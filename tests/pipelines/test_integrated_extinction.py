@@ -127,7 +127,7 @@ def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive_maps):
     own = seen & ~pooled
     # Between the nodes of a ray quantiles are means of those at two of them.
     error = np.abs((low * high)[own] / middle[own] ** 2 - 1)
-    assert (error < 1e-5).mean() > 0.95 and error.max() < 0.1
+    assert (error < 1e-5).mean() > 0.9 and error.max() < 0.1
     assert (low[seen] < middle[seen]).all() and (middle[seen] < high[seen]).all()
     assert (np.diff(middle, axis=0)[seen[1:]] > 0).all()
 
