@@ -227,12 +227,12 @@ def test_parts_and_sums_follow_the_levels(run, tmp_path):
     assert np.isfinite(found).all()
 
 
-def test_distances_are_as_close_as_the_cells(run):
+def test_distances_are_half_as_far_apart_as_the_cells(run):
     steps = np.diff(np.append(0.0, ray_distances(run)))
     (inner,) = run.plan.grids[1:]
     near = np.cumsum(steps) <= inner.reach
-    np.testing.assert_allclose(steps[near], 35.0)
-    np.testing.assert_allclose(steps[~near], 70.0)
+    np.testing.assert_allclose(steps[near], 17.5)
+    np.testing.assert_allclose(steps[~near], 35.0)
 
 
 def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
