@@ -33,7 +33,8 @@ from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
 # Standard normal deviates of the ranks. The second moment of a log-normal distribution
 # is that of deviates around 2σ, and σ is at most 2.5 where extinctions scatter by 20
 # times their mean. The trapezoidal rule over them is exact to 1e-4.
-RANKS = np.arange(-4.0, 8.5, 0.5)
+_APART = 0.5
+RANKS = np.arange(-4.0, 8.0 + _APART, _APART)
 _SHARES = np.exp(-(RANKS**2) / 2) / np.exp(-(RANKS**2) / 2).sum()
 
 
@@ -77,7 +78,7 @@ class Ranked:
 
     def at(self, deviates: Float[np.ndarray, "s *n"]) -> Float[np.ndarray, "s *n"]:
         """Return values at normal deviates, s of every distribution."""
-        place = (np.clip(deviates, RANKS[0], RANKS[-1]) - RANKS[0]) / 0.5
+        place = (np.clip(deviates, RANKS[0], RANKS[-1]) - RANKS[0]) / _APART
         lower = np.minimum(place.astype(int), len(RANKS) - 2)
         low = np.take_along_axis(self.values, lower, axis=0)
         high = np.take_along_axis(self.values, lower + 1, axis=0)
@@ -100,10 +101,10 @@ def _parts(count: int) -> Float[np.ndarray, "s r"]:
     part = np.minimum(count * ndtr(fine), count - 1).astype(int)
     found = np.zeros((count, len(RANKS)))
     # Values between ranks are linear in the deviate.
-    for near, far in ((RANKS - 0.5, RANKS), (RANKS, RANKS + 0.5)):
+    for near, far in ((RANKS - _APART, RANKS), (RANKS, RANKS + _APART)):
         for rank, (low, high) in enumerate(zip(near, far, strict=True)):
             some = (low < fine) & (fine < high)
-            weight = 1 - np.abs(fine[some] - RANKS[rank]) / 0.5
+            weight = 1 - np.abs(fine[some] - RANKS[rank]) / _APART
             weight = weight * np.exp(-(fine[some] ** 2) / 2)
             found[:, rank] += np.bincount(part[some], weight, count)
     # Means over the parts are those of the distribution; those of equal values stay.

@@ -60,8 +60,10 @@ def _in_pc(value: Any) -> Any:
 
 # Lengths [pc] from 0.2 au to thirty times the radius of the Galaxy. Other numbers keep
 # their squares and cubes within single precision.
-_SHORTEST, _LONGEST = 1e-6, 1e6
-_LEAST, _MOST = 1e-12, 1e12
+_SHORTEST = 1e-6
+_LONGEST = 1e6
+_LEAST = 1e-12
+_MOST = 1e12
 MOST_POINTS = 1e10
 """Points of a grid: one array of them has 80 GB."""
 

@@ -32,7 +32,8 @@ _FINEST_NSIDE = 128
 _LINES = 6
 _NEAR = 7
 # Most stars beside a line of sight, and their largest angle [deg].
-_SHOWN, _WIDEST = 60, 3.0
+_SHOWN = 60
+_WIDEST = 3.0
 
 
 def default_distances(run: Run) -> np.ndarray:

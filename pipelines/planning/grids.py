@@ -29,7 +29,8 @@ _SHARED_PER_STAR, _LEAST_SHARED, _MOST_SHARED = 8, 500_000, 800_000
 _ROW_SECONDS = 4e-6
 # Work of a fit without a limit of time, and of every million stars more [s at the
 # reference speed].
-_WORK, _WORK_PER_MILLION = 300.0, 300.0
+_WORK = 300.0
+_WORK_PER_MILLION = 300.0
 # Fractions of the time budget for the solves: at most, and at least if other costs
 # would leave less.
 _SOLVE_SHARE, _LEAST_SHARE = 0.7, 0.4

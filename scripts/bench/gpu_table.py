@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,7 +128,9 @@ def peak_memory(device: torch.device) -> float:
     if device.type != "cuda":
         import resource
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        # Kilobytes, but bytes on macOS.
+        unit = 2**30 if sys.platform == "darwin" else 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     peak = torch.cuda.max_memory_allocated(device) / 2**30
     torch.cuda.reset_peak_memory_stats(device)
     return peak

@@ -78,7 +78,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             "predict": "predict run stars.parquet -o predicted.parquet",
             "export": "export run --zarr map.zarr --fits map.fits "
             "--healpix map.healpix.fits --nside 16",
-            "plot": "plot run -o figures --nside 16",
+            "plot": "plot run -o figures --nside 16 --dpi 60",
         },
     )
 

@@ -114,8 +114,6 @@ def case_in(folder: Path, *, learns: bool = False, **inference: Any) -> Case:
     plain = settings(**inference)
     if learns:
         del plain["prior"]["lengthscale"]
-        # Learning that is stopped by its time ends elsewhere each time.
-        plain["budget"] = {"minutes": 1e4}
     return Case(source=source, output=folder / "run", plain=plain)
 
 

@@ -254,7 +254,9 @@ def test_distance_errors_count_as_noise_unless_switched_off(tmp_path):
     assert counted.posterior.mean.norm() < 0.9 * without.posterior.mean.norm()
 
 
-@pytest.mark.parametrize("density", ["lognormal", "gaussian"])
+@pytest.mark.parametrize(
+    "density", ["gaussian", pytest.param("lognormal", marks=pytest.mark.slow)]
+)
 def test_distance_errors_that_are_switched_off_leave_no_trace(tmp_path, density):
     plain = one_cloud.catalogue(800, seed=8)
     blurred = replace(plain, distance_error=0.3 * plain.distance)

@@ -72,6 +72,7 @@ def exported(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("doubled_lengthscale")
 def test_scales_may_change_between_the_maps_of_a_fit(run: Run, tmp_path: Path) -> None:
     write_stars(tmp_path / "stars.parquet", stars(), overwrite=False)

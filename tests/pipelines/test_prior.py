@@ -104,7 +104,13 @@ def drawn(truth, count=STARS, seed=1):
     return replace(stars, extinction_error=variance.sqrt().numpy())
 
 
-@pytest.mark.parametrize("truth", [GAUSSIAN, LOGNORMAL], ids=["gaussian", "lognormal"])
+@pytest.mark.parametrize(
+    "truth",
+    [
+        pytest.param(GAUSSIAN, id="gaussian", marks=pytest.mark.slow),
+        pytest.param(LOGNORMAL, id="lognormal"),
+    ],
+)
 def test_the_start_has_the_mean_and_the_scatter_of_the_stars(truth):
     settings = config({"mean": "constant", "lengthscale": SCALE}, truth.density)
     found = [start_scales(drawn(truth, seed=seed), settings)[0] for seed in range(4)]

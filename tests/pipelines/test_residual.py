@@ -115,6 +115,7 @@ def test_of_many_stars_first_maps_see_a_part_and_the_last_one_all(
     assert errors[0] < 1.15 * errors[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("doubled_lengthscale")
 def test_later_maps_have_the_scales_that_the_first_one_calls_for(
     run: Run, tmp_path, capsys
@@ -200,10 +201,10 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     random_map: Run, tmp_path, capsys
 ) -> None:
     coords, distances = rays(30, 4), np.arange(25.0, 400.0, 25.0)
-    store = integrated(random_map, nside=32, distances=distances)
+    store = integrated(random_map, nside=16, distances=distances)
     told = store.meta["isotonic_regression"]
     assert "isotonic regression" in capsys.readouterr().err
-    assert told["rays"] == 12 * 32**2 and told["changed"] > 20
+    assert told["rays"] == 12 * 16**2 and told["changed"] > 5
     assert told["median_change_mag"] == 0 < 0.01 < told["largest_change_mag"]
     towards = unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg)
     ((_, _, changes),) = ray_integrals(random_map, towards, distances)
@@ -262,8 +263,8 @@ def test_answers_are_of_one_distribution_whatever_else_is_asked(
     coords = SkyCoord(
         l=coords.l, b=coords.b, distance=distance * u.pc, frame="galactic"
     )
-    export_run(run.path, {"zarr": [tmp_path / "map.zarr"]}, ExportOptions(nside=32))
-    export_run(run.path, {"healpix": [tmp_path / "sky.fits"]}, ExportOptions(nside=32))
+    targets = {"zarr": [tmp_path / "map.zarr"], "healpix": [tmp_path / "sky.fits"]}
+    export_run(run.path, targets, ExportOptions(nside=16))
     levels = np.array([1e-4, 0.01, 0.025, 0.16, 0.5, 0.84, 0.975, 0.99, 0.9999])
     odds = np.sqrt(levels / (1 - levels))
     of_run = DustMap(answers=RunMap.of(run))
@@ -292,9 +293,8 @@ def test_answers_are_of_one_distribution_whatever_else_is_asked(
     order = np.random.default_rng(1).permutation(coords.size)
     for mode in ("samples", "std", "median"):
         whole = of_run.query(coords, integrated=True, mode=mode).value
-        for n in range(4):
-            alone = of_run.query(coords[n, n], integrated=True, mode=mode).value
-            np.testing.assert_array_equal(alone, whole[n, n])
+        alone = of_run.query(coords[3, 2], integrated=True, mode=mode).value
+        np.testing.assert_array_equal(alone, whole[3, 2])
         mixed = of_run.query(coords.ravel()[order], integrated=True, mode=mode).value
         flat = whole.reshape(coords.size, *whole.shape[2:])
         np.testing.assert_array_equal(mixed, flat[order])

@@ -28,6 +28,7 @@ KEYS = {
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     case = interrupted.case_in(tmp_path_factory.mktemp("status"))
+    case.plain["budget"] = {"minutes": 1e3}
     case.stop(after=6)
     return case
 
@@ -61,8 +62,7 @@ def test_a_fit_under_way_and_one_that_is_finished(stopped, command):
     with interrupted.saved(lambda _: seen.append(status_of(stopped.output))):
         stopped.fit(resume=True)
     assert {found["state"] for found in seen} == {"running"}
-    # Without budget.minutes no time is left or used up.
-    assert not any(found["left"] for found in seen)
+    assert any(found["left"] for found in seen)
     assert all(found.keys() == KEYS for found in seen)
     assert describe(seen[-1])
     found = status_of(stopped.output)

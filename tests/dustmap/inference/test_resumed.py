@@ -192,7 +192,7 @@ class SpoiltTangent(FunctionOperator):
     ("what", "call", "said"),
     [
         ("prediction", 0, "mode, step 0: prediction"),
-        ("prediction", 4, "mode, .*(objective|prediction)"),
+        ("prediction", 3, "mode, .*objective"),
         ("prediction", 47, "samples.*objective"),
         ("variance", 3, "mode, step 1: unresolved variance"),
         ("operator", 0, "mode, step 0: residual"),

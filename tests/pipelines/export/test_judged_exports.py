@@ -50,8 +50,8 @@ def test_an_export_states_its_own_figure(exported):
         reached = np.isfinite(error)
         rmse = f"{np.sqrt(np.mean(error[reached] ** 2)):.3g}"
         stated = re.findall(r"RMSE of held-out values is ([0-9.e-]+)", dust.verdict)
-        # Of fields that are not usable another sentence is said.
-        assert stated == [rmse] or exported[0] == "coarser", dust.verdict
+        # Of fields that are off, which the run is not, another sentence is said.
+        assert stated == [rmse] or (not stated and dust.verdict != str(run.verdict))
         if stated and name != "map.fits":
             assert f"of {reached.sum()}" in dust.verdict
 
@@ -88,7 +88,7 @@ def test_fine_pixels_are_computed_where_stars_are_dense(chain):
     assert 0.2 < same.mean() < 0.95
     for name, values in maps.arrays.items():
         known, expected = values[:, same], whole.arrays[name][:, same]
-        # Equal means do not make the other moments equal to rounding.
-        np.testing.assert_allclose(known[0], expected[0], rtol=0.1, err_msg=name)
+        # But where the mean between pixels is equal by chance.
+        assert np.isclose(known[0], expected[0], rtol=1e-2).mean() > 0.999, name
     # Elsewhere they lie between pixels of the coarser sky.
     assert np.nanquantile(np.abs(maps.mean / whole.mean - 1), 0.99) < 0.6
