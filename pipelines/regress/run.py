@@ -1,13 +1,13 @@
 """Regression of one column of a table on others: from a file to a folder.
 
-=======================  ===================================================
-``summary.json, .txt``   choices and their reasons, hyperparameters, counts
-``metrics.json``         scores of the test rows in the target's own unit
-``predictions.parquet``  of the test rows: truth, mean, std, quantiles
-``plot.png``             the fit in one or two inputs, else truth and mean
-``model.safetensors``    the fitted regressor (`Regressor.load`)
-``manifest.json``        hashes of all of these; ``COMPLETE`` is last
-=======================  ===================================================
+=========================  ===================================================
+``summary.json, .txt``     choices and their reasons, hyperparameters, counts
+``metrics.json``           scores of the test rows in the target's own unit
+``predictions.parquet``    of the test rows: truth, mean, std, quantiles
+``plot.png``               the fit in one or two inputs, else truth and mean
+``regressor.safetensors``  the fitted regressor (`Regressor.load`)
+``manifest.json``          hashes of all of these; ``COMPLETE`` is last
+=========================  ===================================================
 """
 
 from __future__ import annotations

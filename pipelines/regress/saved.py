@@ -32,7 +32,7 @@ from pipelines.regress.methods import FittedField
 from pipelines.saving.state_file import read_state, write_state
 from pipelines.storage.atomic import check_manifest
 
-FILE = "model.safetensors"
+FILE = "regressor.safetensors"
 # Layout of the file; it grows by one with every change.
 VERSION = 1
 _CLASSES: dict[str, Any] = {

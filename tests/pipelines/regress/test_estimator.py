@@ -236,14 +236,14 @@ def test_a_table_that_does_not_fit_is_refused(
 
 
 def test_a_model_of_another_version_or_an_altered_one_is_refused(folder, tmp_path):
-    file = tmp_path / "model.safetensors"
+    file = tmp_path / "regressor.safetensors"
     content = (folder / "run" / file.name).read_bytes()
     file.write_bytes(content)
     write_manifest(tmp_path)
     assert Regressor.load(tmp_path).n_features_in_ == 2
     write_state(file, read_state(file, version=1), version=99)
     write_manifest(tmp_path)
-    with pytest.raises(InputError, match=r"model\.safetensors has format 99"):
+    with pytest.raises(InputError, match=r"regressor\.safetensors has format 99"):
         Regressor.load(tmp_path)
     file.write_bytes(content[:-1] + b"?")
     with pytest.raises(InputError):

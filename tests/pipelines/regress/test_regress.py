@@ -24,9 +24,9 @@ FILES = {
     "COMPLETE",
     "manifest.json",
     "metrics.json",
-    "model.safetensors",
     "plot.png",
     "predictions.parquet",
+    "regressor.safetensors",
     "summary.json",
     "summary.txt",
 }
