@@ -279,8 +279,8 @@ def regress(
 ) -> Regressor:
     """Fit a Gaussian process that predicts a target from inputs.
 
-    ``model.predict(X_new)`` gives mean and standard deviation in the unit of y. The
-    arguments, and the errors, are those of `Regressor` and `Regressor.fit`.
+    ``model.predict(X_new, return_std=True)`` gives mean and standard deviation in the
+    unit of y. Arguments and errors are those of `Regressor` and `Regressor.fit`.
     """
     from pipelines.regress import Regressor
 

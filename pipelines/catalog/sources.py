@@ -369,6 +369,21 @@ def locate(source: Source, reference: str) -> tuple[str, int | None]:
     return base, index
 
 
+def part_names(name: str, width: int | None) -> list[str]:
+    """Return one name for each value of a column in a row."""
+    return [name] if width is None else [f"{name}_{index}" for index in range(width)]
+
+
+def split_columns(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return columns of shape ``(n,)``, several for one of several values per row."""
+    columns: dict[str, np.ndarray] = {}
+    for name, found in batch.items():
+        width = None if found.ndim == 1 else found.shape[1]
+        each = [found] if width is None else found.T
+        columns |= dict(zip(part_names(name, width), each, strict=True))
+    return columns
+
+
 def describe_absence(source: Source, name: str) -> str:
     """Describe a missing column: one of other case, or the columns there are."""
     near = [other for other in source.columns if other.lower() == name.lower()]

@@ -116,13 +116,17 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
 @OVERWRITE
 @reporting
 def predict(run: Path, table: Path, **options: Any) -> None:
-    """Predict extinction and density, with std and quantiles, at the rows of TABLE.
+    """Predict extinction and density, with std and quantiles, at the rows of TABLE;
+    or the target of a regression, with its std.
 
     Every row is kept, with all of its columns, as in `dustmap query RUN TABLE`. With
     --distances TABLE is a file of `dustmap ingest`, and the results are name and place
     of each star, mean and std of its distance given its extinction and the map, and
     the distribution of its measured extinction given the map and its distance error.
     """
+    if (run / "summary.json").is_file():
+        _predict_target(run, table, options)
+        return
     if options["distances"]:
         _predict_distances(run, table, options)
         return
@@ -134,6 +138,17 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     dust = _converted(DustMap(answers=open_run(run)), options)
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
     _answer_table(dust, targets, options, QueryOptions(prefix=options["prefix"] or ""))
+
+
+def _predict_target(run: Path, table: Path, options: dict[str, Any]) -> None:
+    from pipelines.regress import predict_table
+
+    own = {name: options.pop(name) for name in ("output", "overwrite")}
+    prefix = options.pop("prefix") or ""
+    refuse(sorted(options), "does not go with a regression")
+    rows, gaps = predict_table(run, table, **own, prefix=prefix)
+    lack = f" ({gaps} lack an input: NaN)" if gaps else ""
+    click.echo(f"{rows} rows{lack}, in {own['output']}")
 
 
 def _predict_distances(run: Path, table: Path, options: dict[str, Any]) -> None:

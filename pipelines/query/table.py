@@ -15,9 +15,9 @@ from astropy.table import Column
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.catalog.answer_files import Described, answer_file
 from pipelines.maps.answers import FILLED
 from pipelines.maps.places import unmasked
-from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
 from pipelines.query.targets import TargetTable

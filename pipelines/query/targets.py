@@ -19,6 +19,8 @@ from pipelines.catalog.sources import (
     describe_absence,
     locate,
     open_source,
+    part_names,
+    split_columns,
 )
 from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import convert, kind_of
@@ -64,7 +66,7 @@ class TargetTable:
         self._origins = _origins(first, mappings, preset, distance)
         self.columns: dict[str, ColumnInfo] = {}
         for name, info in first.columns.items():
-            self.columns |= dict.fromkeys(_parts(name, info.width), info)
+            self.columns |= dict.fromkeys(part_names(name, info.width), info)
 
     def __iter__(self) -> Iterator[Targets]:
         first = self._sources[0]
@@ -90,17 +92,8 @@ class TargetTable:
                 found = batch[column] if index is None else batch[column][:, index]
                 where = f"{source.path}, column {column!r}"
                 values[name] = factor * convert(found, numbers[column], where)
-            columns: dict[str, np.ndarray] = {}
-            for name, found in batch.items():
-                width = None if found.ndim == 1 else found.shape[1]
-                each = [found] if width is None else found.T
-                columns |= dict(zip(_parts(name, width), each, strict=True))
-            yield Targets(coords=coordinates(values, str(source.path)), columns=columns)
-
-
-def _parts(name: str, width: int | None) -> list[str]:
-    """Return one name for each value of a column in a row."""
-    return [name] if width is None else [f"{name}_{index}" for index in range(width)]
+            coords = coordinates(values, str(source.path))
+            yield Targets(coords=coords, columns=split_columns(batch))
 
 
 def _origins(

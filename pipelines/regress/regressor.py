@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from astropy import units as u
 from jaxtyping import Float
+from torch import Tensor
 
+from dustmap.functionals import PointValues
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.likelihoods import Gaussian, StudentT
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
-from pipelines.base.quantities import numbers
+from pipelines.base.quantities import numbers, path_of
 from pipelines.catalog.tables import is_table
 from pipelines.regress.methods import METHODS
+from pipelines.regress.saved import read_model
 
 # Most rows for which `auto` is exact, and for which `exact` is possible; most inputs
 # for which `auto` does not use `svgp` for outliers.
@@ -26,6 +31,8 @@ EXACT_ROWS, MOST_EXACT, ROBUST_INPUTS = 2_000, 8_000, 3
 _FEWEST = 10
 # Of standardised variances.
 _ROUNDING = 1e-6
+# Joint samples need a dense covariance of their places, of 128 MB.
+_MOST_PLACES = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +80,11 @@ class Prediction:
 class Regressor:
     """A Gaussian process with automatic kernel, scales, noise and method.
 
-    The kernel is a Matérn with one lengthscale per input. After ``fit`` it has
-    ``n_features_in_``, ``feature_names_in_`` if the inputs had names, ``method_``,
-    ``left_out_``, the number of rows without a finite value, and ``field_``, the
-    posterior in standardised units.
+    It is an estimator of scikit-learn, which need not be installed. The kernel is a
+    Matérn with one lengthscale per input. After ``fit`` it has ``n_features_in_``,
+    ``feature_names_in_`` if the inputs had names, ``method_``, ``left_out_``, the
+    number of rows without a finite value, and ``field_``, the posterior in standardised
+    units. `fit` checks the parameters.
 
     Parameters
     ----------
@@ -88,45 +96,86 @@ class Regressor:
         else ``exact`` for up to 2,000 rows and ``neighbours`` for more.
     seed
         Seed of all random choices.
-
-    Raises
-    ------
-    InputError
-        If an option is unknown.
     """
 
+    # What scikit-learn before 1.6 asks for instead of tags.
+    _estimator_type: ClassVar[str] = "regressor"
     likelihood: str = "gaussian"
     method: str = "auto"
     seed: int = 0
 
-    def __post_init__(self) -> None:
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read the fitted regressor of a folder that `dustmap regress` wrote.
+
+        Raises
+        ------
+        InputError
+            If the folder is incomplete, altered, of another version, or has no model.
+        """
+        model = cls()
+        vars(model).update(read_model(path_of(folder)))
+        return model
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; none has parameters of its own (``deep``)."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters for the next fit; unknown ones are an `InputError`."""
+        if unknown := params.keys() - (known := self.get_params()).keys():
+            raise InputError(f"{', '.join(known)} are parameters, not {unknown}")
+        vars(self).update(params)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        # Only scikit-learn calls this, so that it is loaded.
+        known = sys.modules["sklearn.utils"]
+        return known.Tags(
+            estimator_type="regressor",
+            target_tags=known.TargetTags(required=True),
+            regressor_tags=known.RegressorTags(),
+            # Rows with NaN are left out.
+            input_tags=known.InputTags(allow_nan=True),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "field_")
+
+    def check(self) -> None:
+        """Raise an `InputError` if an option is unknown."""
         likelihoods = ("gaussian", "student-t")
         choices = {"likelihood": likelihoods, "method": ("auto", *METHODS)}
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"{name} takes {', '.join(known)}, got {value!r}")
 
-    def fit(self, X: Any, y: Any) -> Regressor:
+    def fit(self, X: Any, y: Any) -> Self:
         """Learn from the complete rows, and return this regressor.
 
         X is an array or quantity (n, d), or a table of d columns (DataFrame, astropy's,
         a mapping), which predictions take by name and unit; y (n,) are numbers or a
         quantity. Rows with a masked value, or one that is not finite, are left out and
-        counted, as those of files are.
+        counted, as those of files are. An earlier fit is forgotten.
 
         Raises
         ------
         InputError
-            If shapes disagree, there are fewer than 10 complete rows, the target does
-            not vary, or the method cannot have these rows.
+            If an option is unknown, shapes disagree, there are fewer than 10 complete
+            rows, the target does not vary, or the method cannot have these rows.
         """
+        self.check()
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
         if is_table(X):
             self._names = list(getattr(X, "colnames", X))
             self._units = [getattr(X[name], "unit", None) for name in self._names]
         else:
-            self._names, shape = None, np.shape(X)
+            self._names, shape = None, np.asarray(X).shape
             if len(shape) != 2:
-                raise InputError(f"inputs have shape {shape}, expected (n, d)")
+                raise InputError(
+                    f"inputs have shape {shape}, expected (n, d), and no sparse matrix"
+                )
             self._units = [getattr(X, "unit", None)] * shape[1]
         if not self._units:
             raise InputError("a regression needs an input: there is no column")
@@ -167,39 +216,59 @@ class Regressor:
         )
         return self
 
-    def predict(self, X: Any, return_std: bool = True) -> Any:
-        """Return mean and standard deviation of the target, noise included, (n,) each.
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Return the mean of the target (n,), in its unit, if it had one.
 
-        They have the target's unit, if it had one; without ``return_std``, the mean
-        alone.
+        With ``return_std``, a pair: the mean, and the standard deviation (n,) of the
+        target, noise included.
 
         Raises
         ------
         InputError
-            If an input is absent, of another unit, missing or not finite.
+            If an input is absent, of another unit, missing or not finite, or there is
+            no row. If ``fit`` has not been called, it is a ``NotFittedError`` of
+            scikit-learn as well where that is loaded, else an `AttributeError`.
         RuntimeError
             If the covariance is so close to singular that a variance is negative.
         """
         found = self.distribution(X)
-        parts = (found.mean, found.std) if return_std else (found.mean,)
-        if self._unit is not None:
-            parts = tuple(u.Quantity(part, self._unit) for part in parts)
-        return parts if return_std else parts[0]
+        mean = self._in_unit(found.mean)
+        return (mean, self._in_unit(found.std)) if return_std else mean
 
-    def score(self, X: Any, y: Any) -> float:
-        """Return ``R² = 1 − Σ (y − mean)² / Σ (y − ȳ)²``."""
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return ``R² = 1 − Σ w (y − mean)² / Σ w (y − ȳ)²``, weights (n,) or 1."""
         mean = self.distribution(X).mean
         truth = _numbers(y, self._unit, "the target", complete=True)
-        square = np.sum((truth - truth.mean()) ** 2)
-        return float(1 - np.sum((truth - mean) ** 2) / square)
+        square = (truth - np.average(truth, weights=sample_weight)) ** 2
+        error = np.average((truth - mean) ** 2, weights=sample_weight)
+        return float(1 - error / np.average(square, weights=sample_weight))
+
+    def samples(self, X: Any, count: int) -> Any:
+        """Draw the field, without noise, jointly at n places (count, n).
+
+        Draws have the target's unit, if it had one. The same seed, places and count
+        give the same draws; those of other places are of other fields.
+
+        Raises
+        ------
+        InputError
+            As `predict`, and if the method has no joint samples (``exact`` and ``svgp``
+            do), or there are more than 4,000 places.
+        """
+        x = self._standardised(X)
+        if (draw := getattr(self.field_.model, "samples", None)) is None:
+            raise InputError(
+                f"the method {self.method_} predicts every place on its own: for joint "
+                "samples fit with method='exact' or 'svgp'"
+            )
+        if len(x) > _MOST_PLACES:
+            raise InputError(f"expected at most {_MOST_PLACES} places, got {len(x)}")
+        white = draw(PointValues(x), count, self.seed)
+        return self._in_unit(self.target_shift_ + self.target_scale_ * white.numpy())
 
     def distribution(self, X: Any) -> Prediction:
         """Return the whole distribution of the target at some places, without units."""
-        if not hasattr(self, "field_"):
-            raise InputError("this regressor has not been fitted: call fit(X, y) first")
-        x = torch.as_tensor(
-            (self._inputs(X, complete=True) - self.input_shift_) / self.input_scale_
-        )
+        x = self._standardised(X)
         latent = self.field_.latent(x)
         lowest = float(latent.variance.min())
         if lowest < -_ROUNDING:
@@ -234,6 +303,22 @@ class Regressor:
             "mean": float(self.field_.model.mean) * unit + self.target_shift_,
             **noise,
         }
+
+    def _in_unit(self, values: np.ndarray) -> Any:
+        return values if self._unit is None else u.Quantity(values, self._unit)
+
+    def _standardised(self, X: Any) -> Float[Tensor, "n d"]:
+        """Return the places of a prediction, in the units of the field."""
+        if not hasattr(self, "field_"):
+            known = sys.modules.get("sklearn.exceptions")
+            kinds = (known.NotFittedError if known else AttributeError, InputError)
+            raise type("NotFittedError", kinds, {})(
+                "this regressor has not been fitted: call fit(X, y) first"
+            )
+        x = self._inputs(X, complete=True)
+        if not len(x):
+            raise InputError("there is no row to predict")
+        return torch.as_tensor((x - self.input_shift_) / self.input_scale_)
 
     def _choose(self, rows: int, inputs: int) -> tuple[str, str]:
         """Return a suitable method, and the reason for the user."""
@@ -282,6 +367,8 @@ def _numbers(
     Masked ones are NaN; with ``complete`` they, and others not finite, are refused.
     """
     try:
+        if np.asarray(values).dtype.kind == "c":
+            raise TypeError("Complex data not supported")
         column = numbers(values, unit or u.one)
     except (u.UnitConversionError, TypeError, ValueError) as error:
         expected = f"in {unit}" if unit else "without a unit"

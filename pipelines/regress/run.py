@@ -1,16 +1,18 @@
 """Regression of one column of a table on others: from a file to a folder.
 
-=======================  ===================================================
-``summary.json, .txt``   choices and their reasons, hyperparameters, counts
-``metrics.json``         scores of the test rows in the target's own unit
-``predictions.parquet``  of the test rows: truth, mean, std, quantiles
-``plot.png``             the fit in one or two inputs, else truth and mean
-``manifest.json``        hashes of all of these; ``COMPLETE`` is last
-=======================  ===================================================
+=========================  ===================================================
+``summary.json, .txt``     choices and their reasons, hyperparameters, counts
+``metrics.json``           scores of the test rows in the target's own unit
+``predictions.parquet``    of the test rows: truth, mean, std, quantiles
+``plot.png``               the fit in one or two inputs, else truth and mean
+``regressor.safetensors``  the fitted regressor (`Regressor.load`)
+``manifest.json``          hashes of all of these; ``COMPLETE`` is last
+=========================  ===================================================
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +26,14 @@ from dustmap.residual.neighbours import nearest
 from pipelines.base.errors import InputError
 from pipelines.base.measurement import peak_memory
 from pipelines.base.progress import StageClock
+from pipelines.catalog.answer_files import Described, answer_file
 from pipelines.catalog.schema import write_table
+from pipelines.catalog.sources import open_source, part_names, split_columns
 from pipelines.figures.style import save_figure
 from pipelines.regress.figure import draw
 from pipelines.regress.regressor import Prediction, Regressor
-from pipelines.regress.table import Rows, read_rows
+from pipelines.regress.saved import write_model
+from pipelines.regress.table import Rows, read_inputs, read_rows
 from pipelines.run.folder import check_run_folder, write_json
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, write_manifest
@@ -63,6 +68,7 @@ def regress_table(
     """
     check_run_folder(output, overwrite=overwrite, marker="summary.json")
     clock, model = StageClock(), Regressor(**settings)
+    model.check()
     rows = read_rows(
         source,
         target,
@@ -73,7 +79,8 @@ def regress_table(
     )
     clock.lap("read")
     try:
-        model.fit(rows.part(test=False), rows.y[~rows.test])
+        known = rows.part(test=False)
+        model.fit(known, known.pop(target))
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     clock.lap("fit")
@@ -118,8 +125,57 @@ def regress_table(
             overwrite=False,
         )
         save_figure(figure, folder / "plot.png")
+        write_model(folder, vars(model))
         write_manifest(folder)
     return report
+
+
+def predict_table(
+    folder: Path, table: Path, output: Path, *, prefix: str = "", overwrite: bool
+) -> tuple[int, int]:
+    """Write a table with mean and std of the target, noise included, in every row.
+
+    All its columns are kept. Returns the number of rows, and of those that lack an
+    input, which have NaN.
+
+    Raises
+    ------
+    InputError
+        If the folder is no regression, an input is absent or of another unit, the table
+        has no row or one of the new columns, or the output exists.
+    """
+    model, source = Regressor.load(folder), open_source(table)
+    target = json.loads((folder / "summary.json").read_text())["target"]
+    inputs = read_inputs(source, model.feature_names_in_.tolist())
+    whole = np.all([np.isfinite(column) for column in inputs.values()], axis=0)
+    described = {
+        part: Described(unit=info.unit or "", text=info.description or "")
+        for name, info in source.columns.items()
+        for part in part_names(name, info.width)
+    }
+    found = {
+        f"{prefix}{target}_{kind}": np.full(len(whole), np.nan)
+        for kind in ("mean", "std")
+    }
+    if taken := [name for name in found if name in described]:
+        raise InputError(
+            f"{table} already has columns {', '.join(taken)}: rename the results with "
+            "a prefix, such as --prefix new_"
+        )
+    if whole.any():
+        known = model.distribution({n: column[whole] for n, column in inputs.items()})
+        for column, part in zip(found.values(), (known.mean, known.std), strict=True):
+            column[whole] = part
+    described |= dict.fromkeys(found, Described(unit=str(model._unit or "")))
+    about = {"program": "dustmap", "version": dustmap.__version__, "run": folder.name}
+    start = 0
+    with answer_file(output, described, about, overwrite=overwrite) as write:
+        for batch in source.batches(dict.fromkeys(source.columns, "any")):
+            own = split_columns(batch)
+            end = start + len(next(iter(own.values())))
+            write(own | {name: column[start:end] for name, column in found.items()})
+            start = end
+    return len(whole), int((~whole).sum())
 
 
 def scores(truth: np.ndarray, found: Prediction) -> dict[str, float]:

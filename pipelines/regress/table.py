@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.sources import NULLS, Source, open_source, read_columns
+from pipelines.catalog.sources import NULLS, Source, locate, open_source, read_columns
+from pipelines.catalog.units import parse_unit
 
 # Marks of missing numbers in columns of text.
 _MISSING = (*NULLS, "?")
@@ -22,7 +25,7 @@ class Rows:
 
     Inputs x (N, D) and target y (N,) are finite. ``row`` numbers rows of the table from
     0; ``missing`` and ``left_out`` count rows without a finite value, by column and in
-    all; ``notes`` are for the user.
+    all; ``notes`` are for the user, ``units`` those of columns that have one.
     """
 
     x: np.ndarray
@@ -34,10 +37,13 @@ class Rows:
     missing: dict[str, int]
     left_out: int
     notes: tuple[str, ...]
+    units: Mapping[str, u.UnitBase] = field(default_factory=dict)
 
-    def part(self, test: bool) -> dict[str, np.ndarray]:
-        """Return the inputs of the rows to test, or to fit, by name."""
-        return dict(zip(self.inputs, self.x[self.test == test].T, strict=True))
+    def part(self, test: bool) -> dict[str, Any]:
+        """Return inputs and target of the rows to test, or to fit, with their units."""
+        names, some = (*self.inputs, self.target), self.test == test
+        columns = zip(names, [*self.x[some].T, self.y[some]], strict=True)
+        return _with_units(dict(columns), self.units)
 
 
 def read_rows(
@@ -138,7 +144,34 @@ def read_rows(
         missing=missing,
         left_out=int((~kept).sum()),
         notes=tuple(notes),
+        units=_units(source, (*varying, target)),
     )
+
+
+def read_inputs(source: Source, names: Sequence[str]) -> dict[str, Any]:
+    """Return columns of numbers (N,), with units and NaN for gaps.
+
+    Raises
+    ------
+    InputError
+        If a column is absent or holds something else.
+    """
+    columns = _read(source, names)
+    for name, column in columns.items():
+        _require_numbers(source.path, name, column)
+    return _with_units(columns, _units(source, names))
+
+
+def _with_units(columns: dict[str, Any], units: Mapping[str, u.UnitBase]) -> Any:
+    """Return columns as quantities, where they have a unit."""
+    return columns | {n: u.Quantity(columns[n], unit) for n, unit in units.items()}
+
+
+def _units(source: Source, names: Sequence[str]) -> dict[str, u.UnitBase]:
+    """Return the known units of columns, except those of logarithms."""
+    texts = {name: source.columns[locate(source, name)[0]].unit for name in names}
+    found = {name: parse_unit(text) for name, text in texts.items() if text}
+    return {n: unit for n, unit in found.items() if isinstance(unit, u.UnitBase)}
 
 
 def _read(source: Source, names: Sequence[str]) -> dict[str, np.ndarray]:

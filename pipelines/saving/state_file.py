@@ -1,4 +1,4 @@
-"""The state of an unfinished fit: one file of tensors (safetensors) and plain JSON.
+"""The state of a fit or a model: one file of tensors (safetensors) and plain JSON.
 
 It replaces the previous file atomically, and holds the SHA-256 of all its other bytes.
 """
@@ -33,11 +33,11 @@ _RECORD, _FORMAT = "dustmap.state", 5
 _TENSOR, _BYTES = "$tensor", "$bytes"
 
 
-def write_state(path: Path, content: dict[str, Any]) -> None:
+def write_state(path: Path, content: dict[str, Any], *, version: int = _FORMAT) -> None:
     """Write a state over the last one.
 
     ``content`` is a tree of dicts, lists and dataclasses with tensors, bytes, texts and
-    finite numbers.
+    finite numbers; ``version`` is that of its layout, by default of a fit's.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def write_state(path: Path, content: dict[str, Any]) -> None:
         memory.add(pointer)
         return {mark: name}
 
-    record = {"format": _FORMAT, "written": time.time(), "content": content}
+    record = {"format": version, "written": time.time(), "content": content}
     text = json.dumps(record, default=packed, allow_nan=False)
     with atomic_file(path, overwrite=True) as part:
         try:
@@ -75,7 +75,7 @@ def write_state(path: Path, content: dict[str, Any]) -> None:
         part.chmod(0o644)
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path, *, version: int = _FORMAT) -> dict[str, Any]:
     """Read a state and check its hash; dataclasses become dicts.
 
     The key ``written`` holds its Unix time.
@@ -98,14 +98,14 @@ def read_state(path: Path) -> dict[str, Any]:
                 return value if mark == _TENSOR else value.numpy().tobytes()
 
             record = json.loads(file.metadata()[_RECORD], object_hook=unpacked)
-            version = record["format"]
+            found = record["format"]
             content = {**record["content"], "written": float(record["written"])}
     except InputError:
         raise
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise InputError(f"{path} is not a state of this program: {error}") from error
-    if version != _FORMAT:
-        raise InputError(f"{path} has format {version}; this version reads {_FORMAT}")
+    if found != version:
+        raise InputError(f"{path} has format {found}; this version reads {version}")
     return content
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from dustmap.functionals import Functionals
 from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
 from dustmap.kernels import Kernel
+from dustmap.keyed_noise import Purpose, stream, torch_stream
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
 from dustmap.models.means import ConstantMean
@@ -238,3 +239,13 @@ class Svgp:
     def predict(self, functionals: Functionals) -> LatentMoments:
         """Return moments of the latent ``L_* (μ + f)``, block by block."""
         return predict(self.forward.at(functionals), self.q)
+
+    @torch.no_grad()
+    def samples(
+        self, functionals: Functionals, count: int, seed: int
+    ) -> Float[Tensor, "s n"]:
+        """Draw ``L_* (μ + f)`` jointly, with what the inducing points leave open."""
+        there = self.forward.at(functionals)
+        eps = self.q.sample(count, stream(seed, Purpose.LATENT))
+        generator = torch_stream(seed, Purpose.SAMPLES)
+        return there.apply(eps) + there.residual_draws(eps, generator)

@@ -8,9 +8,9 @@ from astropy.coordinates import SkyCoord
 from astropy.table import Column, Table
 
 from pipelines.bands import factor
+from pipelines.catalog.answer_files import Described, answer_file
 from pipelines.catalog.schema import read_table
 from pipelines.query import open_map
-from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.table import rounded
 
 

@@ -26,6 +26,7 @@ FILES = {
     "metrics.json",
     "plot.png",
     "predictions.parquet",
+    "regressor.safetensors",
     "summary.json",
     "summary.txt",
 }
@@ -283,7 +284,7 @@ def test_a_negative_variance_is_no_prediction(finished):
         fixed = SimpleNamespace(predict=lambda _, latent=latent: latent)
         model.field_ = replace(model.field_, model=fixed)
         if fine:
-            assert np.isfinite(model.predict(place)[1]).all()
+            assert np.isfinite(model.predict(place, return_std=True)[1]).all()
             continue
         with pytest.raises(RuntimeError, match="try another method"):
             model.predict(place)

@@ -1,4 +1,4 @@
-"""Writers of query results as tables in common formats."""
+"""Writers of tables with answers in common formats."""
 
 from __future__ import annotations
 
