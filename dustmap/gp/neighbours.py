@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -41,7 +42,7 @@ from dustmap.functionals import Functionals, PointValues
 from dustmap.gp.regression import Regression, gradients_of, leaves_of
 from dustmap.kernels import Radial
 from dustmap.residual.kriging import solve_neighbourhoods
-from dustmap.residual.neighbours import RowIndex, without_self
+from dustmap.residual.neighbours import RowIndex, nearest, without_self
 
 # Covariances of neighbours in one block, which fits the processor's cache.
 _BLOCK = 2**17
@@ -49,7 +50,7 @@ _BLOCK = 2**17
 _DISTORTION = 1.1
 
 
-class _Solved(NamedTuple):
+class Solved(NamedTuple):
     """Neighbourhoods of some places: covariances, α and β, and the moments there."""
 
     among: Float[Tensor, "m k k"]
@@ -110,7 +111,7 @@ class NeighbourGP(Regression):
             near = self.index.nearest(points[self.scored], self.count + 1)
             self.near = without_self(near, self.scored)
 
-    @property
+    @cached_property
     def noise_variance(self) -> Float[Tensor, " n"]:
         """``τ² + σ_n²`` plus the jitter."""
         return super().noise_variance + self.jitter * self.kernel.variance
@@ -134,14 +135,16 @@ class NeighbourGP(Regression):
         """Return the log density of every scored row given its neighbours."""
         x, parts = self.functionals.points, []
         for rows, near in self._scored_blocks():
-            parts.append(_log_normal(*self._misfit(rows, self._solve(x[rows], near))))
+            parts.append(
+                _log_normal(*self._misfit(rows, self.solved_at(x[rows], near)))
+            )
         return torch.cat(parts)
 
     def value_and_gradient(self) -> tuple[float, dict[str, Tensor]]:
         leaves, x, total = leaves_of(self.parameters()), self.functionals.points, 0.0
         moved = self.with_parameters(leaves)
         for rows, near in self._scored_blocks():
-            solved = moved._solve(x[rows], near)
+            solved = moved.solved_at(x[rows], near)
             error, spread = moved._misfit(rows, solved)
             total += float(_log_normal(error, spread).sum())
             moved._linearised(solved, error, spread).backward()
@@ -155,15 +158,19 @@ class NeighbourGP(Regression):
         assert self.index is not None
         places = _points(part)
         near = self.index.nearest(places, self.count)
-        solved = [self._solve(at, some) for at, some in _blocks(places, near)]
+        solved = [
+            self.solved_at(at, some) for at, some in neighbour_blocks(places, near)
+        ]
         mean, variance = ([getattr(s, n) for s in solved] for n in ("mean", "variance"))
         return torch.cat(mean), torch.cat(variance)
 
     def _scored_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         assert self.near is not None
-        return _blocks(self.scored, self.near)
+        return neighbour_blocks(self.scored, self.near)
 
-    def _solve(self, places: Float[Tensor, "m d"], near: Int[Tensor, "m k"]) -> _Solved:
+    def solved_at(
+        self, places: Float[Tensor, "m d"], near: Int[Tensor, "m k"]
+    ) -> Solved:
         """Solve neighbourhoods; only their covariances carry gradients."""
         kernel = self.kernel
         x = self.functionals.points[near] / kernel.lengthscale
@@ -179,16 +186,16 @@ class NeighbourGP(Regression):
             alpha, beta = solve_neighbourhoods(among, noise, right).unbind(1)
             mean = (across * beta).sum(dim=1)
             variance = kernel.variance - (across * alpha).sum(dim=1)
-        return _Solved(among, across, alpha, beta, mean, variance)
+        return Solved(among, across, alpha, beta, mean, variance)
 
     @torch.no_grad()
-    def _misfit(self, rows: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
+    def _misfit(self, rows: Tensor, solved: Solved) -> tuple[Tensor, Tensor]:
         """Return prediction errors of rows, and their variances."""
         error = self.residual[rows] - solved.mean
         return error, solved.variance + self.noise_variance[rows]
 
     def _linearised(
-        self, solved: _Solved, error: Tensor, spread: Tensor
+        self, solved: Solved, error: Tensor, spread: Tensor
     ) -> Float[Tensor, ""]:
         """Return a linear function with the gradient of the score."""
         alpha, beta = solved.alpha, solved.beta
@@ -219,7 +226,35 @@ def _log_normal(error: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * (error**2 / variance + (2 * math.pi * variance).log())
 
 
-def _blocks(places: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def scored_across_scales(
+    points: Float[Tensor, "n d"], count: int, rows: int, generator: torch.Generator
+) -> tuple[Int[Tensor, " s"], Int[Tensor, "s k"]]:
+    """Return rows to score and ``count`` neighbours of each, at all distances alike.
+
+    In a random order rows are conditioned on nearest earlier ones (Vecchia 1988, JRSS B
+    50, 297): the first rows on distant neighbours, the last on adjacent ones. Of every
+    octave of this order as many rows are taken, conditioned on all rows before the
+    octave. Of all rows alike, almost all would have adjacent neighbours, which say
+    nothing of long lengthscales.
+    """
+    size = len(points)
+    order = torch.randperm(size, generator=generator)
+    starts = [count]
+    while 2 * starts[-1] < size:
+        starts.append(2 * starts[-1])
+    scored, near = [], []
+    for number, start in enumerate(starts):
+        # What one octave lacks the later ones take.
+        taken = sum(map(len, scored))
+        share = (rows - taken) // (len(starts) - number)
+        own = order[start : min(2 * start, size)][:share]
+        found = nearest(points[order[:start]], points[own], count)
+        scored.append(own)
+        near.append(order[found])
+    return torch.cat(scored), torch.cat(near)
+
+
+def neighbour_blocks(places: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield places and their neighbours, block by block."""
     size = max(1, _BLOCK // near.shape[1] ** 2)
     return zip(places.split(size), near.split(size), strict=True)

@@ -87,13 +87,13 @@ class Regression(ABC):
         """``L_n 1``: the functionals of a constant field of one (0 for derivatives)."""
         return ConstantMean(value=1.0).observed(self.functionals)
 
-    @property
+    @cached_property
     def noise_variance(self) -> Float[Tensor, " n"]:
         """``τ² + σ_n²``."""
         known = 0.0 if self.known_noise is None else self.known_noise.to(torch.float64)
         return self.noise + torch.zeros(len(self), dtype=torch.float64) + known
 
-    @property
+    @cached_property
     def residual(self) -> Float[Tensor, " n"]:
         """``y_n − L_n μ``."""
         return self.observations - self.mean * self.ones

@@ -106,7 +106,7 @@ def status(run: Path, as_json: bool) -> None:
     default="gaussian",
     help="gaussian, or student-t for outliers.",
 )
-@click.option("--method", default="auto", help="auto, exact, neighbours or svgp.")
+@click.option("--method", default="auto", help="auto, exact, neighbours, grid or svgp.")
 @click.option("--seed", default=0)
 @click.option(
     "--test-fraction", default=0.2, help="Share of the rows held out, at random."

@@ -2,7 +2,8 @@
 
 All begin with the kernel and scales of largest exact evidence for at most 1,000 rows
 (`find_start`). `fit_exact` keeps the exact posterior, `fit_neighbours` predicts every
-place from its nearest rows, `fit_variational` has inducing points.
+place from its nearest rows, `fit_variational` has inducing points. `fit_grid` predicts
+from all rows on a grid, with scales learnt from rows at all distances.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.gp.inducing import clustered_subset, kmeans_points
-from dustmap.gp.neighbours import NeighbourGP
+from dustmap.gp.neighbours import NeighbourGP, scored_across_scales
 from dustmap.gp.regression import Regression
 from dustmap.gp.sgpr import SGPR
+from dustmap.gp.torus import TorusGP, torus_for
 from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import KERNELS, Radial
 from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.whitening import CholeskyWhitening
+from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 
 # Rows of the first search, near neighbours in a group of them, and rows to compare its
@@ -39,7 +42,7 @@ _ROWS, _GROUP, _FEW = 1000, 4, 300
 # points grow, and variances of the noise.
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 _NOISES = (1e-3, 0.03, 0.3, 0.9)
-_CANDIDATES = ("matern52", "matern32")
+_CANDIDATES = ("matern52", "matern32", "matern12")
 _SEARCH = LBFGS(max_steps=60, gradient_tolerance=0.1, relative_tolerance=1e-7)
 # Rows of the second search.
 _MORE_ROWS = 2_000
@@ -82,6 +85,14 @@ _NATURAL_RATE = 0.1
 # Rows for the convergence of the bound, and its largest change in the last tenth of the
 # steps [nats per row].
 _WATCHED, _STILL = 10_000, 1e-3
+
+# Rows at all distances whose log score decides on the scales of a grid, and their
+# neighbours; of every sixth of them, where the search starts.
+_GRID_ROWS = 6_000
+_GRID_NEIGHBOURS = 20
+_START_EVERY = 6
+# Withheld rows that decide between grid and neighbours.
+_WITHHELD = 2_000
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
 
@@ -172,13 +183,16 @@ def find_start(
         model = replace(model, kernel=KERNELS[name](**model.kernel.parameters()))
         found[name] = maximise(model, settings)
         model = found[name].model
+    best, why = _best_kernel(found, f"log evidence of {len(x)} rows")
+    return Start(found[best].model, _ended(found[best], ranges), why, ranges)
+
+
+def _best_kernel(found: dict[str, EvidenceFit[Any]], score: str) -> tuple[str, str]:
+    """Return the name of the best kernel by its score, and the reason."""
     best, *others = sorted(found, key=lambda name: -found[name].log_marginal)
     beaten = [f"{KERNELS[n].title} {found[n].log_marginal:.1f}" for n in others]
-    why = (
-        f"{KERNELS[best].title} (log evidence of {len(x)} rows "
-        f"{found[best].log_marginal:.1f}; {', '.join(beaten)})"
-    )
-    return Start(found[best].model, _ended(found[best], ranges), why, ranges)
+    own = f"{score} {found[best].log_marginal:.1f}"
+    return best, f"{KERNELS[best].title} ({own}; {', '.join(beaten)})"
 
 
 def _on(x: Float[Tensor, "n d"], y: Float[Tensor, " n"], model: ExactGP) -> ExactGP:
@@ -286,6 +300,106 @@ def fit_neighbours(
             "log_score_by_neighbours": by_count,
         },
     )
+
+
+def fit_grid(
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    outliers: bool,
+    generator: torch.Generator,
+) -> FittedField:
+    """Fit all rows on a grid, with the kernel and scales of largest log score.
+
+    The scored rows are conditioned on neighbours at all distances alike. The mean is
+    linear in the inputs.
+
+    Raises
+    ------
+    InputError
+        If there are more than three inputs, or no grid resolves the lengthscales.
+    """
+    if x.shape[1] > 3:
+        raise InputError(f"a grid takes at most 3 inputs, got {x.shape[1]}")
+    tame = StudentT.tamed(y) if outliers else y
+    found, why = _scales_of_all(x, tame, generator)
+    try:
+        torus = torus_for(x, found.model.kernel)
+    except ValueError as error:
+        raise InputError(f"{error}: take the method neighbours") from error
+    model = TorusGP(
+        found.model.kernel,
+        PointValues(x),
+        tame,
+        noise=found.model.noise,
+        count=_COUNTS[0],
+        scored=torch.empty(0, dtype=torch.int64),
+        torus=torus,
+    )
+    fitted = _with_noise(
+        model,
+        y,
+        outliers,
+        why=why,
+        converged=found.converged,
+        facts={"grid": torus.grid.shape, "log_score": found.log_marginal},
+    )
+    assert isinstance(fitted.model, TorusGP)
+    solution = fitted.model.solved.solution
+    shape = " x ".join(map(str, torus.grid.shape))
+    return replace(
+        fitted,
+        converged=fitted.converged and bool(solution.converged.all()),
+        messages=(f"grid of {shape} points: {solution.message}",),
+    )
+
+
+def _scales_of_all(
+    x: Float[Tensor, "n d"], y: Float[Tensor, " n"], generator: torch.Generator
+) -> tuple[EvidenceFit[NeighbourGP], str]:
+    """Return kernel, scales and noise of largest log score at all distances, and why.
+
+    Residuals from a linear least-squares fit are scored.
+    """
+    basis = torch.cat([torch.ones_like(x[:, :1]), x], dim=1)
+    rest = y - basis @ torch.linalg.lstsq(basis, y[:, None]).solution[:, 0]
+    ranges, variance = ranges_of(x), float(rest.var())
+    count = min(_GRID_NEIGHBOURS, len(x) - 1)
+    scored, near = scored_across_scales(x, count, _GRID_ROWS, generator)
+
+    def model_at(scale: float, noise: float) -> NeighbourGP:
+        scales = torch.full((x.shape[1],), scale * math.sqrt(x.shape[1])).to(x)
+        return NeighbourGP(
+            KERNELS[_CANDIDATES[0]](
+                lengthscale=scales.clamp(*ranges["lengthscale"]),
+                variance=max(1 - noise, 0.1) * variance,
+            ),
+            PointValues(x),
+            rest,
+            noise=noise * variance,
+            count=count,
+            scored=scored[::_START_EVERY],
+            near=near[::_START_EVERY],
+        )
+
+    places = [model_at(scale, noise) for scale in _SCALES for noise in _NOISES]
+    model = max(places, key=lambda each: each.log_marginal())
+    settings = LBFGS(
+        names=("lengthscale", "variance", "noise"),
+        max_steps=_STEPS,
+        gradient_tolerance=_FLAT * len(scored),
+        relative_tolerance=1e-6,
+        ranges=ranges,
+    )
+    model, found = replace(model, scored=scored, near=near), {}
+    with Progress(description="scales", total=len(_CANDIDATES)) as progress:
+        for name in _CANDIDATES:
+            scales, size = model.kernel.lengthscale, model.kernel.variance
+            kernel = KERNELS[name](lengthscale=scales, variance=size)
+            found[name] = maximise(replace(model, kernel=kernel), settings)
+            model = found[name].model
+            progress.update(score=found[name].log_marginal / len(scored))
+    best, why = _best_kernel(found, f"log score of {len(scored)} rows")
+    return found[best], why
 
 
 def log_scores(model: NeighbourGP, counts: tuple[int, ...]) -> dict[int, float]:
@@ -448,5 +562,6 @@ def fit_variational(
 METHODS: dict[str, Callable[[Tensor, Tensor, bool, torch.Generator], FittedField]] = {
     "exact": fit_exact,
     "neighbours": fit_neighbours,
+    "grid": fit_grid,
     "svgp": fit_variational,
 }

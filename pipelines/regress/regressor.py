@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import PointValues
+from dustmap.gp.torus import TorusGP
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.likelihoods import Gaussian, StudentT
@@ -91,7 +92,8 @@ class Regressor:
     likelihood
         ``gaussian``, or ``student-t`` for outliers.
     method
-        ``exact``, ``neighbours`` (every place from its nearest rows) or ``svgp``
+        ``exact``, ``neighbours`` (every place from its nearest rows), ``grid`` (all
+        rows on a grid, with a linear mean, in one to three inputs) or ``svgp``
         (inducing points); ``auto`` is ``svgp`` for outliers in more than three inputs,
         else ``exact`` for up to 2,000 rows and ``neighbours`` for more.
     seed
@@ -252,14 +254,14 @@ class Regressor:
         Raises
         ------
         InputError
-            As `predict`, and if the method has no joint samples (``exact`` and ``svgp``
-            do), or there are more than 4,000 places.
+            As `predict`, and if the method has no joint samples (``exact``, ``grid``
+            and ``svgp`` do), or there are more than 4,000 places.
         """
         x = self._standardised(X)
         if (draw := getattr(self.field_.model, "samples", None)) is None:
             raise InputError(
                 f"the method {self.method_} predicts every place on its own: for joint "
-                "samples fit with method='exact' or 'svgp'"
+                "samples fit with method='exact', 'grid' or 'svgp'"
             )
         if len(x) > _MOST_PLACES:
             raise InputError(f"expected at most {_MOST_PLACES} places, got {len(x)}")
@@ -290,7 +292,9 @@ class Regressor:
         own = kernel.lengthscale.detach().expand(self.n_features_in_).numpy()
         names = self._names or [f"x{axis}" for axis in range(self.n_features_in_)]
         scales = (own * self.input_scale_).tolist()
-        likelihood = self.field_.likelihood
+        likelihood, model = self.field_.likelihood, self.field_.model
+        # At the mean of the inputs, where it is linear in them.
+        mean = model.trend[0] if isinstance(model, TorusGP) else model.mean
         if isinstance(likelihood, StudentT):
             noise = {"noise": float(likelihood.scale) * unit}
             noise["degrees"] = float(likelihood.degrees)
@@ -300,7 +304,7 @@ class Regressor:
             "kernel": type(kernel).__name__,
             "lengthscale": dict(zip(names, scales, strict=True)),
             "std": float(kernel.variance.detach().sqrt()) * unit,
-            "mean": float(self.field_.model.mean) * unit + self.target_shift_,
+            "mean": float(mean) * unit + self.target_shift_,
             **noise,
         }
 

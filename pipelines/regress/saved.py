@@ -18,10 +18,13 @@ from scipy.spatial import KDTree
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.neighbours import NeighbourGP
+from dustmap.gp.torus import TorusGP
+from dustmap.grid import Grid, Torus
 from dustmap.inference.svi import Svgp
 from dustmap.inference.svi.gaussian import NaturalGaussian
-from dustmap.kernels import Matern32, Matern52
+from dustmap.kernels import Matern12, Matern32, Matern52
 from dustmap.likelihoods import Gaussian, StudentT
+from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.residual.neighbours import RowIndex
@@ -38,8 +41,9 @@ VERSION = 1
 _CLASSES: dict[str, Any] = {
     each.__name__: each
     for each in (
-        *(FittedField, Gaussian, StudentT, Matern32, Matern52, PointValues),
-        *(ExactGP, NeighbourGP, RowIndex, KDTree),
+        *(FittedField, Gaussian, StudentT, Matern12, Matern32, Matern52, PointValues),
+        *(ExactGP, NeighbourGP, RowIndex, KDTree, TorusGP, Grid, Torus),
+        ConjugateGradients,
         *(Svgp, NaturalGaussian, RowwiseGaussian, CholeskyWhitening, ConstantMean),
     )
 }

@@ -21,7 +21,7 @@ RANDOM = np.random.default_rng(5)
 X = RANDOM.uniform(-2, 2, (ROWS, 2))
 Y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RANDOM.normal(size=ROWS)
 NEW = RANDOM.uniform(-2, 2, (7, 2))
-METHODS = ("exact", "neighbours", "svgp")
+METHODS = ("exact", "neighbours", "grid", "svgp")
 
 
 @pytest.fixture(autouse=True)

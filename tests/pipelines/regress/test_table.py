@@ -103,7 +103,7 @@ MISTAKES = [
     ({}, {"split_column": "t"}, "has no column 't'"),
     ({}, {"test_fraction": 0.9}, "4 rows to fit, at least 10"),
     ({}, {"test_fraction": 1.0}, "test fraction lies between 0 and 1"),
-    ({}, {"method": "magic"}, "method takes auto, exact, neighbours, svgp"),
+    ({}, {"method": "magic"}, "method takes auto, exact, neighbours, grid, svgp"),
     ({}, {"likelihood": "cauchy"}, "likelihood takes gaussian, student-t, got"),
 ]
 
