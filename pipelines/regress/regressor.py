@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.base.quantities import numbers
 from pipelines.catalog.tables import is_table
-from pipelines.regress.methods import METHODS
+from pipelines.regress.methods import METHODS, fit_variational
 
 # Most rows for which `auto` is exact, and for which `exact` is possible; most inputs
 # for which `auto` does not use `svgp` for outliers.
@@ -86,25 +87,31 @@ class Regressor:
         ``exact``, ``neighbours`` (every place from its nearest rows) or ``svgp``
         (inducing points); ``auto`` is ``svgp`` for outliers in more than three inputs,
         else ``exact`` for up to 2,000 rows and ``neighbours`` for more.
+    whitening
+        ``cholesky``, or ``ciq`` for the method ``svgp`` by products with K alone.
     seed
         Seed of all random choices.
 
     Raises
     ------
     InputError
-        If an option is unknown.
+        If an option is unknown, or ``ciq`` is given with another method than ``svgp``.
     """
 
     likelihood: str = "gaussian"
     method: str = "auto"
+    whitening: str = "cholesky"
     seed: int = 0
 
     def __post_init__(self) -> None:
         likelihoods = ("gaussian", "student-t")
         choices = {"likelihood": likelihoods, "method": ("auto", *METHODS)}
+        choices["whitening"] = ("cholesky", "ciq")
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"{name} takes {', '.join(known)}, got {value!r}")
+        if self.whitening == "ciq" and self.method != "svgp":
+            raise InputError("whitening ciq goes with method svgp only")
 
     def fit(self, X: Any, y: Any) -> Regressor:
         """Learn from the complete rows, and return this regressor.
@@ -159,7 +166,10 @@ class Regressor:
         self.input_shift_, self.input_scale_ = x.mean(axis=0), spread + (spread == 0)
         self.target_shift_ = float(values.mean())
         self.target_scale_ = float(values.std())
-        self.field_ = METHODS[self.method_](
+        fitted = METHODS[self.method_]
+        if self.whitening == "ciq":
+            fitted = partial(fit_variational, whitening="ciq")
+        self.field_ = fitted(
             torch.as_tensor((x - self.input_shift_) / self.input_scale_),
             torch.as_tensor((values - self.target_shift_) / self.target_scale_),
             self.likelihood == "student-t",
