@@ -47,7 +47,8 @@ _QUADRATURE = 0.25
 _POINTS = 15
 # Upper end of the quadrature in largest Ritz values, which converge at once.
 _ABOVE = 1.1
-# Lower end in smallest Ritz values, which converge late, and from above.
+# Lower end in smallest Ritz values, which converge late, and from above (of a floor 0.9
+# for rounding; values below rounding of the largest are rounding).
 _BELOW = 1e-3
 # Ritz values below minus this fraction of the largest are not rounding.
 _NEGATIVE = 1e-8
@@ -65,8 +66,7 @@ _MARGIN = 0.9
 class RootQuadrature(NamedTuple):
     """``λ^{-1/2} ≈ Σ_q weights_q / (λ + shifts_q)`` for ``lower ≤ λ ≤ upper``.
 
-    ``error`` is the largest relative error on a grid of the interval, ``smallest`` the
-    smallest eigenvalue for the bounds.
+    ``error`` is relative, the largest on a grid; ``smallest`` is λ_min of the bounds.
     """
 
     lower: float
@@ -173,10 +173,9 @@ class RootWarning(UserWarning):
 class RootSolution(Solution):
     """``K^{±1/2} b`` and its accuracy per row.
 
-    ``residual`` bounds ``‖b − K^{1/2} y‖ / ‖b‖`` and ``error`` the relative error;
-    ``converged`` is true if that is within the tolerance. With a floor as λ_min bounds
-    are rigorous; with the smallest Ritz value errors of 0.1 and more may be too small
-    by a factor of a few.
+    ``residual`` bounds ``‖b − K^{1/2} y‖ / ‖b‖``, ``error`` the relative error, within
+    the tolerance where ``converged``. With a floor as λ_min bounds are rigorous; with
+    the smallest Ritz value errors of 0.1 and more may be a factor of a few too small.
     """
 
     error: Float[Tensor, " b"]
@@ -259,10 +258,10 @@ class CIQ:
             value = value + change.sum(dim=0)
         residual, nonzero = inner(off, off).sqrt(), krylov.scale > 0
         spent = self._spent(krylov, rule, positive, residual)
-        damping = (rule.weights / (2 * rule.shifts.sqrt())).to(residual)
+        back = (rule.weights / (2 * rule.shifts.sqrt())).to(residual) @ residual
         return RootSolution(
             value=product(value) if positive else value,
-            residual=(rule.error + damping @ ratio(residual, krylov.scale)) * nonzero,
+            residual=(rule.error + ratio(back, krylov.scale)) * nonzero,
             iterations=len(krylov.diagonal) * nonzero,
             converged=spent <= 1,
             error=(rule.error + spent * (self.rtol - rule.error)) * nonzero,
@@ -287,13 +286,9 @@ class CIQ:
             if isinstance(floor, RootQuadrature):
                 rule = floor._replace(smallest=min(smallest, floor.smallest))
             else:
-                # Smaller values are rounding.
                 upper, least = _ABOVE * largest, eps * _ABOVE * largest
-                smallest = max(smallest, least)
-                lower = max(_BELOW * smallest, least)
-                if least < floor < largest:
-                    # Leave room for rounding of Ritz values.
-                    lower, smallest = 0.9 * floor, floor
+                smallest = floor if least < floor < largest else max(smallest, least)
+                lower = max((0.9 if smallest == floor else _BELOW) * smallest, least)
                 rule = root_quadrature(lower, upper, _QUADRATURE * self.rtol)
                 rule = rule._replace(smallest=smallest)
             left = (krylov.off[-1] > 0) & (len(krylov.diagonal) < krylov.limit)
@@ -325,12 +320,10 @@ class CIQ:
         if torch.is_grad_enabled():
             raise NotImplementedError("roots have first derivatives only")
         krylov, rule, parts = self._solve(product, gradient, rule, positive=False)
-        failed = int((self._spent(krylov, rule, False) > 1).sum())
+        failed = bool((self._spent(krylov, rule, False) > 1).any())
         outside = not rule.lower <= rule.smallest <= krylov.ends()[1] <= rule.upper
         if failed or (outside and bool(gradient.any())):
-            message = (
-                f"the derivative of {failed} of {len(gradient)} roots did not converge, "
-                "or has eigenvalues beyond theirs: raise max_steps or give a floor"
-            )
+            message = "the derivative of roots has not converged, or has eigenvalues "
+            message += "beyond theirs: raise max_steps or give a floor"
             warnings.warn(message, RootWarning, stacklevel=2)
         return rule.weights.to(gradient)[:, None, None] * parts
