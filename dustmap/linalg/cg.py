@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,7 +37,7 @@ class Solution:
     converged: Bool[Tensor, "*shifts b"]
 
     @classmethod
-    def joined(cls, parts: Sequence[Solution]) -> Solution:
+    def joined(cls, parts: Sequence[Self]) -> Self:
         """Join blocks of columns."""
         names = [field.name for field in fields(cls)]
         return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})

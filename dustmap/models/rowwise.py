@@ -1,13 +1,13 @@
 r"""A Gaussian field with exact features, one solve per observation (HIP-GP).
 
 ``Φ`` has rows ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) with the plain kernel and any whitening of
-its inducing values: HIP-GP's Toeplitz embedding (PCG) or Cholesky's factor. What the
-points cannot resolve has variance ``v_n = k_nn − |k_n|²``, with the same nodes in
-``k_un`` and ``k_nn``. A solve that stops early leaves ``a_n`` short of ``K⁻¹ k_un``;
-then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of the remainder
-``L_n f − a_nᵀ u``, which can only be larger. (In exact arithmetic it would equal
-``k_nn − |k_n|²``; with rounding that is up to 7% off either way at a relative residual
-of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
+its inducing values: HIP-GP's Toeplitz embedding (PCG), Cholesky's factor or contour
+quadrature. What the points cannot resolve has variance ``v_n = k_nn − |k_n|²``, with
+the same nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves ``a_n`` short
+of ``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of the
+remainder ``L_n f − a_nᵀ u``, which can only be larger. (In exact arithmetic it would
+equal ``k_nn − |k_n|²``; with rounding that is up to 7% off either way at a relative
+residual of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
 
 A box is smaller than its embedding, so kept rows are ``a_n = K⁻¹ k_un`` (M numbers), of
 which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT. For free points, whose whitening

@@ -6,10 +6,12 @@ Roots of one covariance differ by a rotation, under which posteriors stay the sa
 - :class:`LevelWhitening`: the same on nested tori, each finer than the last.
 - :class:`ToeplitzWhitening`: the box of a circulant embedding (HIP-GP).
 - :class:`CholeskyWhitening`: free points; exact, ``O(M³)`` once.
+- :class:`CiqWhitening`: free points; products with K alone.
 
-The last two share :class:`Whitening`.
+The last three share :class:`Whitening`.
 """
 
+from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.inducing import (
     CholeskyWhitening,
     KernelMatrix,
@@ -27,6 +29,7 @@ from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
 
 __all__ = [
     "CholeskyWhitening",
+    "CiqWhitening",
     "GridWhitening",
     "KernelMatrix",
     "LevelWhitening",

@@ -9,8 +9,10 @@ from all rows on a grid, with scales learnt from rows at all distances.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +33,8 @@ from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import KERNELS, Radial
 from dustmap.likelihoods import Gaussian, StudentT
-from dustmap.whitening import CholeskyWhitening
+from dustmap.linalg.roots import CIQ, RootWarning
+from dustmap.whitening import CholeskyWhitening, CiqWhitening
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 
@@ -82,6 +85,8 @@ _BATCH, _FEWEST_STEPS, _MOST_STEPS, _EPOCHS = 256, 800, 3000, 30
 # Of the natural gradient. With 0.3 the bound of 3,000 rows and 200 points ends lower,
 # by 0.001 nats per row (kin40k), 0.004 (four inputs) and 0.006 (Student-T noise).
 _NATURAL_RATE = 0.1
+# Roots: as many products as points make them exact, to rounding.
+_CIQ = CIQ(rtol=1e-4, max_steps=_MOST_POINTS)
 # Rows for the convergence of the bound, and its largest change in the last tenth of the
 # steps [nats per row].
 _WATCHED, _STILL = 10_000, 1e-3
@@ -483,6 +488,7 @@ def fit_variational(
     y: Float[Tensor, " n"],
     outliers: bool,
     generator: torch.Generator,
+    whitening: str = "cholesky",
 ) -> FittedField:
     """Put inducing points at centres of clusters, scales by a subset, then by Adam."""
     tame = StudentT.tamed(y) if outliers else y
@@ -515,13 +521,16 @@ def fit_variational(
         steps=min(steps, _MOST_STEPS),
         natural_rate=_NATURAL_RATE,
         watch_rows=_WATCHED,
+        solves="iterative" if whitening == "ciq" else "cholesky",
     )
+    made = partial(CiqWhitening, ciq=_CIQ) if whitening == "ciq" else CholeskyWhitening
     nugget = _NUGGET * float(learnt["variance"])
-    with Progress(description="fit", total=settings.steps) as progress:
+    said = warnings.catch_warnings(record=True, action="always", category=RootWarning)
+    with Progress(description="fit", total=settings.steps) as progress, said as caught:
         result = fit_svgp(
             PointValues(x),
             y,
-            CholeskyWhitening(sparse.kernel, points, nugget=nugget),
+            made(sparse.kernel, points, nugget=nugget),
             StudentT(scale=learnt["noise"].sqrt())
             if outliers
             else Gaussian(variance=learnt["noise"]),
@@ -538,6 +547,8 @@ def fit_variational(
         f"{batch} rows)",
         *result.message.splitlines(),
     ]
+    faults = {each.category: each.message for each in caught}
+    messages += [f"warning: {last}" for last in faults.values()]
     ended = abs(rise.value) <= _STILL
     if not ended:
         messages.append(
@@ -548,7 +559,9 @@ def fit_variational(
         model=result.model,
         likelihood=likelihood,
         why=start.why,
-        converged=ended and result.rows.unconverged == 0,
+        converged=ended
+        and RootWarning not in faults
+        and result.rows.unconverged == result.solves.unconverged == 0,
         messages=tuple(messages),
         facts={
             "inducing_points": len(points),

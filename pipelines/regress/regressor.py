@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,7 +23,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.base.quantities import numbers, path_of
 from pipelines.catalog.tables import is_table
-from pipelines.regress.methods import METHODS
+from pipelines.regress.methods import METHODS, fit_variational
 from pipelines.regress.saved import read_model
 
 # Most rows for which `auto` is exact, and for which `exact` is possible; most inputs
@@ -96,6 +97,8 @@ class Regressor:
         rows on a grid, with a linear mean, in one to three inputs) or ``svgp``
         (inducing points); ``auto`` is ``svgp`` for outliers in more than three inputs,
         else ``exact`` for up to 2,000 rows and ``neighbours`` for more.
+    whitening
+        ``cholesky``, or ``ciq`` for the method ``svgp`` by products with K alone.
     seed
         Seed of all random choices.
     """
@@ -104,6 +107,7 @@ class Regressor:
     _estimator_type: ClassVar[str] = "regressor"
     likelihood: str = "gaussian"
     method: str = "auto"
+    whitening: str = "cholesky"
     seed: int = 0
 
     @classmethod
@@ -145,12 +149,15 @@ class Regressor:
         return hasattr(self, "field_")
 
     def check(self) -> None:
-        """Raise an `InputError` if an option is unknown."""
+        """Raise an `InputError` if an option is unknown, or ciq is not with svgp."""
         likelihoods = ("gaussian", "student-t")
         choices = {"likelihood": likelihoods, "method": ("auto", *METHODS)}
+        choices["whitening"] = ("cholesky", "ciq")
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"{name} takes {', '.join(known)}, got {value!r}")
+        if self.whitening == "ciq" and self.method != "svgp":
+            raise InputError("whitening ciq goes with method svgp only")
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from the complete rows, and return this regressor.
@@ -210,7 +217,10 @@ class Regressor:
         self.input_shift_, self.input_scale_ = x.mean(axis=0), spread + (spread == 0)
         self.target_shift_ = float(values.mean())
         self.target_scale_ = float(values.std())
-        self.field_ = METHODS[self.method_](
+        fitted = METHODS[self.method_]
+        if self.whitening == "ciq":
+            fitted = partial(fit_variational, whitening="ciq")
+        self.field_ = fitted(
             torch.as_tensor((x - self.input_shift_) / self.input_scale_),
             torch.as_tensor((values - self.target_shift_) / self.target_scale_),
             self.likelihood == "student-t",

@@ -25,10 +25,11 @@ from dustmap.inference.svi.gaussian import NaturalGaussian
 from dustmap.kernels import Matern12, Matern32, Matern52
 from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.roots import CIQ
 from dustmap.models.means import ConstantMean
-from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.rowwise import RowReport, RowwiseGaussian
 from dustmap.residual.neighbours import RowIndex
-from dustmap.whitening import CholeskyWhitening
+from dustmap.whitening import CholeskyWhitening, CiqWhitening
 from pipelines.base.errors import InputError
 from pipelines.catalog.units import parse_unit
 from pipelines.regress.methods import FittedField
@@ -45,6 +46,7 @@ _CLASSES: dict[str, Any] = {
         *(ExactGP, NeighbourGP, RowIndex, KDTree, TorusGP, Grid, Torus),
         ConjugateGradients,
         *(Svgp, NaturalGaussian, RowwiseGaussian, CholeskyWhitening, ConstantMean),
+        *(CiqWhitening, CIQ, RowReport),
     )
 }
 _MARK = "$class"

@@ -28,6 +28,7 @@ _ORDER = (
     "spatial",
     "dust",
     "road3d",
+    "ciq_svgp",
     "airline",
 )
 _PARTS = {"name", "about", "settings", "machine", "seconds", "comparisons"}

@@ -19,6 +19,8 @@ from torch import Tensor
 from pipelines.base.errors import InputError
 
 FLIGHTS = "pnw_flights_2014.csv.gz"
+PRECIPITATION = "colorado_monthly_precip.csv.gz"
+KIN40K = "kin40k.csv.gz"
 # Hensman, Fusi & Lawrence (2013): their inputs for the 2008 flights.
 FLIGHT_INPUTS = (
     "plane_age",
@@ -30,6 +32,9 @@ FLIGHT_INPUTS = (
     "day_of_month",
     "month",
 )
+# First year of precipitation that is kept: months are nearly independent of each other,
+# so that of many years a thousand inducing points see the climate alone.
+_FIRST_YEAR = 1995
 _TRAIN, _TEST = 0.75, 0.15
 
 
@@ -68,6 +73,37 @@ class Split:
             test=self.test[:test],
             test_values=self.test_values[:test],
         )
+
+
+def read_kin40k(folder: Path, seed: int) -> Split:
+    """Read the forward kinematics of an arm: 8 inputs and a distance.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or is not the expected table; so do all readers.
+    """
+    file = folder / KIN40K
+    if not file.is_file():
+        raise InputError(f"{file} is not a file")
+    try:
+        found = np.loadtxt(file, delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is no table of numbers: {error}") from None
+    if found.shape[1] != 9:
+        raise InputError(
+            f"{file} has {found.shape[1]} columns, expected 8 inputs and an output"
+        )
+    return split("kin40k", found[:, :-1], found[:, -1], seed)
+
+
+def read_colorado(folder: Path, seed: int) -> Split:
+    """Read monthly precipitation [cm] of Colorado by longitude, latitude and month."""
+    names = ("lon", "lat", "year", "month", "ppt_cm")
+    found = _columns(folder / PRECIPITATION, names)
+    lon, lat, year, month, fallen = found[found[:, 2] >= _FIRST_YEAR].T
+    inputs = np.stack([lon, lat, year + (month - 0.5) / 12], axis=1)
+    return split("Colorado precipitation", inputs, fallen, seed)
 
 
 def read_flights(file: Path, seed: int) -> Split:

@@ -15,15 +15,18 @@ from dustmap.inference.svi import HipSettings, fit_svi, solve_mean
 from dustmap.inference.svi.bound import elbo, predict
 from dustmap.inference.svi.gaussian import block_prior
 from dustmap.kernels import Matern32, Matern52, SquaredExponential
+from dustmap.linalg.roots import CIQ, RootWarning
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import (
     CholeskyWhitening,
+    CiqWhitening,
     KernelMatrix,
     ToeplitzWhitening,
     point_covariance,
 )
 
+EXACT = CIQ(rtol=1e-10)
 CASE = (2, "matern32", 2.0)
 
 
@@ -35,6 +38,7 @@ def toeplitz(kernel, grid):
 WHITENINGS = {
     "toeplitz": toeplitz,
     "cholesky": lambda kernel, grid: CholeskyWhitening(kernel, grid.points()),
+    "ciq": lambda kernel, grid: CiqWhitening(kernel, grid, ciq=EXACT),
 }
 
 
@@ -183,7 +187,16 @@ def free(dimension=5, count=30):
     return points, others
 
 
-def test_free_points_in_five_dimensions():
+def by_cholesky(kernel, points):
+    return CholeskyWhitening(kernel, points, nugget=1e-3)
+
+
+def by_ciq(kernel, points):
+    return CiqWhitening(kernel, points, nugget=1e-3, ciq=EXACT)
+
+
+@pytest.mark.parametrize("build", [by_cholesky, by_ciq])
+def test_free_points_in_five_dimensions(build):
     points, others = free()
     scales = torch.tensor([0.5, 0.7, 1.0, 1.5, 2.0]).double().requires_grad_(True)
     points.requires_grad_(True)
@@ -191,7 +204,7 @@ def test_free_points_in_five_dimensions():
     weights = torch.cos(torch.arange(64).double()).reshape(8, 8)
     inputs = (scales, points)
     cross = point_covariance(kernel, others, points)
-    features, *_ = CholeskyWhitening(kernel, points, nugget=1e-3).features(cross)
+    features, *_ = build(kernel, points).features(cross)
     found = torch.autograd.grad((weights * (features @ features.mT)).sum(), inputs)
     # No square root of a vanishing distance in the oracle: every lag by itself.
     lag = points[:, None] - points[None]
@@ -235,6 +248,23 @@ def test_a_jitter_is_added_on_request_only_and_reported():
     assert plain.jitter == 0
 
 
+def test_roots_that_stop_early_are_counted_in_the_models_report():
+    problem = box(*CASE)
+    old = problem.model.whitening
+    early = CIQ(rtol=1e-6, max_steps=4)
+    whitening = CiqWhitening(old.kernel, old.grid, ciq=early)
+    with pytest.warns(RootWarning):
+        solution = whitening.features(torch.from_numpy(problem.K_nu))[-1]
+    assert not solution.converged.all()
+    model = RowwiseGaussian(whitening, problem.model.functionals)
+    report = model.report.with_solution(solution)
+    assert report.unconverged == int((~solution.converged).sum())
+    # The variance of an early stopped solve is larger, never smaller.
+    exact = conditional_covariance(problem.K_nn, problem.K_nu, problem.K_uu).diagonal()
+    variance = model.residual_covariance().diagonal()
+    assert (variance.numpy() >= exact - 1e-9).all() and model.report.unconverged > 0
+
+
 def test_points_that_make_no_sense_are_refused():
     kernel = Matern32(lengthscale=1.0)
     points = torch.rand(5, 2).double()
@@ -242,7 +272,7 @@ def test_points_that_make_no_sense_are_refused():
         CholeskyWhitening(kernel, points[:0])
     points[3, 1] = torch.nan
     with pytest.raises(ValueError, match="1 inducing points are not finite"):
-        CholeskyWhitening(kernel, points)
+        CiqWhitening(kernel, points)
     with pytest.raises(ValueError, match="nugget must be finite"):
         KernelMatrix(kernel, points[:2], nugget=-1.0)
     with pytest.raises(ValueError, match="max_jitter must be at least"):

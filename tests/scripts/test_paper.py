@@ -1,5 +1,6 @@
 """Each experiment of the papers runs in its smallest size; oracles for its engines."""
 
+import gzip
 import importlib
 import json
 import sys
@@ -243,7 +244,7 @@ def test_dust_of_every_engine_errs_less_on_more_points(quick, tmp_path, monkeypa
     assert float(same) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["dust", "spatial", "airline"])
+@pytest.mark.parametrize("name", ["dust", "spatial", "airline", "ciq_svgp"])
 def test_a_missing_folder_is_one_line_and_status_2(name, quick, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         quick(name, "--data", tmp_path / "absent")
@@ -419,6 +420,88 @@ def test_scores_of_known_moments_are_right(generator):
     one, two = averaged(rows)
     assert (one["engine"], one["splits"], one["RMSE"]) == ("a", 1, 5.0)
     assert (two["splits"], two["RMSE"], two["NLL"]) == (2, 2.0, 3.0)
+
+
+def table_of(inputs, values):
+    lines = [",".join(map(str, row)) for row in np.column_stack([inputs, values])]
+    return "\n".join(lines) + "\n"
+
+
+def small_sets(folder, rows=300):
+    """A folder with an arm and precipitation in the layout of the shipped files."""
+    from regression_data import KIN40K, PRECIPITATION
+
+    random = np.random.default_rng(1)
+    x = random.normal(size=(rows, 8))
+    wave = np.sin(2 * x[:, 1])
+    noisy = wave + 0.1 * random.standard_t(3, rows)
+    months = [np.full(rows, 1996), random.integers(1, 13, rows)]
+    rain = np.column_stack([x[:, 1:3], *months])
+    for file, text in {
+        KIN40K: table_of(x, wave),
+        PRECIPITATION: "lon,lat,year,month,ppt_cm\n" + table_of(rain, noisy),
+    }.items():
+        (folder / file).write_bytes(gzip.compress(text.encode()))
+    return ["--data", folder]
+
+
+def test_ciq_and_cholesky_end_alike_and_are_timed(quick, tmp_path):
+    record = quick("ciq_svgp", *small_sets(tmp_path))
+    pairs = record["tables"]["Both whitenings, the same steps"]
+    fixed = [abs(row["CIQ - Cholesky"]) for row in pairs if not row["learning"]]
+    assert len(fixed) == 4 and max(fixed) < 2e-3
+    assert max(abs(row["CIQ - Cholesky"]) for row in pairs) < 0.1
+    assert len(record["tables"]["One step of learning"]) == 8
+    roots = record["tables"]["Errors of roots"]
+    assert all(row["error"] <= row["bound"] for row in roots)
+    assert roots[2]["error"] < 1e-2 * roots[0]["error"]
+
+
+def test_scores_are_those_of_the_dense_posterior():
+    """With a step of one on all rows the bound is at its optimum (Titsias 2009)."""
+    from ciq_svgp import Model, train
+    from regression_data import split
+
+    from dustmap.inference.svi import SvgpSettings
+    from dustmap.likelihoods import Gaussian
+
+    random = np.random.default_rng(3)
+    inputs = random.normal(size=(300, 2))
+    values = np.sin(2 * inputs[:, 0]) + 0.3 * random.normal(size=300)
+    data = split("wave", inputs, values, 1)
+    points, kernel = data.train[::10], Matern52(lengthscale=0.7)
+    settings = SvgpSettings(
+        batch_size=len(data.values), steps=2, natural_rate=1.0, decay_at=(), learn=()
+    )
+    start = Model(kernel=kernel, likelihood=Gaussian(variance=0.3))
+    _, found = train("Cholesky", data, points, start, settings, 1)
+
+    def k(x, z):
+        r = 5**0.5 * torch.cdist(x, z) / 0.7
+        return (1 + r + r**2 / 3) * torch.exp(-r)
+
+    K = k(points, points) + 1e-4 * torch.eye(len(points), dtype=torch.float64)
+    K_un, cross = k(points, data.train), k(points, data.test)
+    A = K + K_un @ K_un.mT / 0.3
+    mean = cross.mT @ torch.linalg.solve(A, K_un @ data.values) / 0.3
+    inner = torch.linalg.inv(K) - torch.linalg.inv(A)
+    variance = 1.3 - (cross * (inner @ cross)).sum(dim=0)
+    expected = torch.distributions.Normal(mean, variance.sqrt())
+    nll = -float(expected.log_prob(data.test_values).mean())
+    assert found == pytest.approx(nll, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text", ["1,2,3\n" * 20, "1,2,3,4,5,6,7,8,9\n" * 9, "1,2,dear\n3,x,4\n"]
+)
+def test_faulty_arms_are_refused(tmp_path, text):
+    from regression_data import KIN40K, read_kin40k
+
+    from pipelines.base.errors import InputError
+
+    (tmp_path / KIN40K).write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(InputError):
+        read_kin40k(tmp_path, 1)
 
 
 def test_rows_are_split_and_standardised_by_those_to_train_on():

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -85,6 +85,8 @@ class SvgpResult:
     steps, bounded_steps
         Actions of the safeguards of natural steps, and number of steps of a lengthscale
         that its range cut short.
+    solves
+        Status of iterative solves with the precision of q; none without a solver.
     mean_solution
         Status of the final solve for m, if one was made.
     rise
@@ -99,6 +101,7 @@ class SvgpResult:
     rows: RowReport
     steps: StepReport
     bounded_steps: int = 0
+    solves: RowReport = field(default_factory=RowReport)
     mean_solution: Solution | None = None
     rise: LateRise | None = None
 
@@ -121,6 +124,8 @@ class SvgpResult:
                 f"{self.bounded_steps} steps ended at the bound of a lengthscale: "
                 "start closer or widen lengthscale_range"
             )
+        if self.solves.unconverged:
+            lines.append(f"precision of q: {self.solves}: take solves='cholesky'")
         if self.mean_solution is not None:
             lines.append(f"mean: {self.mean_solution.message}")
         return "\n".join(lines)
@@ -287,6 +292,7 @@ def _trained(
         rows=model.forward.report,
         steps=trainer.report,
         bounded_steps=trainer.hyperparameters.bounded_steps,
+        solves=trainer.q.solves,
         mean_solution=solution,
         rise=rise,
     )

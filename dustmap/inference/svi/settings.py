@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Family = Literal["mean-field", "block", "full"]
+Solves = Literal["cholesky", "iterative"]
 
 # Both rates fall by this at each fraction of ``decay_at``.
 _DECAY = 0.1
@@ -25,6 +26,10 @@ class SvgpSettings:
     ----------
     family
         Family of q(ε). ``full`` holds P × P numbers.
+    solves
+        Solver for the precision of a full q: ``cholesky`` takes ``O(P³)`` a step,
+        ``iterative`` ``O(J P²)`` for J iterations to a relative residual of
+        ``solver_rtol``.
     block
         Points per axis of one block of ``family = "block"`` (HIP-GP: 2).
     batch_size
@@ -68,6 +73,7 @@ class SvgpSettings:
     """
 
     family: Family = "full"
+    solves: Solves = "cholesky"
     block: int = 2
     batch_size: int = 256
     epochs: int = 20
@@ -83,6 +89,7 @@ class SvgpSettings:
     solve_mean: bool = False
     mean_tolerance: float = 1e-8
     tolerance: float = 1e-2
+    solver_rtol: float = 1e-3
     row_memory: int = 2**30
     covariance_memory: int = 2**32
 
@@ -91,11 +98,12 @@ class SvgpSettings:
             value = getattr(self, name)
             if value is not None and not value >= lowest:
                 raise ValueError(f"{name} must be at least {lowest}, got {value}")
-        if self.family not in get_args(Family):
-            raise ValueError(
-                f"family must be one of {', '.join(get_args(Family))}, got "
-                f"{self.family!r}"
-            )
+        for name, choice in (("family", Family), ("solves", Solves)):
+            if getattr(self, name) not in get_args(choice):
+                raise ValueError(
+                    f"{name} must be one of {', '.join(get_args(choice))}, got "
+                    f"{getattr(self, name)!r}"
+                )
         if self.natural_rate is not None and not 0 < self.natural_rate <= 1:
             raise ValueError(
                 f"natural_rate must lie in (0, 1], got {self.natural_rate}: beyond 1 "

@@ -200,7 +200,9 @@ class Trainer:
         if mean is not None:
             forward = forward.about(ConstantMean(value=float(mean)))
         likelihood = self.observations().likelihood
-        return Svgp(forward=forward, q=self.q, likelihood=likelihood)
+        # The model predicts by a factor, whichever solver made the steps.
+        q = replace(self.q, solver=None) if self.q.solver else self.q
+        return Svgp(forward=forward, q=q, likelihood=likelihood)
 
     def state(self) -> State:
         """Return the state of a run; q must consist of blocks."""

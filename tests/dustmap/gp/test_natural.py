@@ -1,4 +1,4 @@
-"""Natural steps against dense algebra and autograd."""
+"""Natural steps by solves alone, against dense algebra and autograd."""
 
 import math
 from dataclasses import replace
@@ -15,13 +15,22 @@ from dustmap.inference.svi.gaussian import (
     block_prior,
 )
 from dustmap.likelihoods import Gaussian, Likelihood, StudentT
+from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.rowwise import FeatureRows
 
 SIZE, COUNT = 12, 30
+TIGHT = ConjugateGradients(rtol=1e-12, max_steps=500)
 
 
 def factorised() -> NaturalGaussian:
     return block_prior((SIZE,), SIZE)
+
+
+def iterative(solver=TIGHT) -> NaturalGaussian:
+    return replace(factorised(), solver=solver)
+
+
+MAKERS = [factorised, iterative]
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -81,10 +90,11 @@ def textbook_step(problem: Problem, mean: Tensor, S: Tensor, rate: float, scale:
     return torch.linalg.solve(moved, theta), moved
 
 
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("kind", LIKELIHOODS)
-def test_a_step_is_the_natural_gradient(kind, generator):
+def test_a_step_is_the_natural_gradient(kind, make, generator):
     problem = Problem(generator, LIKELIHOODS[kind])
-    q = factorised().with_mean(0.1 * normal(generator, SIZE))
+    q = make().with_mean(0.1 * normal(generator, SIZE))
     total = StepReport()
     for rate in (0.3, 0.05):
         old = q.precision[0].clone()
@@ -97,6 +107,48 @@ def test_a_step_is_the_natural_gradient(kind, generator):
         torch.testing.assert_close(q.mean, mean, rtol=1e-8, atol=1e-9)
     assert total.steps == 2
     assert total.halved == total.clipped == total.limited == 0
+
+
+def test_solves_by_iterations_agree_with_factorisations(generator):
+    problem = Problem(generator, StudentT(scale=0.3, degrees=3.0))
+    found, clipped = [], 0
+    for q in (
+        factorised(),
+        iterative(solver=ConjugateGradients(rtol=1e-9)),
+        iterative(solver=ConjugateGradients(rtol=1e-3)),
+    ):
+        for _ in range(6):
+            q, report = q.safe_step(problem.batch(q, 4.0), 0.3)
+            clipped += report.clipped
+        found.append(q)
+    exact, tight, rough = found
+    torch.testing.assert_close(tight.mean, exact.mean, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(tight.precision, exact.precision, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(rough.mean, exact.mean, rtol=1e-3, atol=1e-3)
+    assert float((rough.mean - exact.mean).abs().max()) > 1e-9
+    assert tight.solves.unconverged == 0
+    assert tight.solves.iterations > 3
+    assert clipped > 0
+
+
+def test_a_rough_solve_leaves_a_quadratic_form_of_second_order(generator):
+    A = normal(generator, 40, 40)
+    q = replace(
+        block_prior((40,), 40),
+        precision=(torch.eye(40, dtype=torch.float64) + A @ A.mT)[None],
+        solver=ConjugateGradients(rtol=1e-2),
+    )
+    rows = normal(generator, 5, 40).requires_grad_(True)
+    S = torch.linalg.inv(q.precision[0])
+    exact = ((rows @ S) * rows).sum(dim=1)
+    value = q.quadratic(rows)
+    x = q.covariance_times(rows.detach())
+    first_order = float(((x - rows @ S).norm() / (rows @ S).norm()).detach())
+    relative = float(((value - exact) / exact).abs().max().detach())
+    assert first_order > 1e-4
+    assert relative < 30 * first_order**2
+    (slope,) = torch.autograd.grad(value.sum(), rows)
+    torch.testing.assert_close(slope, 2 * x)
 
 
 def test_rows_without_curvature_take_no_precision_away(generator):
@@ -139,6 +191,26 @@ def test_a_step_that_never_helps_is_refused(generator):
     moved, report = q.safe_step(replace(batch, target=-batch.target), 0.5)
     assert report.refused == 1
     assert torch.equal(moved.mean, q.mean)
+
+
+def test_a_factor_predicts_what_the_solver_does(generator):
+    q = iterative(solver=ConjugateGradients(rtol=1e-10))
+    problem, rows = (
+        Problem(generator, Gaussian(variance=0.1)),
+        normal(generator, 4, SIZE),
+    )
+    q = q.safe_step(problem.batch(q), 0.5)[0]
+    by_factor = replace(q, solver=None)
+    torch.testing.assert_close(by_factor.quadratic(rows), q.quadratic(rows))
+    torch.testing.assert_close(
+        by_factor.covariance_times(rows), q.covariance_times(rows)
+    )
+
+
+def test_solves_that_stop_early_are_counted(generator):
+    q = iterative(solver=ConjugateGradients(rtol=1e-12, max_steps=1))
+    q = q.safe_step(Problem(generator, Gaussian(variance=0.1)).batch(q), 0.5)[0]
+    assert q.solves.unconverged > 0 and q.solves.residual > 1e-12
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.5, math.nan])

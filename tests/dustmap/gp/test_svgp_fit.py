@@ -14,8 +14,26 @@ from svgp_cases import (
 )
 
 from dustmap.functionals import PointValues
-from dustmap.inference.svi import SvgpSettings
+from dustmap.inference.svi import SvgpSettings, fit_svgp
 from dustmap.likelihoods import Gaussian
+from dustmap.whitening import CiqWhitening
+
+
+def test_scales_are_learnt_through_contour_quadrature(generator):
+    x, f = curve(generator, 80)
+    y = f + 0.2 * normal(generator, 80)
+    result = fit_svgp(
+        PointValues(x),
+        y,
+        CiqWhitening(START, POINTS[::2], nugget=1e-3),
+        Gaussian(variance=1.0),
+        generator=generator,
+        settings=SvgpSettings(steps=40, batch_size=40, rate=0.1, record_every=39),
+    )
+    assert float(result.model.likelihood.parameters()["variance"]) < 0.2
+    assert result.bound > result.bound_trace[0] + 50
+    assert float(result.model.kernel.parameters()["lengthscale"]) < 0.9
+    assert result.rows.unconverged == 0 and result.rows.iterations > 1
 
 
 @pytest.mark.parametrize("family", ["full", "mean-field"])
