@@ -39,6 +39,7 @@ def test_parameters_are_read_changed_and_cloned(fitted):
     model = base.clone(fitted)
     assert type(model) is Regressor and not hasattr(model, "field_")
     known = {"likelihood": "gaussian", "method": "auto", "seed": 3}
+    known["whitening"] = "cholesky"
     assert model.get_params() == fitted.get_params() == known
     assert model.set_params(seed=4, method="exact") is model
     assert model.get_params() == {**known, "seed": 4, "method": "exact"}

@@ -54,4 +54,4 @@ def test_other_methods_refuse_it(command, tmp_path, monkeypatch, line):
 
 def test_unknown_whitenings_are_refused():
     with pytest.raises(InputError):
-        Regressor(method="svgp", whitening="fft")
+        Regressor(method="svgp", whitening="fft").check()
