@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.grid import Grid, tolerant_faces
+from dustmap.grid import ROUNDING, Grid, tolerant_faces
 from dustmap.keyed_noise import Purpose, keyed_uniforms
 from dustmap.nested_grids import NestedGrids
 
@@ -59,8 +59,9 @@ class Pieces(NamedTuple):
 
     @property
     def counts(self) -> Int[Tensor, " p"]:
-        """Number of steps of each part."""
-        return torch.ceil(self.lengths / self.step).clamp(min=1).to(torch.int64)
+        """Number of steps of each part; rounding of its length adds none."""
+        count = torch.ceil(self.lengths / self.step - ROUNDING)
+        return count.clamp(min=1).to(torch.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ def test_extinctions_rise_along_a_sight_line_as_the_curve_of_a_figure_does(
     for name in ("mean", "p50"):
         curve = line.arrays[name]
         assert (np.diff(curve) > 0).all()
-        np.testing.assert_allclose(found[name], curve, rtol=5e-3)
+        np.testing.assert_allclose(found[name], curve, rtol=1e-6)
         # Single places are interpolated between no nodes.
         ratio = alone[f"extinction_{name}"] / curve
         assert np.median(np.abs(ratio - 1)) < 0.01
