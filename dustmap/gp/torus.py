@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.functionals import Functionals, PointValues
@@ -55,8 +55,12 @@ _WRAP = 0.02
 # a grid resolves the field.
 _STEPS = 8.0
 _FEWEST_STEPS = 2.0
+# Part of the noise's variance that interpolation may leave.
+_LEFT_OUT = 0.1
 MOST_POINTS = 1_000_000
 """Points of a grid."""
+# Points of a torus: those of a box in three inputs with gaps as wide as the box.
+_MOST_TORUS = 8 * MOST_POINTS
 # Distance of inputs from a lattice, in its spacings: coordinates of few digits.
 _OFF_LATTICE = 0.01
 # Rows predicted at once.
@@ -75,6 +79,14 @@ _TOGETHER = 8
 _SAMPLES = 16
 _PLACES = 4_000
 _IN_BIN = 250
+
+
+class _Factors(NamedTuple):
+    """Logarithms of variances given the nearest rows, and factors there."""
+
+    known: np.ndarray
+    factors: np.ndarray
+    solution: Solution
 
 
 class Rows(NamedTuple):
@@ -154,7 +166,8 @@ class TorusGP(NeighbourGP):
     @cached_property
     def noise_matrix(self) -> Float[Tensor, " n"]:
         """The diagonal of Σ of the merged rows."""
-        left = self.interpolation_variance(self.merged.functionals.points)
+        grid, points = self.torus.grid, self.merged.functionals.points
+        left = interpolation_variance(self.kernel, grid, points)
         return self.merged.noise_variance + left
 
     @cached_property
@@ -212,7 +225,7 @@ class TorusGP(NeighbourGP):
     @torch.no_grad()
     def predict(self, functionals: Functionals) -> LatentMoments:
         points = functionals.nodes().points
-        near, inside = super().predict(functionals), self._inside(points)
+        near, inside = super().predict(functionals), self.torus.grid.contains(points)
         H, (first, *columns) = self.basis(points), self.solved.eps
         mean, variance = near.mean + H @ self.trend, near.variance.clone()
         eps = first - self.trend @ torch.stack(columns)
@@ -224,26 +237,31 @@ class TorusGP(NeighbourGP):
 
     def _factors(self, variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Return variances of samples over those given the nearest rows."""
-        known, factors = self._known_factors
+        known, factors, _ = self._known_factors
         found = np.interp(variance.clamp_min(_TINY).log().numpy(), known, factors)
         return torch.from_numpy(found)
 
     @cached_property
-    def _known_factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logarithms of variances given the nearest rows, and factors there."""
+    def _known_factors(self) -> _Factors:
+        """Factors on variances, learnt from samples at random places."""
         generator = np.random.default_rng(0)
         grid = self.torus.grid
         unit = torch.from_numpy(generator.random((_PLACES, grid.dimension)))
         low, high = (unit.new_tensor(end) for end in (grid.lower, grid.upper))
         points = low + unit * (high - low)
         near = super().predict(PointValues(points)).variance.clamp_min(_TINY)
-        drawn = self.samples(PointValues(points), _SAMPLES, 0)
-        square = drawn.var(dim=0) + self.interpolation_variance(points)
+        drawn, solution = self._drawn(points, _SAMPLES, 0, Purpose.VARIANCE)
+        square = drawn.var(dim=0) + interpolation_variance(self.kernel, grid, points)
         order = near.argsort()
         bins = [(near[own], square[own]) for own in order.split(_IN_BIN)]
         known = [float(each.log().mean()) for each, _ in bins]
         factors = [float(other.sum() / each.sum()) for each, other in bins]
-        return np.array(known), np.array(factors)
+        return _Factors(np.array(known), np.array(factors), solution)
+
+    @property
+    def solution(self) -> Solution:
+        """Status of all solves that predictions need: data, columns of H, samples."""
+        return Solution.joined([self.solved.solution, self._known_factors.solution])
 
     def samples(
         self, functionals: Functionals, count: int, seed: int
@@ -260,54 +278,57 @@ class TorusGP(NeighbourGP):
             If a solve has not converged.
         """
         points = functionals.nodes().points
-        if outside := int((~self._inside(points)).sum()):
+        if outside := int((~self.torus.grid.contains(points)).sum()):
             raise ValueError(f"{outside} of {len(points)} points lie outside the grid")
-        model, drawn = self.model.at(PointValues(points)), []
+        drawn, solution = self._drawn(points, count, seed, Purpose.SAMPLES)
+        if not bool(solution.converged.all()):
+            raise FloatingPointError(f"samples: {solution.message}")
+        return drawn
+
+    def _drawn(
+        self, points: Float[Tensor, "n d"], count: int, seed: int, purpose: Purpose
+    ) -> tuple[Float[Tensor, "s n"], Solution]:
+        """Draw samples as in `samples`; also return the status of their solves."""
+        model, drawn, solutions = self.model.at(PointValues(points)), [], []
         H, columns = self.basis(points), self.solved.eps[1:]
         for part in torch.arange(count).split(_TOGETHER):
             prior, errors = [], []
             for number in part.tolist():
-                white = stream(seed, Purpose.REGRESSION, number)
+                white = stream(seed, purpose, number)
                 prior.append(self.model.white_noise(white))
                 errors.append(torch.from_numpy(white.standard_normal(len(self.merged))))
             eps = torch.stack(prior)
             noise = self.noise_matrix.sqrt() * torch.stack(errors)
             rows = self.solve(self.merged.observations - self.model.apply(eps) - noise)
-            if not bool(rows.solution.converged.all()):
-                raise FloatingPointError(f"samples: {rows.solution.message}")
+            solutions.append(rows.solution)
             trends = self._trends(rows.weights)
             drawn.append(model.apply(eps + rows.eps - trends @ columns) + trends @ H.mT)
-        return torch.cat(drawn)
+        return torch.cat(drawn), Solution.joined(solutions)
 
-    def interpolation_variance(
-        self, points: Float[Tensor, "n d"]
-    ) -> Float[Tensor, " n"]:
-        """Return the variance that linear interpolation on the grid leaves of values.
 
-        ``v = k(0) − 2 wᵀ k_g + wᵀ K_gg w`` with the weights w of the corners g of the
-        point's cell; zero on the grid.
-        """
-        kernel, grid = self.kernel, self.torus.grid
-        spacing = points.new_tensor(grid.spacing)
-        place = (points - points.new_tensor(grid.origin)) / spacing
-        cell = torch.minimum(place.floor(), points.new_tensor(grid.shape) - 2)
-        share = (place - cell)[:, None]
-        corners = torch.cartesian_prod(
-            *[torch.arange(2.0, dtype=points.dtype)] * grid.dimension
-        )
-        corners = corners.reshape(-1, grid.dimension)
-        weights = torch.where(corners > 0, share, 1 - share).prod(dim=-1)
-        across = kernel((share - corners) * spacing)
-        among = kernel((corners[:, None] - corners) * spacing)
-        left = kernel.variance - 2 * (weights * across).sum(dim=1)
-        left = left + ((weights @ among) * weights).sum(dim=1)
-        # On the grid rounding may leave it below zero.
-        return left.detach().clamp_min(0.0)
+def interpolation_variance(
+    kernel: Radial, grid: Grid, points: Float[Tensor, "n d"]
+) -> Float[Tensor, " n"]:
+    """Return the variance that linear interpolation on the grid leaves of values.
 
-    def _inside(self, points: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
-        grid = self.torus.grid
-        low, high = (points.new_tensor(end) for end in (grid.lower, grid.upper))
-        return ((points >= low) & (points <= high)).all(dim=1)
+    ``v = k(0) − 2 wᵀ k_g + wᵀ K_gg w`` with the weights w of the corners g of the
+    point's cell; zero on the grid.
+    """
+    spacing = points.new_tensor(grid.spacing)
+    place = (points - points.new_tensor(grid.origin)) / spacing
+    cell = torch.minimum(place.floor(), points.new_tensor(grid.shape) - 2)
+    share = (place - cell)[:, None]
+    corners = torch.cartesian_prod(
+        *[torch.arange(2.0, dtype=points.dtype)] * grid.dimension
+    )
+    corners = corners.reshape(-1, grid.dimension)
+    weights = torch.where(corners > 0, share, 1 - share).prod(dim=-1)
+    across = kernel((share - corners) * spacing)
+    among = kernel((corners[:, None] - corners) * spacing)
+    left = kernel.variance - 2 * (weights * across).sum(dim=1)
+    left = left + ((weights @ among) * weights).sum(dim=1)
+    # On the grid rounding may leave it below zero.
+    return left.detach().clamp_min(0.0)
 
 
 @torch.no_grad()
@@ -365,12 +386,15 @@ def lattice_of(points: Float[Tensor, "n d"]) -> Grid | None:
     return Grid(shape=shape, spacing=spacing, origin=origin)
 
 
-def torus_for(points: Float[Tensor, "n d"], kernel: Radial) -> Torus:
+def torus_for(
+    points: Float[Tensor, "n d"], kernel: Radial, noise: float = math.inf
+) -> Torus:
     """Return a torus around a grid that contains all points and resolves the kernel.
 
     The grid is the lattice of the points, if they have one, else it has eight steps a
-    lengthscale or, with `MOST_POINTS`, fewer. The gap of the torus is four lengthscales
-    of an exponential kernel, or the box itself if that is less.
+    lengthscale, or more until interpolation leaves a tenth of the variance ``noise`` or
+    there are `MOST_POINTS`. The gap of the torus is four lengthscales of an exponential
+    kernel, or four, two or one times the box where that is less or memory demands it.
 
     Raises
     ------
@@ -382,13 +406,19 @@ def torus_for(points: Float[Tensor, "n d"], kernel: Radial) -> Torus:
     if grid is None:
         low, high = points.min(dim=0).values, points.max(dim=0).values
         steps = (high - low) * _STEPS / scales
-        most = MOST_POINTS / float(steps.clamp_min(1.0).prod())
-        steps = (steps * min(1.0, most ** (1 / len(steps)))).ceil().clamp_min(1.0)
-        grid = Grid(
-            shape=tuple(int(n) + 1 for n in steps),
-            spacing=tuple(((high - low) / steps).tolist()),
-            origin=tuple(low.tolist()),
-        )
+        while True:
+            most = MOST_POINTS / float(steps.clamp_min(1.0).prod())
+            whole = (steps * min(1.0, most ** (1 / len(steps)))).ceil().clamp_min(1.0)
+            grid = Grid(
+                shape=tuple(int(n) + 1 for n in whole),
+                spacing=tuple(((high - low) / whole).tolist()),
+                origin=tuple(low.tolist()),
+            )
+            middle = (low + (high - low) / whole / 2)[None]
+            left = float(interpolation_variance(kernel, grid, middle))
+            if left <= _LEFT_OUT * noise or most <= 1:
+                break
+            steps = 2 * steps
         across = scales / points.new_tensor(grid.spacing)
         if float(across.min()) < _FEWEST_STEPS:
             raise ValueError(
@@ -396,8 +426,11 @@ def torus_for(points: Float[Tensor, "n d"], kernel: Radial) -> Torus:
                 f"a lengthscale, at least {_FEWEST_STEPS:g} are needed"
             )
     reach = correlated_to(kernel, _WRAP)
-    shape = tuple(
-        smooth_size(n + min(n - 1, math.ceil(reach * float(scale) / h)))
-        for n, h, scale in zip(grid.shape, grid.spacing, scales, strict=True)
-    )
+    for boxes in (4, 2, 1):
+        shape = tuple(
+            smooth_size(n + min(boxes * (n - 1), math.ceil(reach * float(scale) / h)))
+            for n, h, scale in zip(grid.shape, grid.spacing, scales, strict=True)
+        )
+        if math.prod(shape) <= _MOST_TORUS:
+            break
     return Torus(grid=grid, shape=shape)

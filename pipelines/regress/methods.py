@@ -96,8 +96,9 @@ _WATCHED, _STILL = 10_000, 1e-3
 _GRID_ROWS = 6_000
 _GRID_NEIGHBOURS = 20
 _START_EVERY = 6
-# Withheld rows that decide between grid and neighbours.
-_WITHHELD = 2_000
+# Least variance of residuals where the search starts: its least noise, of targets that
+# are linear in the inputs, is within the range of noise.
+_LEAST_VARIANCE = _QUIET / min(_NOISES)
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
 
@@ -328,7 +329,7 @@ def fit_grid(
     tame = StudentT.tamed(y) if outliers else y
     found, why = _scales_of_all(x, tame, generator)
     try:
-        torus = torus_for(x, found.model.kernel)
+        torus = torus_for(x, found.model.kernel, float(found.model.noise))
     except ValueError as error:
         raise InputError(f"{error}: take the method neighbours") from error
     model = TorusGP(
@@ -349,7 +350,7 @@ def fit_grid(
         facts={"grid": torus.grid.shape, "log_score": found.log_marginal},
     )
     assert isinstance(fitted.model, TorusGP)
-    solution = fitted.model.solved.solution
+    solution = fitted.model.solution
     shape = " x ".join(map(str, torus.grid.shape))
     return replace(
         fitted,
@@ -367,24 +368,28 @@ def _scales_of_all(
     """
     basis = torch.cat([torch.ones_like(x[:, :1]), x], dim=1)
     rest = y - basis @ torch.linalg.lstsq(basis, y[:, None]).solution[:, 0]
-    ranges, variance = ranges_of(x), float(rest.var())
-    count = min(_GRID_NEIGHBOURS, len(x) - 1)
+    ranges, variance = ranges_of(x), max(float(rest.var()), _LEAST_VARIANCE)
+    # Three quarters of few rows are scored at least.
+    count = min(_GRID_NEIGHBOURS, len(x) // 4)
     scored, near = scored_across_scales(x, count, _GRID_ROWS, generator)
+
+    model = NeighbourGP(
+        KERNELS[_CANDIDATES[0]](lengthscale=1.0),
+        PointValues(x),
+        rest,
+        noise=variance,
+        count=count,
+        scored=scored[::_START_EVERY],
+        near=near[::_START_EVERY],
+    )
 
     def model_at(scale: float, noise: float) -> NeighbourGP:
         scales = torch.full((x.shape[1],), scale * math.sqrt(x.shape[1])).to(x)
-        return NeighbourGP(
-            KERNELS[_CANDIDATES[0]](
-                lengthscale=scales.clamp(*ranges["lengthscale"]),
-                variance=max(1 - noise, 0.1) * variance,
-            ),
-            PointValues(x),
-            rest,
-            noise=noise * variance,
-            count=count,
-            scored=scored[::_START_EVERY],
-            near=near[::_START_EVERY],
+        kernel = KERNELS[_CANDIDATES[0]](
+            lengthscale=scales.clamp(*ranges["lengthscale"]),
+            variance=max(1 - noise, 0.1) * variance,
         )
+        return replace(model, kernel=kernel, noise=noise * variance)
 
     places = [model_at(scale, noise) for scale in _SCALES for noise in _NOISES]
     model = max(places, key=lambda each: each.log_marginal())

@@ -265,7 +265,10 @@ class Regressor:
         ------
         InputError
             As `predict`, and if the method has no joint samples (``exact``, ``grid``
-            and ``svgp`` do), or there are more than 4,000 places.
+            and ``svgp`` do), there are more than 4,000 places, or one lies outside the
+            grid.
+        FloatingPointError
+            If a solve on the grid has not converged.
         """
         x = self._standardised(X)
         if (draw := getattr(self.field_.model, "samples", None)) is None:
@@ -275,7 +278,10 @@ class Regressor:
             )
         if len(x) > _MOST_PLACES:
             raise InputError(f"expected at most {_MOST_PLACES} places, got {len(x)}")
-        white = draw(PointValues(x), count, self.seed)
+        try:
+            white = draw(PointValues(x), count, self.seed)
+        except ValueError as error:
+            raise InputError(f"samples: {error}") from error
         return self._in_unit(self.target_shift_ + self.target_scale_ * white.numpy())
 
     def distribution(self, X: Any) -> Prediction:

@@ -157,7 +157,7 @@ def _endless() -> FitConfig:
 
 def test_the_others_end_when_a_rank_is_killed(tmp_path: Path) -> None:
     folder = _catalogue(tmp_path)
-    ranks = start(_fit, 2, tmp_path, folder, _endless(), timeout=10.0)
+    ranks = start(_fit, 2, tmp_path, folder, _endless(), timeout=20.0)
     _wait_until(
         lambda: (found := unfinished(folder / "run")) and found.facts.get("last")
     )
