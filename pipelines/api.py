@@ -26,6 +26,7 @@ from pipelines.maps.places import places_of
 from pipelines.query import Beam, DustMap, open_map
 
 if TYPE_CHECKING:
+    from dustmap.functionals import Functionals
     from pipelines.catalog.report import IngestReport
     from pipelines.regress import Regressor
     from pipelines.simulate import Simulation
@@ -273,18 +274,20 @@ def regress(
     X: Any,
     y: Any,
     *,
-    likelihood: str = "gaussian",
-    method: str = "auto",
-    seed: int = 0,
+    noise: Any = None,
+    functionals: Functionals | None = None,
+    **options: Any,
 ) -> Regressor:
     """Fit a Gaussian process that predicts a target from inputs.
 
     ``model.predict(X_new, return_std=True)`` gives mean and standard deviation in the
-    unit of y. Arguments and errors are those of `Regressor` and `Regressor.fit`.
+    unit of y. Arguments and errors are those of `Regressor.fit`, and ``options`` those
+    of `Regressor` (likelihood, method, whitening, seed).
     """
     from pipelines.regress import Regressor
 
-    return Regressor(likelihood=likelihood, method=method, seed=seed).fit(X, y)
+    model = Regressor().set_params(**options)
+    return model.fit(X, y, noise=noise, functionals=functionals)
 
 
 def _columns(

@@ -23,14 +23,14 @@ from torch import Tensor
 from dustmap.covariance import functional_covariance, functional_variance
 from dustmap.functionals import Functionals, PointValues
 from dustmap.gp import regression
-from dustmap.gp.regression import MEAN, NOISE, Regression, gradients_of, leaves_of
+from dustmap.gp.regression import MEAN, NOISE, ScoredRegression, gradients_of, leaves_of
 from dustmap.kernels import Kernel
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.whitening import point_covariance
 
 
 @dataclass(eq=False)
-class ExactGP(Regression):
+class ExactGP(ScoredRegression):
     """The posterior without approximation, for up to some 8,000 observations.
 
     Memory: four matrices of N × N doubles. Parameters as in

@@ -17,14 +17,14 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from dustmap.gp.regression import MEAN, Regression
+from dustmap.gp.regression import MEAN, ScoredRegression
 
 # A start whose logarithm is out of range by less than this is at the end of the range.
 _ROUNDING = 1e-9
 # Distance between start and bound, in tolerances of a derivative.
 _TOLERANCES = 1000.0
 
-Model = TypeVar("Model", bound=Regression)
+Model = TypeVar("Model", bound=ScoredRegression)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

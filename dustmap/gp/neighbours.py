@@ -39,7 +39,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.functionals import Functionals, PointValues
-from dustmap.gp.regression import Regression, gradients_of, leaves_of
+from dustmap.gp.regression import ScoredRegression, gradients_of, leaves_of
 from dustmap.kernels import Radial
 from dustmap.residual.kriging import solve_neighbourhoods
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
@@ -62,7 +62,7 @@ class Solved(NamedTuple):
 
 
 @dataclass(eq=False)
-class NeighbourGP(Regression):
+class NeighbourGP(ScoredRegression):
     """Values at points, each predicted from its ``count`` nearest.
 
     A :class:`~dustmap.gp.regression.Regression` with a radial kernel and

@@ -125,8 +125,18 @@ class Regression(ABC):
         kernel = self.kernel.with_parameters(merged)
         return replace(self, kernel=kernel, noise=noise, mean=mean)
 
+    @abstractmethod
     def predict(self, functionals: Functionals) -> LatentMoments:
         """Return posterior moments of ``L_* (μ + f)``."""
+
+
+class ScoredRegression(Regression):
+    """A regression with a score, by which its hyperparameters are learnt.
+
+    Predictions are made in blocks. Parameters as in :class:`Regression`.
+    """
+
+    def predict(self, functionals: Functionals) -> LatentMoments:
         offset = self.mean * ConstantMean(value=1.0).observed(functionals)
         rows = max(1, BLOCK // self._width)
         with torch.no_grad():

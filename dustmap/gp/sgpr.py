@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from dustmap.covariance import functional_variance
 from dustmap.functionals import Functionals
 from dustmap.gp import regression
-from dustmap.gp.regression import Regression, gradients_of, leaves_of
+from dustmap.gp.regression import ScoredRegression, gradients_of, leaves_of
 from dustmap.models.rowwise import cross_covariance
 from dustmap.whitening import point_covariance
 
@@ -51,7 +51,7 @@ class _Sums(NamedTuple):
 
 
 @dataclass(eq=False)
-class SGPR(Regression):
+class SGPR(ScoredRegression):
     """Regression through M inducing values ``u_m = f(z_m)``.
 
     ``points`` are ``z_m``, held fixed. ``jitter`` is a nugget of the inducing values,

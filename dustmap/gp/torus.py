@@ -16,10 +16,15 @@ is conditioned on its nearest earlier ones in a random order (Vecchia 1988, JRSS
 297). Of 105,569 rows with holes 22 iterations leave 8e-7. The inverse of A on a torus
 without holes, a product in Fourier space, took 355 to 1e-6 (lengthscales of 40 steps).
 
+Functionals of other kinds have no such preconditioner. Their system is solved on the
+torus, with :math:`\Lambda = I + \Phi^\top \Sigma^{-1} \Phi`,
+:math:`\Phi = W C^{1/2}`.
+
 A sample of the posterior is a sample of the prior plus the answer to what it leaves of
 the data (Matheron's rule). Variances at points are those given the nearest rows, times
 a factor: how much less samples scatter at random places where that variance is the
 same. In the holes of 105,569 rows, 32 nearest rows leave up to 20% more than all.
+Variances of other functionals, or given other functionals, are those of samples.
 """
 
 from __future__ import annotations
@@ -37,13 +42,17 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals, PointValues
 from dustmap.gp.neighbours import NeighbourGP, neighbour_blocks
+from dustmap.gp.regression import Regression
 from dustmap.grid import Grid, Torus, smooth_size
+from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Radial
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import ConjugateGradients, Solution
+from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.models.gaussian import TorusGaussian
+from dustmap.noise import Normal
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import correlated_to
@@ -61,8 +70,11 @@ MOST_POINTS = 1_000_000
 """Points of a grid."""
 # Points of a torus: those of a box in three inputs with gaps as wide as the box.
 _MOST_TORUS = 8 * MOST_POINTS
-# Distance of inputs from a lattice, in its spacings: coordinates of few digits.
-_OFF_LATTICE = 0.01
+# Distance of inputs from a lattice, in its spacings: coordinates of few digits. They
+# are interpolated where they are.
+_OFF_LATTICE = 0.05
+# Steps between neighbours on a lattice, in units of the smallest.
+_ONE_STEP = 1.5
 # Rows predicted at once.
 _ROWS = 2**18
 # Variances that rounding may leave, for their logarithm.
@@ -74,6 +86,10 @@ _EQUAL = 1e-7
 _EARLIER = 20
 # Right-hand sides solved at once.
 _TOGETHER = 8
+# Vectors of the preconditioner on the torus.
+_RANK = 200
+# Samples of a variance that is known by samples alone: they give its root to 9%.
+_DRAWS = 64
 # Samples and places from which the factors on variances are learnt, and the places in a
 # bin: 16 · 250 squares give its factor to 2%.
 _SAMPLES = 16
@@ -97,45 +113,77 @@ class Rows(NamedTuple):
     solution: Solution
 
 
-@dataclass(eq=False)
-class TorusGP(NeighbourGP):
-    """Values at points, predicted from all rows; variances from the nearest.
+class _Data(NamedTuple):
+    """Rows with one for each place, and the diagonal of Σ."""
 
-    Places beyond the grid are predicted from their nearest rows. Rows at one place are
-    merged: their mean has the same posterior. ``mean`` is not used, β replaces it.
+    functionals: Functionals
+    observations: Float[Tensor, " n"]
+    noise: Float[Tensor, " n"]
+
+
+@dataclass(eq=False)
+class TorusGP(Regression):
+    """Functionals of a field, predicted from all rows.
+
+    Values at one place are merged: their mean has the same posterior. Where all rows
+    are values, places beyond the grid are predicted from their nearest rows, and
+    variances at points are those given the nearest ``count`` rows, times a factor.
+    ``mean`` is not used, β replaces it.
 
     Parameters
     ----------
     torus
-        Torus of the grid that contains all rows.
+        Torus of the grid that contains all nodes of the functionals.
+    count
+        Nearest rows for variances.
     linear
         Whether the mean has a slope along every input.
     solver
-        Solver of the systems with A.
+        Solver of the systems with A, or with Λ.
 
     Raises
     ------
     ValueError
-        As `NeighbourGP`, or if a row lies outside the grid.
+        Also if a node lies outside the grid, or no functional depends on the level of
+        the field.
     """
 
+    kernel: Radial
     _: KW_ONLY
     torus: Torus
+    count: int
     linear: bool = True
     solver: ConjugateGradients = field(
         default_factory=lambda: ConjugateGradients(rtol=1e-6, max_steps=500)
     )
 
-    def basis(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Return the columns of H at these points."""
-        ones = points.new_ones(len(points), 1)
-        return torch.cat([ones, points], dim=1) if self.linear else ones
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not bool((self.ones != 0).any()):
+            raise ValueError(
+                "the level of the field is undetermined: expected a value or an "
+                "integral among the observations"
+            )
+
+    @property
+    def of_values(self) -> bool:
+        """Whether all rows are values at points."""
+        return isinstance(self.functionals, PointValues)
+
+    def basis(self, functionals: Functionals) -> Float[Tensor, "n b"]:
+        """Return the columns of H: functionals of one and of every input."""
+        nodes, columns = functionals.nodes(), []
+        axes = nodes.rows.new_tensor(-1) if nodes.axes is None else nodes.axes
+        columns = [torch.where(axes < 0, torch.ones_like(nodes.weights), 0.0)]
+        for axis, x in enumerate(nodes.points.T if self.linear else ()):
+            columns.append(torch.where(axes < 0, x, (axes == axis).to(x)))
+        return torch.stack([nodes.sum_rows(column) for column in columns], dim=1)
 
     @cached_property
     def merged(self) -> NeighbourGP:
-        """The rows with one for each place, and the variance of their noise."""
+        """Values with one for each place, and the variance of their noise."""
         points, place = torch.unique(
-            self.functionals.points, dim=0, return_inverse=True
+            self.functionals.nodes().points, dim=0, return_inverse=True
         )
         weight = 1 / self.noise_variance
 
@@ -155,58 +203,98 @@ class TorusGP(NeighbourGP):
         )
 
     @cached_property
-    def model(self) -> TorusGaussian:
-        """The field on the torus, observed at the merged rows."""
-        return TorusGaussian(
-            TorusWhitening(self.kernel, self.torus),
-            self.merged.functionals,
-            generator=torch.Generator(),
+    def near(self) -> NeighbourGP:
+        """Values less the mean, given their nearest rows."""
+        return NeighbourGP(
+            self.kernel,
+            PointValues(self.functionals.nodes().points),
+            self.observations - self.basis(self.functionals) @ self.trend,
+            noise=self.noise,
+            known_noise=self.known_noise,
+            count=self.count,
+            scored=torch.empty(0, dtype=torch.int64),
         )
 
     @cached_property
-    def noise_matrix(self) -> Float[Tensor, " n"]:
-        """The diagonal of Σ of the merged rows."""
-        grid, points = self.torus.grid, self.merged.functionals.points
-        left = interpolation_variance(self.kernel, grid, points)
-        return self.merged.noise_variance + left
+    def model(self) -> TorusGaussian:
+        """The field on the torus, observed at the rows, those of one place merged."""
+        functionals = self.merged.functionals if self.of_values else self.functionals
+        return _observed(self.kernel, self.torus, functionals)
+
+    @cached_property
+    def data(self) -> _Data:
+        """What is solved for. Σ includes the variance that interpolation leaves out."""
+        if not self.of_values:
+            noise = self.noise_variance + self.model.variance
+            return _Data(self.functionals, self.observations, noise)
+        points = self.merged.functionals.points
+        left = interpolation_variance(self.kernel, self.torus.grid, points)
+        noise = self.merged.noise_variance + left
+        return _Data(self.merged.functionals, self.merged.observations, noise)
 
     @cached_property
     def preconditioner(self) -> SparseMatrix:
-        """L with ``A⁻¹ ≈ Lᵀ L``."""
+        """L with ``A⁻¹ ≈ Lᵀ L``, of values."""
         # A fixed order: every answer of this model has the same rounding.
         order = np.random.default_rng(0).permutation(len(self.merged))
         return inverse_root(self.merged, torch.from_numpy(order))
 
+    @cached_property
+    def precision(self) -> Precision:
+        """Λ, of functionals of any kind."""
+        return Precision(self.model.operator, Normal(stated=self.data.noise))
+
+    @cached_property
+    def torus_preconditioner(self) -> NystromPreconditioner:
+        """Preconditioner of Λ."""
+        size = self.model.latent_size
+        return NystromPreconditioner.build(
+            self.precision.data_term,
+            size,
+            min(_RANK, len(self), size),
+            torch.Generator().manual_seed(0),
+            dtype=torch.float64,
+        )
+
     def solve(self, data: Float[Tensor, "s n"]) -> Rows:
-        """Solve ``A x = y`` for data at the merged places."""
-        features, root = self.model.operator, self.preconditioner
+        """Solve ``A x = y`` for data at the merged rows."""
+        features, noise, parts = self.model.operator, self.data.noise, []
 
         def product(x: Tensor) -> Tensor:
-            return features.matvec(features.rmatvec(x)) + self.noise_matrix * x
+            return features.matvec(features.rmatvec(x)) + noise * x
 
-        solution = Solution.joined(
-            [
-                self.solver.solve(
-                    product,
-                    part,
-                    preconditioner=lambda x: root.rmatvec(root.matvec(x)),
+        def precondition(x: Tensor) -> Tensor:
+            return self.preconditioner.rmatvec(self.preconditioner.matvec(x))
+
+        for part in data.split(_TOGETHER):
+            if self.of_values:
+                solution = self.solver.solve(product, part, preconditioner=precondition)
+                weights = solution.value
+                eps = features.rmatvec(weights)
+            else:
+                solution = self.precision.solve(
+                    features.rmatvec(part / noise),
+                    self.solver,
+                    preconditioner=self.torus_preconditioner,
                 )
-                for part in data.split(_TOGETHER)
-            ]
-        )
-        return Rows(solution.value, features.rmatvec(solution.value), solution)
+                eps = solution.value
+                weights = (part - features.matvec(eps)) / noise
+            parts.append(Rows(weights, eps, solution))
+        weights, eps, solutions = zip(*parts, strict=True)
+        return Rows(torch.cat(weights), torch.cat(eps), Solution.joined(solutions))
 
     @cached_property
     def solved(self) -> Rows:
         """Solutions for the observations, and for every column of H."""
-        H = self.basis(self.merged.functionals.points)
-        return self.solve(torch.cat([self.merged.observations[None], H.mT]))
+        H = self.basis(self.data.functionals)
+        return self.solve(torch.cat([self.data.observations[None], H.mT]))
 
     @cached_property
     def trend_covariance(self) -> Float[Tensor, "b b"]:
-        """V, the covariance of β."""
-        H = self.basis(self.merged.functionals.points)
-        return torch.linalg.inv(self.solved.weights[1:] @ H)
+        """V, the covariance of β. Slopes that no row depends on are zero."""
+        information = self.solved.weights[1:] @ self.basis(self.data.functionals)
+        symmetric = (information + information.mT) / 2
+        return torch.linalg.pinv(symmetric, rtol=1e-12, hermitian=True)
 
     @cached_property
     def trend(self) -> Float[Tensor, " b"]:
@@ -214,23 +302,23 @@ class TorusGP(NeighbourGP):
         return self._trends(self.solved.weights[:1])[0]
 
     def _trends(self, weights: Float[Tensor, "s n"]) -> Float[Tensor, "s b"]:
-        H = self.basis(self.merged.functionals.points)
-        return weights @ H @ self.trend_covariance
-
-    @cached_property
-    def residual(self) -> Float[Tensor, " n"]:
-        """``y − H β``."""
-        return self.observations - self.basis(self.functionals.points) @ self.trend
+        return weights @ self.basis(self.data.functionals) @ self.trend_covariance
 
     @torch.no_grad()
     def predict(self, functionals: Functionals) -> LatentMoments:
-        points = functionals.nodes().points
-        near, inside = super().predict(functionals), self.torus.grid.contains(points)
-        H, (first, *columns) = self.basis(points), self.solved.eps
-        mean, variance = near.mean + H @ self.trend, near.variance.clone()
+        points = isinstance(functionals, PointValues) and self.of_values
+        H, (first, *columns) = self.basis(functionals), self.solved.eps
         eps = first - self.trend @ torch.stack(columns)
+        if not points:
+            drawn = self.samples(functionals, _DRAWS, 0, Purpose.VARIANCE)
+            model = self.model.at(functionals)
+            mean = model.apply(eps) + H @ self.trend
+            return LatentMoments(mean, drawn.var(dim=0) + model.variance)
+        near = self.near.predict(functionals)
+        inside = self.torus.grid.contains(functionals.points)
+        mean, variance = near.mean + H @ self.trend, near.variance.clone()
         for part in torch.nonzero(inside)[:, 0].split(_ROWS):
-            model = self.model.at(PointValues(points[part]))
+            model = self.model.at(functionals.select(part))
             mean[part] = model.apply(eps) + H[part] @ self.trend
             variance[part] *= self._factors(near.variance[part])
         return LatentMoments(mean, variance)
@@ -249,9 +337,11 @@ class TorusGP(NeighbourGP):
         unit = torch.from_numpy(generator.random((_PLACES, grid.dimension)))
         low, high = (unit.new_tensor(end) for end in (grid.lower, grid.upper))
         points = low + unit * (high - low)
-        near = super().predict(PointValues(points)).variance.clamp_min(_TINY)
-        drawn, solution = self._drawn(points, _SAMPLES, 0, Purpose.VARIANCE)
-        square = drawn.var(dim=0) + interpolation_variance(self.kernel, grid, points)
+        there = PointValues(points)
+        near = self.near.predict(there).variance.clamp_min(_TINY)
+        drawn, solution = self._drawn(there, _SAMPLES, 0, Purpose.VARIANCE)
+        left = interpolation_variance(self.kernel, grid, points)
+        square = drawn.var(dim=0) + left
         order = near.argsort()
         bins = [(near[own], square[own]) for own in order.split(_IN_BIN)]
         known = [float(each.log().mean()) for each, _ in bins]
@@ -261,45 +351,52 @@ class TorusGP(NeighbourGP):
     @property
     def solution(self) -> Solution:
         """Status of all solves that predictions need: data, columns of H, samples."""
+        if not self.of_values:
+            return self.solved.solution
         return Solution.joined([self.solved.solution, self._known_factors.solution])
 
     def samples(
-        self, functionals: Functionals, count: int, seed: int
+        self,
+        functionals: Functionals,
+        count: int,
+        seed: int,
+        purpose: Purpose = Purpose.SAMPLES,
     ) -> Float[Tensor, "s n"]:
-        """Draw values at points of the grid's box from their joint posterior.
+        """Draw functionals in the grid's box from their joint posterior.
 
-        Sample i depends on the seed and i alone.
+        Sample i depends on the seed, the purpose and i alone.
 
         Raises
         ------
         ValueError
-            If a point lies outside the box.
+            If a node lies outside the box.
         FloatingPointError
             If a solve has not converged.
         """
         points = functionals.nodes().points
         if outside := int((~self.torus.grid.contains(points)).sum()):
             raise ValueError(f"{outside} of {len(points)} points lie outside the grid")
-        drawn, solution = self._drawn(points, count, seed, Purpose.SAMPLES)
+        drawn, solution = self._drawn(functionals, count, seed, purpose)
         if not bool(solution.converged.all()):
             raise FloatingPointError(f"samples: {solution.message}")
         return drawn
 
     def _drawn(
-        self, points: Float[Tensor, "n d"], count: int, seed: int, purpose: Purpose
+        self, functionals: Functionals, count: int, seed: int, purpose: Purpose
     ) -> tuple[Float[Tensor, "s n"], Solution]:
         """Draw samples as in `samples`; also return the status of their solves."""
-        model, drawn, solutions = self.model.at(PointValues(points)), [], []
-        H, columns = self.basis(points), self.solved.eps[1:]
+        model, drawn, solutions = self.model.at(functionals), [], []
+        H, columns = self.basis(functionals), self.solved.eps[1:]
+        data = self.data
         for part in torch.arange(count).split(_TOGETHER):
             prior, errors = [], []
             for number in part.tolist():
                 white = stream(seed, purpose, number)
                 prior.append(self.model.white_noise(white))
-                errors.append(torch.from_numpy(white.standard_normal(len(self.merged))))
+                errors.append(torch.from_numpy(white.standard_normal(len(data.noise))))
             eps = torch.stack(prior)
-            noise = self.noise_matrix.sqrt() * torch.stack(errors)
-            rows = self.solve(self.merged.observations - self.model.apply(eps) - noise)
+            noise = data.noise.sqrt() * torch.stack(errors)
+            rows = self.solve(data.observations - self.model.apply(eps) - noise)
             solutions.append(rows.solution)
             trends = self._trends(rows.weights)
             drawn.append(model.apply(eps + rows.eps - trends @ columns) + trends @ H.mT)
@@ -373,7 +470,7 @@ def lattice_of(points: Float[Tensor, "n d"]) -> Grid | None:
         steps = steps[steps > _EQUAL * extent]
         if not len(steps):
             return None
-        count = round(extent / float(steps.min()))
+        count = round(extent / float(steps[steps < _ONE_STEP * steps.min()].mean()))
         if count >= MOST_POINTS:
             return None
         place = (values - values[0]) / (extent / count)
@@ -387,50 +484,81 @@ def lattice_of(points: Float[Tensor, "n d"]) -> Grid | None:
 
 
 def torus_for(
-    points: Float[Tensor, "n d"], kernel: Radial, noise: float = math.inf
+    functionals: Functionals, kernel: Radial, noise: float | Tensor = math.inf
 ) -> Torus:
-    """Return a torus around a grid that contains all points and resolves the kernel.
+    """Return a torus around a grid that contains all nodes and resolves the kernel.
 
     The grid is the lattice of the points, if they have one, else it has eight steps a
-    lengthscale, or more until interpolation leaves a tenth of the variance ``noise`` or
-    there are `MOST_POINTS`. The gap of the torus is four lengthscales of an exponential
-    kernel, or four, two or one times the box where that is less or memory demands it.
+    lengthscale, or more until interpolation leaves a tenth of the variance ``noise``
+    (that of every row, or one) or there are `MOST_POINTS`. The gap of the torus is four
+    lengthscales of an exponential kernel, or four, two or one times the box where that
+    is less or memory demands it.
 
     Raises
     ------
     ValueError
         If an axis has fewer than two steps a lengthscale.
     """
+    points, noise = functionals.nodes().points, torch.as_tensor(noise)
     scales = kernel.lengthscale.detach().expand(points.shape[1])
-    grid = lattice_of(points)
-    if grid is None:
-        low, high = points.min(dim=0).values, points.max(dim=0).values
-        steps = (high - low) * _STEPS / scales
-        while True:
-            most = MOST_POINTS / float(steps.clamp_min(1.0).prod())
-            whole = (steps * min(1.0, most ** (1 / len(steps)))).ceil().clamp_min(1.0)
-            grid = Grid(
-                shape=tuple(int(n) + 1 for n in whole),
-                spacing=tuple(((high - low) / whole).tolist()),
-                origin=tuple(low.tolist()),
-            )
+    values = isinstance(functionals, PointValues)
+    if values and (grid := lattice_of(points)) is not None:
+        return _with_gap(grid, kernel)
+    low, high = points.min(dim=0).values, points.max(dim=0).values
+    # An input that does not vary has one step.
+    high = torch.where(high > low, high, low + scales / _STEPS)
+    steps = (high - low) * _STEPS / scales
+    while True:
+        most = MOST_POINTS / float(steps.clamp_min(1.0).prod())
+        whole = (steps * min(1.0, most ** (1 / len(steps)))).ceil().clamp_min(1.0)
+        grid = Grid(
+            shape=tuple(int(n) + 1 for n in whole),
+            spacing=tuple(((high - low) / whole).tolist()),
+            origin=tuple(low.tolist()),
+        )
+        if values:
             middle = (low + (high - low) / whole / 2)[None]
-            left = float(interpolation_variance(kernel, grid, middle))
-            if left <= _LEFT_OUT * noise or most <= 1:
-                break
-            steps = 2 * steps
-        across = scales / points.new_tensor(grid.spacing)
-        if float(across.min()) < _FEWEST_STEPS:
-            raise ValueError(
-                f"a grid of {MOST_POINTS:,} points has {float(across.min()):.2g} steps "
-                f"a lengthscale, at least {_FEWEST_STEPS:g} are needed"
+            left, most_left = (
+                interpolation_variance(kernel, grid, middle),
+                noise.median(),
             )
-    reach = correlated_to(kernel, _WRAP)
+        else:
+            left = _observed(kernel, _with_gap(grid, kernel), functionals).variance
+            most_left = noise
+        if most <= 1 or bool((left <= _LEFT_OUT * most_left).all()):
+            break
+        steps = 2 * steps
+    across = scales / points.new_tensor(grid.spacing)
+    if float(across.min()) < _FEWEST_STEPS:
+        raise ValueError(
+            f"a grid of {MOST_POINTS:,} points has {float(across.min()):.2g} steps a "
+            f"lengthscale, at least {_FEWEST_STEPS:g} are needed"
+        )
+    return _with_gap(grid, kernel)
+
+
+def _with_gap(grid: Grid, kernel: Radial) -> Torus:
+    """Return a torus of the grid whose gap is as wide as memory allows."""
+    reach, scales = correlated_to(kernel, _WRAP), kernel.lengthscale.detach()
+    scales = scales.expand(grid.dimension).tolist()
     for boxes in (4, 2, 1):
         shape = tuple(
-            smooth_size(n + min(boxes * (n - 1), math.ceil(reach * float(scale) / h)))
+            smooth_size(n + min(boxes * (n - 1), math.ceil(reach * scale / h)))
             for n, h, scale in zip(grid.shape, grid.spacing, scales, strict=True)
         )
         if math.prod(shape) <= _MOST_TORUS:
             break
     return Torus(grid=grid, shape=shape)
+
+
+def _observed(kernel: Radial, torus: Torus, functionals: Functionals) -> TorusGaussian:
+    """Return the field on the torus, observed by functionals."""
+    return TorusGaussian(
+        TorusWhitening(kernel, torus),
+        functionals,
+        # What linear interpolation leaves of values has a closed form; derivatives of
+        # it are constant in a cell.
+        interpolation="linear" if isinstance(functionals, PointValues) else "cubic",
+        residual_refinement=2,
+        generator=torch.Generator().manual_seed(0),
+    )

@@ -108,6 +108,7 @@ def status(run: Path, as_json: bool) -> None:
 )
 @click.option("--method", default="auto", help="auto, exact, neighbours, grid or svgp.")
 @click.option("--whitening", default="cholesky", help="Of svgp: cholesky or ciq.")
+@click.option("--noise", metavar="COLUMN", help="Standard deviations of the target.")
 @click.option("--seed", default=0)
 @click.option(
     "--test-fraction", default=0.2, help="Share of the rows held out, at random."

@@ -1,21 +1,25 @@
-"""One figure of a regression: the fit over one or two inputs, or truth and mean."""
+"""One figure of a regression: a curve, a map of two inputs, or truth and mean."""
 
 from __future__ import annotations
 
+import math
+
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from scipy.stats import binned_statistic_2d
 
-from pipelines.figures.scales import colour_scale
+from pipelines.figures.scales import UNMAPPED, Scale, colour_scale
 from pipelines.figures.style import BLUE, ORANGE, SMALL
 from pipelines.regress.regressor import Prediction, Regressor
 from pipelines.regress.table import Rows
 
 # Ends of the 68% and the 95% interval.
 _INNER, _OUTER = (0.15865525, 0.84134475), (0.025, 0.975)
-# Points of a curve, pixels along each side of an image, most rows to draw.
-_CURVE, _PIXELS, _ROWS = 500, 120, 4000
+# Points of a curve, fewest and most pixels along each side of a map, most rows to draw.
+_CURVE, _FEWEST_PIXELS, _PIXELS, _ROWS = 500, 30, 200, 4000
 
 
 def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
@@ -23,7 +27,7 @@ def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
     if len(rows.inputs) == 1:
         return _curve(rows, model)
     if len(rows.inputs) == 2:
-        return _image(rows, model)
+        return _map(rows, model, prediction)
     figure = Figure(figsize=(4.6, 4.2), layout="constrained")
     axes, truth = figure.subplots(), rows.y[rows.test]
     _against_truth(axes, truth, prediction, rows.target)
@@ -55,45 +59,58 @@ def _curve(rows: Rows, model: Regressor) -> Figure:
     return figure
 
 
-def _image(rows: Rows, model: Regressor) -> Figure:
-    """Draw mean of the target and std of the field over both inputs."""
+def _map(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
+    """Draw rows, mean, std and the residuals of test rows over both inputs."""
     low, high = rows.x.min(axis=0), rows.x.max(axis=0)
-    mesh = np.meshgrid(*np.linspace(low, high, _PIXELS).T)
+    # Rows in pixels of their own number: some of them in each.
+    pixels = int(np.clip(math.sqrt(len(rows.x) / 2), _FEWEST_PIXELS, _PIXELS))
+    edges = np.linspace(low, high, pixels + 1).T
+    mesh = np.meshgrid(*[(side[1:] + side[:-1]) / 2 for side in edges])
     places = [side.ravel() for side in mesh]
     found = model.distribution(dict(zip(rows.inputs, places, strict=True)))
-    norm = Normalize(*np.percentile(found.mean, [0.5, 99.5]))
-    scale = colour_scale("spread", found.field_std)
-    figure = Figure(figsize=(9.2, 3.7), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    std_name = f"std of the mean of {rows.target}"
-    for axes, values, label, cmap, own in (
-        (left, found.mean, rows.target, "viridis", norm),
-        (right, found.field_std, std_name, scale.cmap, scale.norm),
-    ):
-        image = axes.imshow(
-            values.reshape(_PIXELS, _PIXELS),
-            origin="lower",
-            extent=(low[0], high[0], low[1], high[1]),
-            aspect="auto",
-            cmap=cmap,
-            norm=own,
-        )
-        figure.colorbar(image, ax=axes, label=label)
-        axes.set_xlabel(rows.inputs[0])
-    some = _some(np.arange(len(rows.x)))
-    left.scatter(
-        *rows.x[some].T,
-        c=rows.y[some],
-        cmap="viridis",
-        norm=norm,
-        s=4,
-        edgecolors="white",
-        linewidths=0.15,
-        rasterized=True,
+    shape = (pixels, pixels)
+
+    def averaged(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return means of rows in pixels, NaN where there is none."""
+        mean, *_ = binned_statistic_2d(*x.T, values, bins=list(edges))
+        return mean.T
+
+    mean, std = found.mean.reshape(shape), found.field_std.reshape(shape)
+    observed = averaged(rows.x, rows.y)
+    error = averaged(rows.x[rows.test], rows.y[rows.test] - prediction.mean)
+    both = np.concatenate([observed[np.isfinite(observed)], found.mean])
+    common = Scale(
+        cmap=mpl.colormaps["viridis"].with_extremes(bad=UNMAPPED),
+        norm=Normalize(*np.percentile(both, [0.5, 99.5])),
+        extend="both",
     )
-    left.set_title("mean, and the rows", fontsize="medium")
-    right.set_title("uncertainty of the field, without noise", fontsize="medium")
-    left.set_ylabel(rows.inputs[1])
+    target = rows.target
+    panels = {
+        "rows, averaged in pixels": (observed, common, target),
+        "mean": (mean, common, target),
+        "std of the field, without noise": (std, colour_scale("spread", std), target),
+        "residuals of the rows to test": (
+            error,
+            colour_scale("difference", error),
+            f"{target} − mean",
+        ),
+    }
+    width = float(np.clip(np.ptp(rows.x[:, 0]) / np.ptp(rows.x[:, 1]), 0.6, 1.8))
+    size = (4 * (2.2 * width**0.5 + 0.25), 2.4 / width**0.5 + 1.1)
+    figure = Figure(figsize=size, layout="constrained")
+    for axes, (title, (values, scale, label)) in zip(
+        figure.subplots(1, 4, sharex=True, sharey=True), panels.items(), strict=True
+    ):
+        image = axes.pcolormesh(*edges, scale.shown(values), **scale.look)
+        image.set_rasterized(True)
+        bar = figure.colorbar(
+            image, ax=axes, location="bottom", extend=scale.extend, label=label
+        )
+        bar.ax.tick_params(labelsize=SMALL)
+        axes.set_title(title, fontsize="medium")
+        axes.set_xlabel(rows.inputs[0])
+        if axes.get_subplotspec().is_first_col():
+            axes.set_ylabel(rows.inputs[1])
     return figure
 
 

@@ -1,9 +1,11 @@
 """The methods of a regression, in standardised units.
 
-All begin with the kernel and scales of largest exact evidence for at most 1,000 rows
-(`find_start`). `fit_exact` keeps the exact posterior, `fit_neighbours` predicts every
-place from its nearest rows, `fit_variational` has inducing points. `fit_grid` predicts
-from all rows on a grid, with scales learnt from rows at all distances.
+A method has the kernel by whose score it predicts best: `fit_exact` by the evidence,
+`fit_neighbours`, which predicts every place from its nearest rows, by the log score of
+rows, `fit_variational`, with inducing points, by the collapsed bound. Their search for
+scales begins at `find_start`, from at most 1,000 rows. `fit_grid` predicts from all
+rows on a grid, with scales from rows at all distances; `fit_many` takes neighbours or
+the grid, whichever predicts withheld rows better.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.optimize
@@ -21,12 +23,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import PointValues
+from dustmap.functionals import Functionals, PointValues
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.gp.inducing import clustered_subset, kmeans_points
 from dustmap.gp.neighbours import NeighbourGP, scored_across_scales
-from dustmap.gp.regression import Regression
+from dustmap.gp.regression import Regression, ScoredRegression
 from dustmap.gp.sgpr import SGPR
 from dustmap.gp.torus import TorusGP, torus_for
 from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
@@ -39,13 +41,15 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 
 # Rows of the first search, near neighbours in a group of them, and rows to compare its
-# starting points on.
-_ROWS, _GROUP, _FEW = 1000, 4, 300
+# starting points on; nodes of rows that are not values.
+_ROWS, _GROUP, _FEW, _NODES = 1000, 4, 300, 3000
 # These places: lengthscales in the root of the dimension, as which distances of random
 # points grow, and variances of the noise.
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 _NOISES = (1e-3, 0.03, 0.3, 0.9)
 _CANDIDATES = ("matern52", "matern32", "matern12")
+# A derivative has a variance.
+_DIFFERENTIABLE = _CANDIDATES[:2]
 _SEARCH = LBFGS(max_steps=60, gradient_tolerance=0.1, relative_tolerance=1e-7)
 # Rows of the second search.
 _MORE_ROWS = 2_000
@@ -64,6 +68,8 @@ _NOISE_ROUNDS, _NOISE_ROWS, _REACH = 4, 5_000, 3.0
 # neighbours, of the search for scales; its steps, and the derivative by a logarithm at
 # which it ends [nats per row].
 _SCORED, _SEARCH_ROWS, _COVARIANCES, _STEPS, _FLAT = 1_000, 8_000, 2**23, 30, 2e-3
+# Rows whose log score decides on the kernel.
+_KERNEL_ROWS = 2_000
 # Searches, neighbours chosen anew before each, and the gain at which they end [nats
 # per scored row].
 _ROUNDS, _STILL_ROUND = 3, 2e-3
@@ -99,8 +105,72 @@ _START_EVERY = 6
 # Least variance of residuals where the search starts: its least noise, of targets that
 # are linear in the inputs, is within the range of noise.
 _LEAST_VARIANCE = _QUIET / min(_NOISES)
+# Rows that decide between neighbours and a grid, and sizes of groups of them: as many
+# of each size.
+_WITHHELD, _GROUPS = 2_000, (1, 4, 16, 64, 256)
+
+# Rows that are scored where a model only predicts.
+_NOBODY = torch.empty(0, dtype=torch.int64)
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
+# What a `FittedField` says beside its model and noise.
+Record = dict[str, Any]
+Learn = Callable[["Observed", torch.Generator], tuple[Regression, Record]]
+Model = TypeVar("Model", bound=ScoredRegression)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Standardised observations: values of functionals, with known noise or outliers.
+
+    ``known_noise`` are variances, beside the common one that is learnt.
+    """
+
+    functionals: Functionals
+    values: Float[Tensor, " n"]
+    known_noise: Float[Tensor, " n"] | None = None
+    outliers: bool = False
+
+    @cached_property
+    def points(self) -> Float[Tensor, "p d"]:
+        """All nodes."""
+        return self.functionals.nodes().points
+
+    @cached_property
+    def tame(self) -> Float[Tensor, " n"]:
+        """The values, outliers drawn in."""
+        return StudentT.tamed(self.values) if self.outliers else self.values
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Names of kernels that these functionals have variances of."""
+        values = self.functionals.nodes().axes is None
+        return _CANDIDATES if values else _DIFFERENTIABLE
+
+    def select(self, rows: Tensor) -> Observed:
+        """Return some rows."""
+        known = None if self.known_noise is None else self.known_noise[rows]
+        functionals, values = self.functionals.select(rows), self.values[rows]
+        return replace(self, functionals=functionals, values=values, known_noise=known)
+
+    def regression(self, kind: Callable[..., Model], **options: Any) -> Model:
+        """Return a regression of the tame values with these options."""
+        return kind(
+            functionals=self.functionals,
+            observations=self.tame,
+            known_noise=self.known_noise,
+            **options,
+        )
+
+    def few(self, count: int, generator: torch.Generator) -> Observed:
+        """Return ``count`` rows in groups of neighbours, or some with few nodes."""
+        if isinstance(self.functionals, PointValues):
+            chosen = clustered_subset(self.points, count, _GROUP, generator)
+        else:
+            share = min(1.0, count / len(self.values), _NODES / len(self.points))
+            chosen = torch.randperm(len(self.values), generator=generator)
+            chosen = chosen[: math.ceil(share * len(chosen))]
+        return self.select(chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +188,6 @@ class FittedField:
     messages: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def latent(self, x: Float[Tensor, "n d"]) -> LatentMoments:
-        """Return the moments of the field, without noise."""
-        return self.model.predict(PointValues(x))
-
     @property
     def kernel(self) -> Radial:
         """The learnt kernel of the field."""
@@ -130,11 +196,9 @@ class FittedField:
 
 
 class Start(NamedTuple):
-    """The best kernel with its hyperparameters, the reason, and ranges of a search."""
+    """The scales of largest evidence of few rows, and ranges of a search."""
 
     model: ExactGP
-    converged: bool
-    why: str
     ranges: Ranges
 
 
@@ -152,246 +216,209 @@ def ranges_of(x: Float[Tensor, "n d"]) -> Ranges:
     return {"lengthscale": (low, high), "noise": (quiet[0], quiet[1])}
 
 
-def find_start(
-    x: Float[Tensor, "n d"], y: Float[Tensor, " n"], generator: torch.Generator
-) -> Start:
-    """Maximise the evidence of at most 1,000 rows for every kernel.
+def first_places(
+    model: Model, axes: int, ranges: Ranges, variance: float = 1.0
+) -> list[Model]:
+    """Return the model at five lengthscales, equal along all axes, with four noises."""
+    places = []
+    for scale in _SCALES:
+        scales = torch.full((axes,), scale * math.sqrt(axes), dtype=torch.float64)
+        scales = scales.clamp(*ranges["lengthscale"])
+        for noise in _NOISES:
+            size = max(1 - noise, 0.1) * variance
+            kernel = KERNELS[_CANDIDATES[0]](lengthscale=scales, variance=size)
+            places.append(replace(model, kernel=kernel, noise=noise * variance))
+    return places
+
+
+def find_start(data: Observed, generator: torch.Generator) -> Start:
+    """Maximise the evidence of at most 1,000 rows for the first kernel.
 
     The search begins at five lengthscales, equal along all axes, each with the best
-    noise for 300 of the rows; for other kernels at the result of the first.
+    noise for 300 of the rows.
     """
-    ranges = ranges_of(x)
+    ranges, data = ranges_of(data.points), data.few(_ROWS, generator)
+    few = torch.randperm(len(data.values), generator=generator)[:_FEW]
+    few, searched = data.select(few), []
+    kernel, mean = KERNELS[_CANDIDATES[0]](lengthscale=1.0), float(few.tame.mean())
+    model = few.regression(ExactGP, kernel=kernel, noise=1.0, mean=mean)
     settings = replace(_SEARCH, ranges=ranges)
-    chosen = clustered_subset(x, _ROWS, _GROUP, generator)
-    x, y = x[chosen], y[chosen]
-    few = torch.randperm(len(x), generator=generator)[:_FEW]
-    axes, searched = x.shape[1], []
-    for scale in _SCALES:
-        scales = torch.full((axes,), scale * math.sqrt(axes)).to(x)
-        scales = scales.clamp(*ranges["lengthscale"])
-        places = [
-            ExactGP(
-                KERNELS[_CANDIDATES[0]](
-                    lengthscale=scales, variance=max(1 - noise, 0.1)
-                ),
-                PointValues(x[few]),
-                y[few],
-                noise=noise,
-                mean=float(y[few].mean()),
-            )
-            for noise in _NOISES
-        ]
-        best = max(places, key=lambda model: model.log_marginal())
-        searched.append(_on(x, y, maximise(best, settings).model))
-    model = max(searched, key=lambda model: model.log_marginal())
+    places = first_places(model, data.points.shape[1], ranges)
+    # Covariances of other functionals than values are slow: one search.
+    values = isinstance(data.functionals, PointValues)
+    size = len(_NOISES) if values else len(places)
+    for first in range(0, len(places), size):
+        some = places[first : first + size]
+        best = max(some, key=lambda each: each.log_marginal())
+        searched.append(_on(data, maximise(best, settings).model))
+    model = max(searched, key=lambda each: each.log_marginal())
+    return Start(maximise(model, settings).model, ranges)
+
+
+def best_kernel(
+    model: Model, data: Observed, settings: LBFGS, score: str
+) -> tuple[EvidenceFit[Model], str]:
+    """Maximise the model's score for every kernel; return the best, and the reason.
+
+    Each search begins at the result of the one before. ``score`` is in the reason.
+    """
     found = {}
-    for name in _CANDIDATES:
-        model = replace(model, kernel=KERNELS[name](**model.kernel.parameters()))
-        found[name] = maximise(model, settings)
+    for name in data.candidates:
+        kernel = KERNELS[name](**model.kernel.parameters())
+        found[name] = maximise(replace(model, kernel=kernel), settings)
         model = found[name].model
-    best, why = _best_kernel(found, f"log evidence of {len(x)} rows")
-    return Start(found[best].model, _ended(found[best], ranges), why, ranges)
-
-
-def _best_kernel(found: dict[str, EvidenceFit[Any]], score: str) -> tuple[str, str]:
-    """Return the name of the best kernel by its score, and the reason."""
     best, *others = sorted(found, key=lambda name: -found[name].log_marginal)
     beaten = [f"{KERNELS[n].title} {found[n].log_marginal:.1f}" for n in others]
     own = f"{score} {found[best].log_marginal:.1f}"
-    return best, f"{KERNELS[best].title} ({own}; {', '.join(beaten)})"
+    return found[best], f"{KERNELS[best].title} ({'; '.join([own, *beaten])})"
 
 
-def _on(x: Float[Tensor, "n d"], y: Float[Tensor, " n"], model: ExactGP) -> ExactGP:
-    """Return the exact posterior of other rows with these hyperparameters."""
-    return replace(model, functionals=PointValues(x), observations=y)
+def _on(data: Observed, model: ExactGP) -> ExactGP:
+    """Return the exact posterior of these rows with the model's hyperparameters."""
+    known = {"kernel": model.kernel, "noise": model.noise, "mean": model.mean}
+    return data.regression(ExactGP, **known)
 
 
-def _ended(fit: EvidenceFit[Any], ranges: Ranges) -> bool:
+def _search(
+    data: Observed, generator: torch.Generator
+) -> tuple[ExactGP, EvidenceFit[ExactGP], Record]:
+    """Return the start, and the model of largest evidence of at most 2,000 rows."""
+    start, data = find_start(data, generator), data.few(_MORE_ROWS, generator)
+    settings = replace(_SEARCH, ranges=start.ranges)
+    score = f"log evidence of {len(data.values)} rows"
+    found, why = best_kernel(_on(data, start.model), data, settings, score)
     # A variance or mean at its limit means divergence.
-    return fit.converged and set(fit.at_bounds) <= set(ranges)
+    converged = found.converged and set(found.at_bounds) <= set(start.ranges)
+    return start.model, found, {"why": why, "converged": converged}
 
 
-def fit_exact(
-    x: Float[Tensor, "n d"],
-    y: Float[Tensor, " n"],
-    outliers: bool,
-    generator: torch.Generator,
-) -> FittedField:
-    """Fit the exact posterior of all rows, with the scales of largest evidence.
+def learn_exact(data: Observed, generator: torch.Generator) -> tuple[ExactGP, Record]:
+    """Return the exact posterior of all rows, with the kernel of largest evidence.
 
-    With more rows than in the first search, up to 2,000 are searched again; the result
-    is used unless it lowers the evidence of all rows.
+    At most 2,000 rows are searched. If there are more, the result is used unless the
+    start has a larger evidence of all rows.
     """
-    tame = StudentT.tamed(y) if outliers else y
-    start = find_start(x, tame, generator)
-    models, converged = [_on(x, tame, start.model)], [start.converged]
-    if len(x) > _ROWS:
-        more = torch.randperm(len(x), generator=generator)[:_MORE_ROWS]
-        more = torch.arange(len(x)) if len(x) <= _MORE_ROWS else more
-        settings = replace(_SEARCH, ranges=start.ranges)
-        again = maximise(_on(x[more], tame[more], start.model), settings)
-        models.append(_on(x, tame, again.model))
-        converged.append(_ended(again, start.ranges))
-    evidence, last = max((m.log_marginal(), n) for n, m in enumerate(models))
-    return _with_noise(
-        models[last],
-        y,
-        outliers,
-        why=start.why,
-        converged=converged[last],
-        facts={"log_evidence": evidence},
-    )
+    start, found, record = _search(data, generator)
+    models = [_on(data, found.model), _on(data, start)]
+    model = max(models, key=lambda each: each.log_marginal())
+    if model is not models[0]:
+        record["why"] += f"; of all rows {KERNELS[_CANDIDATES[0]].title} has more"
+    return model, record | {"facts": {"log_evidence": model.log_marginal()}}
 
 
-def fit_neighbours(
-    x: Float[Tensor, "n d"],
-    y: Float[Tensor, " n"],
-    outliers: bool,
-    generator: torch.Generator,
-) -> FittedField:
-    """Learn scales and noise by the log score of rows, and the number of neighbours.
+def learn_neighbours(
+    data: Observed, generator: torch.Generator, start: Regression | None = None
+) -> tuple[NeighbourGP, Record]:
+    """Learn kernel, scales and noise by the log score of rows, and their neighbours.
+
+    The search begins at `start`, by default `find_start`.
 
     Each row is predicted from its neighbours among all others. The number of neighbours
     grows while the score does and a prediction of all rows takes under half a minute.
     """
-    tame = StudentT.tamed(y) if outliers else y
-    start = find_start(x, tame, generator)
-    order, kernel = torch.randperm(len(x), generator=generator), start.model.kernel
-    assert isinstance(kernel, Radial)
-    model = NeighbourGP(
-        kernel,
-        PointValues(x),
-        tame,
-        noise=start.model.noise,
-        mean=start.model.mean,
-        count=_COUNTS[0],
-        scored=order[:_SCORED],
+    start = find_start(data, generator).model if start is None else start
+    order = torch.randperm(len(data.values), generator=generator)
+    known = {name: getattr(start, name) for name in ("kernel", "noise", "mean")}
+    model = data.regression(
+        NeighbourGP, **known, count=_COUNTS[0], scored=order[:_SCORED]
     )
     near = _enough(log_scores(model, _COUNTS[:2]))
     # Errors with heavy tails need many rows.
     rows = order[: min(_SEARCH_ROWS, _COVARIANCES // near**2)]
-    model, score, converged = model.renewed(scored=rows), -math.inf, False
     settings = LBFGS(
         max_steps=_STEPS,
         gradient_tolerance=_FLAT * len(rows),
         relative_tolerance=1e-5,
         reach=3.0,
-        ranges=start.ranges,
+        ranges=ranges_of(data.points),
     )
+    few = model.renewed(scored=rows[:_KERNEL_ROWS], count=near)
     with Progress(description="scales", unit="searches") as progress:
+        score, last = f"log score of {len(few.scored)} rows", -math.inf
+        found, why = best_kernel(few, data, settings, score)
+        model = found.model.renewed(scored=rows)
         for _ in range(_ROUNDS):
-            before = score
-            # Neighbours for the current lengthscales; rounds end without further gain.
-            found = maximise(model.renewed(count=near), settings)
-            model, score = found.model, found.log_marginal / len(rows)
-            progress.update(score=score)
-            still = score < before + _STILL_ROUND
-            converged = still or found.converged
-            if still:
+            # Neighbours for the current lengthscales.
+            found = maximise(model.renewed(), settings)
+            before, last = last, found.log_marginal / len(rows)
+            model = found.model
+            progress.update(score=last)
+            if still := last < before + _STILL_ROUND:
                 break
     by_count = log_scores(model.renewed(scored=order[:_SCORED]), _COUNTS)
-    nobody = torch.empty(0, dtype=torch.int64)
-    model = model.renewed(count=_enough(by_count), scored=nobody)
+    model = model.renewed(count=_enough(by_count), scored=_NOBODY)
     each = ", ".join(f"{score:.3f} of {k}" for k, score in by_count.items())
-    return _with_noise(
-        model,
-        y,
-        outliers,
-        why=start.why,
-        converged=converged,
-        messages=(f"neighbours: {model.count}; log score per row {each}",),
-        facts={
+    return model, {
+        "why": why,
+        "converged": still or found.converged,
+        "messages": (f"neighbours: {model.count}; log score per row {each}",),
+        "facts": {
             "neighbours": model.count,
-            "log_score_per_row": score,
+            "log_score_per_row": last,
             "log_score_by_neighbours": by_count,
         },
-    )
+    }
 
 
-def fit_grid(
-    x: Float[Tensor, "n d"],
-    y: Float[Tensor, " n"],
-    outliers: bool,
-    generator: torch.Generator,
-) -> FittedField:
-    """Fit all rows on a grid, with the kernel and scales of largest log score.
+def learn_grid(data: Observed, generator: torch.Generator) -> tuple[TorusGP, Record]:
+    """Return all rows on a grid, with the kernel and scales of largest log score.
 
-    The scored rows are conditioned on neighbours at all distances alike. The mean is
-    linear in the inputs.
+    Values are scored given neighbours at all distances alike; functionals of other
+    kinds have their evidence. The mean is linear in the inputs.
 
     Raises
     ------
     InputError
         If there are more than three inputs, or no grid resolves the lengthscales.
     """
-    if x.shape[1] > 3:
-        raise InputError(f"a grid takes at most 3 inputs, got {x.shape[1]}")
-    tame = StudentT.tamed(y) if outliers else y
-    found, why = _scales_of_all(x, tame, generator)
+    if (inputs := data.points.shape[1]) > 3:
+        raise InputError(f"a grid takes at most 3 inputs, got {inputs}")
+    if isinstance(data.functionals, PointValues):
+        found, record = _scales_of_all(data, generator)
+    else:
+        _, found, record = _search(data, generator)
+    kernel = found.model.kernel
+    assert isinstance(kernel, Radial)
     try:
-        torus = torus_for(x, found.model.kernel, float(found.model.noise))
+        known = 0.0 if data.known_noise is None else data.known_noise
+        torus = torus_for(data.functionals, kernel, found.model.noise + known)
+        model = data.regression(
+            TorusGP,
+            kernel=kernel,
+            noise=found.model.noise,
+            torus=torus,
+            count=_COUNTS[0],
+        )
     except ValueError as error:
-        raise InputError(f"{error}: take the method neighbours") from error
-    model = TorusGP(
-        found.model.kernel,
-        PointValues(x),
-        tame,
-        noise=found.model.noise,
-        count=_COUNTS[0],
-        scored=torch.empty(0, dtype=torch.int64),
-        torus=torus,
-    )
-    fitted = _with_noise(
-        model,
-        y,
-        outliers,
-        why=why,
-        converged=found.converged,
-        facts={"grid": torus.grid.shape, "log_score": found.log_marginal},
-    )
-    assert isinstance(fitted.model, TorusGP)
-    solution = fitted.model.solution
-    shape = " x ".join(map(str, torus.grid.shape))
-    return replace(
-        fitted,
-        converged=fitted.converged and bool(solution.converged.all()),
-        messages=(f"grid of {shape} points: {solution.message}",),
-    )
+        raise InputError(f"{error}: take another method") from error
+    return model, record | {"facts": {"grid": torus.grid.shape}}
 
 
 def _scales_of_all(
-    x: Float[Tensor, "n d"], y: Float[Tensor, " n"], generator: torch.Generator
-) -> tuple[EvidenceFit[NeighbourGP], str]:
-    """Return kernel, scales and noise of largest log score at all distances, and why.
+    data: Observed, generator: torch.Generator
+) -> tuple[EvidenceFit[NeighbourGP], Record]:
+    """Return kernel, scales and noise of largest log score at all distances.
 
     Residuals from a linear least-squares fit are scored.
     """
+    x = data.points
     basis = torch.cat([torch.ones_like(x[:, :1]), x], dim=1)
-    rest = y - basis @ torch.linalg.lstsq(basis, y[:, None]).solution[:, 0]
+    rest = (
+        data.tame - basis @ torch.linalg.lstsq(basis, data.tame[:, None]).solution[:, 0]
+    )
     ranges, variance = ranges_of(x), max(float(rest.var()), _LEAST_VARIANCE)
     # Three quarters of few rows are scored at least.
     count = min(_GRID_NEIGHBOURS, len(x) // 4)
     scored, near = scored_across_scales(x, count, _GRID_ROWS, generator)
-
-    model = NeighbourGP(
-        KERNELS[_CANDIDATES[0]](lengthscale=1.0),
-        PointValues(x),
-        rest,
+    model = replace(data, values=rest, outliers=False).regression(
+        NeighbourGP,
+        kernel=KERNELS[_CANDIDATES[0]](lengthscale=1.0),
         noise=variance,
         count=count,
         scored=scored[::_START_EVERY],
         near=near[::_START_EVERY],
     )
-
-    def model_at(scale: float, noise: float) -> NeighbourGP:
-        scales = torch.full((x.shape[1],), scale * math.sqrt(x.shape[1])).to(x)
-        kernel = KERNELS[_CANDIDATES[0]](
-            lengthscale=scales.clamp(*ranges["lengthscale"]),
-            variance=max(1 - noise, 0.1) * variance,
-        )
-        return replace(model, kernel=kernel, noise=noise * variance)
-
-    places = [model_at(scale, noise) for scale in _SCALES for noise in _NOISES]
+    places = first_places(model, x.shape[1], ranges, variance)
     model = max(places, key=lambda each: each.log_marginal())
     settings = LBFGS(
         names=("lengthscale", "variance", "noise"),
@@ -400,16 +427,54 @@ def _scales_of_all(
         relative_tolerance=1e-6,
         ranges=ranges,
     )
-    model, found = replace(model, scored=scored, near=near), {}
-    with Progress(description="scales", total=len(_CANDIDATES)) as progress:
-        for name in _CANDIDATES:
-            scales, size = model.kernel.lengthscale, model.kernel.variance
-            kernel = KERNELS[name](lengthscale=scales, variance=size)
-            found[name] = maximise(replace(model, kernel=kernel), settings)
-            model = found[name].model
-            progress.update(score=found[name].log_marginal / len(scored))
-    best, why = _best_kernel(found, f"log score of {len(scored)} rows")
-    return found[best], why
+    model, score = (
+        replace(model, scored=scored, near=near),
+        f"log score of {len(scored)} rows",
+    )
+    found, why = best_kernel(model, data, settings, score)
+    return found, {"why": why, "converged": found.converged}
+
+
+def learn_many(
+    data: Observed, generator: torch.Generator
+) -> tuple[NeighbourGP | TorusGP, Record]:
+    """Return neighbours or a grid, whichever predicts withheld rows better.
+
+    The grid is taken unless its log score of 2,000 withheld rows is below that of
+    neighbours by more than the standard error of the difference. Rows are withheld in
+    groups of all sizes: of scattered ones adjacent rows would say everything.
+    """
+    try:
+        grid, own = learn_grid(data, generator)
+    except InputError as error:
+        near, record = learn_neighbours(data, generator)
+        record["messages"] += (f"neighbours, since {error}",)
+        return near, record
+    near, record = learn_neighbours(data, generator, start=grid)
+    known = torch.ones(len(data.values), dtype=torch.bool)
+    share = _WITHHELD // len(_GROUPS)
+    for size in _GROUPS:
+        known[clustered_subset(data.points, share, size, generator)] = False
+    held, rest = (data.select(some.nonzero()[:, 0]) for some in (~known, known))
+    found, scores = {"scored": _NOBODY, "near": None, "index": None}, []
+    for model, changes in ((near, found), (grid, {})):
+        fitted = replace(
+            model,
+            functionals=rest.functionals,
+            observations=rest.tame,
+            known_noise=rest.known_noise,
+            **changes,
+        )
+        noise = Gaussian(variance=model.noise, known=held.known_noise)
+        found = fitted.predict(held.functionals)
+        scores.append(noise.predictive_log_density(held.tame, *found))
+    gain = scores[1] - scores[0]
+    better = float(gain.mean()) >= -float(gain.std()) / len(gain) ** 0.5
+    model, record = (grid, own) if better else (near, record)
+    name = "grid" if better else "neighbours"
+    said = f"{name}: log score of {len(gain)} withheld rows "
+    said += f"{scores[1].mean():.3f} on the grid, {scores[0].mean():.3f} of neighbours"
+    return model, record | {"messages": (*record.get("messages", ()), said)}
 
 
 def log_scores(model: NeighbourGP, counts: tuple[int, ...]) -> dict[int, float]:
@@ -434,31 +499,36 @@ def _enough(scores: dict[int, float]) -> int:
     return min(k for k, score in scores.items() if score >= best - _GAIN)
 
 
-def _with_noise(
-    model: Regression,
-    y: Float[Tensor, " n"],
-    outliers: bool,
-    **record: Any,
-) -> FittedField:
-    """Replace normal noise, learnt from tamed targets, by Student-T noise.
+def fit(learn: Learn, data: Observed, generator: torch.Generator) -> FittedField:
+    """Learn a method's model; replace normal noise of tame values by Student-T noise.
 
     Student-T noise is a mixture of normals, in which rows have the variance
     ``s²/w_n``: the weights ``w_n`` of the field's posterior at the rows, and the
     parameters of the noise given that posterior, are found in turn (Tipping & Lawrence
     2005, Neurocomputing 69, 123).
     """
-    noise = model.parameters()["noise"]
-    if not outliers:
-        return FittedField(model=model, likelihood=Gaussian(variance=noise), **record)
-    likelihood, model = StudentT(scale=noise.sqrt()), replace(model, observations=y)
-    for _ in range(_NOISE_ROUNDS):
-        latent = model.predict(model.functionals)
-        few = LatentMoments(*(part[:_NOISE_ROWS] for part in latent))
-        likelihood = fitted_noise(y[:_NOISE_ROWS], few, likelihood)
-        variance = likelihood.normal_variances(y, *latent)
-        least = variance.min()
-        model = replace(model, noise=least, known_noise=variance - least)
-    return FittedField(model=model, likelihood=likelihood, **record)
+    model, record = learn(data, generator)
+    noise, y = model.parameters()["noise"], data.values
+    likelihood: Gaussian | StudentT = Gaussian(variance=noise)
+    if data.outliers:
+        likelihood, model = StudentT(scale=noise.sqrt()), replace(model, observations=y)
+        for _ in range(_NOISE_ROUNDS):
+            latent = model.predict(model.functionals)
+            few = LatentMoments(*(part[:_NOISE_ROWS] for part in latent))
+            likelihood = fitted_noise(y[:_NOISE_ROWS], few, likelihood)
+            variance = likelihood.normal_variances(y, *latent)
+            least = variance.min()
+            model = replace(model, noise=least, known_noise=variance - least)
+    fitted = FittedField(model=model, likelihood=likelihood, **record)
+    if not isinstance(model, TorusGP):
+        return fitted
+    shape, solution = " x ".join(map(str, model.torus.grid.shape)), model.solution
+    said = f"grid of {shape} points: {solution.message}"
+    return replace(
+        fitted,
+        converged=fitted.converged and bool(solution.converged.all()),
+        messages=(*fitted.messages, said),
+    )
 
 
 def fitted_noise(
@@ -489,38 +559,34 @@ def fitted_noise(
 
 
 def fit_variational(
-    x: Float[Tensor, "n d"],
-    y: Float[Tensor, " n"],
-    outliers: bool,
-    generator: torch.Generator,
-    whitening: str = "cholesky",
+    data: Observed, generator: torch.Generator, whitening: str = "cholesky"
 ) -> FittedField:
     """Put inducing points at centres of clusters, scales by a subset, then by Adam."""
-    tame = StudentT.tamed(y) if outliers else y
-    start = find_start(x, tame, generator)
-    count = min(max(len(x) // _ROWS_PER_POINT, _FEWEST_POINTS), _MOST_POINTS, len(x))
+    start, nodes = find_start(data, generator), data.points
+    size, y = len(data.values), data.values
+    count = min(max(size // _ROWS_PER_POINT, _FEWEST_POINTS), _MOST_POINTS, size)
     kernel = start.model.kernel
     # In units of the lengthscales: inputs that hardly matter do not spread the points.
     scales = kernel.parameters()["lengthscale"]
-    points = kmeans_points(x / scales, count, generator) * scales
-    rows = torch.randperm(len(x), generator=generator)[:_START_ROWS]
-    sparse = SGPR(
-        kernel,
-        PointValues(x[rows]),
-        tame[rows],
-        points,
+    points = kmeans_points(nodes / scales, count, generator) * scales
+    few = data.select(torch.randperm(size, generator=generator)[:_START_ROWS])
+    sparse = few.regression(
+        partial(SGPR, points=points),
+        kernel=kernel,
         noise=max(float(start.model.noise), _LEAST_NOISE),
         mean=start.model.mean,
         jitter=_NUGGET,
     )
-    for reach in _REACHES:
-        near = LBFGS(
-            max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=start.ranges
-        )
-        sparse = maximise(sparse, near).model
+    near, far = (
+        LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=start.ranges)
+        for reach in _REACHES
+    )
+    score = f"bound of the log evidence of {len(few.values)} rows"
+    found, why = best_kernel(sparse, data, near, score)
+    sparse = maximise(found.model, far).model
     learnt = sparse.parameters()
-    batch = min(_BATCH, len(x))
-    steps = max(_FEWEST_STEPS, _EPOCHS * math.ceil(len(x) / batch))
+    batch = min(_BATCH, size)
+    steps = max(_FEWEST_STEPS, _EPOCHS * math.ceil(size / batch))
     settings = SvgpSettings(
         batch_size=batch,
         steps=min(steps, _MOST_STEPS),
@@ -533,12 +599,12 @@ def fit_variational(
     said = warnings.catch_warnings(record=True, action="always", category=RootWarning)
     with Progress(description="fit", total=settings.steps) as progress, said as caught:
         result = fit_svgp(
-            PointValues(x),
+            data.functionals,
             y,
             made(sparse.kernel, points, nugget=nugget),
             StudentT(scale=learnt["noise"].sqrt())
-            if outliers
-            else Gaussian(variance=learnt["noise"]),
+            if data.outliers
+            else Gaussian(variance=learnt["noise"], known=data.known_noise),
             generator=generator,
             mean=float(learnt["mean"]),
             settings=settings,
@@ -547,6 +613,9 @@ def fit_variational(
     rise, likelihood = result.rise, result.model.likelihood
     assert rise is not None
     assert isinstance(likelihood, Gaussian | StudentT)
+    if isinstance(likelihood, Gaussian):
+        # New measurements have no known noise.
+        likelihood = Gaussian(variance=likelihood.variance)
     messages = [
         f"inducing points: {len(points)}; a fixed number of steps ({settings.steps} of "
         f"{batch} rows)",
@@ -563,7 +632,7 @@ def fit_variational(
     return FittedField(
         model=result.model,
         likelihood=likelihood,
-        why=start.why,
+        why=why,
         converged=ended
         and RootWarning not in faults
         and result.rows.unconverged == result.solves.unconverged == 0,
@@ -577,9 +646,9 @@ def fit_variational(
     )
 
 
-METHODS: dict[str, Callable[[Tensor, Tensor, bool, torch.Generator], FittedField]] = {
-    "exact": fit_exact,
-    "neighbours": fit_neighbours,
-    "grid": fit_grid,
+METHODS: dict[str, Callable[[Observed, torch.Generator], FittedField]] = {
+    "exact": partial(fit, learn_exact),
+    "neighbours": partial(fit, learn_neighbours),
+    "grid": partial(fit, learn_grid),
     "svgp": fit_variational,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -14,21 +14,28 @@ from astropy import units as u
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import PointValues
+from dustmap.functionals import Functionals, Nodes, PointValues
 from dustmap.gp.torus import TorusGP
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.likelihoods import Gaussian, StudentT
+from dustmap.models.means import ConstantMean
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.base.quantities import numbers, path_of
 from pipelines.catalog.tables import is_table
-from pipelines.regress.methods import METHODS, fit_variational
+from pipelines.regress.methods import (
+    METHODS,
+    Observed,
+    fit,
+    fit_variational,
+    learn_many,
+)
 from pipelines.regress.saved import read_model
 
 # Most rows for which `auto` is exact, and for which `exact` is possible; most inputs
-# for which `auto` does not use `svgp` for outliers.
-EXACT_ROWS, MOST_EXACT, ROBUST_INPUTS = 2_000, 8_000, 3
+# of a grid, and for which `auto` does not use `svgp` for outliers.
+EXACT_ROWS, MOST_EXACT, GRID_INPUTS = 2_000, 8_000, 3
 # Fewer rows do not constrain a covariance.
 _FEWEST = 10
 # Of standardised variances.
@@ -42,12 +49,12 @@ class Prediction:
     """Distributions of the target at some places, including its noise.
 
     ``latent`` and ``likelihood`` are standardised: the target is ``shift + scale ·``
-    its standardised value.
+    its standardised value. The shift is that of each place (n,).
     """
 
     latent: LatentMoments
     likelihood: Gaussian | StudentT
-    shift: float
+    shift: float | np.ndarray
     scale: float
 
     @property
@@ -78,6 +85,31 @@ class Prediction:
         return density.numpy() - np.log(self.scale)
 
 
+class Rescaled(Functionals):
+    """Functionals of ``f((x − shift) / scale)``, as functionals of f."""
+
+    def __init__(self, own: Functionals, shift: Tensor, scale: Tensor) -> None:
+        self.own, self.shift, self.scale = own, shift, scale
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    @property
+    def dimension(self) -> int:
+        return self.own.dimension
+
+    def select(self, index: Tensor) -> Rescaled:
+        return Rescaled(self.own.select(index), self.shift, self.scale)
+
+    def nodes(self) -> Nodes:
+        nodes = self.own.nodes()
+        weights, points = nodes.weights, (nodes.points - self.shift) / self.scale
+        if nodes.axes is not None:
+            along = self.scale[nodes.axes.clamp_min(0)]
+            weights = torch.where(nodes.axes < 0, weights, weights / along)
+        return replace(nodes, points=points, weights=weights)
+
+
 @dataclass(kw_only=True, eq=False)
 class Regressor:
     """A Gaussian process with automatic kernel, scales, noise and method.
@@ -96,7 +128,8 @@ class Regressor:
         ``exact``, ``neighbours`` (every place from its nearest rows), ``grid`` (all
         rows on a grid, with a linear mean, in one to three inputs) or ``svgp``
         (inducing points); ``auto`` is ``svgp`` for outliers in more than three inputs,
-        else ``exact`` for up to 2,000 rows and ``neighbours`` for more.
+        else ``exact`` for up to 2,000 rows, and for more ``neighbours``, or in one to
+        three inputs the ``grid``, if it predicts withheld rows at least as well.
     whitening
         ``cholesky``, or ``ciq`` for the method ``svgp`` by products with K alone.
     seed
@@ -159,13 +192,25 @@ class Regressor:
         if self.whitening == "ciq" and self.method != "svgp":
             raise InputError("whitening ciq goes with method svgp only")
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        noise: Any = None,
+        functionals: Functionals | None = None,
+    ) -> Self:
         """Learn from the complete rows, and return this regressor.
 
         X is an array or quantity (n, d), or a table of d columns (DataFrame, astropy's,
         a mapping), which predictions take by name and unit; y (n,) are numbers or a
         quantity. Rows with a masked value, or one that is not finite, are left out and
         counted, as those of files are. An earlier fit is forgotten.
+
+        ``noise`` (n,) are standard deviations of the rows' own noise, in the unit of y;
+        a common one is learnt in addition. ``functionals`` take the place of X, which
+        is None: values, derivatives and integrals of the field over the inputs, of
+        which y are observations (`dustmap.functionals`).
 
         Raises
         ------
@@ -176,63 +221,100 @@ class Regressor:
         self.check()
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
-        if is_table(X):
-            self._names = list(getattr(X, "colnames", X))
-            self._units = [getattr(X[name], "unit", None) for name in self._names]
+        self._names = None
+        if functionals is not None:
+            if X is not None or not isinstance(functionals, Functionals):
+                raise InputError(
+                    "functionals: expected those of dustmap.functionals, and None for X"
+                )
+            self._units = [None] * functionals.dimension
+            whole = np.ones(len(functionals), dtype=bool)
         else:
-            self._names, shape = None, np.asarray(X).shape
-            if len(shape) != 2:
+            if is_table(X):
+                self._names = list(getattr(X, "colnames", X))
+                self._units = [getattr(X[n], "unit", None) for n in self._names]
+            elif len(shape := np.asarray(X).shape) != 2:
                 raise InputError(
                     f"inputs have shape {shape}, expected (n, d), and no sparse matrix"
                 )
-            self._units = [getattr(X, "unit", None)] * shape[1]
-        if not self._units:
-            raise InputError("a regression needs an input: there is no column")
-        x = self._inputs(X)
+            else:
+                self._units = [getattr(X, "unit", None)] * shape[1]
+            if not self._units:
+                raise InputError("a regression needs an input: there is no column")
+            x = self._inputs(X)
+            whole = np.isfinite(x).all(axis=1)
+            functionals = PointValues(torch.as_tensor(np.where(whole[:, None], x, 0.0)))
         self._unit = getattr(y, "unit", None)
-        values = _numbers(y, self._unit, "the target")
-        if values.shape != (len(x),):
-            raise InputError(
-                f"the target has shape {values.shape}, expected ({len(x)},)"
-            )
-        complete = np.isfinite(x).all(axis=1) & np.isfinite(values)
-        self.left_out_ = int((~complete).sum())
+        columns = {"the target": _numbers(y, self._unit, "the target")}
+        if noise is not None:
+            columns["the noise"] = _numbers(noise, self._unit, "the noise")
+            if (columns["the noise"] < 0).any():
+                raise InputError("the noise is negative in some row")
+            if self.likelihood != "gaussian":
+                raise InputError("noise by rows goes with likelihood gaussian only")
+        for what, column in columns.items():
+            if column.shape != whole.shape:
+                raise InputError(
+                    f"{what} has shape {column.shape}, expected {whole.shape}"
+                )
+            whole = whole & np.isfinite(column)
+        self.left_out_ = int((~whole).sum())
         if self.left_out_:
-            say(f"{self.left_out_} of {len(x)} rows lack a finite value: left out")
-        x, values = x[complete], values[complete]
-        if len(x) < _FEWEST:
-            raise InputError(f"{len(x)} rows to fit, at least {_FEWEST} are needed")
+            say(f"{self.left_out_} of {len(whole)} rows lack a finite value: left out")
+        rows = int(whole.sum())
+        if rows < _FEWEST:
+            raise InputError(f"{rows} rows to fit, at least {_FEWEST} are needed")
+        values = columns["the target"][whole]
         if np.ptp(values) == 0:
             raise InputError(f"the target is {values[0]:g} in every row to fit")
-        if self.method == "exact" and len(x) > MOST_EXACT:
-            raise InputError(
-                f"the method exact takes at most {MOST_EXACT} rows to fit, got {len(x)}"
-            )
-        self.method_, self.why_ = self._choose(*x.shape)
-        self.n_features_in_ = x.shape[1]
+        functionals = functionals.select(torch.from_numpy(np.flatnonzero(whole)))
+        of_values = isinstance(functionals, PointValues)
+        method, self.why_ = self._choose(rows, functionals.dimension, of_values)
+        self.n_features_in_ = functionals.dimension
         if self._names is not None:
             self.feature_names_in_ = np.array(self._names, dtype=object)
-        spread = x.std(axis=0)
+        points = functionals.nodes().points.numpy()
+        spread = points.std(axis=0)
         # Constant inputs have no effect.
-        self.input_shift_, self.input_scale_ = x.mean(axis=0), spread + (spread == 0)
-        self.target_shift_ = float(values.mean())
-        self.target_scale_ = float(values.std())
-        fitted = METHODS[self.method_]
+        self.input_shift_ = points.mean(axis=0)
+        self.input_scale_ = spread + (spread == 0)
+        # Rows that know the level of the field.
+        level = _level(functionals)
+        known = level != 0
+        means = values[known] / level[known] if known.any() else np.zeros(1)
+        self.target_shift_ = float(means.mean())
+        self.target_scale_ = float(means.std()) or float(values.std())
+        white = (values - self.target_shift_ * level) / self.target_scale_
+        stated = None
+        if noise is not None:
+            std = columns["the noise"][whole] / self.target_scale_
+            stated = torch.as_tensor(std**2)
+        data = Observed(
+            self._rescaled(functionals),
+            torch.as_tensor(white),
+            known_noise=stated,
+            outliers=self.likelihood == "student-t",
+        )
+        fitted = METHODS.get(method, partial(fit, learn_many))
         if self.whitening == "ciq":
             fitted = partial(fit_variational, whitening="ciq")
-        self.field_ = fitted(
-            torch.as_tensor((x - self.input_shift_) / self.input_scale_),
-            torch.as_tensor((values - self.target_shift_) / self.target_scale_),
-            self.likelihood == "student-t",
-            torch_stream(self.seed, Purpose.REGRESSION),
-        )
+        self.field_ = fitted(data, torch_stream(self.seed, Purpose.REGRESSION))
+        found = "grid" if isinstance(self.field_.model, TorusGP) else "neighbours"
+        self.method_ = method if method in METHODS else found
         return self
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        *,
+        functionals: Functionals | None = None,
+    ) -> Any:
         """Return the mean of the target (n,), in its unit, if it had one.
 
         With ``return_std``, a pair: the mean, and the standard deviation (n,) of the
-        target, noise included.
+        target, noise included. ``functionals`` take the place of X, which is None;
+        their means have no unit, and their standard deviations no noise.
 
         Raises
         ------
@@ -243,7 +325,9 @@ class Regressor:
         RuntimeError
             If the covariance is so close to singular that a variance is negative.
         """
-        found = self.distribution(X)
+        found = self.distribution(X, functionals=functionals)
+        if functionals is not None:
+            return (found.mean, found.field_std) if return_std else found.mean
         mean = self._in_unit(found.mean)
         return (mean, self._in_unit(found.std)) if return_std else mean
 
@@ -255,11 +339,14 @@ class Regressor:
         error = np.average((truth - mean) ** 2, weights=sample_weight)
         return float(1 - error / np.average(square, weights=sample_weight))
 
-    def samples(self, X: Any, count: int) -> Any:
+    def samples(
+        self, X: Any, count: int, *, functionals: Functionals | None = None
+    ) -> Any:
         """Draw the field, without noise, jointly at n places (count, n).
 
-        Draws have the target's unit, if it had one. The same seed, places and count
-        give the same draws; those of other places are of other fields.
+        ``functionals`` take the place of X, as in `predict`. Draws have the target's
+        unit, if it had one. The same seed, places and count give the same draws; those
+        of other places are of other fields.
 
         Raises
         ------
@@ -270,24 +357,42 @@ class Regressor:
         FloatingPointError
             If a solve on the grid has not converged.
         """
-        x = self._standardised(X)
+        there, level = self._standardised(X, functionals)
         if (draw := getattr(self.field_.model, "samples", None)) is None:
             raise InputError(
                 f"the method {self.method_} predicts every place on its own: for joint "
                 "samples fit with method='exact', 'grid' or 'svgp'"
             )
-        if len(x) > _MOST_PLACES:
-            raise InputError(f"expected at most {_MOST_PLACES} places, got {len(x)}")
+        if len(there) > _MOST_PLACES:
+            raise InputError(
+                f"expected at most {_MOST_PLACES} places, got {len(there)}"
+            )
         try:
-            white = draw(PointValues(x), count, self.seed)
+            white = draw(there, count, self.seed)
         except ValueError as error:
             raise InputError(f"samples: {error}") from error
-        return self._in_unit(self.target_shift_ + self.target_scale_ * white.numpy())
+        drawn = self.target_shift_ * level + self.target_scale_ * white.numpy()
+        return drawn if functionals is not None else self._in_unit(drawn)
 
-    def distribution(self, X: Any) -> Prediction:
-        """Return the whole distribution of the target at some places, without units."""
-        x = self._standardised(X)
-        latent = self.field_.latent(x)
+    def distribution(
+        self, X: Any, *, noise: Any = None, functionals: Functionals | None = None
+    ) -> Prediction:
+        """Return the whole distribution of the target at some places, without units.
+
+        ``noise`` and ``functionals`` are as in `fit`.
+        """
+        there, level = self._standardised(X, functionals)
+        try:
+            latent = self.field_.model.predict(there)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        likelihood = self.field_.likelihood
+        if noise is not None:
+            known = _numbers(noise, self._unit, "the noise", complete=True)
+            assert isinstance(likelihood, Gaussian)
+            likelihood = likelihood.widened(
+                torch.as_tensor((known / self.target_scale_) ** 2)
+            )
         lowest = float(latent.variance.min())
         if lowest < -_ROUNDING:
             raise RuntimeError(
@@ -297,8 +402,8 @@ class Regressor:
         return Prediction(
             # Remaining negative values are due to rounding.
             latent=latent._replace(variance=latent.variance.clamp_min(0.0)),
-            likelihood=self.field_.likelihood,
-            shift=self.target_shift_,
+            likelihood=likelihood,
+            shift=self.target_shift_ * level,
             scale=self.target_scale_,
         )
 
@@ -327,28 +432,55 @@ class Regressor:
     def _in_unit(self, values: np.ndarray) -> Any:
         return values if self._unit is None else u.Quantity(values, self._unit)
 
-    def _standardised(self, X: Any) -> Float[Tensor, "n d"]:
-        """Return the places of a prediction, in the units of the field."""
+    def _rescaled(self, functionals: Functionals) -> Functionals:
+        """Return functionals of the field, whose inputs are standardised."""
+        shift, scale = map(torch.as_tensor, (self.input_shift_, self.input_scale_))
+        if isinstance(functionals, PointValues):
+            return PointValues((functionals.points - shift) / scale)
+        return Rescaled(functionals, shift, scale)
+
+    def _standardised(
+        self, X: Any, functionals: Functionals | None
+    ) -> tuple[Functionals, np.ndarray]:
+        """Return what is predicted, of the field, and the functionals of one."""
         if not hasattr(self, "field_"):
             known = sys.modules.get("sklearn.exceptions")
             kinds = (known.NotFittedError if known else AttributeError, InputError)
             raise type("NotFittedError", kinds, {})(
                 "this regressor has not been fitted: call fit(X, y) first"
             )
-        x = self._inputs(X, complete=True)
-        if not len(x):
+        if functionals is None:
+            functionals = PointValues(torch.as_tensor(self._inputs(X, complete=True)))
+        elif X is not None or functionals.dimension != self.n_features_in_:
+            raise InputError(
+                f"functionals: expected {self.n_features_in_} inputs, and None for X"
+            )
+        if not len(functionals):
             raise InputError("there is no row to predict")
-        return torch.as_tensor((x - self.input_shift_) / self.input_scale_)
+        return self._rescaled(functionals), _level(functionals)
 
-    def _choose(self, rows: int, inputs: int) -> tuple[str, str]:
-        """Return a suitable method, and the reason for the user."""
+    def _choose(self, rows: int, inputs: int, of_values: bool) -> tuple[str, str]:
+        """Return a suitable method, or `auto`, and the reason for the user."""
+        if self.method == "exact" and rows > MOST_EXACT:
+            raise InputError(
+                f"the method exact takes at most {MOST_EXACT} rows to fit, got {rows}"
+            )
+        if self.method in ("neighbours", "svgp") and not of_values:
+            raise InputError(
+                f"the method {self.method} takes values alone: take exact or grid"
+            )
         if self.method != "auto":
             return self.method, "as given"
-        if self.likelihood == "student-t" and inputs > ROBUST_INPUTS:
-            return "svgp", f"outliers in more than {ROBUST_INPUTS} inputs"
+        if self.likelihood == "student-t" and inputs > GRID_INPUTS:
+            return "svgp", f"outliers in more than {GRID_INPUTS} inputs"
         if rows <= EXACT_ROWS:
             return "exact", f"no more than {EXACT_ROWS:,} rows"
-        return "neighbours", f"more than {EXACT_ROWS:,} rows"
+        why = f"more than {EXACT_ROWS:,} rows"
+        if not of_values:
+            return "grid" if inputs <= GRID_INPUTS else "exact", f"{why}, not values"
+        if inputs > GRID_INPUTS:
+            return "neighbours", f"{why}, more than {GRID_INPUTS} inputs"
+        return "auto", why
 
     def _inputs(self, X: Any, *, complete: bool = False) -> Float[np.ndarray, "n d"]:
         """Return columns as an array, in the order and units of the fit."""
@@ -377,6 +509,11 @@ class Regressor:
         if len({len(part) for part in parts}) > 1:
             raise InputError("inputs have different numbers of rows")
         return np.stack(parts, axis=1)
+
+
+def _level(functionals: Functionals) -> Float[np.ndarray, " n"]:
+    """Return the functionals of a field of one."""
+    return ConstantMean(value=1.0).observed(functionals).numpy()
 
 
 def _numbers(

@@ -53,6 +53,7 @@ def regress_table(
     inputs: Sequence[str] | None = None,
     test_fraction: float = 0.2,
     split_column: str | None = None,
+    noise: str | None = None,
     overwrite: bool = False,
     **settings: Any,
 ) -> Report:
@@ -75,16 +76,18 @@ def regress_table(
         inputs,
         test_fraction=test_fraction,
         split_column=split_column,
+        noise=noise,
         seed=model.seed,
     )
     clock.lap("read")
     try:
-        known = rows.part(test=False)
-        model.fit(known, known.pop(target))
+        known, stated = rows.part(test=False), rows.noise_of(test=False)
+        model.fit(known, known.pop(target), noise=stated)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     clock.lap("fit")
-    prediction, truth = model.distribution(rows.part(test=True)), rows.y[rows.test]
+    tested, truth = rows.part(test=True), rows.y[rows.test]
+    prediction = model.distribution(tested, noise=rows.noise_of(test=True))
     metrics = scores(truth, prediction)
     metrics |= beside_neighbours(model, rows, prediction.mean)
     clock.lap("test")
@@ -105,7 +108,7 @@ def regress_table(
         "inputs": input_digests(source),
     }
     quantiles = {"p16": _LOW, "p50": 0.5, "p84": _HIGH}
-    tested = {
+    table = {
         "row": rows.row[rows.test],
         "truth": truth,
         "mean": prediction.mean,
@@ -119,7 +122,7 @@ def regress_table(
         write_json(folder / "metrics.json", metrics)
         write_table(
             folder / "predictions.parquet",
-            tested,
+            table,
             units={},
             meta={"target": target, "inputs": list(rows.inputs), **provenance},
             overwrite=False,

@@ -23,9 +23,10 @@ _MISSING = (*NULLS, "?")
 class Rows:
     """Rows to fit and to test, in the table's own units.
 
-    Inputs x (N, D) and target y (N,) are finite. ``row`` numbers rows of the table from
-    0; ``missing`` and ``left_out`` count rows without a finite value, by column and in
-    all; ``notes`` are for the user, ``units`` those of columns that have one.
+    Inputs x (N, D), target y and noise (N,), if any, are finite. ``row`` numbers rows
+    of the table from 0; ``missing`` and ``left_out`` count rows without a finite value,
+    by column and in all; ``notes`` are for the user, ``units`` those of columns that
+    have one.
     """
 
     x: np.ndarray
@@ -38,12 +39,20 @@ class Rows:
     left_out: int
     notes: tuple[str, ...]
     units: Mapping[str, u.UnitBase] = field(default_factory=dict)
+    noise: np.ndarray | None = None
 
     def part(self, test: bool) -> dict[str, Any]:
         """Return inputs and target of the rows to test, or to fit, with their units."""
         names, some = (*self.inputs, self.target), self.test == test
         columns = zip(names, [*self.x[some].T, self.y[some]], strict=True)
         return _with_units(dict(columns), self.units)
+
+    def noise_of(self, test: bool) -> Any:
+        """Return the noise of the rows to test, or to fit, in the target's unit."""
+        if self.noise is None:
+            return None
+        some, unit = self.noise[self.test == test], self.units.get(self.target)
+        return some if unit is None else u.Quantity(some, unit)
 
 
 def read_rows(
@@ -53,6 +62,7 @@ def read_rows(
     *,
     test_fraction: float = 0.2,
     split_column: str | None = None,
+    noise: str | None = None,
     seed: int = 0,
 ) -> Rows:
     """Choose columns and complete rows of a table, and hold some of them out.
@@ -66,6 +76,8 @@ def read_rows(
     test_fraction, seed, split_column
         Share of the rows to hold out at random; or a column with 1 for rows to test and
         0 for rows to fit.
+    noise
+        A column with the standard deviation of the rows' noise, in the target's unit.
 
     Raises
     ------
@@ -78,7 +90,7 @@ def read_rows(
     if not path.is_file():
         raise InputError(f"{path} is not a file: name a table")
     source, notes = open_source(path), []
-    reserved = (target,) if split_column is None else (target, split_column)
+    reserved = tuple(filter(None, (target, split_column, noise)))
     if inputs is None:
         free = [name for name in source.columns if name not in reserved]
         named = [n for n in free if n.strip() and source.columns[n].width is None]
@@ -96,8 +108,10 @@ def read_rows(
             raise InputError("--inputs names no column: give names or leave it out")
         if repeated := sorted({n for n in inputs if inputs.count(n) > 1}):
             raise InputError(f"--inputs names {', '.join(repeated)} twice")
-        if target in inputs:
-            raise InputError(f"the target {target!r} is among the inputs: leave it out")
+        if taken := [name for name in (target, noise) if name in inputs]:
+            raise InputError(
+                f"{taken[0]!r} is target or noise: leave it out of --inputs"
+            )
         columns = _read(source, [*reserved, *inputs])
     for name in (*reserved, *inputs):
         _require_numbers(path, name, columns[name])
@@ -145,6 +159,7 @@ def read_rows(
         left_out=int((~kept).sum()),
         notes=tuple(notes),
         units=_units(source, (*varying, target)),
+        noise=columns[noise][kept] if noise else None,
     )
 
 

@@ -1,26 +1,39 @@
 """`dustmap regress` on tables of several sizes: error, log density and time.
 
 Real tables (kin40k by its first split; the observed US precipitation of April 1948;
-daily US precipitation of January 2010) and simulated elevations along roads of
-`scripts/paper/road3d.py`. RMSE and NLL (mean negative log density per row) of held-out
-rows, in units of the standard deviation of the rows to fit. Times are those of the
-whole command, its start included.
+daily US precipitation of January 2010; monthly precipitation in Colorado, in longitude,
+latitude and time; arrival delays of flights), simulated elevations along roads of
+`scripts/paper/road3d.py`, the simulated half of Heaton et al. 2019 (JABES 24, 398; the
+hidden places are judged by the noisy truth), and a rough raster of 1000 × 1000 points
+whose hidden rows are a fifth in discs. RMSE, MAE and NLL (mean negative log density per
+row) of held-out rows, in units of the standard deviation of the rows to fit; CRPS of
+normal distributions over the MAE. Times are those of the whole command, its start
+included.
+
+``--peer`` has others predict the same rows in a process of their own (`regress_peers`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from regress_peers import PEERS
 from report import Report, Row, data_folder, parser
 from road3d_data import ROWS, simulate_roads
-from verbs import dustmap
+from scipy.stats import norm
+from verbs import dustmap, measured_run
 
+from dustmap.grid import Grid, Torus
+from dustmap.kernels import Matern12
+from dustmap.whitening import TorusWhitening
 from pipelines.base.progress import say
 from pipelines.regress.methods import METHODS
 
@@ -61,6 +74,52 @@ def roads(rows: int) -> Columns:
     return {"lon": first, "lat": second, "y": made.height.numpy()[order]}
 
 
+def colorado(data: Path, rows: int | None) -> Columns:
+    """Monthly precipitation of stations [cm]."""
+    table = _named(data / "colorado_monthly_precip.csv.gz")
+    time = table["year"] + (table["month"] - 0.5) / 12
+    columns = {"lon": table["lon"], "lat": table["lat"], "time": time}
+    return {n: v[:rows] for n, v in {**columns, "y": table["ppt_cm"]}.items()}
+
+
+def flights(data: Path, rows: int | None) -> Columns:
+    """Eight inputs of a flight and its delay [min]; rows with gaps are left out."""
+    table = _named(data / "pnw_flights_2014.csv.gz")
+    assert table.dtype.names is not None
+    names = {name: name for name in table.dtype.names} | {"arr_delay": "y"}
+    return {new: table[old][:rows] for old, new in names.items()}
+
+
+def heaton(data: Path, rows: int | None) -> Columns:
+    """Temperatures on 500 × 300 points, hidden in the shapes of clouds."""
+    table = _named(data / "heaton_simulated.csv.gz")
+    table = table[np.isfinite(table["TrueTemp"])]
+    table = table if rows is None else table[:: len(table) // rows]
+    hidden = np.isnan(table["MaskTemp"])
+    names = {"lon": "Lon", "lat": "Lat", "y": "TrueTemp"}
+    return {n: table[old] for n, old in names.items()} | {"test": hidden.astype(float)}
+
+
+def raster(side: int) -> Columns:
+    """A field of exponential covariance, with noise, whose discs are hidden."""
+    grid = Grid(shape=(side, side), spacing=(1.0, 1.0), origin=(0.0, 0.0))
+    torus = Torus(grid=grid, shape=(2 * side, 2 * side))
+    generator = torch.Generator().manual_seed(1)
+    field, _ = TorusWhitening(Matern12(lengthscale=side / 8), torus).prior_draw(
+        generator
+    )
+    field = field.reshape(torus.shape)[:side, :side].numpy()
+    rng = np.random.default_rng(1)
+    x, y = np.meshgrid(*2 * [np.arange(float(side))], indexing="ij")
+    hidden = np.zeros(x.shape, dtype=bool)
+    while hidden.mean() < 0.2:
+        at, radius = rng.uniform(0, side, 2), side * rng.uniform(0.005, 0.05)
+        hidden |= np.hypot(x - at[0], y - at[1]) < radius
+    value = field + 0.1 * rng.standard_normal(field.shape)
+    columns = {"x": x, "y0": y, "y": value, "test": hidden.astype(float)}
+    return {name: column.ravel() for name, column in columns.items()}
+
+
 def _named(path: Path) -> np.ndarray:
     return np.genfromtxt(path, delimiter=",", names=True)
 
@@ -76,6 +135,10 @@ def cases(data: Path, *, quick: bool) -> dict[str, Callable[[], Columns]]:
         "roads, 16,000 rows": lambda: roads(few or 16_000),
         "roads": lambda: roads(few or ROWS),
         "roads, 1,000,000 rows": lambda: roads(few or 1_000_000),
+        "Colorado": lambda: colorado(data, few),
+        "flights": lambda: flights(data, few),
+        "Heaton et al., simulated": lambda: heaton(data, few),
+        "raster, 1,000,000 rows": lambda: raster(30 if quick else 1_000),
     }
 
 
@@ -87,6 +150,9 @@ def main() -> None:
     for name in options.case or made:
         for method in options.method or ["auto"]:
             rows.append(measured(name, made[name](), method, options))
+            say(str(rows[-1]))
+        for peer in options.peer or ():
+            rows.append(by_peer(name, made[name](), peer, options))
             say(str(rows[-1]))
     report.tables = {"Held-out rows": rows}
     report.write(options.output)
@@ -106,6 +172,8 @@ def measured(
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     scores = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     unit = summary["scaling"]["target_scale"]
+    predicted = pq.read_table(run / "predictions.parquet")
+    truth, mean, std = (predicted[n].to_numpy() for n in ("truth", "mean", "std"))
     return {
         "table": name,
         "rows": summary["rows"]["fitted"],
@@ -113,11 +181,44 @@ def measured(
         "method": summary["method"],
         "asked": method,
         "RMSE": scores["rmse"] / unit,
+        "MAE": scores["mae"] / unit,
         "NLL": scores["nll"] - float(np.log(unit)),
+        "CRPS / MAE": crps(truth, mean, std) / scores["mae"],
         "in 68%": scores["coverage_68"],
         "in 95%": scores["coverage_95"],
         **taken.row(),
         "converged": "yes" if summary["converged"] else "no",
+    }
+
+
+def crps(truth: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
+    """Mean continuous ranked probability score of normals (Gneiting & Raftery 2007)."""
+    z = (truth - mean) / std
+    score = z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - np.pi**-0.5
+    return float(np.mean(std * score))
+
+
+def by_peer(name: str, columns: Columns, peer: str, options: argparse.Namespace) -> Row:
+    """Another program on the same rows; without a split, those of the command."""
+    work = options.output / "work"
+    if "test" not in columns:
+        kept = np.all(np.isfinite(list(columns.values())), axis=0)
+        columns = {n: values[kept] for n, values in columns.items()}
+        order = np.random.default_rng(0).permutation(int(kept.sum()))
+        marks = order.argsort() < round(0.2 * len(order))
+        columns = columns | {"test": marks.astype(float)}
+    table, found = work / "table.parquet", work / "peer.json"
+    pq.write_table(pa.table(columns), table)
+    program = [sys.executable, str(Path(__file__).with_name("regress_peers.py"))]
+    taken = measured_run([*program, peer, str(table), str(found)], work / "peer.log")
+    test = columns["test"] == 1
+    return {
+        "table": name,
+        "rows": int((~test).sum()),
+        "inputs": len(columns) - 2,
+        "method": peer,
+        **json.loads(found.read_text(encoding="utf-8")),
+        **taken.row(),
     }
 
 
@@ -133,6 +234,7 @@ def arguments() -> argparse.Namespace:
         help="auto unless given",
     )
     options.add_argument("--likelihood", default="gaussian")
+    options.add_argument("--peer", action="append", choices=tuple(PEERS))
     chosen = options.parse_args()
     known = cases(chosen.data, quick=chosen.quick)
     absent = [name for name in chosen.case or () if name not in known]

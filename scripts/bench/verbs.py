@@ -45,11 +45,15 @@ def dustmap(arguments: Sequence[str | Path], log: Path, *, keep: bool = False) -
     RuntimeError
         If it fails; the message is its last line.
     """
-    record = log.with_suffix(".json")
     words = [str(word) for word in arguments]
-    run = [*_PROGRAM, *words]
+    print(f"dustmap {' '.join(words)}", file=sys.stderr, flush=True)
+    return measured_run([*_PROGRAM, *words], log, keep=keep)
+
+
+def measured_run(run: list[str], log: Path, *, keep: bool = False) -> Taken:
+    """Run a command to the end, as `dustmap` does."""
+    record = log.with_suffix(".json")
     if not (keep and _ended_well(record, run)):
-        print(f"dustmap {' '.join(words)}", file=sys.stderr, flush=True)
         # Without site-packages: the smaller the process, the lower what it can hide.
         command = [sys.executable, "-S", str(_MEASURED), str(record), str(log)]
         subprocess.run([*command, *run], check=True)

@@ -2,7 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 
+from dustmap.functionals import (
+    Derivatives,
+    GaussLegendre,
+    LineIntegrals,
+    PointValues,
+    Stack,
+)
 from pipelines.base.errors import InputError
 from pipelines.regress import Regressor
 
@@ -66,10 +74,105 @@ def test_what_a_grid_cannot_have_is_refused():
     X, _, y = wave(300, 4)
     with pytest.raises(InputError):
         grid(X, y)
-    with pytest.raises(InputError):
-        grid(np.column_stack([X[:, 0], np.ones(300)]), y)
     model = grid(X[:, :1], y)
     assert np.isfinite(model.predict([[3.0]])).all()
     assert model.samples(X[:5, :1], 2).shape == (2, 5)
     with pytest.raises(InputError):
         model.samples([[3.0]], 2)
+
+
+def test_an_input_that_does_not_vary_has_no_effect():
+    X, truth, y = wave(300, 1)
+    both = np.column_stack([X, np.ones(300)])
+    found = grid(both, y).predict(both)
+    assert np.sqrt(np.mean((found - truth) ** 2)) < 0.4 * NOISE
+
+
+@pytest.mark.parametrize("method", ["exact", "grid"])
+def test_values_derivatives_and_integrals_are_fitted_by_one_door(method):
+    """A wave: values at the left, slopes and integrals on the right, in its own units."""
+    rng = np.random.default_rng(5)
+    left, right = rng.uniform(0, 50, (30, 1)), rng.uniform(50, 100, (30, 1))
+    start, end = rng.uniform(50, 100, (2, 30, 1))
+    rays = LineIntegrals(
+        torch.from_numpy(end), GaussLegendre(count=6), start=torch.from_numpy(start)
+    )
+    length = np.abs(end - start)[:, 0]
+    observed = Stack(
+        [
+            PointValues(torch.from_numpy(left)),
+            Derivatives(torch.from_numpy(right), 0),
+            rays,
+        ]
+    )
+    turn, size = 2 * np.pi / 40, 300.0
+
+    def wave(x):
+        return 1000 + size * np.sin(turn * x)
+
+    def integral(x):
+        return 1000 * x - size / turn * np.cos(turn * x)
+
+    y = np.concatenate(
+        [
+            wave(left[:, 0]),
+            size * turn * np.cos(turn * right[:, 0]),
+            np.sign(end - start)[:, 0] * (integral(end) - integral(start))[:, 0],
+        ]
+    )
+    noise = np.concatenate([np.full(30, 6.0), np.full(30, 1.0), 1 + 0.3 * length])
+    y += noise * rng.standard_normal(90)
+    model = Regressor(method=method).fit(None, y, functionals=observed, noise=noise)
+    there = np.linspace(2, 98, 50)
+    found, std = model.predict(there[:, None], return_std=True)
+    assert np.sqrt(np.mean((found - wave(there)) ** 2)) < 10
+    assert 0.4 < np.sqrt(np.mean((found - wave(there)) ** 2 / std**2)) < 1.6
+    slopes = Derivatives(torch.from_numpy(there[5:-5, None]), 0)
+    mean, std = model.predict(None, True, functionals=slopes)
+    error = mean - size * turn * np.cos(turn * there[5:-5])
+    assert np.sqrt(np.mean(error**2)) < 0.1 * size * turn
+    assert 0.3 < np.sqrt(np.mean((error / std) ** 2)) < 1.8
+
+
+def test_functionals_that_do_not_fit_are_refused():
+    X, _, y = wave(40, 1)
+    slopes = Derivatives(torch.from_numpy(X), 0)
+    for options in ({"method": "grid"}, {"method": "svgp"}):
+        with pytest.raises(InputError):
+            Regressor(**options).fit(None, y, functionals=slopes)
+    with pytest.raises(InputError):
+        Regressor().fit(X, y, functionals=slopes)
+    with pytest.raises(InputError):
+        Regressor(likelihood="student-t").fit(X, y, noise=np.ones(40))
+    model = Regressor().fit(X, y)
+    with pytest.raises(InputError):
+        model.predict(None, functionals=Derivatives(torch.ones(2, 2), 0))
+
+
+def test_noise_by_rows_is_heeded():
+    """Half of the rows are of noise 2: the field is that of the others."""
+    X, truth, y = wave(400, 1)
+    noise = np.where(np.arange(400) % 2, 2.0, 0.05)
+    y = truth + noise * np.random.default_rng(3).standard_normal(400)
+    for method in ("exact", "grid", "neighbours", "svgp"):
+        model = Regressor(method=method).fit(X, y, noise=noise)
+        error = model.predict(X) - truth
+        assert np.sqrt(np.mean(error**2)) < 0.05, method
+        assert model.hyperparameters()["noise"] < 0.1
+
+
+@pytest.mark.parametrize("kind", ["raster", "waves"])
+def test_the_method_is_that_which_predicts_withheld_rows_better(kind, monkeypatch):
+    """A raster of one scale, and rows in three inputs without a grid for them."""
+    monkeypatch.setattr("pipelines.regress.methods._SEARCH_ROWS", 500)
+    rng = np.random.default_rng(6)
+    if kind == "raster":
+        x, y = np.meshgrid(np.arange(60.0), np.arange(50.0), indexing="ij")
+        X = np.column_stack([x.ravel(), y.ravel()])
+        target = np.sin(X[:, 0] / 5) * np.cos(X[:, 1] / 7)
+    else:
+        X = rng.uniform(0, 1, (2500, 3))
+        target = np.sin(400 * X[:, 0]) + np.sin(390 * X[:, 1]) + np.sin(410 * X[:, 2])
+    target = target + 0.2 * rng.standard_normal(len(X))
+    model = Regressor().fit(X, target)
+    assert model.method_ == ("grid" if kind == "raster" else "neighbours")

@@ -6,7 +6,7 @@ import torch
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
-from pipelines.regress.methods import fit_neighbours
+from pipelines.regress.methods import METHODS, Observed
 
 NOISE = 0.1
 
@@ -21,7 +21,8 @@ def wave(count=2200, axes=2, seed=0, noise=NOISE):
 
 
 def fit(x, y, seed=0):
-    return fit_neighbours(x, y, False, torch.Generator().manual_seed(seed))
+    data = Observed(PointValues(x), y)
+    return METHODS["neighbours"](data, torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def test_noise_is_learnt_and_which_input_matters():
     scales = model.kernel.lengthscale.tolist()
     assert scales[1] > 5 * scales[0]
     x, _ = wave(seed=1)
-    error = model.latent(x).mean - torch.sin(3 * x[:, 0])
+    error = model.model.predict(PointValues(x)).mean - torch.sin(3 * x[:, 0])
     assert float(error.std()) < 0.3 * NOISE
 
 
@@ -52,7 +53,10 @@ def test_predictions_are_near_the_exact_posterior_of_these_hyperparameters():
         noise=model.likelihood.variance,
         mean=model.model.mean,
     ).predict(PointValues(there))
-    assert float((model.latent(there).mean - exact.mean).abs().max()) < 0.05
+    assert (
+        float((model.model.predict(PointValues(there)).mean - exact.mean).abs().max())
+        < 0.05
+    )
 
 
 def test_more_neighbours_are_taken_while_they_help_and_there_is_time(monkeypatch):
@@ -69,6 +73,6 @@ def test_more_neighbours_are_taken_while_they_help_and_there_is_time(monkeypatch
 @pytest.mark.parametrize("noise", [0.0, 1e-6])
 def test_rows_without_noise_are_no_failure(noise):
     x, y = wave(50, axes=1, seed=1, noise=0.0)
-    found = fit(*wave(300, axes=1, noise=noise)).latent(x)
+    found = fit(*wave(300, axes=1, noise=noise)).model.predict(PointValues(x))
     assert float((found.mean - y).abs().max()) < 1e-3
     assert float(found.variance.min()) > -1e-6
