@@ -276,17 +276,21 @@ def regress(
     *,
     noise: Any = None,
     functionals: Functionals | None = None,
-    **options: Any,
+    likelihood: str = "gaussian",
+    method: str = "auto",
+    whitening: str = "cholesky",
+    seed: int = 0,
 ) -> Regressor:
     """Fit a Gaussian process that predicts a target from inputs.
 
     ``model.predict(X_new, return_std=True)`` gives mean and standard deviation in the
-    unit of y. Arguments and errors are those of `Regressor.fit`, and ``options`` those
-    of `Regressor` (likelihood, method, whitening, seed).
+    unit of y. Arguments and errors are those of `Regressor` and `Regressor.fit`.
     """
     from pipelines.regress import Regressor
 
-    model = Regressor().set_params(**options)
+    model = Regressor(
+        likelihood=likelihood, method=method, whitening=whitening, seed=seed
+    )
     return model.fit(X, y, noise=noise, functionals=functionals)
 
 

@@ -38,7 +38,7 @@ from pipelines.storage.atomic import check_manifest
 
 FILE = "regressor.safetensors"
 # Layout of the file; it grows by one with every change.
-VERSION = 1
+VERSION = 2
 _CLASSES: dict[str, Any] = {
     each.__name__: each
     for each in (

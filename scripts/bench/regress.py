@@ -207,7 +207,7 @@ def by_peer(name: str, columns: Columns, peer: str, options: argparse.Namespace)
         order = np.random.default_rng(0).permutation(int(kept.sum()))
         marks = order.argsort() < round(0.2 * len(order))
         columns = columns | {"test": marks.astype(float)}
-    table, found = work / "table.parquet", work / "peer.json"
+    table, found = work / "table.parquet", work / "scores.json"
     pq.write_table(pa.table(columns), table)
     program = [sys.executable, str(Path(__file__).with_name("regress_peers.py"))]
     taken = measured_run([*program, peer, str(table), str(found)], work / "peer.log")
