@@ -90,7 +90,7 @@ def test_an_input_that_does_not_vary_has_no_effect():
 
 @pytest.mark.parametrize("method", ["exact", "grid"])
 def test_values_derivatives_and_integrals_are_fitted_by_one_door(method):
-    """A wave: values at the left, slopes and integrals on the right, in its own units."""
+    """A wave: values at the left, slopes and integrals on the right, with units."""
     rng = np.random.default_rng(5)
     left, right = rng.uniform(0, 50, (30, 1)), rng.uniform(50, 100, (30, 1))
     start, end = rng.uniform(50, 100, (2, 30, 1))
