@@ -64,10 +64,10 @@ _WRAP = 0.02
 # a grid resolves the field.
 _STEPS = 8.0
 _FEWEST_STEPS = 2.0
-# Part of the noise's variance that interpolation may leave.
-_LEFT_OUT = 0.1
 MOST_POINTS = 1_000_000
 """Points of a grid."""
+LEFT_OUT = 0.1
+"""Part of the noise's variance that interpolation may leave."""
 # Points of a torus: those of a box in three inputs with gaps as wide as the box.
 _MOST_TORUS = 8 * MOST_POINTS
 # Distance of inputs from a lattice, in its spacings: coordinates of few digits. They
@@ -232,6 +232,12 @@ class TorusGP(Regression):
         noise = self.merged.noise_variance + left
         return _Data(self.merged.functionals, self.merged.observations, noise)
 
+    @property
+    def left_out(self) -> float:
+        """Median variance that interpolation leaves, relative to the noise."""
+        rows = self.merged if self.of_values else self
+        return float((self.data.noise / rows.noise_variance).median()) - 1
+
     @cached_property
     def preconditioner(self) -> SparseMatrix:
         """L with ``A⁻¹ ≈ Lᵀ L``, of values."""
@@ -306,10 +312,9 @@ class TorusGP(Regression):
 
     @torch.no_grad()
     def predict(self, functionals: Functionals) -> LatentMoments:
-        points = isinstance(functionals, PointValues) and self.of_values
         H, (first, *columns) = self.basis(functionals), self.solved.eps
         eps = first - self.trend @ torch.stack(columns)
-        if not points:
+        if not (self.of_values and isinstance(functionals, PointValues)):
             drawn = self.samples(functionals, _DRAWS, 0, Purpose.VARIANCE)
             model = self.model.at(functionals)
             mean = model.apply(eps) + H @ self.trend
@@ -525,7 +530,7 @@ def torus_for(
         else:
             left = _observed(kernel, _with_gap(grid, kernel), functionals).variance
             most_left = noise
-        if most <= 1 or bool((left <= _LEFT_OUT * most_left).all()):
+        if most <= 1 or bool((left <= LEFT_OUT * most_left).all()):
             break
         steps = 2 * steps
     across = scales / points.new_tensor(grid.spacing)

@@ -72,7 +72,7 @@ def _map(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
 
     def averaged(x: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Return means of rows in pixels, NaN where there is none."""
-        mean, *_ = binned_statistic_2d(*x.T, values, bins=list(edges))
+        mean, *_ = binned_statistic_2d(x[:, 0], x[:, 1], values, bins=list(edges))
         return mean.T
 
     mean, std = found.mean.reshape(shape), found.field_std.reshape(shape)

@@ -30,7 +30,7 @@ from dustmap.gp.inducing import clustered_subset, kmeans_points
 from dustmap.gp.neighbours import NeighbourGP, scored_across_scales
 from dustmap.gp.regression import Regression, ScoredRegression
 from dustmap.gp.sgpr import SGPR
-from dustmap.gp.torus import TorusGP, torus_for
+from dustmap.gp.torus import LEFT_OUT, TorusGP, torus_for
 from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import KERNELS, Radial
@@ -105,9 +105,8 @@ _START_EVERY = 6
 # Least variance of residuals where the search starts: its least noise, of targets that
 # are linear in the inputs, is within the range of noise.
 _LEAST_VARIANCE = _QUIET / min(_NOISES)
-# Rows that decide between neighbours and a grid, and sizes of groups of them: as many
-# of each size.
-_WITHHELD, _GROUPS = 2_000, (1, 4, 16, 64, 256)
+# Rows that decide between neighbours and a grid.
+_WITHHELD = 2_000
 
 # Rows that are scored where a model only predicts.
 _NOBODY = torch.empty(0, dtype=torch.int64)
@@ -117,6 +116,7 @@ Ranges = dict[str, tuple[Tensor, Tensor]]
 Record = dict[str, Any]
 Learn = Callable[["Observed", torch.Generator], tuple[Regression, Record]]
 Model = TypeVar("Model", bound=ScoredRegression)
+AnyRegression = TypeVar("AnyRegression", bound=Regression)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,9 @@ class Observed:
         functionals, values = self.functionals.select(rows), self.values[rows]
         return replace(self, functionals=functionals, values=values, known_noise=known)
 
-    def regression(self, kind: Callable[..., Model], **options: Any) -> Model:
+    def regression(
+        self, kind: Callable[..., AnyRegression], **options: Any
+    ) -> AnyRegression:
         """Return a regression of the tame values with these options."""
         return kind(
             functionals=self.functionals,
@@ -264,7 +266,8 @@ def best_kernel(
     """
     found = {}
     for name in data.candidates:
-        kernel = KERNELS[name](**model.kernel.parameters())
+        parameters: dict[str, Any] = model.kernel.parameters()
+        kernel = KERNELS[name](**parameters)
         found[name] = maximise(replace(model, kernel=kernel), settings)
         model = found[name].model
     best, *others = sorted(found, key=lambda name: -found[name].log_marginal)
@@ -440,22 +443,20 @@ def learn_many(
 ) -> tuple[NeighbourGP | TorusGP, Record]:
     """Return neighbours or a grid, whichever predicts withheld rows better.
 
-    The grid is taken unless its log score of 2,000 withheld rows is below that of
-    neighbours by more than the standard error of the difference. Rows are withheld in
-    groups of all sizes: of scattered ones adjacent rows would say everything.
+    The grid is taken if it resolves the field, and its log score of 2,000 withheld rows
+    is not below that of neighbours by more than the gain that decides on their number.
     """
     try:
         grid, own = learn_grid(data, generator)
+        if (left := grid.left_out) > LEFT_OUT:
+            raise InputError(f"a grid would leave {left:.2g} of the noise's variance")
     except InputError as error:
         near, record = learn_neighbours(data, generator)
         record["messages"] += (f"neighbours, since {error}",)
         return near, record
     near, record = learn_neighbours(data, generator, start=grid)
-    known = torch.ones(len(data.values), dtype=torch.bool)
-    share = _WITHHELD // len(_GROUPS)
-    for size in _GROUPS:
-        known[clustered_subset(data.points, share, size, generator)] = False
-    held, rest = (data.select(some.nonzero()[:, 0]) for some in (~known, known))
+    order = torch.randperm(len(data.values), generator=generator)
+    held, rest = data.select(order[:_WITHHELD]), data.select(order[_WITHHELD:])
     found, scores = {"scored": _NOBODY, "near": None, "index": None}, []
     for model, changes in ((near, found), (grid, {})):
         fitted = replace(
@@ -469,7 +470,7 @@ def learn_many(
         found = fitted.predict(held.functionals)
         scores.append(noise.predictive_log_density(held.tame, *found))
     gain = scores[1] - scores[0]
-    better = float(gain.mean()) >= -float(gain.std()) / len(gain) ** 0.5
+    better = float(gain.mean()) >= -_GAIN
     model, record = (grid, own) if better else (near, record)
     name = "grid" if better else "neighbours"
     said = f"{name}: log score of {len(gain)} withheld rows "

@@ -242,7 +242,7 @@ class Regressor:
             if not self._units:
                 raise InputError("a regression needs an input: there is no column")
             x = self._inputs(X)
-            whole = np.isfinite(x).all(axis=1)
+            whole = np.asarray(np.isfinite(x).all(axis=1))
             functionals = PointValues(torch.as_tensor(np.where(whole[:, None], x, 0.0)))
         self._unit = getattr(y, "unit", None)
         columns = {"the target": _numbers(y, self._unit, "the target")}
@@ -257,7 +257,7 @@ class Regressor:
                 raise InputError(
                     f"{what} has shape {column.shape}, expected {whole.shape}"
                 )
-            whole = whole & np.isfinite(column)
+            whole = np.asarray(whole & np.isfinite(column))
         self.left_out_ = int((~whole).sum())
         if self.left_out_:
             say(f"{self.left_out_} of {len(whole)} rows lack a finite value: left out")

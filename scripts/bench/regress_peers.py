@@ -20,6 +20,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -51,7 +52,8 @@ def sklearn(x: np.ndarray, y: np.ndarray, places: np.ndarray) -> Moments:
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
     some = np.random.default_rng(0).permutation(len(x))[:2000]
-    matern = Matern(length_scale=np.ones(x.shape[1]), nu=1.5)
+    scales: Any = np.ones(x.shape[1])
+    matern = Matern(length_scale=scales, nu=1.5)
     kernel = ConstantKernel() * matern + WhiteKernel()
     model = GaussianProcessRegressor(kernel=kernel, random_state=0)
     model.fit(x[some], y[some])
@@ -169,7 +171,7 @@ def main() -> None:
     Path(output).write_text(json.dumps({k: float(v) for k, v in scores.items()}))
 
 
-def _named(path: Path) -> tuple[list[str], list[object]]:
+def _named(path: Path) -> tuple[list[str], list[Any]]:
     table = pq.read_table(path)
     return table.column_names, table.columns
 

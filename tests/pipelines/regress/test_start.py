@@ -49,7 +49,7 @@ def test_a_second_search_that_lowers_the_evidence_is_not_taken(monkeypatch, gene
         found = maximise(model, settings)
         if len(model) < 200:
             return found
-        far = model.with_parameters({"lengthscale": torch.tensor([900.0, 2000.0])})
+        far = model.with_parameters({"lengthscale": torch.tensor([30.0, 30.0])})
         return replace(found, model=far)
 
     monkeypatch.setattr("pipelines.regress.methods.maximise", runaway)
