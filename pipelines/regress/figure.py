@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from scipy.stats import binned_statistic_2d
 
 from pipelines.figures.scales import UNMAPPED, Scale, colour_scale
 from pipelines.figures.style import BLUE, ORANGE, SMALL
@@ -72,8 +71,13 @@ def _map(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
 
     def averaged(x: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Return means of rows in pixels, NaN where there is none."""
-        mean, *_ = binned_statistic_2d(x[:, 0], x[:, 1], values, bins=list(edges))
-        return mean.T
+        totals, counts = (
+            np.histogram2d(x[:, 0], x[:, 1], bins=list(edges), weights=weights)[0].T
+            for weights in (values, None)
+        )
+        return np.divide(
+            totals, counts, out=np.full(counts.shape, math.nan), where=counts > 0
+        )
 
     mean, std = found.mean.reshape(shape), found.field_std.reshape(shape)
     observed = averaged(rows.x, rows.y)
