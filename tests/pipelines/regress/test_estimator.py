@@ -242,7 +242,7 @@ def test_a_model_of_another_version_or_an_altered_one_is_refused(folder, tmp_pat
     file.write_bytes(content)
     write_manifest(tmp_path)
     assert Regressor.load(tmp_path).n_features_in_ == 2
-    write_state(file, read_state(file, version=1), version=99)
+    write_state(file, read_state(file, version=2), version=99)
     write_manifest(tmp_path)
     with pytest.raises(InputError, match=r"regressor\.safetensors has format 99"):
         Regressor.load(tmp_path)

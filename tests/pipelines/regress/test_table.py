@@ -91,7 +91,7 @@ MISTAKES = [
     ({}, {"target": "z"}, "has no column 'z'; it has: a, b, y"),
     ({}, {"inputs": ("a", "c")}, "has no column 'c'"),
     ({}, {"inputs": ("a", "a")}, "names a twice"),
-    ({}, {"inputs": ("a", "y")}, "'y' is among the inputs"),
+    ({}, {"inputs": ("a", "y")}, "'y' is target or noise"),
     ({"y": ["x"] * ROWS}, {}, "t.csv: 'y' must hold numbers, but row 1 holds 'x'"),
     ({"a": some("oops")}, {"inputs": ("a",)}, "row 4 holds 'oops'"),
     ({"a": [""] * ROWS}, {}, "missing by column: 40 in a"),
