@@ -310,21 +310,25 @@ def learn_exact(data: Observed, generator: torch.Generator) -> tuple[ExactGP, Re
 
 
 def learn_neighbours(
-    data: Observed, generator: torch.Generator, start: Regression | None = None
+    data: Observed, generator: torch.Generator, *starts: Regression
 ) -> tuple[NeighbourGP, Record]:
     """Learn kernel, scales and noise by the log score of rows, and their neighbours.
 
-    The search begins at `start`, by default `find_start`.
+    The search begins at the best of `starts`, by default at `find_start`.
 
     Each row is predicted from its neighbours among all others. The number of neighbours
     grows while the score does and a prediction of all rows takes under half a minute.
     """
-    start = find_start(data, generator).model if start is None else start
+    starts = starts or (find_start(data, generator).model,)
     order = torch.randperm(len(data.values), generator=generator)
-    known = {name: getattr(start, name) for name in ("kernel", "noise", "mean")}
-    model = data.regression(
-        NeighbourGP, **known, count=_COUNTS[0], scored=order[:_SCORED]
-    )
+    options: Record = {"count": _COUNTS[0], "scored": order[:_SCORED]}
+    places = [
+        data.regression(
+            NeighbourGP, kernel=s.kernel, noise=s.noise, mean=s.mean, **options
+        )
+        for s in starts
+    ]
+    model = max(places, key=lambda each: each.log_marginal())
     near = _enough(log_scores(model, _COUNTS[:2]))
     # Errors with heavy tails need many rows.
     rows = order[: min(_SEARCH_ROWS, _COVARIANCES // near**2)]
@@ -363,11 +367,14 @@ def learn_neighbours(
     }
 
 
-def learn_grid(data: Observed, generator: torch.Generator) -> tuple[TorusGP, Record]:
+def learn_grid(
+    data: Observed, generator: torch.Generator, start: Regression | None = None
+) -> tuple[TorusGP, Record]:
     """Return all rows on a grid, with the kernel and scales of largest log score.
 
     Values are scored given neighbours at all distances alike; functionals of other
-    kinds have their evidence. The mean is linear in the inputs.
+    kinds have their evidence. The mean is linear in the inputs. The search begins at
+    equal lengthscales or at `start`, by default `find_start`.
 
     Raises
     ------
@@ -377,7 +384,8 @@ def learn_grid(data: Observed, generator: torch.Generator) -> tuple[TorusGP, Rec
     if (inputs := data.points.shape[1]) > 3:
         raise InputError(f"a grid takes at most 3 inputs, got {inputs}")
     if isinstance(data.functionals, PointValues):
-        found, record = _scales_of_all(data, generator)
+        start = find_start(data, generator).model if start is None else start
+        found, record = _scales_of_all(data, generator, start)
     else:
         _, found, record = _search(data, generator)
     kernel = found.model.kernel
@@ -398,7 +406,7 @@ def learn_grid(data: Observed, generator: torch.Generator) -> tuple[TorusGP, Rec
 
 
 def _scales_of_all(
-    data: Observed, generator: torch.Generator
+    data: Observed, generator: torch.Generator, start: Regression
 ) -> tuple[EvidenceFit[NeighbourGP], Record]:
     """Return kernel, scales and noise of largest log score at all distances.
 
@@ -406,9 +414,9 @@ def _scales_of_all(
     """
     x = data.points
     basis = torch.cat([torch.ones_like(x[:, :1]), x], dim=1)
-    rest = (
-        data.tame - basis @ torch.linalg.lstsq(basis, data.tame[:, None]).solution[:, 0]
-    )
+    # The rounding of torch's solution differs from call to call.
+    slopes, *_ = np.linalg.lstsq(basis.numpy(), data.tame.numpy(), rcond=None)
+    rest = data.tame - basis @ torch.from_numpy(slopes)
     ranges, variance = ranges_of(x), max(float(rest.var()), _LEAST_VARIANCE)
     # Three quarters of few rows are scored at least.
     count = min(_GRID_NEIGHBOURS, len(x) // 4)
@@ -422,6 +430,7 @@ def _scales_of_all(
         near=near[::_START_EVERY],
     )
     places = first_places(model, x.shape[1], ranges, variance)
+    places.append(replace(model, kernel=start.kernel, noise=start.noise))
     model = max(places, key=lambda each: each.log_marginal())
     settings = LBFGS(
         names=("lengthscale", "variance", "noise"),
@@ -446,15 +455,16 @@ def learn_many(
     The grid is taken if it resolves the field, and its log score of 2,000 withheld rows
     is not below that of neighbours by more than the gain that decides on their number.
     """
+    start = find_start(data, generator).model
     try:
-        grid, own = learn_grid(data, generator)
+        grid, own = learn_grid(data, generator, start)
         if (left := grid.left_out) > LEFT_OUT:
             raise InputError(f"a grid would leave {left:.2g} of the noise's variance")
     except InputError as error:
-        near, record = learn_neighbours(data, generator)
+        near, record = learn_neighbours(data, generator, start)
         record["messages"] += (f"neighbours, since {error}",)
         return near, record
-    near, record = learn_neighbours(data, generator, start=grid)
+    near, record = learn_neighbours(data, generator, start, grid)
     order = torch.randperm(len(data.values), generator=generator)
     held, rest = data.select(order[:_WITHHELD]), data.select(order[_WITHHELD:])
     found, scores = {"scored": _NOBODY, "near": None, "index": None}, []
