@@ -1,6 +1,8 @@
 """Maps in other processes and threads, and what is no path of a map."""
 
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -92,6 +94,21 @@ def test_a_new_process_answers_with_a_pickled_map(path, coords):
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as workers:
         found = workers.submit(ask, coords[:9]).result()
     np.testing.assert_array_equal(found, ask(coords[:9]))
+
+
+def test_a_query_of_one_place_imports_no_more_than_it_needs(opened):
+    store = opened("samples").path
+    heavy = {"torch", "scipy", "healpy", "matplotlib", "numba", "pyarrow", "pydantic"}
+    words = ["query", str(store), "--l", "90", "--b", "5", "--distance", "100"]
+    program = (
+        "import sys; from pipelines.cli import main; "
+        f"main({words}, standalone_mode=False); "
+        f"print(*sorted({heavy} & set(sys.modules)), 'end')"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said[0].startswith("extinction_mean") and said[-1] == "end"
 
 
 @pytest.mark.parametrize(
