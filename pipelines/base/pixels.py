@@ -34,9 +34,10 @@ def weights_around(
 
     They are two neighbours on the ring of pixels above, and two on that below. At the
     poles they are all four pixels of one ring, whose average is the value at the pole.
+    Weights of unknown directions (NaN) are NaN.
     """
     theta, phi = _angles(lon, lat)
-    z = np.cos(theta)
+    z = np.nan_to_num(np.cos(theta))
     cap = (nside * np.sqrt(3 * (1 - np.abs(z)))).astype(np.int64)
     belt = (nside * (2 - 1.5 * z)).astype(np.int64)
     above = np.where(z > 0, cap, 4 * nside - cap - 1)
@@ -91,7 +92,7 @@ def _on_ring(
 
 def _pixel(nside: int, theta: np.ndarray, phi: np.ndarray) -> np.ndarray:
     """Return the pixel of colatitudes and longitudes in [0, 2π) [rad]."""
-    z, turn = np.cos(theta), phi / (np.pi / 2)
+    z, turn = (np.nan_to_num(x) for x in (np.cos(theta), phi / (np.pi / 2)))
     # Lines of the grid that rise and fall past the direction: in the belt, ...
     falling, rising = (
         np.floor(nside * (0.5 + turn + sign * 0.75 * z)).astype(np.int64)
@@ -102,7 +103,7 @@ def _pixel(nside: int, theta: np.ndarray, phi: np.ndarray) -> np.ndarray:
     x, y = rising % nside, nside - 1 - falling % nside
     # ... and in the polar caps.
     quarter = np.minimum(turn.astype(np.int64), 3)
-    wide = nside * np.sin(theta) / np.sqrt((1 + np.abs(z)) / 3)
+    wide = nside * np.nan_to_num(np.sin(theta)) / np.sqrt((1 + np.abs(z)) / 3)
     up, down = (
         np.minimum((part * wide).astype(np.int64), nside - 1)
         for part in (turn - quarter, 1 - turn + quarter)

@@ -59,3 +59,9 @@ def test_numbers_of_pixels_have_an_nside():
         assert nside_of(12 * nside**2) == nside
     for pixels in (0, 1, 11, 13, 48 * 3, 12 * 9, 12 * 16 + 1):
         assert nside_of(pixels) is None
+
+
+def test_unknown_directions_have_no_weights():
+    lon, lat = np.array([np.nan, 10.0, 20.0]), np.array([5.0, np.nan, 80.0])
+    _, weights = weights_around(16, lon, lat)
+    assert np.isnan(weights).all(axis=0).tolist() == [True, True, False]
