@@ -15,6 +15,7 @@ from astropy.table import Column
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.base.progress import doing
 from pipelines.maps.answers import FILLED
 from pipelines.maps.places import unmasked
 from pipelines.query.beams import Beam
@@ -264,6 +265,7 @@ def write_answers(
             values = (np.asarray(column) for column in columns.values())
             write(rows.columns | dict(zip(names, values, strict=True)))
             counts["rows"] += len(rows.coords)
+            doing(f"{counts['rows']:,} rows")
             flags = (name for name, column in columns.items() if column.dtype == bool)
             counts.update({name: int(columns[name].sum()) for name in flags})
     return counts
