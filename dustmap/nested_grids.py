@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.ndimage import map_coordinates
 
 from dustmap.grid import ROUNDING, Grid
 
@@ -145,6 +144,9 @@ class NestedGrids:
         ValueError
             Unless there is one array of the right shape for each grid.
         """
+        # Queries of a map, which start fast, do without SciPy.
+        from scipy.ndimage import map_coordinates
+
         shapes = [grid.shape for grid in self.grids]
         if [tuple(array.shape) for array in values] != shapes:
             raise ValueError(

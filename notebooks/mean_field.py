@@ -298,7 +298,7 @@ for q, colour in ((block, BLUE), (single, RED)):
 panel.set_xscale("log")
 panel.set_yscale("log")
 panel.set_xlabel("rounds")
-panel.set_ylabel(r"$\ln p(y) - \mathcal{L}$ [nats]")
+panel.set_ylabel(r"$\ln p(y) - \mathcal{L}$")
 for letter, panel in zip("abcd", axes.flat, strict=True):
     panel.set_title(letter, loc="left", weight="bold", fontsize=9)
 plt.show()
@@ -462,7 +462,7 @@ panel.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
 panel.minorticks_off()
 panel.set_ylim(exact.max() - 60, exact.max() + 5)
 panel.set_xlabel("lengthscale")
-panel.set_ylabel("nats")
+panel.set_ylabel("log evidence, and bounds")
 panel.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
 plt.show()
 for name, curve in curves.items():
@@ -527,7 +527,7 @@ full, field = best(family="full"), best(family="mean-field")
 blocks = [best(family="block", block=width) for width in widths]
 bounds = np.array([end.bound for end in blocks])
 gap = full.bound - bounds
-print(f"mean-field is {gap[0]:.2f} nats below full rank, blocks of 8 {gap[3]:.2f}")
+print(f"bounds below full rank: mean-field {gap[0]:.2f}, blocks of 8 {gap[3]:.2f}")
 assert abs(field.bound - bounds[0]) < 1e-8
 assert (np.diff(bounds) > -1e-9).all() and gap[-1] < 1e-6
 
@@ -552,7 +552,7 @@ panel = axes[1]
 panel.plot(widths[:-1], gap[:-1], "o-", color=ORANGE, ms=3.5)
 panel.set_xscale("log", base=2)
 panel.set_xlabel("points in a block")
-panel.set_ylabel("nats below full rank")
+panel.set_ylabel("bound below full rank")
 plt.show()
 
 # %% [markdown]

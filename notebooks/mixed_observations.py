@@ -161,7 +161,7 @@ def fit(kinds, learnt=None):
 together = fit(list(measured))
 scale = float(together.kernel.lengthscale)
 print(f"lengthscale {scale:.2f}, std {float(together.kernel.variance) ** 0.5:.2f}")
-print(f"log evidence {together.log_marginal():.2f} nats")
+print(f"log evidence {together.log_marginal():.2f} (natural)")
 
 # %% [markdown]
 # Each kind alone, and all together, with the same scales. Values fix the function locally.

@@ -16,8 +16,8 @@ from pipelines.formats.fits import open_checked, read_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
 from pipelines.maps.opening import form_of
-from pipelines.saving.state_file import STATE, check_state
-from pipelines.saving.workspace import SUFFIX, unfinished
+from pipelines.saving.state_file import check_state
+from pipelines.saving.workspace import STATE, SUFFIX, unfinished
 from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
 from pipelines.storage.digests import verify_checksum
 

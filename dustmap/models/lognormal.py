@@ -109,7 +109,8 @@ class LogNormal(TorusModel[GridWhitening]):
     def local(self) -> list[LocalResidual]:
         """The unresolved part of f on every level, measured once."""
         if not self._measured:
-            self._measured += [
+            # Two threads may measure it, but it is set in one step.
+            self._measured[:] = [
                 local_residual(self.kernel, grid.spacing, cut=self.whitening.cut)
                 for grid in self.whitening.tori.grids
             ]

@@ -7,10 +7,13 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Self, TextIO
+from threading import Event, Thread
+from typing import ClassVar, Self, TextIO
 
 # Shortest time between two reports in a log and on a terminal [s].
 _IN_LOG, _LIVE = 10.0, 0.1
+# Time between ticks, and after which a command says that it is at work [s].
+_TICK, _PATIENCE = 1.0, 5.0
 # Escape sequence that erases a line of a terminal.
 _CLEAR = "\r\033[K"
 
@@ -34,11 +37,88 @@ def say(message: str, *, stream: TextIO | None = None) -> None:
         print(clear + rank_mark() + message, file=out, flush=True)
 
 
-class Progress:
+class Ticker:
+    """A context that calls its `tick` every second, on a thread of its own.
+
+    Of contexts inside each other only the innermost one ticks.
+    """
+
+    _open: ClassVar[list[Ticker]] = []
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._is_live = self._stream.isatty()
+        self._start = self._spoken = time.monotonic()
+        self._ended = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._start = self._spoken = time.monotonic()
+        self._open.append(self)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._open.remove(self)
+
+    def _run(self) -> None:
+        while not self._ended.wait(_TICK):
+            if self._open[-1] is self:
+                self.tick()
+
+    def tick(self) -> None:
+        """Report if it is time to."""
+
+    def _silent(self) -> float:
+        """Return the seconds since the last line."""
+        return time.monotonic() - self._spoken
+
+    def _write(self, line: str) -> None:
+        """Change the line of a terminal, or write one to a log, on rank 0."""
+        self._spoken = time.monotonic()
+        if rank()[0] == 0:
+            start, end = (_CLEAR, "") if self._is_live else ("", "\n")
+            print(start + rank_mark() + line, end=end, file=self._stream, flush=True)
+
+
+class Pulse(Ticker):
+    """The time of a command, once it has taken five seconds.
+
+    `doing` names the part under way.
+    """
+
+    def __init__(self, command: str, *, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._command, self.part = command, ""
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        if self._is_live and self._spoken > self._start:
+            print(_CLEAR, end="", file=self._stream, flush=True)
+
+    def tick(self) -> None:
+        first = self._spoken == self._start
+        interval = _LIVE if self._is_live else _IN_LOG
+        if self._silent() >= (_PATIENCE if first else interval):
+            part = f"{self.part}, " if self.part else ""
+            passed = time.monotonic() - self._start
+            self._write(f"{self._command}: {part}{passed:.0f} s so far")
+
+
+def doing(part: str) -> None:
+    """Name the part of the running command, for its `Pulse`."""
+    for ticker in Ticker._open:
+        if isinstance(ticker, Pulse):
+            ticker.part = part
+
+
+class Progress(Ticker):
     """The progress of one stage, as a context; only rank 0 shows it.
 
-    A terminal shows a changing line, a log one line for the first step, the last one,
-    and every ten seconds.
+    A terminal shows a bar, a log one line for the first step, the last one, and every
+    ten seconds.
 
     Parameters
     ----------
@@ -61,19 +141,14 @@ class Progress:
         unit: str = "it",
         stream: TextIO | None = None,
     ) -> None:
+        super().__init__(stream)
         self._description, self._total, self._unit = description, total, unit
-        self._stream = stream or sys.stderr
-        self._is_live = self._stream.isatty()
         self._postfix: dict[str, object] = {}
-        self._start = self._spoken = time.monotonic()
         self._count = 0
         self._reported: int | None = None
 
-    def __enter__(self) -> Self:
-        self._start = time.monotonic()
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        super().__exit__()
         if self._reported != self._count and (self._count or kind is None):
             self._report()
         if self._is_live and rank()[0] == 0:
@@ -84,7 +159,7 @@ class Progress:
         self._count += steps
         self.show(**postfix)
         interval = _LIVE if self._is_live else _IN_LOG
-        is_due = time.monotonic() - self._spoken >= interval
+        is_due = self._silent() >= interval
         if self._reported is None or self._count == self._total or is_due:
             self._report()
 
@@ -93,23 +168,28 @@ class Progress:
         known = {name: value for name, value in postfix.items() if value == value}
         self._postfix.update(known)
 
+    def tick(self) -> None:
+        if self._silent() >= (_TICK if self._is_live else _IN_LOG):
+            self._report()
+
     def _report(self) -> None:
-        self._spoken, self._reported = time.monotonic(), self._count
-        if rank()[0] > 0:
-            return
-        done, share = str(self._count), ""
+        self._reported = self._count
+        done, share, drawn = str(self._count), "", ""
         if self._total:
-            done, share = f"{done}/{self._total}", f" ({self._count / self._total:.0%})"
-        parts = [
-            f"{self._description}: {done} {self._unit}{share}",
-            f"{self._spoken - self._start:.1f} s",
-        ]
-        for name, value in self._postfix.items():
+            part = self._count / self._total
+            done, share = f"{done}/{self._total}", f" ({part:.0%})"
+            drawn = f"{bar(part)} " if self._is_live else ""
+        head = f"{drawn}{self._description}: {done} {self._unit}{share}"
+        parts = [head, f"{time.monotonic() - self._start:.1f} s"]
+        for name, value in list(self._postfix.items()):
             shown = f"{value:.3g}" if isinstance(value, float) else value
             parts.append(f"{name}={shown}")
-        line = rank_mark() + ", ".join(parts)
-        start, end = (_CLEAR, "") if self._is_live else ("", "\n")
-        print(start + line, end=end, file=self._stream, flush=True)
+        self._write(", ".join(parts))
+
+
+def bar(share: float, width: int = 20) -> str:
+    """Return a bar of characters for a share of the work."""
+    return "#" * (full := round(min(share, 1.0) * width)) + "-" * (width - full)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtri
 
 if TYPE_CHECKING:
     from dustmap.isotonic import Ranked
@@ -23,7 +22,7 @@ QUANTILES = {
 NAMES = tuple(QUANTILES)
 KINDS = ("mean", "std", *NAMES)
 # Half the width of the central 95% interval, in standard deviations.
-WIDTH_95 = float(ndtri(0.975))
+WIDTH_95 = 1.959963984540054
 
 
 def summaries(moments: Moments | Ranked, *, quantiles: bool | None = None) -> dict:
@@ -44,6 +43,8 @@ def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:
     Their logarithms are interpolated, and extrapolated, linearly in the standard normal
     quantile :math:`z_p`. Values that are all zero remain zero.
     """
+    from scipy.special import ndtri
+
     names = [name for name in NAMES if name in arrays]
     left, share = places_between(ndtri(probability), names)
     low, high = (arrays[names[side]] for side in (int(left), int(left) + 1))
@@ -59,6 +60,8 @@ def places_between(
 
     Offsets outside the first and the last name are below 0 and above 1.
     """
+    from scipy.special import ndtri
+
     z = ndtri([QUANTILES[name] for name in names])
     left = np.clip(np.searchsorted(z, normals) - 1, 0, len(z) - 2)
     return left, (normals - z[left]) / (z[left + 1] - z[left])
@@ -66,4 +69,6 @@ def places_between(
 
 def normal(mean: np.ndarray, std: np.ndarray, probability: float) -> np.ndarray:
     """Return a quantile of a normal posterior, whose field may be negative."""
+    from scipy.special import ndtri
+
     return mean + ndtri(probability) * std

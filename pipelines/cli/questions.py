@@ -77,7 +77,6 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
     distance, are NaN, with flags.
     """
     from pipelines.query import open_map
-    from pipelines.query.targets import TargetTable
 
     dust = open_map(map_, samples=samples)
     other, beyond = fill_of(options)
@@ -88,6 +87,8 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
     if table is None:
         _answer_one(dust, options, question)
         return
+    from pipelines.query.targets import TargetTable
+
     if options["output"] is None:
         raise InputError("the output needs a name: -o answers.parquet")
     place = ("l", "b", "ra", "dec", "distance")
@@ -233,8 +234,8 @@ def _answer_table(
 
 def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) -> None:
     """Print the results at the place of the command line, with units and flags."""
+    from pipelines.maps.places import coordinates
     from pipelines.query.table import ask, rounded, unit_text
-    from pipelines.query.targets import coordinates
 
     of_tables = ("output", "mappings", "preset", "prefix", "overwrite")
     refuse(of_tables, "goes with a table of places")

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from pipelines.base.errors import InputError, Stopped
-from pipelines.base.progress import rank_mark
+from pipelines.base.progress import Pulse, rank_mark
 from pipelines.base.quantities import degrees, parsecs
 from pipelines.storage.atomic import check_output
 
@@ -203,7 +203,8 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
                     given if isinstance(given, tuple) else filter(None, [given])
                 ):
                     check_output(path, overwrite=kwargs["overwrite"])
-            command(*args, **kwargs)
+            with Pulse(str(click.get_current_context().info_name)):
+                command(*args, **kwargs)
         except InputError as error:
             _fail(2, f"{error}")
         except Stopped as reason:
@@ -211,7 +212,10 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
         except (OSError, MemoryError, RuntimeError, ArithmeticError) as error:
             _fail(1, f"failed: {type(error).__name__}: {error}")
         except KeyboardInterrupt:
-            _fail(1, "interrupted; nothing was written")
+            how = "nothing was written"
+            if "resume" in kwargs:
+                how = "the same command with --resume goes on from what is saved"
+            _fail(1, f"interrupted; {how}")
 
     return guarded
 

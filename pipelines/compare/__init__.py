@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.base.progress import doing
 from pipelines.catalog.schema import read_stars
 from pipelines.compare.comparison import SUMMARY, Comparison, write_comparison
 from pipelines.compare.maps import compare_map
@@ -71,4 +72,5 @@ def compare(
         comparison = compare_held_out(read_run(run))
     else:
         comparison = compare_stars(read_run(run), read_stars(path), name=path.name)
+    doing("writing tables and figures")
     return comparison, write_comparison(output, comparison, overwrite=overwrite)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.base.pixels import nside_of, pixel_of
 from pipelines.base.quantiles import KINDS
 
 Ends = tuple[float, float]
@@ -92,7 +92,7 @@ class SkyMaps:
                 f"{', '.join(self.arrays) or 'none'}"
             )
         pixels = self.arrays["mean"].shape[-1]
-        if not healpy.isnpixok(pixels) or pixels // 12 & (pixels // 12 - 1):
+        if nside_of(pixels) is None:
             raise InputError(
                 f"got {pixels} pixels, expected 12 nside² with nside a power of two"
             )
@@ -111,7 +111,9 @@ class SkyMaps:
     @property
     def nside(self) -> int:
         """HEALPix resolution."""
-        return healpy.npix2nside(self.mean.shape[1])
+        nside = nside_of(self.mean.shape[1])
+        assert nside is not None, "checked when made"
+        return nside
 
     @property
     def mean(self) -> np.ndarray:
@@ -158,7 +160,7 @@ class SkyMaps:
 
     def ray(self, l: float, b: float) -> LineOfSight:  # noqa: E741
         """Return the ray of the pixel that holds a direction, as far as it goes."""
-        pixel = healpy.ang2pix(self.nside, l, b, lonlat=True, nest=True)
+        pixel = int(pixel_of(self.nside, np.array(l), np.array(b)))
         known = np.isfinite(self.mean[:, pixel])
         found = {n: a[known, pixel].astype(np.float64) for n, a in self.arrays.items()}
         return LineOfSight(
@@ -175,6 +177,8 @@ class SkyMaps:
         One for each 60 deg of longitude: the largest product of the last star's
         distance and the extinction out to it; in the plane where there are no stars.
         """
+        import healpy
+
         assert self.last_star is not None
         pixels = np.arange(len(self.last_star))
         l, b = healpy.pix2ang(self.nside, pixels, nest=True, lonlat=True)  # noqa: E741

@@ -13,6 +13,7 @@ import numpy as np
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.base.progress import doing
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube, cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
@@ -237,6 +238,7 @@ def export_run(
     products = RunProducts(names=names, run=fitted, options=options, changes=changes)
     for name, exporter in EXPORTERS.items():
         for path in targets.get(name, ()):
+            doing(path.name)
             _WRITERS[name](products, path, overwrite=overwrite)
             products.paths.append(path)
             if options.fill is not None and "fill" not in exporter.options:

@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
+from pipelines.base.progress import doing
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import near_the_sun
 from pipelines.figures.box import compare, density_slice, edge_on, face_on
@@ -215,6 +216,7 @@ def plot(
     source = open_answers(path)
     paths, left_out = [], {}
     for kind in kinds or KINDS:
+        doing(f"the figure {kind}")
         try:
             figure = draw(source, kind, options)
         except MissingError as reason:

@@ -23,7 +23,7 @@ from dustmap.distributed.group import Group
 from pipelines.base.allocation import release_freed_memory
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.geometry import Box
-from pipelines.base.progress import Progress, StageClock, say
+from pipelines.base.progress import StageClock, say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.magnitude_limit import raised_by
@@ -81,6 +81,8 @@ class Context:
     history: list[dict[str, Any]] = field(default_factory=list)
     resumed: State | None = None
     now: Callable[[], float] = time.monotonic
+    # Told the name of every solver's part at each of its steps.
+    follow: Callable[[str], object] = str
     stars: Stars = field(init=False)
     measured: Stars = field(init=False)
     split: Split = field(init=False)
@@ -170,7 +172,7 @@ class Context:
     def steps(
         self, tolerances: Mapping[str, float] | None = None, *, alone: bool = False
     ) -> Iterator[OnStep]:
-        """Yield a function that records and shows every step, and stops after a signal.
+        """Yield a function that records every step, and stops after a signal.
 
         A residual is recorded with the tolerance of the first word of its name. With
         ``alone`` the other ranks wait.
@@ -190,13 +192,11 @@ class Context:
                     record["tolerance"] = tolerance
                 passed = before + time.perf_counter() - started
                 records.append({**record, "seconds": round(passed, 3)})
-                progress.show(**{kind: f"{value:.2e}"})
                 if time.monotonic() - self._noted >= _NOTED:
                     self.note()
-            progress.update(stage=stage, step=step)
+            self.follow(stage)
 
-        with Progress(description=self.stage) as progress:
-            yield on_step
+        yield on_step
 
     def save(self, state: FitState, *, ended: bool = True) -> FitState:
         """Save the state after or within a stage, and return it.

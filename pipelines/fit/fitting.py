@@ -10,6 +10,7 @@ from pipelines.base.progress import say
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context, opened
 from pipelines.fit.mapping import first_map, map_and_samples, second_map
+from pipelines.fit.pace import Pace
 from pipelines.fit.prior import learn_prior, plan
 from pipelines.fit.shared_noise import learn_residual
 from pipelines.fit.state import FitState
@@ -38,15 +39,18 @@ def run(state: FitState, at: Context) -> None:
     Stopped
         After a signal; `opened` restores the state.
     """
-    for stage in STAGES[state.done :]:
-        at.begin(stage.__name__)
-        after = stage(state, at)
-        if stage is write:
-            # This stage writes the run itself.
-            return
-        # Only rank 0 knows: the others may have a copy of its state.
-        changed = at.group.numbers(int(after is not state))[0]
-        state = at.save(after) if changed else replace(state, done=state.done + 1)
+    with Pace([stage.__name__ for stage in STAGES], at.stop) as pace:
+        at.follow = pace.step
+        for stage in STAGES[state.done :]:
+            at.begin(stage.__name__)
+            pace.begin(state.done, state, at)
+            after = stage(state, at)
+            if stage is write:
+                # This stage writes the run itself.
+                return
+            # Only rank 0 knows: the others may have a copy of its state.
+            changed = at.group.numbers(int(after is not state))[0]
+            state = at.save(after) if changed else replace(state, done=state.done + 1)
 
 
 def fit(

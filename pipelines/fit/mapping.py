@@ -54,11 +54,15 @@ def second_map(state: FitState, at: Context) -> FitState:
     """
     if not state.residual:
         return state
-    samples = _SECOND_SAMPLES if len(at.split.train) >= _MERIT_SAMPLES else 0
-    plan, settings = state.planned[0], first_settings(at.config, samples)
+    plan, settings = state.planned[0], first_settings(at.config, second_samples(at))
     correlation = correlation_of(state, at)
     result = _infer(state, at, plan, settings, correlation=correlation, first=True)
     return replace(state, result=_with_earlier_facts(result, state))
+
+
+def second_samples(at: Context) -> int:
+    """Return the number of samples of the second map."""
+    return _SECOND_SAMPLES if len(at.split.train) >= _MERIT_SAMPLES else 0
 
 
 def first_settings(config: FitConfig, samples: int = 0) -> FitConfig:

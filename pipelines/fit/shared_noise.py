@@ -72,7 +72,7 @@ def learn_residual(state: FitState, at: Context) -> FitState:
 
         state = replace(at.by_first(planned), result=result)
         if once := (state.learning or {}).get("revision"):
-            gain = f"a gain of {once['gain']:.0f} nats"
+            gain = f"the stars' log-likelihood gains {once['gain']:.0f}"
             say(f"the first map calls for another prior: {gain}")
             announce(state, at)
             state = replace(state, residual=at.group.from_first(learnt))

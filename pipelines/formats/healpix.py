@@ -16,7 +16,6 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-import healpy
 import numpy as np
 from astropy.io import fits
 
@@ -29,7 +28,7 @@ ORDERINGS = ("nested", "ring")
 _TABLE = "EXTINCTION"
 _SUMMARY = "Cumulative extinction from the Sun to each distance DISTi"
 _LAST_STAR, _FILLED = "LAST_STAR", "FILLED_"
-_UNSEEN = np.float32(healpy.UNSEEN)
+_UNSEEN = np.float32(-1.6375e30)
 # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
 _ROW = 1024
 # Most columns of a table in the FITS standard.
@@ -79,6 +78,8 @@ def write_healpix(
     for name, (values, unit) in columns.items():
         stored = np.asarray(values, dtype=np.float32)
         if ordering == "ring":
+            import healpy
+
             stored = healpy.reorder(stored, n2r=True)
         rows = np.where(np.isnan(stored), _UNSEEN, stored).reshape(-1, width)
         written.append(fits.Column(name, format=f"{width}E", unit=unit, array=rows))
@@ -121,6 +122,8 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
         cards = takewhile(header.__contains__, map("DIST{}".format, count(1)))
         distances = np.array([float(header[card]) for card in cards])
         every: Any = None
+        import healpy
+
         values = healpy.read_map(table, field=every, nest=True)
         values = np.where(values == _UNSEEN, np.float32(np.nan), values)
         columns = dict(zip(table.columns.names, values, strict=True))

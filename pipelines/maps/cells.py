@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -30,15 +30,25 @@ Take = Callable[..., np.ndarray]
 
 def in_memory(arrays: dict[str, np.ndarray]) -> Take:
     """Return a reader of arrays in memory."""
-    return lambda name, *index: arrays[name][index]
+    return partial(_taken, arrays)
+
+
+def _taken(arrays: dict[str, np.ndarray], name: str, *index: np.ndarray) -> np.ndarray:
+    return arrays[name][index]
 
 
 class ChunkReader:
-    """Arrays of a zarr group, with a cache of the latest chunks."""
+    """Arrays of a zarr group, with a cache of the latest chunks.
+
+    Threads may share a reader; a pickled one has an empty cache.
+    """
 
     def __init__(self, path: Path, group: zarr.Group) -> None:
         self._path, self._group = path, group
         self._chunk = lru_cache(maxsize=_KEPT)(self._read)
+
+    def __reduce__(self) -> Any:
+        return ChunkReader, (self._path, self._group)
 
     def array(self, name: str) -> zarr.Array:
         """Return the array itself, unread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -98,6 +99,24 @@ def unmasked(coords: SkyCoord) -> SkyCoord:
     parts = [getattr(data, name) for name in data.components]
     plain = type(data)(*(numbers(part, part.unit) * part.unit for part in parts))
     return SkyCoord(cast(Any, coords.frame).realize_frame(plain))
+
+
+def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
+    """Return coordinates from ``l b`` or ``ra dec`` [deg] and maybe ``distance`` [pc].
+
+    Raises `InputError` if a latitude or a distance is out of range.
+    """
+    for name, bad, said in (
+        ("b", lambda b: np.abs(b) > 90, "latitude beyond 90 deg: check its unit"),
+        ("dec", lambda b: np.abs(b) > 90, "latitude beyond 90 deg: check its unit"),
+        ("distance", lambda d: d < 0, "negative distance: leave unknown ones empty"),
+    ):
+        if name in values and (wrong := int(bad(values[name]).sum())):
+            raise InputError(
+                f"{source}: {wrong} of {len(values[name])} places have a {said}"
+            )
+    parts = {n: v * (u.pc if n == "distance" else u.deg) for n, v in values.items()}
+    return SkyCoord(frame="galactic" if "l" in values else "icrs", **parts)
 
 
 def places_of(coords: SkyCoord, *, total: bool = False) -> Places:

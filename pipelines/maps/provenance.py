@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import dustmap
 from pipelines.bands import Conversion, joined_bands
-from pipelines.catalog.provenance import surveys
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, SkyMaps
 from pipelines.formats.citation import citation_block
@@ -22,6 +21,9 @@ Product = TypeVar("Product", Cube, SkyMaps, Columns)
 
 def provenance(run: Run) -> dict[str, Any]:
     """Return the origin of an exported file, with citations."""
+    # The readers of tables take longer to import than a query.
+    from pipelines.catalog.provenance import surveys
+
     held = surveys(run.provenance.get("catalogue") or {})
     catalogues = [one for one in held if one["name"]]
     band = joined_bands([one["band"] for one in held])

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import healpy
 import numpy as np
 
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.geometry import Box
+from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import NAMES, between
 from pipelines.cubes.cube import Cube, farthest, truth_extinction
 from pipelines.maps.cells import GridCells, Take
@@ -154,7 +154,7 @@ class PixelRays:
         return found
 
     def _nearest(self, places: Places) -> np.ndarray:
-        return healpy.ang2pix(self.nside, places.l, places.b, nest=True, lonlat=True)
+        return pixel_of(self.nside, places.l, places.b)
 
     def _rays(self, name: str, near: _Neighbours) -> np.ndarray:
         """Return the pixels' rays with a node at the observer, ``(u, k + 1)``."""
@@ -184,9 +184,7 @@ class PixelRays:
         order = np.argsort(self._nearest(places), kind="stable")
         for start in range(0, len(order), size):
             rows = order[start : start + size]
-            pixels, weights = healpy.get_interp_weights(
-                self.nside, places.l[rows], places.b[rows], nest=True, lonlat=True
-            )
+            pixels, weights = weights_around(self.nside, places.l[rows], places.b[rows])
             unique, which = np.unique(pixels, return_inverse=True)
             yield rows, _Neighbours(unique, which.reshape(pixels.shape), weights)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import healpy
@@ -49,7 +50,7 @@ from pipelines.maps.sky import (
 from pipelines.maps.stored import Stored, open_store
 from pipelines.model.observations import outward_rays
 from pipelines.run.facts import Facts, run_facts
-from pipelines.run.folder import Run
+from pipelines.run.folder import Run, read_run
 
 # Places per batch.
 _ROWS = 1 << 16
@@ -80,6 +81,11 @@ class RunMap(Answers):
             run=run,
             estimate=stack_of(run, None)[1],
         )
+
+    def __reduce__(self) -> Any:
+        """Pickle the path alone: the copy reads the run folder again."""
+        own = ("band", "changes", "factor", "estimate")
+        return _reopened, (self.path.absolute(), {n: getattr(self, n) for n in own})
 
     @property
     def fit(self) -> Run:
@@ -274,6 +280,10 @@ class RunMap(Answers):
             inside = grid.contains(torch.as_tensor(ends)).numpy()
             keys[inside] = _keys(kind, cells(grid, ends[inside]))
         return keys
+
+
+def _reopened(path: Path, state: dict[str, Any]) -> RunMap:
+    return replace(RunMap.of(read_run(path)), **state)
 
 
 def _of(found: Moments | Ranked, kinds: Sequence[Kind]) -> list[np.ndarray]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from astropy import units as u
@@ -45,6 +46,31 @@ from pipelines.storage.atomic import MARKER
 _NO_DENSITY = ("support", "filled")
 # Arrays of which integrals through a cube are made, the first that it has.
 _SUMMED = ("mean", "density", "p50")
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """A product that the first call reads, once for all threads.
+
+    It is pickled without what it has read.
+    """
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read, self._lock, self._found = read, Lock(), list[T]()
+
+    def __call__(self) -> T:
+        with self._lock:
+            if not self._found:
+                self._found.append(self._read())
+            return self._found[0]
+
+    def __reduce__(self) -> Any:
+        return Once, (self._read,)
+
+
+def _given(product: T) -> T:
+    """Return a product in memory: a function that, unlike a lambda, can be pickled."""
+    return product
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -288,9 +314,9 @@ def open_store(path: Path) -> Stored:
         **_stated({**attributes["provenance"], **(described or {})}),
         cells=cells,
         rays=rays,
-        read_cube=cache(partial(read_zarr, path)),
-        read_maps=None if rays is None else cache(partial(read_integrated, path)),
-        read_columns=cache(partial(read_columns, path)),
+        read_cube=Once(partial(read_zarr, path)),
+        read_maps=None if rays is None else Once(partial(read_integrated, path)),
+        read_columns=Once(partial(read_columns, path)),
     )
 
 
@@ -328,7 +354,7 @@ def of_cube(
         unit=cube.unit,
         cells=cells,
         rays=rays,
-        read_cube=lambda: cube,
+        read_cube=partial(_given, cube),
         blank=blank,
     )
 
@@ -342,8 +368,8 @@ def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
     side = 3 * float(maps.distances[-1])
     box = Box(lower=(-side,) * 3, upper=(side,) * 3)
     rays = _pixel_rays(maps, box, to_faces=False)
-    stated = _stated(maps.meta)
-    return Stored(path=path, **stated, cells=None, rays=rays, read_maps=lambda: maps)
+    stated, read = _stated(maps.meta), partial(_given, maps)
+    return Stored(path=path, **stated, cells=None, rays=rays, read_maps=read)
 
 
 def _pixel_rays(maps: SkyMaps, box: Box, *, to_faces: bool) -> PixelRays:

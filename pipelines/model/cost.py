@@ -58,7 +58,7 @@ _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 400.0, 1.2
 _TESTED = 0.1
 # Time that hardly depends on the catalogue [s], on two idle cores: the scales, the
 # residual of neighbours, held-out stars, and their baseline by kriging.
-_BESIDE = 7.5 + 6.5 + 5.0 + 6.0
+SECONDS_BESIDE = {"scales": 7.5, "residual": 6.5, "held-out": 5.0, "baseline": 6.0}
 # Vectors of a log-normal fit's preconditioner: least, most, and per star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
 # Most if neighbours share noise: a million stars took longer with 12 or 100.
@@ -84,8 +84,8 @@ class Speed:
     streamed: float
 
 
-# The speed of two idle cores, at which `_BESIDE` was measured. Without a limit of time
-# operations are weighted by it, so that a plan does not depend on the machine.
+# The speed of two idle cores, at which `SECONDS_BESIDE` was measured. Without a limit
+# of time operations are weighted by it, so that a plan is the same on every machine.
 REFERENCE = Speed(fft=2.6e-10, entry=1.6e-10, flop=2.1e-11, streamed=7e-11)
 
 
@@ -140,7 +140,7 @@ def seconds_beside(speed: Speed) -> float:
     """Return the time of a fit beside its solves [s], scaled to the machine's speed."""
     pairs = zip(astuple(speed), astuple(REFERENCE), strict=True)
     slower = math.prod(now / usual for now, usual in pairs) ** 0.25
-    return max(slower, 1.0) * _BESIDE
+    return max(slower, 1.0) * sum(SECONDS_BESIDE.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ def _messages(
     if not model.linear and not result.mode_converged:
         messages.append(
             f"the log-normal fit stopped after {result.newton_steps} steps to the "
-            f"mode, with over {_NEWTON_TOLERANCE} nats per star to gain"
+            f"mode, with over {_NEWTON_TOLERANCE} of log posterior per star to gain"
         )
     if result.sample_solution is not None:
         line, timely = result.sample_solution.message, not result.out_of_time

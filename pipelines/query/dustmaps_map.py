@@ -19,7 +19,7 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.base.quantities import numbers
-from pipelines.query.map import open_map
+from pipelines.query.map import DustMap, open_map
 
 try:
     with warnings.catch_warnings():
@@ -37,10 +37,13 @@ _EQUATORIAL = ("icrs", "fk5", "fk4", "fk4noeterms")
 class DustmapQuery(_Base):
     """A map store or run folder as a `dustmaps` map.
 
+    One place gives a scalar. Threads may share a query, and its pickled copies open the
+    map again.
+
     Parameters
     ----------
     path, samples
-        As for `pipelines.query.open_map`.
+        As for `pipelines.query.open_map`; or an opened map.
     integrated
         Default of queries: True for extinctions [mag], False for densities [mag/pc].
         Without a default every query needs its own.
@@ -52,7 +55,7 @@ class DustmapQuery(_Base):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | DustMap,
         *,
         samples: str | Path | None = None,
         integrated: bool | None = None,
@@ -60,7 +63,11 @@ class DustmapQuery(_Base):
         quantity: bool = True,
     ) -> None:
         super().__init__()
-        self.map = open_map(path, samples=samples)
+        if not isinstance(path, DustMap):
+            path = open_map(path, samples=samples)
+        elif samples is not None:
+            raise InputError("samples go with a path: open the map with them")
+        self.map = path
         self.integrated, self._quantity = integrated, quantity
         self._rng = np.random.default_rng(seed)
 
@@ -100,7 +107,15 @@ class DustmapQuery(_Base):
 
 def _coordinates(frame: str, lon: Any, lat: Any, distance: Any) -> SkyCoord:
     """Return coordinates with NaN for masked values."""
-    angles = [numbers(angle, u.deg) * u.deg for angle in (lon, lat)]
-    if distance is None:
-        return SkyCoord(*angles, frame=frame)
-    return SkyCoord(*angles, distance=numbers(distance, u.kpc) * u.kpc, frame=frame)
+    given = [numbers(angle, u.deg) for angle in (lon, lat)]
+    given += [] if distance is None else [numbers(distance, u.kpc)]
+    try:
+        first, second, *far = np.broadcast_arrays(*given)
+    except ValueError as error:
+        shapes = ", ".join(str(part.shape) for part in given)
+        raise InputError(
+            f"angles and distances have shapes {shapes}: expected one shape, or single "
+            "values"
+        ) from error
+    extra = {"distance": far[0] * u.kpc} if far else {}
+    return SkyCoord(first * u.deg, second * u.deg, frame=frame, **extra)

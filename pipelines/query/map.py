@@ -87,6 +87,10 @@ class DustMap:
 
     answers: Answers
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the map without its computed `cube`."""
+        return {"answers": self.answers}
+
     def __repr__(self) -> str:
         return as_text("dustmap map", self._facts())
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from astropy import units as u
@@ -15,13 +15,15 @@ from astropy.table import Column
 
 import dustmap
 from pipelines.base.errors import InputError
-from pipelines.catalog.answer_files import Described, answer_file
+from pipelines.base.progress import doing
 from pipelines.maps.answers import FILLED
 from pipelines.maps.places import unmasked
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
-from pipelines.query.targets import TargetTable
 from pipelines.storage.atomic import check_output
+
+if TYPE_CHECKING:
+    from pipelines.query.targets import TargetTable
 
 _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
@@ -233,6 +235,9 @@ def write_answers(
     Raises `InputError` if the output exists or its format is unknown, the table has no
     rows, or a result has the name of a column.
     """
+    # A query of one place starts without the readers of tables.
+    from pipelines.catalog.answer_files import Described, answer_file
+
     check_output(output, overwrite=overwrite)
     batches = ((rows, rounded(ask(dust, rows.coords, options))) for rows in targets)
     first = next(batches, None)
@@ -260,6 +265,7 @@ def write_answers(
             values = (np.asarray(column) for column in columns.values())
             write(rows.columns | dict(zip(names, values, strict=True)))
             counts["rows"] += len(rows.coords)
+            doing(f"{counts['rows']:,} rows")
             flags = (name for name, column in columns.items() if column.dtype == bool)
             counts.update({name: int(columns[name].sum()) for name in flags})
     return counts

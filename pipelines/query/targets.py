@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
@@ -24,6 +23,7 @@ from pipelines.catalog.sources import (
 )
 from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import convert, kind_of
+from pipelines.maps.places import coordinates
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
 _KNOWN = ("l", "b", "ra", "dec", "distance")
@@ -128,21 +128,3 @@ def _origins(
             )
     needed = (*pairs[0], "distance") if distance else pairs[0]
     return {name: found[name] for name in needed}
-
-
-def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
-    """Return coordinates from ``l b`` or ``ra dec`` [deg] and maybe ``distance`` [pc].
-
-    Raises `InputError` if a latitude or a distance is out of range.
-    """
-    for name, bad, said in (
-        ("b", lambda b: np.abs(b) > 90, "latitude beyond 90 deg: check its unit"),
-        ("dec", lambda b: np.abs(b) > 90, "latitude beyond 90 deg: check its unit"),
-        ("distance", lambda d: d < 0, "negative distance: leave unknown ones empty"),
-    ):
-        if name in values and (wrong := int(bad(values[name]).sum())):
-            raise InputError(
-                f"{source}: {wrong} of {len(values[name])} places have a {said}"
-            )
-    parts = {n: v * (u.pc if n == "distance" else u.deg) for n, v in values.items()}
-    return SkyCoord(frame="galactic" if "l" in values else "icrs", **parts)

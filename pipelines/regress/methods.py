@@ -637,8 +637,8 @@ def fit_variational(
     ended = abs(rise.value) <= _STILL
     if not ended:
         messages.append(
-            f"warning: that is more than {_STILL:g} nats per row: the steps ended "
-            "before scales and intervals had settled"
+            f"warning: that is more than {_STILL:g} per row: the steps ended before "
+            "scales and intervals had settled"
         )
     return FittedField(
         model=result.model,

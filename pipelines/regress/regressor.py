@@ -79,7 +79,7 @@ class Prediction:
         return self.shift + self.scale * values.numpy()
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """Return the log density of true values [nats, per unit of the target] (n,)."""
+        """Return the natural log density of true values [per unit of target] (n,)."""
         white = torch.as_tensor((y - self.shift) / self.scale)
         density = self.likelihood.predictive_log_density(white, *self.latent)
         return density.numpy() - np.log(self.scale)

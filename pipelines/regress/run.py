@@ -25,7 +25,7 @@ import dustmap
 from dustmap.residual.neighbours import nearest
 from pipelines.base.errors import InputError
 from pipelines.base.measurement import peak_memory
-from pipelines.base.progress import StageClock
+from pipelines.base.progress import StageClock, doing
 from pipelines.catalog.answer_files import Described, answer_file
 from pipelines.catalog.schema import write_table
 from pipelines.catalog.sources import open_source, part_names, split_columns
@@ -80,12 +80,14 @@ def regress_table(
         seed=model.seed,
     )
     clock.lap("read")
+    doing(f"fitting {int((~rows.test).sum()):,} rows")
     try:
         known, stated = rows.part(test=False), rows.noise_of(test=False)
         model.fit(known, known.pop(target), noise=stated)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     clock.lap("fit")
+    doing("predicting the rows to test")
     tested, truth = rows.part(test=True), rows.y[rows.test]
     prediction = model.distribution(tested, noise=rows.noise_of(test=True))
     metrics = scores(truth, prediction)

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.base.calibration import Bin, Calibration, by_bins, calibrate, even_edges
+from pipelines.base.progress import doing
 from pipelines.catalog.schema import read_stars
 from pipelines.figures.held_out import held_out_figure
 from pipelines.figures.registry import PlotOptions, draw
@@ -117,6 +118,7 @@ class ReportData:
 
     def figure(self, kind: str) -> Picture:
         """Draw a figure as `dustmap plot`."""
+        doing(f"the figure {kind}")
         return picture(draw(self.source, kind, PlotOptions(nside=self.nside)))
 
     @property

@@ -14,6 +14,7 @@ from pipelines.report.data import ReportData, gather
 from pipelines.report.numbers import FORMATS
 from pipelines.report.view import view
 from pipelines.run.baseline import NAME, in_words, loses
+from pipelines.run.status import in_plain_words
 from pipelines.storage.atomic import atomic_file, check_output
 
 # Sections by their anchors and templates.
@@ -63,7 +64,7 @@ def render(data: ReportData, sections: Sequence[str]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {each.__name__: each for each in FORMATS}
+    environment.globals |= {each.__name__: each for each in (*FORMATS, in_plain_words)}
     # plotly.js as bundled with plotly, about 4.8 MB.
     drawn = "three-d" in sections
     return environment.get_template("page.html").render(

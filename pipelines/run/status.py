@@ -14,6 +14,13 @@ from pipelines.storage.atomic import MARKER
 from pipelines.storage.metrics import read_metrics
 
 _ENDED = ("stopped", "failed")
+# What the numbers of solvers are, by their names in metrics.jsonl.
+_PLAIN = {
+    "residual": "relative residual of the solver",
+    "misfit": "mean squared residual of stars over its expected variance",
+    "expected_gain": "log-likelihood still to gain",
+    "bound": "bound on the log-likelihood",
+}
 _KEYS = (
     *("run", "state", "message", "stage", "iteration", "value", "left", "seconds"),
     *("checkpoint", "peak_memory_bytes", "pid", "host"),
@@ -46,13 +53,19 @@ def status_of(path: Path) -> dict[str, Any]:
     return {**dict.fromkeys(_KEYS), **step, "value": numbers or None, **found}
 
 
+def in_plain_words(name: str) -> str:
+    """Return what a number of `metrics.jsonl` is."""
+    return _PLAIN.get(name, name.replace("_", " "))
+
+
 def describe(found: dict[str, Any]) -> str:
     """Describe a status, one fact per line."""
     lines = [f"{found['run']}: {found['state']}"]
     if found["message"]:
         lines.append(found["message"])
     if found["stage"]:
-        value = "".join(f", {k} {v:.3g}" for k, v in (found["value"] or {}).items())
+        numbers = (found["value"] or {}).items()
+        value = "".join(f", {in_plain_words(k)} {v:.3g}" for k, v in numbers)
         lines.append(f"stage: {found['stage']}, iteration {found['iteration']}{value}")
     if found["left"]:
         lines.append(f"left of budget.minutes: {found['left']}")

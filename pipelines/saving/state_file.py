@@ -27,7 +27,6 @@ from pipelines.storage.digests import (
     verify_checksum,
 )
 
-STATE = "state.safetensors"
 _RECORD, _FORMAT = "dustmap.state", 5
 # Keys in JSON of a tensor, and of bytes as a tensor.
 _TENSOR, _BYTES = "$tensor", "$bytes"

@@ -25,7 +25,6 @@ from typing import Any
 from filelock import FileLock, Timeout, lock_descriptor
 
 from pipelines.base.errors import InputError
-from pipelines.saving.state_file import STATE
 from pipelines.storage.atomic import (
     atomic_file,
     remove,
@@ -35,6 +34,7 @@ from pipelines.storage.atomic import (
 )
 
 SUFFIX = ".unfinished"
+STATE = "state.safetensors"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 # Patience for the short lock of `Workspace.is_held` [s].
 _PATIENCE, _PAUSE = 1.0, 0.05

@@ -10,6 +10,7 @@ import numpy as np
 
 from dustmap import __version__
 from pipelines.base.errors import InputError
+from pipelines.base.progress import doing
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import SimulateConfig
 from pipelines.cubes.cube import Cube
@@ -89,7 +90,9 @@ def simulate(config: SimulateConfig) -> Simulation:
         If hardly any star is visible.
     """
     dust, sample, noise = np.random.default_rng(config.seed).spawn(3)
+    doing("the dust")
     cube = make_dust(config, dust)
+    doing("the stars")
     drawn, losses = draw_sample(config, cube, sample)
     columns = measure(config, cube, drawn, noise)
     extra = {name: columns.pop(name) for name in (*_UNITS, "outlier")}

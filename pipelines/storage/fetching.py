@@ -26,7 +26,7 @@ import pooch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.base.errors import InputError
-from pipelines.base.progress import say
+from pipelines.base.progress import doing, say
 from pipelines.storage.atomic import atomic_directory, atomic_file, check_output
 
 _TAR = (".tar", ".tar.gz", ".tgz")
@@ -165,6 +165,7 @@ class _Limited(io.BufferedWriter):
     def write(self, data: Any) -> int:
         """Write bytes; raises `InputError` beyond the limit."""
         _require_room(self.tell() + len(data), self._what, self._gib)
+        doing(f"{self.tell() / 2**20:.0f} MiB of {self._what}")
         return super().write(data)
 
 

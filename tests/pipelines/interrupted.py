@@ -22,7 +22,8 @@ from pipelines.catalog.schema import read_table, write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
 from pipelines.run.folder import read_run
-from pipelines.saving.state_file import STATE, read_state
+from pipelines.saving.state_file import read_state
+from pipelines.saving.workspace import STATE
 from pipelines.storage.metrics import read_metrics
 
 

@@ -108,7 +108,7 @@ class Samples:
         worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
         tail = (
             f"{most} iterations at most; the last step raised the log posterior by "
-            f"at most {worst:.3g} nats"
+            f"at most {worst:.3g} nats (units of the natural logarithm)"
         )
         failed = int((~self.converged).sum())
         if not failed:

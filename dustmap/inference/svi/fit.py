@@ -62,8 +62,8 @@ class LateRise:
     def __str__(self) -> str:
         error = f" ± {self.error:.1g}" if self.error else ""
         return (
-            f"the last {self.steps} steps moved the bound by {self.value:+.1e}{error} "
-            f"nats per row ({self.rows} rows)"
+            f"the last {self.steps} steps moved the bound on the log-likelihood by "
+            f"{self.value:+.1e}{error} per row ({self.rows} rows)"
         )
 
 

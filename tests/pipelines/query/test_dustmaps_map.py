@@ -40,6 +40,19 @@ def test_its_answers_are_those_of_the_map(path):
         DustmapQuery(path)(COORDS)
 
 
+@pytest.mark.parametrize("mode", ["mean", "std", "median", "percentile"])
+@pytest.mark.parametrize("quantity", [True, False])
+def test_one_place_gives_a_scalar_and_angles_are_broadcast(path, mode, quantity):
+    dust = DustmapQuery(path, integrated=True, quantity=quantity)
+    options = {"mode": mode} | ({"pct": 16} if mode == "percentile" else {})
+    one = dust.query_gal(100, 5, d=0.2, **options)
+    assert np.shape(one) == () and float(getattr(one, "value", one)) > 0
+    row = dust.query_gal([100, 280], 5, d=0.2, **options)
+    assert row.shape == (2,) and row[0] == one
+    with pytest.raises(InputError, match=r"\(2,\), \(3,\)"):
+        dust.query_gal([100, 280], [5, 6, 7], d=0.2)
+
+
 @pytest.mark.parametrize("frame", ["icrs", "fk5", "fk4", "fk4noeterms"])
 def test_equatorial_places_are_in_their_frame(path, frame):
     dust = DustmapQuery(path, integrated=True)

@@ -1,0 +1,137 @@
+"""The stages of a fit in words, and the time to its end by the pace so far."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TextIO
+
+from pipelines.base.progress import Ticker, bar, in_words, say
+from pipelines.fit.context import Context
+from pipelines.fit.mapping import first_settings, second_samples
+from pipelines.fit.state import FitState
+from pipelines.model.cost import SECONDS_BESIDE, Work, seconds_beside
+from pipelines.saving.stopping import StopFlag
+
+WORDS = {
+    "plan": "choosing the volume, the grid and a first guess of the clouds",
+    "learn_prior": "learning the size and contrast of clouds from the stars",
+    "first_map": "a first map, in which every star counts by itself",
+    "learn_residual": "learning the dust finer than the grid that neighbours share",
+    "second_map": "a second map, with that shared dust",
+    "map_and_samples": "the map and its samples",
+    "write": "predicting the held-out stars and writing the run",
+}
+# Time of the plan itself, of 3,000 and of 20,000 stars [s].
+_PLAN = 0.2
+# Time between two lines of a log [s].
+_EVERY = 30.0
+# Seconds of work for which the foreseen pace counts beside the measured one.
+_TRUSTED = 5.0
+# A stage that takes less than this part of what was foreseen was left out.
+_SKIPPED = 0.05
+
+
+class Pace(Ticker):
+    """A line at the start of every stage and every 30 s; on a terminal a bar.
+
+    ``names`` are the stages' names, of `WORDS`. A signal is answered at once.
+    """
+
+    def __init__(
+        self, names: Sequence[str], stop: StopFlag, stream: TextIO | None = None
+    ) -> None:
+        super().__init__(stream)
+        self._names, self._number = names, 0
+        self._stop, self._answered = stop, False
+        self._foreseen: Sequence[float] = ()
+        self._taken: dict[int, float] = {}
+        self._first = self._began = time.monotonic()
+        self._ends = math.inf
+        # Kind and number of the samples under way, and when the first of them began.
+        self._samples: tuple[str, int, float] | None = None
+        self._of = 0
+
+    def begin(self, number: int, state: FitState, at: Context) -> None:
+        """Report the start of a stage, after which ``number`` others are finished."""
+        now = time.monotonic()
+        if number > self._number:
+            self._taken[self._number] = now - self._began
+        self._number, self._began, self._samples = number, now, None
+        self._of, self._ends = at.config.inference.samples, now + at.seconds_left
+        self._foreseen = foreseen(state, at)
+        self._write(self._line())
+
+    def step(self, part: str) -> None:
+        """Take note of a solver's part, such as ``samples 9-16``."""
+        if found := re.match(r"(|refined )samples (\d+)-", part):
+            kind, number = found[1], int(found[2])
+            same = self._samples is not None and self._samples[0] == kind
+            since = self._samples[2] if same and self._samples else time.monotonic()
+            self._samples = kind, number, since
+
+    def tick(self) -> None:
+        if self._stop.name is not None and not self._answered:
+            self._answered = True
+            say(
+                f"{self._stop.name}: the fit ends at its next step and saves it; the "
+                "same command with --resume continues. A second Ctrl-C ends it at once",
+                stream=self._stream,
+            )
+        if self._is_live or self._silent() >= _EVERY:
+            self._write(self._line())
+
+    def left(self) -> float:
+        """Return the seconds to the end; NaN before the first plan."""
+        if not self._foreseen:
+            return math.nan
+        now, own = time.monotonic(), self._foreseen[self._number]
+        pairs = [(s, self._foreseen[n]) for n, s in self._taken.items()]
+        pairs = [(taken, usual) for taken, usual in pairs if taken > _SKIPPED * usual]
+        passed = now - self._began
+        if passed > own:
+            pairs.append((passed, own))
+        taken, usual = (sum(part) + _TRUSTED for part in zip((0.0, 0.0), *pairs))
+        rate = taken / usual
+        here = max(rate * own - passed, 0.0)
+        if self._samples is not None and (done := self._samples[1] - 1):
+            here = (now - self._samples[2]) * max(self._of - done, 0) / done
+        rest = rate * sum(self._foreseen[self._number + 1 :])
+        return min(here + rest, max(self._ends - now, 0.0))
+
+    def _line(self) -> str:
+        name, left = self._names[self._number], self.left()
+        line = f"stage {self._number + 1} of {len(self._names)}: {WORDS[name]}"
+        if math.isnan(left):
+            return line
+        passed = time.monotonic() - self._first
+        drawn = f"{bar(passed / (passed + left))} " if self._is_live else ""
+        return f"{drawn}{line}, about {in_words(left)} left"
+
+
+def foreseen(state: FitState, at: Context) -> list[float]:
+    """Return the seconds of all stages by the plan; nothing without a plan.
+
+    The engine svi has no model of its time.
+    """
+    if state.plan is None or not state.plan.is_full_batch:
+        return []
+    plan, speed = state.planned
+    work = Work.of(plan.grids, plan.build_kernel(), at.fitted.distance, at.config)
+    work = replace(work, ranks=at.group.size, here=at.group.here, block=plan.block)
+    whole = work.seconds(speed)
+    first = second = 0.0
+    if at.config.shares_noise:
+        none, few = (
+            replace(work, config=first_settings(at.config, n)).seconds(speed)
+            for n in (0, second_samples(at))
+        )
+        # A map without samples and one before it take about the same time.
+        first, second, whole = none / 2, few - none / 2, whole - none / 2
+    slower = seconds_beside(speed) / sum(SECONDS_BESIDE.values())
+    scales, residual, *judged = (slower * s for s in SECONDS_BESIDE.values())
+    each = residual / 2 if at.config.shares_noise else 0.0
+    return [_PLAN, scales, first, each, second, each, whole, sum(judged)]
