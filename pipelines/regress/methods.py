@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import scipy.optimize
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -36,6 +34,7 @@ from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import KERNELS, Radial
 from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.linalg.roots import CIQ, RootWarning
+from dustmap.minimise import minimise
 from dustmap.whitening import CholeskyWhitening, CiqWhitening
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
@@ -60,9 +59,10 @@ _LONGEST, _SHORTEST = 10.0, 0.1
 # Smallest variance of the noise: less makes covariances singular in double precision.
 _QUIET = 1e-8
 
-# Alternating rounds of noise and field, rows for fitting the noise, and the largest
-# change of the logarithm of a parameter in one round.
-_NOISE_ROUNDS, _NOISE_ROWS, _REACH = 4, 5_000, 3.0
+# Alternating rounds of noise and field, rows for fitting the noise, the largest change
+# of the logarithm of a parameter in one round, and its derivative at the end [nats per
+# row].
+_NOISE_ROUNDS, _NOISE_ROWS, _REACH, _NOISE_SLOPE = 4, 5_000, 3.0, 3e-4
 
 # Neighbours: rows whose log score decides on their number; rows, or covariances of
 # neighbours, of the search for scales; its steps, and the derivative by a logarithm at
@@ -536,27 +536,24 @@ def fitted_noise(
     y: Float[Tensor, " n"], latent: LatentMoments, before: StudentT
 ) -> StudentT:
     """Return the noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
-    start = {n: math.log(float(value)) for n, value in before.parameters().items()}
+    parameters = before.parameters()
+    start = torch.stack([*parameters.values()]).to(torch.float64).log()
+    ends = [before.ranges.get(name, (0.0, math.inf)) for name in parameters]
+    lowest, highest = torch.tensor(ends, dtype=torch.float64).log().T
 
     def noise_at(logarithms: Tensor) -> StudentT:
-        return before.with_parameters(dict(zip(start, logarithms.exp(), strict=True)))
+        return before.with_parameters(
+            dict(zip(parameters, logarithms.exp(), strict=True))
+        )
 
-    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        free = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
-        total = -noise_at(free).expected(y, *latent).mean()
-        (gradient,) = torch.autograd.grad(total, free)
-        return float(total.detach()), gradient.numpy()
-
-    bounds = [
-        tuple(map(math.log, before.ranges[name]))
-        if name in before.ranges
-        else (value - _REACH, value + _REACH)
-        for name, value in start.items()
-    ]
-    found = scipy.optimize.minimize(
-        loss, list(start.values()), jac=True, method="L-BFGS-B", bounds=bounds
+    found = minimise(
+        lambda place: -noise_at(place).expected(y, *latent).mean(),
+        start,
+        slope=_NOISE_SLOPE,
+        lower=torch.maximum(lowest, start - _REACH),
+        upper=torch.minimum(highest, start + _REACH),
     )
-    return noise_at(torch.as_tensor(found.x))
+    return noise_at(found.place)
 
 
 def fit_variational(

@@ -18,8 +18,8 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import norm
 
-from dustmap.residual.field import OUTLYING
 from dustmap.residual.surveys import SurveyLaw
+from dustmap.tails import OUTLIER_FACTOR
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.run.folder import Run
@@ -89,7 +89,7 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
         scale, observed = np.sqrt(std**2 + noise), some.extinction[:, None]
         prior = norm.pdf(_OFFSETS)
         good = (1 - outliers) * norm.pdf(observed, mean, scale) * prior
-        bad = outliers * norm.pdf(observed, mean, OUTLYING * scale) * prior
+        bad = outliers * norm.pdf(observed, mean, OUTLIER_FACTOR * scale) * prior
         # Far from any place of its line a star is an outlier, or keeps its distance.
         density = good + bad + 1e-300 * prior
         density /= density.sum(axis=1, keepdims=True)
