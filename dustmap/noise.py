@@ -30,17 +30,25 @@ from dustmap.tails import log_student
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
 # The median of χ² with one degree of freedom.
 _MEDIAN = 0.4549364
-# Held-out fraction of the observations, limit on their number, and the least number of
-# observations for which α can be estimated.
-_FRACTION, _MOST, FEWEST = 0.1, 2_000, 300
+# Held-out fraction of the observations, and limit on their number.
+_FRACTION = 0.1
+_MOST = 2_000
+FEWEST = 300
+"""Least number of observations for which α can be estimated."""
 # Factor on the variance of a held-out observation: finite, since perturbed data scatter
 # by its square root.
 _HELD_OUT_FACTOR = 1e12
-# Trial shares: from 2^-8 to 2^3, eight per octave; the std of ln α in its prior.
-_LOWEST, _HIGHEST, _STEPS, _PRIOR = -8, 3, 8, 1.0
+# Trial shares: from 2^-8 to 2^3, eight per octave.
+_LOWEST = -8
+_HIGHEST = 3
+_STEPS = 8
+# Standard deviation of ln α in its prior.
+_PRIOR = 1.0
 # Trial common variances: zero, and the median r² in half octaves.
 _COMMONS = (-16, 5)
-_ONE, _NONE = torch.ones(()), torch.zeros((), dtype=torch.bool)
+# Weights, and held-out observations, before a model is prepared.
+_ONE = torch.ones(())
+_NONE = torch.zeros((), dtype=torch.bool)
 
 
 class NoiseModel(ABC):

@@ -36,12 +36,15 @@ _MANY_SHAPE = 500.0
 # Step of the trapezoidal rule, whose error is exp(−π²/step), 1e-13.
 _STEP = 0.33
 # Limits of ln t beyond which the integrand is below 1e-15: t > e^3.6, t² c² < 1e-15.
-_ABOVE, _BELOW = 3.6, 17.5
+_ABOVE = 3.6
+_BELOW = 17.5
 # Minus the log of the integrand at which the integral over the mixture is truncated.
 _DEPTH = 32.0
 # Numbers in one block of rows and nodes.
 _BLOCK = 2**21
-_NEWTON_STEPS, _QUANTILE_RTOL = 200, 1e-10
+# Limit on Newton's steps to a quantile, and their relative tolerance.
+_NEWTON_STEPS = 200
+_QUANTILE_RTOL = 1e-10
 
 
 class StudentT(Likelihood):

@@ -43,13 +43,22 @@ from dustmap.minimise import minimise
 from dustmap.tails import log_mixture
 
 # Prior standard deviations of a_0, of the other coefficients, of u and of the shift's
-# coefficients, the part of stars beyond either end of a shift, and the priors of
-# ln(ν - 2.5) and of k.
-_CONSTANT_STD, _STD, _SURVEY_STD, _SHIFT_STD, _BEYOND = 0.5, 0.3, 0.3, 0.1, 0.01
-_LEAST_DEGREES, _DEGREES, _DEGREES_STD = 2.5, 2.0, 1.0
+# coefficients.
+_CONSTANT_STD = 0.5
+_STD = 0.3
+_SURVEY_STD = 0.3
+_SHIFT_STD = 0.1
+# Part of the stars beyond either end of a shift.
+_BEYOND = 0.01
+# Least ν, the mean and the standard deviation of the prior of ln(ν - 2.5), and that of
+# k, whose mean is zero.
+_LEAST_DEGREES = 2.5
+_DEGREES = 2.0
+_DEGREES_STD = 1.0
 _SKEWNESS_STD = 0.5
 # Priors of logit q and of ln W about the mean of ln s; that of B / W has the mean zero.
-_LOGIT, _LOGIT_STD = -5.0, 1.0
+_LOGIT = -5.0
+_LOGIT_STD = 1.0
 _WIDE = math.log(5.0)
 _WIDE_STD = 1.0
 _EXCESS_STD = 1.0
@@ -58,8 +67,10 @@ _EXCESS_STD = 1.0
 _GAIN = 3.0
 # Largest factor on scales learnt from all stars.
 _WIDEST = 1.5
-# Least relative distance error, and steps of the search.
-_PLACED, _STEPS = 1e-3, 100
+# Least relative distance error.
+_PLACED = 1e-3
+# Limit on the steps of a search.
+_STEPS = 100
 
 Column = Float[np.ndarray, " n"]
 

@@ -22,19 +22,25 @@ _DEGREES_STD = 1.0
 # the gain that is left is at most 1e-4 nats per number.
 _STEPS = 60
 _SLOPE = 0.003
-# Prior std of the searched logarithms about their start (the score is flat in weights
-# that do not matter), bound of their steps, and bound of the first step from known
-# weights. The bound limits line searches that go too far.
-_PRIOR_STD, _RANGE, _FARTHEST = 5.0, 12.0, 6.0
+# Prior std of the searched logarithms about their start: the score is flat in weights
+# that do not matter.
+_PRIOR_STD = 5.0
+# Bound of their steps, since line searches may go too far.
+_RANGE = 12.0
+# Bound of the first step from known weights.
+_FARTHEST = 6.0
 _EXPECTED_STD = 0.5
 _OUTLIER_LOGIT = -4.0
 # Difference between the logarithms of a start's weights.
 _APART = 6.0
-# Fraction of errors whose interval shows their tails, and its uncertainty as noise may
-# not be exactly normal.
-_MOST, _SHAPE = 0.95, 0.0016
-# Prior std of one over the errors' degrees of freedom, and its trial range.
-_TAILS_STD, _TAILS_TRIED = 0.1, (1e-3, 0.4)
+# Fraction of errors whose interval shows their tails.
+_MOST = 0.95
+# Uncertainty of that fraction, as noise may not be exactly normal.
+_SHAPE = 0.0016
+# Prior std of one over the errors' degrees of freedom.
+_TAILS_STD = 0.1
+# Trial range of one over the degrees of freedom.
+_TAILS_TRIED = (1e-3, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

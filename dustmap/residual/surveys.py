@@ -40,14 +40,20 @@ from dustmap.residual.learning import GridFree, learn_grid_free, local_means
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.tails import log_student
 
-# Rounds, how many of them predict across surveys, and how many learn a covariance; most
-# rows of each survey in a round, and most from which the covariance is learnt. Six
-# rounds had half the error of a mock galaxy's zero points, .01 mag, but let 49,000 Gaia
-# stars drift .04 mag towards their own zero point.
-_ROUNDS, _ACROSS, _LEARNT = 4, 2, 2
-_MOST, _LEARNING = 3_000, 1_500
-# Neighbours of a row, and the relative distance to a row nearby.
-_COUNT, _NEARBY = 32, 0.2
+# Rounds. Six of them had half the error of a mock galaxy's zero points, .01 mag, but
+# let 49,000 Gaia stars drift .04 mag towards their own zero point.
+_ROUNDS = 4
+# Rounds that predict across surveys, and rounds that learn a covariance.
+_ACROSS = 2
+_LEARNT = 2
+# Most rows of each survey in a round.
+_MOST = 3_000
+# Most rows from which the covariance is learnt.
+_LEARNING = 1_500
+# Neighbours of a row.
+_COUNT = 32
+# Relative distance to a row nearby.
+_NEARBY = 0.2
 # Fewest rows of a survey with parameters of its own.
 FEWEST = 50
 # Relative distance error at which κ is the relative error of the extinction.
@@ -58,9 +64,10 @@ _MEANS = (0.0, 0.0, 0.0, -1.0, -3.5, 0.9, 1.4)
 _STDS = (0.3, 0.2, 0.5, 1.0, 1.0, 0.3, 1.0)
 # Prior standard deviation of the logarithm of a factor on predictions' variances.
 _VARIANCE_STD = 0.5
-# Relative scatter of stated errors below which they are one guess, and the prior std of
-# parameters that are known.
-_CONSTANT, _KNOWN = 0.02, 1e-9
+# Relative scatter of stated errors below which they are one guess.
+_CONSTANT = 0.02
+# Prior standard deviation of parameters that are known.
+_KNOWN = 1e-9
 # Step of differences, in prior standard deviations.
 _DIFFERENCE = 1e-4
 _UNCERTAIN = ("zero_error", "slope_error", "correlation")

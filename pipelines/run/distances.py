@@ -29,11 +29,14 @@ from pipelines.run.surveys import calibrated
 
 # Offsets from the catalogue's distance in its error: places of predictions, and of the
 # integrals between them.
-_PREDICTED, _OFFSETS = np.linspace(-4, 4, 9), np.linspace(-4, 4, 161)
+_PREDICTED = np.linspace(-4, 4, 9)
+_OFFSETS = np.linspace(-4, 4, 161)
 # Least fraction of outliers.
 _OUTLIERS = 1e-3
-# Least distance of a place relative to the star's, and stars of a block.
-_NEAREST, _ROWS = 0.02, 4096
+# Least distance of a place relative to the star's.
+_NEAREST = 0.02
+# Stars of a block.
+_ROWS = 4096
 
 
 def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:

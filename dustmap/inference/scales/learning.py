@@ -3,9 +3,8 @@ r"""Learn the prior's scales from stars, without a grid.
 They maximise an approximate likelihood ``q(y; θ)``
 (:mod:`dustmap.inference.scales.neighbour_likelihood`); the climb has the outer product
 of the stars' scores for a curvature H (:mod:`dustmap.minimise`). Standard errors
-allow for what is wrong with q, and for stars that share dust
-beyond their neighbours (White 1982, Econometrica 50, 1; Liang & Zeger 1986, Biometrika
-73, 13),
+allow for what is wrong with q, and for stars that share dust beyond their neighbours
+(White 1982, Econometrica 50, 1; Liang & Zeger 1986, Biometrika 73, 13),
 
 .. math::
    \operatorname{cov} \hat\theta = H^{-1} \Bigl(\sum_o s_o s_o^\top\Bigr) H^{-1} ,
@@ -36,13 +35,15 @@ _LONGEST = 0.7
 _STEPS = 20
 # The search starts from the maximum for one in _FIRST stars, if these are at least
 # _FEWEST_FIRST: most steps then take a fraction of the time.
-_FIRST, _FEWEST_FIRST = 4, 1000
+_FIRST = 4
+_FEWEST_FIRST = 1000
 # Expected gain [nats] at which climbing ends.
 _STILL = 0.5
 # Standard deviations of a normal prior of the logarithms around the start; that of the
 # common noise is wider. The prior constrains coordinates that few stars do not;
 # thousands of stars outweigh it by far.
-_SPREAD, _NOISE_SPREAD = 1.5, 4.0
+_SPREAD = 1.5
+_NOISE_SPREAD = 4.0
 # Error that the approximations add: RMS errors of the logarithms of lengthscales and
 # variances of 15 mocks of 1,000 stars were 0.16 and 0.17.
 _APPROXIMATE = 0.16

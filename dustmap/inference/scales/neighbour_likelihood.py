@@ -38,15 +38,21 @@ from dustmap.tails import (
     outlier_probability,
 )
 
-# Neighbours of a star, and the stretch of angles against ln distance among them.
-_NEIGHBOURS, _STRETCH = 20, 5.0
+# Neighbours of a star.
+_NEIGHBOURS = 20
+# Stretch of angles against ln distance in the search for them.
+_STRETCH = 5.0
 # Least number of stars to learn scales from. With 40, 60 and 100 mock stars, logarithms
 # of the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
 FEWEST = 40
 # Degrees of freedom of the density: integrals of a lognormal have heavier tails than a
-# normal. Fraction of outliers where its search starts, and the largest (if all stars
-# could be outliers, there would be two maxima); rounds of that search.
-_DEGREES, _OUTLIERS, _ROUNDS = 5.0, (0.01, 0.2), 20
+# normal.
+_DEGREES = 5.0
+# Fraction of outliers where its search starts, and the largest: if all stars could be
+# outliers, there would be two maxima.
+_OUTLIERS = (0.01, 0.2)
+# Rounds of that search.
+_ROUNDS = 20
 # Quadrature nodes for the integral of the mean along a ray.
 _NODES = 24
 
