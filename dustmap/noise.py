@@ -24,22 +24,31 @@ from torch import Tensor
 from dustmap.checkpoint import State
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
+from dustmap.tails import log_student
 
 # Trial degrees of freedom; the last means a normal distribution.
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
 # The median of χ² with one degree of freedom.
 _MEDIAN = 0.4549364
-# Held-out fraction of the observations, limit on their number, and the least number of
-# observations for which α can be estimated.
-_FRACTION, _MOST, FEWEST = 0.1, 2_000, 300
+# Held-out fraction of the observations, and limit on their number.
+_FRACTION = 0.1
+_MOST = 2_000
+FEWEST = 300
+"""Least number of observations for which α can be estimated."""
 # Factor on the variance of a held-out observation: finite, since perturbed data scatter
 # by its square root.
 _HELD_OUT_FACTOR = 1e12
-# Trial shares: from 2^-8 to 2^3, eight per octave; the std of ln α in its prior.
-_LOWEST, _HIGHEST, _STEPS, _PRIOR = -8, 3, 8, 1.0
+# Trial shares: from 2^-8 to 2^3, eight per octave.
+_LOWEST = -8
+_HIGHEST = 3
+_STEPS = 8
+# Standard deviation of ln α in its prior.
+_PRIOR = 1.0
 # Trial common variances: zero, and the median r² in half octaves.
 _COMMONS = (-16, 5)
-_ONE, _NONE = torch.ones(()), torch.zeros((), dtype=torch.bool)
+# Weights, and held-out observations, before a model is prepared.
+_ONE = torch.ones(())
+_NONE = torch.zeros((), dtype=torch.bool)
 
 
 class NoiseModel(ABC):
@@ -364,7 +373,11 @@ class StudentT(Normal):
         ratio, degrees = (own / scale).to(torch.float64), self.degrees
         if self.learn_degrees:
             fitted = ratio[~self.held_out]
-            degrees = max(_DEGREES, key=lambda nu: _student_score(fitted, nu))
+            scores = {
+                nu: float(log_student(fitted, 1.0, nu, of="scale").mean())
+                for nu in _DEGREES
+            }
+            degrees = max(scores, key=lambda nu: scores[nu])
         weights = torch.ones_like(self.stated)
         if degrees < _DEGREES[-1]:
             weights = ((degrees + 1) / (degrees + ratio)).to(self.stated)
@@ -373,13 +386,6 @@ class StudentT(Normal):
     def restored(self, state: State, share: float) -> Self:
         model = replace(self, degrees=state["degrees"])
         return super(StudentT, model).restored(state, share)
-
-
-def _student_score(ratio: Float[Tensor, " n"], degrees: float) -> float:
-    """Return the mean Student-T log density at ``r²/Σ``, without the scale's term."""
-    constant = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
-    tail = (degrees + 1) / 2 * torch.log1p(ratio / degrees)
-    return constant - 0.5 * math.log(degrees) - float(tail.mean())
 
 
 def learn_share(
@@ -410,11 +416,11 @@ def learn_share(
     best, found = -math.inf, (1.0, 0.0, False)
     for common in commons:
         scale = rest + common + shares[:, None] * lines
-        ratio = squares / scale
-        tail = ratio / 2
-        if degrees is not None:
-            tail = (degrees + 1) / 2 * torch.log1p(ratio / degrees)
-        scores = -(tail + scale.log() / 2).sum(dim=1) - prior
+        if degrees is None:
+            density = -(squares / scale + scale.log()) / 2
+        else:
+            density = log_student(squares, scale, degrees, of="scale")
+        scores = density.sum(dim=1) - prior
         index = int(scores.argmax())
         if float(scores[index]) > best:
             best, at_edge = float(scores[index]), index in (0, len(shares) - 1)

@@ -1,8 +1,8 @@
 r"""Hyperparameters of largest marginal likelihood by L-BFGS.
 
 The search is over logarithms of positive hyperparameters and the mean in units of the
-largest residual, so that steps do not depend on the unit of the data. It is SciPy's
-(Byrd, Lu, Nocedal & Zhu 1995, SIAM J. Sci. Comput. 16).
+largest residual, so that steps do not depend on the unit of the data
+(:func:`dustmap.minimise.minimise`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
-import scipy.optimize
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.gp.regression import MEAN, ScoredRegression
+from dustmap.minimise import minimise
 
 # A start whose logarithm is out of range by less than this is at the end of the range.
 _ROUNDING = 1e-9
-# Distance between start and bound, in tolerances of a derivative.
-_TOLERANCES = 1000.0
 
 Model = TypeVar("Model", bound=ScoredRegression)
 
@@ -105,74 +104,58 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
     start = {name: known[name] for name in names}
     lengths = [value.numel() for value in start.values()]
     unit = max(float(model.residual.abs().max()), float(model.noise) ** 0.5)
-    # The optimiser caps a derivative at the distance to a bound before comparing it
-    # with the tolerance: in this unit the cap is a thousand tolerances.
-    scale = _TOLERANCES * settings.gradient_tolerance / settings.reach
-    bounds = _bounds(start, settings)
-    # The start must have a value.
-    log_marginal, best, failures = model.log_marginal(), model, 0
 
-    def at(vector: np.ndarray) -> Model:
+    def at(steps: Tensor) -> Model:
         values = {}
-        steps = torch.as_tensor(vector).split(lengths)
-        for (name, value), step in zip(start.items(), steps, strict=True):
+        for (name, value), step in zip(start.items(), steps.split(lengths)):
             step = step.reshape(value.shape)
             values[name] = value + unit * step if name == MEAN else value * step.exp()
         return model.with_parameters(values)
 
-    def loss(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal log_marginal, best, failures
-        moved = at(vector)
-        try:
-            value, gradient = moved.value_and_gradient()
-        except FloatingPointError:
-            # A covariance without a Cholesky factor.
-            failures += 1
-            return (abs(log_marginal) * 10 + 1e6) / scale, np.zeros_like(vector)
-        if value > log_marginal:
-            log_marginal, best = value, moved
+    def loss(steps: Tensor) -> Tensor:
+        moved = at(steps.detach())
+        value, gradient = moved.value_and_gradient()
         units = {**moved.parameters(), MEAN: torch.tensor(unit)}
         slopes = [(gradient[name] * units[name]).reshape(-1) for name in start]
-        return -value / scale, -torch.cat(slopes).numpy() / scale
+        # A linear function with the gradient.
+        return -value - torch.cat(slopes) @ (steps - steps.detach())
 
-    found = scipy.optimize.minimize(
+    lower, upper = _bounds(start, settings)
+    found = minimise(
         loss,
-        np.zeros(sum(lengths)),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={
-            "maxiter": settings.max_steps,
-            "gtol": settings.gradient_tolerance / scale,
-            "ftol": settings.relative_tolerance,
-        },
+        torch.zeros_like(lower),
+        slope=settings.gradient_tolerance,
+        flat=settings.relative_tolerance,
+        lower=lower,
+        upper=upper,
+        max_steps=settings.max_steps,
     )
-    margin = settings.reach * _ROUNDING
-    edge = (found.x <= bounds[:, 0] + margin) | (found.x >= bounds[:, 1] - margin)
     labels = np.repeat(list(start), lengths)
     return EvidenceFit(
-        model=best,
-        log_marginal=log_marginal,
-        converged=bool(found.success),
-        message=str(found.message),
-        steps=int(found.nit),
-        failures=failures,
-        at_bounds=tuple(dict.fromkeys(labels[edge].tolist())),
+        model=at(found.place),
+        log_marginal=-found.value,
+        converged=found.converged,
+        message=found.message,
+        steps=found.steps,
+        failures=found.failures,
+        at_bounds=tuple(dict.fromkeys(labels[found.at_bound].tolist())),
     )
 
 
-def _bounds(start: Mapping[str, Tensor], settings: LBFGS) -> np.ndarray:
-    """Return the least and largest entry of the vector, one row each."""
-    rows = []
+def _bounds(
+    start: Mapping[str, Tensor], settings: LBFGS
+) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
+    """Return the least and largest steps."""
+    lower, upper = [], []
     for name, value in start.items():
         low, high = (torch.full_like(value, s * settings.reach) for s in (-1, 1))
         if name in settings.ranges:
-            least, most = (
-                (torch.as_tensor(end) / value).log() for end in settings.ranges[name]
-            )
+            ends = settings.ranges[name]
+            least, most = ((torch.as_tensor(end) / value).log() for end in ends)
             if bool((least > _ROUNDING).any() or (most < -_ROUNDING).any()):
                 raise ValueError(f"{name} starts at {value.tolist()}, out of its range")
             low = torch.maximum(low, least.clamp_max(0))
             high = torch.minimum(high, most.clamp_min(0))
-        rows.append(torch.stack([low.reshape(-1), high.reshape(-1)], dim=1))
-    return torch.cat(rows).numpy()
+        lower.append(low.reshape(-1))
+        upper.append(high.reshape(-1))
+    return torch.cat(lower), torch.cat(upper)

@@ -28,20 +28,23 @@ from dustmap.likelihoods.base import (
     Vector,
     positive_parameter,
 )
+from dustmap.tails import log_student, peak_excess
 
 _LOG_TWO_PI = math.log(2 * math.pi)
-# Degrees of freedom above which series are more accurate than differences of gamma
-# functions, and shape of a gamma density above which they are for its terms.
-_MANY, _MANY_SHAPE = 200.0, 500.0
+# Shape of a gamma density above which a series is more accurate than its terms.
+_MANY_SHAPE = 500.0
 # Step of the trapezoidal rule, whose error is exp(−π²/step), 1e-13.
 _STEP = 0.33
 # Limits of ln t beyond which the integrand is below 1e-15: t > e^3.6, t² c² < 1e-15.
-_ABOVE, _BELOW = 3.6, 17.5
+_ABOVE = 3.6
+_BELOW = 17.5
 # Minus the log of the integrand at which the integral over the mixture is truncated.
 _DEPTH = 32.0
 # Numbers in one block of rows and nodes.
 _BLOCK = 2**21
-_NEWTON_STEPS, _QUANTILE_RTOL = 200, 1e-10
+# Limit on Newton's steps to a quantile, and their relative tolerance.
+_NEWTON_STEPS = 200
+_QUANTILE_RTOL = 1e-10
 
 
 class StudentT(Likelihood):
@@ -83,11 +86,10 @@ class StudentT(Likelihood):
 
     @property
     def _log_peak(self) -> Tensor:
-        return _peak_excess(self.degrees) - 0.5 * _LOG_TWO_PI - self.scale.log()
+        return peak_excess(self.degrees) - 0.5 * _LOG_TWO_PI - self.scale.log()
 
     def log_density(self, y: Batched, f: Batched) -> Batched:
-        squared = (y - f) ** 2 / (self.degrees * self.scale**2)
-        return self._log_peak - (self.degrees + 1) / 2 * torch.log1p(squared)
+        return log_student((y - f) ** 2, self.scale**2, self.degrees, of="scale")
 
     def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         unit = self.degrees * self.scale**2
@@ -164,14 +166,6 @@ class StudentT(Likelihood):
 
     def parameters(self) -> dict[str, Tensor]:
         return {"scale": self.scale, "degrees": self.degrees}
-
-
-def _peak_excess(degrees: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Return ``ln Γ((ν+1)/2) − ln Γ(ν/2) − ½ ln(ν/2)``, which is −1/4ν for large ν."""
-    if float(degrees.detach()) > _MANY:
-        return -1 / (4 * degrees) + 1 / (24 * degrees**3)
-    gammas = torch.lgamma((degrees + 1) / 2) - torch.lgamma(degrees / 2)
-    return gammas - 0.5 * torch.log(degrees / 2)
 
 
 def _log_peak(shape: Float[Tensor, ""]) -> Float[Tensor, ""]:

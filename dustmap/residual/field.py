@@ -29,6 +29,7 @@ from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.residual.predictive import PredictiveLaw
+from dustmap.tails import OUTLIER_FACTOR, outlier_probability
 
 if TYPE_CHECKING:
     from dustmap.residual.stacking import StackedKriging
@@ -36,11 +37,10 @@ if TYPE_CHECKING:
 # Neighbours of a place among the stars. With 64 for each star instead of 128 for those
 # of a leaf errors of 1,000,000 stars were 2% larger, those of 48,000 0.2% smaller.
 COUNT = 128
-# Neighbours of every star when outliers are weighed, and the factor on a neighbour's
-# noise that calls for weighing a star again.
-_FEW, _RAISED = 12, 1.1
-# Standard deviation of outliers over that of other stars.
-OUTLYING = 10.0
+# Neighbours of every star when outliers are weighed.
+_FEW = 12
+# Factor on a neighbour's noise that calls for weighing a star again.
+_RAISED = 1.1
 # Densities of rays are raised to at least this fraction of the mean.
 _DARKEST = 0.02
 # Stars up to which the columns of all rays are kept: some 300 bytes each.
@@ -146,15 +146,15 @@ class ResidualField:
             found = field.krige(field.rays[rows], near[rows])
             variance = found.variance + own
             squared = (residuals[rows] - found.mean(residuals)) ** 2 / variance
-            odds = (squared / 2 * (1 - OUTLYING**-2)).clamp_max(50).exp()
-            odds = odds * outliers / (1 - outliers) / OUTLYING
-            outlying = odds / (1 + odds)
-            wide = own + (OUTLYING**2 - 1) * variance
-            precision = (1 - outlying) / own + outlying / wide
+            usual = -squared / 2
+            wide = usual / OUTLIER_FACTOR**2 - math.log(OUTLIER_FACTOR)
+            outlying = outlier_probability(usual, wide, outliers)
+            raised = own + (OUTLIER_FACTOR**2 - 1) * variance
+            precision = (1 - outlying) / own + outlying / raised
             noise = field.noise.clone()
             noise[rows] = 1 / precision - self.nugget
-            raised = noise > _RAISED * field.noise
-            rows = torch.nonzero(raised[near].any(dim=1))[:, 0]
+            again = (noise > _RAISED * field.noise)[near].any(dim=1)
+            rows = torch.nonzero(again)[:, 0]
             field = replace(field, noise=noise)
         return field
 

@@ -209,7 +209,7 @@ def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
         weights=learnt.weights,
         nugget=learnt.nugget,
         outliers=learnt.outliers,
-        score=learnt.score * len(held),
+        score=learnt.score,
     )
 
 

@@ -35,18 +35,30 @@ import torch
 from jaxtyping import Float, Shaped
 from scipy.optimize import minimize_scalar
 from scipy.optimize.elementwise import find_root
-from scipy.special import betainc, expit, logit, ndtri_exp
+from scipy.special import betainc, expit, ndtri_exp
 from scipy.stats import jf_skew_t
 from torch import Tensor
 
+from dustmap.minimise import minimise
+from dustmap.tails import log_mixture
+
 # Prior standard deviations of a_0, of the other coefficients, of u and of the shift's
-# coefficients, the part of stars beyond either end of a shift, and the priors of
-# ln(ν - 2.5) and of k.
-_CONSTANT_STD, _STD, _SURVEY_STD, _SHIFT_STD, _BEYOND = 0.5, 0.3, 0.3, 0.1, 0.01
-_LEAST_DEGREES, _DEGREES, _DEGREES_STD = 2.5, 2.0, 1.0
+# coefficients.
+_CONSTANT_STD = 0.5
+_STD = 0.3
+_SURVEY_STD = 0.3
+_SHIFT_STD = 0.1
+# Part of the stars beyond either end of a shift.
+_BEYOND = 0.01
+# Least ν, the mean and the standard deviation of the prior of ln(ν - 2.5), and that of
+# k, whose mean is zero.
+_LEAST_DEGREES = 2.5
+_DEGREES = 2.0
+_DEGREES_STD = 1.0
 _SKEWNESS_STD = 0.5
 # Priors of logit q and of ln W about the mean of ln s; that of B / W has the mean zero.
-_LOGIT, _LOGIT_STD = -5.0, 1.0
+_LOGIT = -5.0
+_LOGIT_STD = 1.0
 _WIDE = math.log(5.0)
 _WIDE_STD = 1.0
 _EXCESS_STD = 1.0
@@ -55,8 +67,10 @@ _EXCESS_STD = 1.0
 _GAIN = 3.0
 # Largest factor on scales learnt from all stars.
 _WIDEST = 1.5
-# Least relative distance error, and steps of the search.
-_PLACED, _STEPS = 1e-3, 100
+# Least relative distance error.
+_PLACED = 1e-3
+# Limit on the steps of a search.
+_STEPS = 100
 
 Column = Float[np.ndarray, " n"]
 
@@ -169,8 +183,7 @@ class PredictiveLaw:
     def log_density(self, error: Column, stars: Measured) -> Column:
         """Return the log density of differences from the predicted mean [1/mag]."""
         centred = torch.from_numpy(error - self.shift(stars))
-        odds = float(logit(max(self.outliers, 1e-300)))
-        numbers = self.degrees, self.skewness, odds, self.width, self.excess
+        numbers = self.degrees, self.skewness, self.outliers, self.width, self.excess
         scale = torch.from_numpy(self.scale(stars))
         return _log_density(centred, scale, torch.tensor(numbers).double()).numpy()
 
@@ -256,49 +269,38 @@ def _learnt(
     deviations = [_CONSTANT_STD, *[_STD] * 4, *[_SURVEY_STD] * len(surveys)]
     width = torch.tensor(deviations, dtype=torch.float64)
     parts = len(width), 5, shifts.shape[1]
-    steps = torch.zeros(sum(parts), dtype=torch.float64, requires_grad=True)
-    search = torch.optim.LBFGS([steps], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
-    def parameters() -> tuple[torch.Tensor, ...]:
+    def parameters(steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale, (tail, skewness, odds, wide, excess), slopes = steps.split(parts)
         degrees = _LEAST_DEGREES + (_DEGREES + _DEGREES_STD * tail).exp()
         wide = (centres[0] + _WIDE + _WIDE_STD * wide).exp()
-        odds = _LOGIT + _LOGIT_STD * odds
-        shape = (
-            degrees,
-            _SKEWNESS_STD * skewness,
-            odds,
-            wide,
-            _EXCESS_STD * excess * wide,
-        )
-        return width * scale, torch.stack(shape), slopes
+        outliers = (_LOGIT + _LOGIT_STD * odds).sigmoid()
+        skewness, excess = _SKEWNESS_STD * skewness, _EXCESS_STD * excess * wide
+        shape = torch.stack([degrees, skewness, outliers, wide, excess])
+        return width * scale, shape, slopes
 
-    def closure() -> torch.Tensor:
-        search.zero_grad()
-        coefficients, shape, slopes = parameters()
+    def loss(steps: Tensor) -> Tensor:
+        coefficients, shape, slopes = parameters(steps)
         scale = (start + factors @ coefficients).exp()
         score = _log_density(given - shifts @ slopes, scale, shape)
-        value = steps.square().sum() / 2 - score.sum()
-        value.backward()
-        return value
+        return steps.square().sum() / 2 - score.sum()
 
-    with torch.enable_grad():
-        search.step(closure)
-    with torch.no_grad():
-        coefficients, shape, slopes = parameters()
-        degrees, skewness, odds, wide, excess = shape.tolist()
-        return PredictiveLaw(
-            coefficients=coefficients.numpy(),
-            centres=centres,
-            degrees=degrees,
-            slopes=(spread * slopes.numpy()).reshape(-1, 10),
-            ends=ends,
-            surveys=surveys,
-            skewness=skewness,
-            outliers=float(expit(odds)),
-            width=wide,
-            excess=excess,
-        )
+    origin = torch.zeros(sum(parts), dtype=torch.float64)
+    found = minimise(loss, origin, max_steps=_STEPS)
+    coefficients, shape, slopes = parameters(found.place)
+    degrees, skewness, outliers, wide, excess = shape.tolist()
+    return PredictiveLaw(
+        coefficients=coefficients.numpy(),
+        centres=centres,
+        degrees=degrees,
+        slopes=(spread * slopes.numpy()).reshape(-1, 10),
+        ends=ends,
+        surveys=surveys,
+        skewness=skewness,
+        outliers=outliers,
+        width=wide,
+        excess=excess,
+    )
 
 
 def _powers(degrees: Tensor, skewness: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -312,17 +314,17 @@ def _powers(degrees: Tensor, skewness: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _log_density(
     error: Float[Tensor, " n"], scale: Float[Tensor, " n"], shape: Float[Tensor, "5"]
 ) -> Float[Tensor, " n"]:
-    """Return log densities of differences from M, of ν, k, logit q, W and B."""
-    degrees, skewness, odds, width, excess = shape
+    """Return log densities of differences from M, of ν, k, q, W and B."""
+    degrees, skewness, outliers, width, excess = shape
     a, b, mean = _powers(degrees, skewness)
-    n, logsigmoid = a + b, torch.nn.functional.logsigmoid
+    n = a + b
     whole = (n - 1) * math.log(2) + n.log() / 2 + a.lgamma() + b.lgamma() - n.lgamma()
     parts = []
-    for sign, place, wide in ((-1, 0.0, scale), (1, excess, width)):
+    for place, wide in ((0.0, scale), (excess, width)):
         u = ((error - place) / wide + mean) / n.sqrt()
-        density = (a - b) * u.asinh() - (n + 1) / 2 * u.square().log1p() - wide.log()
-        parts.append(logsigmoid(sign * odds) + density)
-    return torch.logaddexp(*parts) - whole
+        tails = (a - b) * u.asinh() - (n + 1) / 2 * u.square().log1p()
+        parts.append(tails - wide.log() - whole)
+    return log_mixture(parts[0], parts[1], outliers)
 
 
 def _shifts(

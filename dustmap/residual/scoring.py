@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,36 +10,45 @@ from jaxtyping import Float
 from scipy.special import ndtr, ndtri, stdtrit
 from torch import Tensor
 
+from dustmap.minimise import minimise
 from dustmap.residual.corrections import DEGREES, central_factor
-from dustmap.residual.field import OUTLYING
 from dustmap.residual.kriging import Neighbourhoods
+from dustmap.tails import OUTLIER_FACTOR, log_mixture, log_student
 
 # Prior std of the logarithm of the score's degrees of freedom. With five of them the
 # maximum lies above the variance of normal errors, by a fifth.
 _DEGREES_STD = 1.0
+# Steps of the search, and the derivative [nats] at which it ends: with the widest prior
+# the gain that is left is at most 1e-4 nats per number.
 _STEPS = 60
-# Prior std of the searched logarithms about their start (the score is flat in weights
-# that do not matter), bound of their steps, and bound of the first step from known
-# weights. The bound limits line searches that go too far.
-_PRIOR_STD, _RANGE, _FARTHEST = 5.0, 12.0, 6.0
+_SLOPE = 0.003
+# Prior std of the searched logarithms about their start: the score is flat in weights
+# that do not matter.
+_PRIOR_STD = 5.0
+# Bound of their steps, since line searches may go too far.
+_RANGE = 12.0
+# Bound of the first step from known weights.
+_FARTHEST = 6.0
 _EXPECTED_STD = 0.5
 _OUTLIER_LOGIT = -4.0
-# Difference between the logarithms of a start's weights, and the change of the mean
-# score [nats] at which a search ends.
-_APART, _FLAT = 6.0, 1e-7
-# Fraction of errors whose interval shows their tails, and its uncertainty as noise may
-# not be exactly normal.
-_MOST, _SHAPE = 0.95, 0.0016
-# Prior std of one over the errors' degrees of freedom, and its trial range.
-_TAILS_STD, _TAILS_TRIED = 0.1, (1e-3, 0.4)
+# Difference between the logarithms of a start's weights.
+_APART = 6.0
+# Fraction of errors whose interval shows their tails.
+_MOST = 0.95
+# Uncertainty of that fraction, as noise may not be exactly normal.
+_SHAPE = 0.0016
+# Prior std of one over the errors' degrees of freedom.
+_TAILS_STD = 0.1
+# Trial range of one over the degrees of freedom.
+_TAILS_TRIED = (1e-3, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
     """Weights of the components, and the variance of independent residuals.
 
-    ``outliers`` is the fraction of rows that are outliers, ``score`` the mean log
-    density of the held-out rows.
+    ``outliers`` is the fraction of rows that are outliers, ``score`` the log density of
+    the held-out rows.
     """
 
     weights: Float[Tensor, " j"]
@@ -70,6 +78,11 @@ def learn_weights(
     and one of outliers, ten times as wide. The search is over logarithms of the
     weights, of the nugget :math:`\tau^2` that is added to every row's noise and of the
     degrees of freedom beyond two, and over the logit of the fraction of outliers.
+
+    Raises
+    ------
+    FloatingPointError
+        If the score is not finite where a search starts.
     """
     # Unit: the variance of the residuals beyond their noise, estimated by medians.
     spread = 1.5 * observed.abs().median() ** 2
@@ -88,21 +101,19 @@ def learn_weights(
         return origin + _RANGE * (steps / _RANGE).tanh()
 
     def score(place: Tensor) -> Tensor:
-        values, outliers = scale * place[:-2].exp(), place[-2]
+        values, outliers = scale * place[:-2].exp(), place[-2].sigmoid()
         degrees = 2 + (DEGREES - 2) * place[-1].exp()
         mean, variance = hoods.predict(values[:-1], noise + values[-1], residuals)
-        error = observed - mean
+        square = (observed - mean) ** 2
         whole = variance + observed_noise + values[-1]
-        parts = [
-            torch.nn.functional.logsigmoid(sign * outliers)
-            + log_score(error, wide * whole, degrees)
-            for sign, wide in ((-1, 1.0), (1, OUTLYING**2))
-        ]
-        return torch.logaddexp(*parts).mean()
+        usual, wide = (
+            log_student(square, factor * whole, degrees, of="central68")
+            for factor in (1.0, OUTLIER_FACTOR**2)
+        )
+        return log_mixture(usual, wide, outliers).sum()
 
     def loss(steps: Tensor) -> Tensor:
-        prior = (steps / doubt).square().sum() / 2 / len(observed)
-        return prior - score(place(steps))
+        return (steps / doubt).square().sum() / 2 - score(place(steps))
 
     j, starts = len(largest), [torch.zeros_like(origin)]
     if known is not None and len(known):
@@ -112,10 +123,14 @@ def learn_weights(
         # Each start raises one component above the others.
         above = _APART * (torch.eye(j) - 0.5)
         starts += torch.nn.functional.pad(above, (0, 3)).to(origin)
+    searches = (
+        minimise(loss, start, slope=_SLOPE, max_steps=_STEPS) for start in starts
+    )
+    found = min(searches, key=lambda each: each.value)
+    if math.isinf(found.value):
+        raise FloatingPointError("the log score of held-out rows is not finite")
     with torch.no_grad():
-        found = [_minimum(loss, start) for start in starts]
-        steps = min(found, key=lambda steps: float(loss(steps)))
-        best = place(steps)
+        best = place(found.place)
         values = scale * best[:-2].exp()
         return Learnt(
             weights=values[:-1],
@@ -123,43 +138,6 @@ def learn_weights(
             outliers=float(best[-2].sigmoid()),
             score=float(score(best)),
         )
-
-
-@torch.enable_grad()
-def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Return the place where L-BFGS ends."""
-    steps = start.clone().requires_grad_(True)
-    search = torch.optim.LBFGS(
-        [steps], max_iter=_STEPS, line_search_fn="strong_wolfe", tolerance_change=_FLAT
-    )
-
-    def closure() -> Tensor:
-        search.zero_grad()
-        value = loss(steps)
-        value.backward()
-        return value
-
-    search.step(closure)
-    return steps.detach()
-
-
-def log_score(
-    error: Float[Tensor, " m"], variance: Float[Tensor, " m"], degrees: Tensor
-) -> Float[Tensor, " m"]:
-    """Return the log density of a Student-T with a normal's central 68% interval.
-
-    The normal has this variance; that of the Student-T itself would diverge for two
-    degrees of freedom, as real stars may have. Its 84% quantile is that of Cornish and
-    Fisher's expansion.
-    """
-    quantile = 1 + 1 / (2 * degrees) + 1 / (4 * degrees**2)
-    spread, power = degrees * variance / quantile**2, (degrees + 1) / 2
-    constant = torch.lgamma(power) - torch.lgamma(degrees / 2)
-    return (
-        constant
-        - 0.5 * (math.pi * spread).log()
-        - power * torch.log1p(error**2 / spread)
-    )
 
 
 def tail_degrees(
@@ -171,8 +149,8 @@ def tail_degrees(
     """Return the degrees of freedom of a Student-T whose 95% interval holds 95%.
 
     It has this variance, from `DEGREES` on: heavier tails leave the central 68%
-    interval as it is. The fraction ``outliers`` of the errors is `OUTLYING` times as
-    wide. Where noise dominates the variance, the result is about `DEGREES`.
+    interval as it is. The fraction ``outliers`` of the errors is `OUTLIER_FACTOR` times
+    as wide. Where noise dominates the variance, the result is about `DEGREES`.
     """
     inverse = torch.linspace(*_TAILS_TRIED, 81, dtype=torch.float64)
     quantiles = [stdtrit(1 / inverse.numpy(), p) for p in ((1 + _MOST) / 2, ndtr(1.0))]
@@ -181,7 +159,7 @@ def tail_degrees(
     normal = float(ndtri((1 + _MOST) / 2))
     widths = wide[:, None] * variance + normal**2 * noise
     held = (error.abs() < widths.sqrt()).to(torch.float64).mean(dim=1)
-    within = _MOST + outliers * (math.erf(normal * 0.5**0.5 / OUTLYING) - _MOST)
+    within = _MOST + outliers * (math.erf(normal * 0.5**0.5 / OUTLIER_FACTOR) - _MOST)
     chance = (within * (1 - within) / len(error) + _SHAPE**2) ** 0.5
     doubt = (inverse - 1 / DEGREES) / _TAILS_STD
     misfit = ((held - within) / chance) ** 2 + doubt**2

@@ -34,21 +34,28 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.minimise import minimise
 from dustmap.residual.covariance import Rays
 from dustmap.residual.learning import GridFree, learn_grid_free, local_means
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
-from dustmap.residual.scoring import log_score
+from dustmap.tails import log_student
 
-# Rounds, how many of them predict across surveys, and how many learn a covariance; most
-# rows of each survey in a round, and most from which the covariance is learnt. Six
-# rounds had half the error of a mock galaxy's zero points, .01 mag, but let 49,000 Gaia
-# stars drift .04 mag towards their own zero point.
-_ROUNDS, _ACROSS, _LEARNT = 4, 2, 2
-_MOST, _LEARNING = 3_000, 1_500
-# Neighbours of a row, and the relative distance to a row nearby.
-_COUNT, _NEARBY = 32, 0.2
-# Fewest rows of a survey with parameters of its own, and steps of the search.
-FEWEST, _STEPS = 50, 200
+# Rounds. Six of them had half the error of a mock galaxy's zero points, .01 mag, but
+# let 49,000 Gaia stars drift .04 mag towards their own zero point.
+_ROUNDS = 4
+# Rounds that predict across surveys, and rounds that learn a covariance.
+_ACROSS = 2
+_LEARNT = 2
+# Most rows of each survey in a round.
+_MOST = 3_000
+# Most rows from which the covariance is learnt.
+_LEARNING = 1_500
+# Neighbours of a row.
+_COUNT = 32
+# Relative distance to a row nearby.
+_NEARBY = 0.2
+# Fewest rows of a survey with parameters of its own.
+FEWEST = 50
 # Relative distance error at which κ is the relative error of the extinction.
 _USUAL = 0.03
 # Prior means and standard deviations of c [mag], ln g, ln f, ln τ over the median
@@ -57,9 +64,10 @@ _MEANS = (0.0, 0.0, 0.0, -1.0, -3.5, 0.9, 1.4)
 _STDS = (0.3, 0.2, 0.5, 1.0, 1.0, 0.3, 1.0)
 # Prior standard deviation of the logarithm of a factor on predictions' variances.
 _VARIANCE_STD = 0.5
-# Relative scatter of stated errors below which they are one guess, and the prior std of
-# parameters that are known.
-_CONSTANT, _KNOWN = 0.02, 1e-9
+# Relative scatter of stated errors below which they are one guess.
+_CONSTANT = 0.02
+# Prior standard deviation of parameters that are known.
+_KNOWN = 1e-9
 # Step of differences, in prior standard deviations.
 _DIFFERENCE = 1e-4
 _UNCERTAIN = ("zero_error", "slope_error", "correlation")
@@ -291,41 +299,27 @@ def _fitted(
     def scores(steps: Tensor) -> Tensor:
         law = origin + width * steps[1:].view(shape)
         c, g, f, tau, kappa, q, tail = law[survey].T
-        g, f, tau, kappa, degrees = (
-            g.exp(),
-            f.exp(),
-            tau.exp(),
-            kappa.exp(),
-            2 + tail.exp(),
-        )
+        g, f, tau, kappa, tail = (x.exp() for x in (g, f, tau, kappa, tail))
         growing = (kappa * mean.clamp_min(0.0) * relative**q) ** 2
         # The variance of predictions is uncertain, too.
         left = (_VARIANCE_STD * steps[0]).exp() * variance
         known = growing + left + (density * placing) ** 2
         scale = (f * stated) ** 2 + tau**2 + g**2 * known
-        return log_score(observed - c - g * mean, scale, degrees)
+        square = (observed - c - g * mean) ** 2
+        return log_student(square, scale, 2 + tail, of="central68")
 
     def loss(steps: Tensor) -> Tensor:
         return steps.square().sum() / 2 - scores(steps).sum()
 
-    steps = torch.zeros(1 + origin.numel(), dtype=torch.float64)
-    steps.requires_grad_(True)
-    search = torch.optim.LBFGS([steps], max_iter=_STEPS, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        search.zero_grad()
-        value = loss(steps)
-        value.backward()
-        return value
-
+    start = torch.zeros(1 + origin.numel(), dtype=torch.float64)
+    steps = minimise(loss, start).place
     with torch.enable_grad():
-        search.step(closure)
-        curvature = torch.autograd.functional.hessian(loss, steps.detach())
+        curvature = torch.autograd.functional.hessian(loss, steps)
     assert isinstance(curvature, Tensor)
     group = RowIndex.of(points, points.new_ones(1), leaf=_COUNT).leaves()[0]
     sums = curvature.new_zeros(len(steps), len(group.unique()))
     for row, move in zip(sums, _DIFFERENCE * torch.eye(len(steps)), strict=True):
-        ahead, behind = scores(steps.detach() + move), scores(steps.detach() - move)
+        ahead, behind = scores(steps + move), scores(steps - move)
         row.index_add_(0, group, (ahead - behind) / (2 * _DIFFERENCE))
     inverse = torch.linalg.inv(curvature)
     covariance = inverse @ (sums @ sums.T + torch.eye(len(steps))) @ inverse
@@ -338,7 +332,7 @@ def _fitted(
     error = error.view(shape).clamp_max(1.0)
     errors = torch.where(free, width * error, 0.0)
     errors[alone, :2] = torch.tensor(_STDS[:2], dtype=torch.float64)
-    shifts = torch.where(free, width * steps.detach()[1:].view(shape), 0.0)
+    shifts = torch.where(free, width * steps[1:].view(shape), 0.0)
     found = origin + shifts
     return [
         replace(

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import scipy.optimize
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -36,13 +34,18 @@ from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import KERNELS, Radial
 from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.linalg.roots import CIQ, RootWarning
+from dustmap.minimise import minimise
 from dustmap.whitening import CholeskyWhitening, CiqWhitening
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 
-# Rows of the first search, near neighbours in a group of them, and rows to compare its
-# starting points on; nodes of rows that are not values.
-_ROWS, _GROUP, _FEW, _NODES = 1000, 4, 300, 3000
+# Rows of the first search, and near neighbours in a group of them.
+_ROWS = 1000
+_GROUP = 4
+# Rows to compare its starting points on.
+_FEW = 300
+# Nodes of its rows if they are not values.
+_NODES = 3000
 # These places: lengthscales in the root of the dimension, as which distances of random
 # points grow, and variances of the noise.
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
@@ -56,38 +59,59 @@ _MORE_ROWS = 2_000
 # Longest lengthscale in extents of the inputs, and shortest in the distance of
 # neighbouring values: beyond, a field along this axis cannot be distinguished from one
 # that does not vary, and from noise.
-_LONGEST, _SHORTEST = 10.0, 0.1
+_LONGEST = 10.0
+_SHORTEST = 0.1
 # Smallest variance of the noise: less makes covariances singular in double precision.
 _QUIET = 1e-8
 
-# Alternating rounds of noise and field, rows for fitting the noise, and the largest
-# change of the logarithm of a parameter in one round.
-_NOISE_ROUNDS, _NOISE_ROWS, _REACH = 4, 5_000, 3.0
+# Alternating rounds of noise and field, and rows for fitting the noise.
+_NOISE_ROUNDS = 4
+_NOISE_ROWS = 5_000
+# Largest change of the logarithm of a parameter of the noise in one round, and its
+# derivative at the end [nats per row].
+_REACH = 3.0
+_NOISE_SLOPE = 3e-4
 
-# Neighbours: rows whose log score decides on their number; rows, or covariances of
-# neighbours, of the search for scales; its steps, and the derivative by a logarithm at
-# which it ends [nats per row].
-_SCORED, _SEARCH_ROWS, _COVARIANCES, _STEPS, _FLAT = 1_000, 8_000, 2**23, 30, 2e-3
+# Neighbours: rows whose log score decides on their number.
+_SCORED = 1_000
+# Rows of the search for scales, or covariances of their neighbours if these are fewer.
+_SEARCH_ROWS = 8_000
+_COVARIANCES = 2**23
+# Its steps, and the derivative by a logarithm at which it ends [nats per row].
+_STEPS = 30
+_FLAT = 2e-3
 # Rows whose log score decides on the kernel.
 _KERNEL_ROWS = 2_000
 # Searches, neighbours chosen anew before each, and the gain at which they end [nats
 # per scored row].
-_ROUNDS, _STILL_ROUND = 3, 2e-3
+_ROUNDS = 3
+_STILL_ROUND = 2e-3
 # Neighbours that predict (the first two while scales are learnt), and the gain for
 # which more are taken [nats per row].
-_COUNTS, _GAIN = (32, 64, 100, 200, 400), 5e-3
+_COUNTS = (32, 64, 100, 200, 400)
+_GAIN = 5e-3
 # Longest time of a prediction on one core [s], and operations and values of a kernel
 # per second.
-_PREDICTION, _OPERATIONS, _VALUES = 30.0, 8e9, 5e7
+_PREDICTION = 30.0
+_OPERATIONS = 8e9
+_VALUES = 5e7
 
 # Inducing points: one per five rows, within limits, and their relative nugget.
-_ROWS_PER_POINT, _FEWEST_POINTS, _MOST_POINTS, _NUGGET = 5, 50, 500, 1e-6
+_ROWS_PER_POINT = 5
+_FEWEST_POINTS = 50
+_MOST_POINTS = 500
+_NUGGET = 1e-6
 # Rows from which scales and noise start by the collapsed bound. The search begins
 # within a factor of e of the start: from afar it can leap to where the whole target is
 # noise, and stay. What few points cannot follow is noise to them: it starts with more.
-_START_ROWS, _REACHES, _LEAST_NOISE = 3000, (1.0, 3.0), 0.1
+_START_ROWS = 3000
+_REACHES = (1.0, 3.0)
+_LEAST_NOISE = 0.1
 # Steps: enough for Adam to change a scale by a factor of ten, and many passes.
-_BATCH, _FEWEST_STEPS, _MOST_STEPS, _EPOCHS = 256, 800, 3000, 30
+_BATCH = 256
+_FEWEST_STEPS = 800
+_MOST_STEPS = 3000
+_EPOCHS = 30
 # Of the natural gradient. With 0.3 the bound of 3,000 rows and 200 points ends lower,
 # by 0.001 nats per row (kin40k), 0.004 (four inputs) and 0.006 (Student-T noise).
 _NATURAL_RATE = 0.1
@@ -95,7 +119,8 @@ _NATURAL_RATE = 0.1
 _CIQ = CIQ(rtol=1e-4, max_steps=_MOST_POINTS)
 # Rows for the convergence of the bound, and its largest change in the last tenth of the
 # steps [nats per row].
-_WATCHED, _STILL = 10_000, 1e-3
+_WATCHED = 10_000
+_STILL = 1e-3
 
 # Rows at all distances whose log score decides on the scales of a grid, and their
 # neighbours; of every sixth of them, where the search starts.
@@ -546,27 +571,24 @@ def fitted_noise(
     y: Float[Tensor, " n"], latent: LatentMoments, before: StudentT
 ) -> StudentT:
     """Return the noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
-    start = {n: math.log(float(value)) for n, value in before.parameters().items()}
+    parameters = before.parameters()
+    start = torch.stack([*parameters.values()]).to(torch.float64).log()
+    ends = [before.ranges.get(name, (0.0, math.inf)) for name in parameters]
+    lowest, highest = torch.tensor(ends, dtype=torch.float64).log().T
 
     def noise_at(logarithms: Tensor) -> StudentT:
-        return before.with_parameters(dict(zip(start, logarithms.exp(), strict=True)))
+        return before.with_parameters(
+            dict(zip(parameters, logarithms.exp(), strict=True))
+        )
 
-    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        free = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
-        total = -noise_at(free).expected(y, *latent).mean()
-        (gradient,) = torch.autograd.grad(total, free)
-        return float(total.detach()), gradient.numpy()
-
-    bounds = [
-        tuple(map(math.log, before.ranges[name]))
-        if name in before.ranges
-        else (value - _REACH, value + _REACH)
-        for name, value in start.items()
-    ]
-    found = scipy.optimize.minimize(
-        loss, list(start.values()), jac=True, method="L-BFGS-B", bounds=bounds
+    found = minimise(
+        lambda place: -noise_at(place).expected(y, *latent).mean(),
+        start,
+        slope=_NOISE_SLOPE,
+        lower=torch.maximum(lowest, start - _REACH),
+        upper=torch.minimum(highest, start + _REACH),
     )
-    return noise_at(torch.as_tensor(found.x))
+    return noise_at(found.place)
 
 
 def fit_variational(

@@ -18,8 +18,8 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import norm
 
-from dustmap.residual.field import OUTLYING
 from dustmap.residual.surveys import SurveyLaw
+from dustmap.tails import OUTLIER_FACTOR
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.run.folder import Run
@@ -29,11 +29,14 @@ from pipelines.run.surveys import calibrated
 
 # Offsets from the catalogue's distance in its error: places of predictions, and of the
 # integrals between them.
-_PREDICTED, _OFFSETS = np.linspace(-4, 4, 9), np.linspace(-4, 4, 161)
+_PREDICTED = np.linspace(-4, 4, 9)
+_OFFSETS = np.linspace(-4, 4, 161)
 # Least fraction of outliers.
 _OUTLIERS = 1e-3
-# Least distance of a place relative to the star's, and stars of a block.
-_NEAREST, _ROWS = 0.02, 4096
+# Least distance of a place relative to the star's.
+_NEAREST = 0.02
+# Stars of a block.
+_ROWS = 4096
 
 
 def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
@@ -89,7 +92,7 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
         scale, observed = np.sqrt(std**2 + noise), some.extinction[:, None]
         prior = norm.pdf(_OFFSETS)
         good = (1 - outliers) * norm.pdf(observed, mean, scale) * prior
-        bad = outliers * norm.pdf(observed, mean, OUTLYING * scale) * prior
+        bad = outliers * norm.pdf(observed, mean, OUTLIER_FACTOR * scale) * prior
         # Far from any place of its line a star is an outlier, or keeps its distance.
         density = good + bad + 1e-300 * prior
         density /= density.sum(axis=1, keepdims=True)

@@ -29,19 +29,30 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import Radial
 from dustmap.residual.covariance import RayCovariance, Rays
-from dustmap.residual.field import OUTLYING
 from dustmap.residual.kriging import JITTER, krige_rays
 from dustmap.residual.neighbours import nearest_earlier
+from dustmap.tails import (
+    OUTLIER_FACTOR,
+    log_mixture,
+    log_student,
+    outlier_probability,
+)
 
-# Neighbours of a star, and the stretch of angles against ln distance among them.
-_NEIGHBOURS, _STRETCH = 20, 5.0
+# Neighbours of a star.
+_NEIGHBOURS = 20
+# Stretch of angles against ln distance in the search for them.
+_STRETCH = 5.0
 # Least number of stars to learn scales from. With 40, 60 and 100 mock stars, logarithms
 # of the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
 FEWEST = 40
 # Degrees of freedom of the density: integrals of a lognormal have heavier tails than a
-# normal. Fraction of outliers where its search starts, and the largest (if all stars
-# could be outliers, there would be two maxima); rounds of that search.
-_DEGREES, _OUTLIERS, _ROUNDS = 5.0, (0.01, 0.2), 20
+# normal.
+_DEGREES = 5.0
+# Fraction of outliers where its search starts, and the largest: if all stars could be
+# outliers, there would be two maxima.
+_OUTLIERS = (0.01, 0.2)
+# Rounds of that search.
+_ROUNDS = 20
 # Quadrature nodes for the integral of the mean along a ray.
 _NODES = 24
 
@@ -69,23 +80,13 @@ class Conditionals:
         """
         square, fraction = self.errors(extinction) ** 2, _OUTLIERS[0]
         usual, wide = (
-            _log_student(square, factor * self.variance) for factor in (1, OUTLYING**2)
+            log_student(square, factor * self.variance, _DEGREES, of="std")
+            for factor in (1.0, OUTLIER_FACTOR**2)
         )
         for _ in range(_ROUNDS):
-            odds = wide - usual + math.log(fraction / (1 - fraction))
-            fraction = min(float(odds.sigmoid().mean()), _OUTLIERS[1])
-        return torch.logaddexp(usual + math.log1p(-fraction), wide + math.log(fraction))
-
-
-def _log_student(square: Tensor, variance: Tensor) -> Float[Tensor, " m"]:
-    """Return the log density of a Student-T of this variance at a squared error."""
-    spread = (_DEGREES - 2) * variance
-    constant = math.lgamma((_DEGREES + 1) / 2) - math.lgamma(_DEGREES / 2)
-    return (
-        constant
-        - 0.5 * (math.pi * spread).log()
-        - (_DEGREES + 1) / 2 * torch.log1p(square / spread)
-    )
+            found = float(outlier_probability(usual, wide, fraction).mean())
+            fraction = min(found, _OUTLIERS[1])
+        return log_mixture(usual, wide, fraction)
 
 
 class NeighbourLikelihood:

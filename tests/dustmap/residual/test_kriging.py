@@ -215,10 +215,10 @@ def test_of_two_maxima_the_higher_is_found() -> None:
     found = learn_weights(*given)
     starts = torch.eye(4, dtype=torch.float64) + 1e-3
     scores = [learn_weights(*given, known=start).score for start in starts]
-    assert max(scores) - min(scores) > 0.01
-    assert found.score == pytest.approx(max(scores), abs=1e-3)
+    assert max(scores) - min(scores) > 0.25
+    assert found.score == pytest.approx(max(scores), abs=0.025)
     again = learn_weights(*given, known=found.weights)
-    assert again.score == pytest.approx(found.score, abs=1e-4)
+    assert again.score == pytest.approx(found.score, abs=0.0025)
 
 
 def test_a_correction_never_makes_an_extinction_negative(
