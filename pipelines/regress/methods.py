@@ -50,6 +50,8 @@ _NODES = 3000
 # points grow, and variances of the noise.
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 _NOISES = (1e-3, 0.03, 0.3, 0.9)
+# Factors on one lengthscale alone, apart by less than a search changes it.
+_FACTORS = (0.01, 0.03, 0.1, 0.3, 3.0, 10.0)
 _CANDIDATES = ("matern52", "matern32", "matern12")
 # A derivative has a variance.
 _DIFFERENTIABLE = _CANDIDATES[:2]
@@ -258,6 +260,24 @@ def first_places(
     return places
 
 
+def scanned(model: NeighbourGP, ranges: Ranges, **found: Any) -> NeighbourGP:
+    """Return the model, each lengthscale in turn with the factor of best log score.
+
+    Gradients do not lead from a scale of years to one of months. ``found`` replaces the
+    neighbours of the model.
+    """
+    for axis in range(len(model.kernel.lengthscale)):
+        places = [model]
+        for factor in _FACTORS:
+            scales = model.kernel.lengthscale.clone()
+            scales[axis] *= factor
+            scales = scales.clamp(*ranges["lengthscale"])
+            kernel = model.kernel.with_parameters({"lengthscale": scales})
+            places.append(replace(model, kernel=kernel, **found))
+        model = max(places, key=lambda each: each.log_marginal())
+    return model
+
+
 def find_start(data: Observed, generator: torch.Generator) -> Start:
     """Maximise the evidence of at most 1,000 rows for the first kernel.
 
@@ -335,25 +355,21 @@ def learn_exact(data: Observed, generator: torch.Generator) -> tuple[ExactGP, Re
 
 
 def learn_neighbours(
-    data: Observed, generator: torch.Generator, *starts: Regression
+    data: Observed, generator: torch.Generator
 ) -> tuple[NeighbourGP, Record]:
     """Learn kernel, scales and noise by the log score of rows, and their neighbours.
-
-    The search begins at the best of `starts`, by default at `find_start`.
 
     Each row is predicted from its neighbours among all others. The number of neighbours
     grows while the score does and a prediction of all rows takes under half a minute.
     """
-    starts = starts or (find_start(data, generator).model,)
+    start = find_start(data, generator)
     order = torch.randperm(len(data.values), generator=generator)
-    options: Record = {"count": _COUNTS[0], "scored": order[:_SCORED]}
-    places = [
-        data.regression(
-            NeighbourGP, kernel=s.kernel, noise=s.noise, mean=s.mean, **options
-        )
-        for s in starts
-    ]
-    model = max(places, key=lambda each: each.log_marginal())
+    known = {name: getattr(start.model, name) for name in ("kernel", "noise", "mean")}
+    model = data.regression(
+        NeighbourGP, **known, count=_COUNTS[0], scored=order[:_SCORED]
+    )
+    ranges = ranges_of(data.points)
+    model = scanned(model, ranges, index=None, near=None)
     near = _enough(log_scores(model, _COUNTS[:2]))
     # Errors with heavy tails need many rows.
     rows = order[: min(_SEARCH_ROWS, _COVARIANCES // near**2)]
@@ -362,7 +378,7 @@ def learn_neighbours(
         gradient_tolerance=_FLAT * len(rows),
         relative_tolerance=1e-5,
         reach=3.0,
-        ranges=ranges_of(data.points),
+        ranges=ranges,
     )
     few = model.renewed(scored=rows[:_KERNEL_ROWS], count=near)
     with Progress(description="scales", unit="searches") as progress:
@@ -456,7 +472,7 @@ def _scales_of_all(
     )
     places = first_places(model, x.shape[1], ranges, variance)
     places.append(replace(model, kernel=start.kernel, noise=start.noise))
-    model = max(places, key=lambda each: each.log_marginal())
+    model = scanned(max(places, key=lambda each: each.log_marginal()), ranges)
     settings = LBFGS(
         names=("lengthscale", "variance", "noise"),
         max_steps=_STEPS,
@@ -480,16 +496,14 @@ def learn_many(
     The grid is taken if it resolves the field, and its log score of 2,000 withheld rows
     is not below that of neighbours by more than the gain that decides on their number.
     """
-    start = find_start(data, generator).model
+    near, record = learn_neighbours(data, generator)
     try:
-        grid, own = learn_grid(data, generator, start)
+        grid, own = learn_grid(data, generator, start=near)
         if (left := grid.left_out) > LEFT_OUT:
             raise InputError(f"a grid would leave {left:.2g} of the noise's variance")
     except InputError as error:
-        near, record = learn_neighbours(data, generator, start)
         record["messages"] += (f"neighbours, since {error}",)
         return near, record
-    near, record = learn_neighbours(data, generator, start, grid)
     order = torch.randperm(len(data.values), generator=generator)
     held, rest = data.select(order[:_WITHHELD]), data.select(order[_WITHHELD:])
     found, scores = {"scored": _NOBODY, "near": None, "index": None}, []
