@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
