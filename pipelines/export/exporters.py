@@ -53,7 +53,16 @@ _HELD = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunProducts:
+class Exported:
+    """The written ``paths``, ``notes`` for the user, and ``changes`` of the band."""
+
+    changes: tuple[Conversion, ...] = ()
+    paths: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProducts(Exported):
     """The arrays of a run's products, in the user's band; computed on first use.
 
     ``names`` are the requested products, ``changes`` is the conversion from the run's
@@ -64,14 +73,13 @@ class RunProducts:
     names: frozenset[str]
     run: Run
     options: ExportOptions
-    changes: tuple[Conversion, ...] = ()
-    paths: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """Provenance of all products."""
-        return converted(provenance(self.run), self.changes)
+        """Provenance of all products, with the map that fills them."""
+        found = converted(provenance(self.run), self.changes)
+        other = [] if self.options.fill is None else self.options.fill.origins()
+        return {**found, "maps": other} if other else found
 
     @property
     def band(self) -> str:

@@ -254,6 +254,10 @@ def write_answers(
     about = {"program": "dustmap", "version": dustmap.__version__}
     about |= {"map": dust.path.name, "band": dust.band}
     about |= {"extinctions": dust.answers.said(integrated=True)}
+    for number, origin in enumerate(dust.answers.origins(), start=1):
+        about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}
+    if not dust.band:
+        about["band"] = "unknown" if dust.answers.origins() else ""
     counts: Counter[str] = Counter()
     with answer_file(output, described, about, overwrite=overwrite) as write:
         for rows, columns in chain([first], batches):
