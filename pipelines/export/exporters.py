@@ -78,8 +78,14 @@ class RunProducts(Exported):
     def meta(self) -> dict[str, Any]:
         """Provenance of all products, with the map that fills them."""
         found = converted(provenance(self.run), self.changes)
-        other = [] if self.options.fill is None else self.options.fill.origins()
-        return {**found, "maps": other} if other else found
+        return {**found, **self.others}
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """Origins of the map that fills this one, if another program's, as ``maps``."""
+        fill = self.options.fill
+        origins = [] if fill is None else fill.origins()
+        return {"maps": origins} if origins else {}
 
     @property
     def band(self) -> str:
@@ -142,8 +148,8 @@ class RunProducts(Exported):
         near = {name: self.factor * values for name, values in at_ends.items()}
         return whole.rays(directions, edges, arrays, near)
 
-    def verdict(self, answers: Answers) -> dict[str, str]:
-        """Return the verdict on a product, to be added to its provenance.
+    def verdict(self, answers: Answers) -> dict[str, Any]:
+        """Return the verdict on a product and `others`, to add to its provenance.
 
         It is that on the fit by the held-out stars that the product reaches, with the
         product's own predictions, in the run's band.
@@ -159,7 +165,10 @@ class RunProducts(Exported):
             law = None if run.posterior.residual is None else run.posterior.residual.law
             found = held.by(predicted, law)
             score = found.score(positive=run.plan.is_lognormal)
-        return {"verdict": str(verdict(run.summary["converged"], score))}
+        return {
+            "verdict": str(verdict(run.summary["converged"], score)),
+            **self.others,
+        }
 
     def curves(self) -> SkyMaps:
         """Return extinctions by pixel at every grid step, as far as the density."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from pipelines.maps.foreign import Sampled
 from pipelines.maps.opening import PACKAGE, form_of, open_answers
 from pipelines.maps.places import Places
 
+# Distances of the extinctions in a store.
+_DISTANCES = 80
 _CUBES = {"zarr": write_zarr, "fits": write_fits, "vti": write_vti}
 
 
@@ -34,8 +37,7 @@ def export_map(
 ) -> Exported:
     """Write products of a run (`export_run`), or of another program's map.
 
-    The latter's carry its origin as ``maps`` in their provenance. Stores of densities
-    have no extinctions: a query integrates them.
+    The latter's carry its origin as ``maps`` in their provenance.
 
     Raises `InputError` as `export_run` does, or if no product is named, or the map
     lacks what one needs.
@@ -67,7 +69,14 @@ def export_map(
                 cube = cut_box(cube, **options.box)
             if options.sphere is not None:
                 cube = cut_sphere(cube, options.sphere)
-            _CUBES[name](target, cube, overwrite=overwrite)
+            if name == "zarr" and "mean" in found.kinds(integrated=True):
+                far = found.extent * np.arange(1, _DISTANCES + 1) / _DISTANCES
+                curves = found.sky_maps(far, options.nside)
+                endless = np.full(curves.mean.shape[1], np.inf)
+                curves = replace(curves, last_star=endless)
+                write_zarr(target, cube, curves, overwrite=overwrite)
+            else:
+                _CUBES[name](target, cube, overwrite=overwrite)
             continue
         maps = found.sky_maps(options.distances, options.nside)
         if name == "healpix":
