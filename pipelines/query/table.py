@@ -36,6 +36,8 @@ _TEXTS = {
     "no_position": "the row has no position",
     "to_edge": "the distance is infinite: extinction to the edge of the map",
     "not_reached": "the map ends before the extinction is reached",
+    "not_converged": "the fit of this pixel of the map did not converge",
+    "unreliable": "the distance is outside of the map's reliable ones here",
     "bounded": "the upper end of the interval is in the map",
 }
 _KINDS = {

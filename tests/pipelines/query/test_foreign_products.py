@@ -15,6 +15,7 @@ import zarr
 from astropy.coordinates import SkyCoord
 from astropy.io import fits
 from astropy.table import Table
+from documents import ROOT, blocks, commands
 from PIL import Image
 
 import dustmap
@@ -168,3 +169,23 @@ def test_maps_of_the_package_open_by_name(monkeypatch):
     assert dust.band == "A_V"
     with pytest.raises(InputError, match="--unit mag"):
         dustmap.open_map("dustmaps:some.Map")
+
+
+def test_every_line_of_the_page_runs(command, positive_run, tmp_path, monkeypatch):
+    page = (ROOT / "scripts/docs/other-maps.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("run").symlink_to(positive_run.path)
+    made.healpix_by_distance(Path("mean_and_std_healpix.fits"))
+    made.bayestar(Path("bayestar2019.h5"))
+    cards = made.explore_cards()
+    made.bare_cube(Path("explore_cube_density_values_025pc_v2.fits"), **cards)
+    grid = {f"CDELT{n}": 200.0 for n in (1, 2, 3)}
+    grid |= {f"CRVAL{n}": -100.0 * (s - 1) for n, s in enumerate(made.SHAPE, start=1)}
+    made.fits_cube(Path("cube.fits"), unit="", **grid)
+    lines = commands(page)
+    assert len(lines) > 5
+    for words in lines:
+        result = command(shlex.join(words[1:]))
+        assert result.exit_code == 0, result.output
+    for block in blocks(page, "python"):
+        exec(compile(block, "other-maps.md", "exec"), {})
