@@ -144,6 +144,7 @@ def fill(
     factor: float | None = None,
     integrated: bool | None = None,
     query: Mapping[str, Any] | None = None,
+    **stated: Any,
 ) -> DustMap:
     """Continue a map by another one where it ends.
 
@@ -160,16 +161,19 @@ def fill(
     integrated, query
         Of maps of dustmaps: whether they give extinctions from the observer or
         densities, and keywords of their ``query``.
+    stated
+        Of another program's map, as for `open_map`.
 
     Raises
     ------
     InputError
         If it cannot be opened, or a choice is missing.
     """
-    from pipelines.maps.opening import open_other
+    from pipelines.maps.opening import open_filling
 
     keywords = dict(query or {})
-    found = open_other(other, factor=factor, integrated=integrated, query=keywords)
+    chosen = {"factor": factor, "integrated": integrated, "query": keywords}
+    found = open_filling(other, **chosen, **stated)
     return dust.continued(found, beyond)
 
 

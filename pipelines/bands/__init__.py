@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.resources
+import math
 import re
 import tomllib
 import unicodedata
@@ -42,6 +43,10 @@ CURVES: dict[str, dict[str, Any]] = tomllib.loads(
 )
 """Title and references of the curves."""
 _PACKAGE = CURVES.pop("dust_extinction")
+SCALES: dict[str, dict[str, Any]] = tomllib.loads(
+    (_FILES / "scales.toml").read_text("utf-8")
+)
+"""Scales of reddening of single surveys: A_V of one unit (``a_v``), and the papers."""
 CURVE, R_V = "G23", 3.1
 UNKNOWN = "as in the catalogue"
 _SEPARATOR = "; "
@@ -78,6 +83,8 @@ def parse_band(text: str) -> Band:
     """
     dashes = {c: "-" for c in text if c == "−" or unicodedata.category(c) == "Pd"}
     plain = _GAIA.sub("", text.strip().translate(str.maketrans(dashes)))
+    if plain in SCALES:
+        return Band(plain, ((plain, math.nan, 1),))
     if found := _AT.fullmatch(plain):
         try:
             wavelength: Any = units.Quantity(found[1]).to_value(units.nm)
@@ -129,7 +136,8 @@ class Conversion:
     @property
     def cited(self) -> list[dict[str, Any]]:
         """Title and references of the works that it rests on."""
-        return [CURVES[self.curve], _PACKAGE] if self.package else []
+        scales = [SCALES[b] for b in (self.source, self.target) if b in SCALES]
+        return scales + ([CURVES[self.curve], _PACKAGE] if self.package else [])
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as a file has it."""
@@ -169,6 +177,7 @@ def conversion(
         raise InputError(f"R_V must be positive, got {r_v:g}")
     start, end = parse_band(source), parse_band(target)
     ratios = {"A_V": 1.0, "A_B": 1.0 + 1.0 / r_v}
+    ratios |= {name: 1.0 / scale["a_v"] for name, scale in SCALES.items()}
     used: dict[str, float] = {}
     totals = []
     for band in (start, end) if start != end else ():

@@ -26,6 +26,8 @@ from pipelines.cli.reporting import (
     fill_options,
     output,
     reporting,
+    stated_of,
+    stated_options,
 )
 from pipelines.export.options import EXPORTERS, ExportOptions, parse_box
 
@@ -39,7 +41,7 @@ def _products(command: Any) -> Any:
 
 
 @click.command()
-@click.argument("run", type=OUT)
+@click.argument("run", metavar="RUN_OR_MAP")
 @_products
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
 @click.option("--nside", type=int, help="Resolution of all HEALPix products.")
@@ -51,6 +53,7 @@ def _products(command: Any) -> Any:
 )
 @click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
 @click.option("--header", type=OUT, help="FITS file or cards, instead of all four.")
+@stated_options()
 @fill_options
 @band_options
 @click.option(
@@ -65,14 +68,16 @@ def _products(command: Any) -> Any:
 @ESTIMATE
 @OVERWRITE
 @reporting
-def export(run: Path, overwrite: bool, **chosen: Any) -> None:
-    """Write the map of RUN: density and integrated extinction, with citations.
+def export(run: str, overwrite: bool, **chosen: Any) -> None:
+    """Write the map of RUN, or another program's map, with citations.
 
-    By default map.zarr, map.fits and map.healpix.fits are written into RUN.
+    By default map.zarr, map.fits and map.healpix.fits are written into RUN; of another
+    program's map the products that are named.
     """
-    from pipelines.export.exporters import export_run
+    from pipelines.export.foreign import export_map
     from pipelines.formats.images import Field
 
+    stated = stated_of(chosen)
     chosen["fill"], chosen["fill_beyond"] = fill_of(chosen)
     chosen = {name: value for name, value in chosen.items() if value is not None}
     targets = {name: paths for name in EXPORTERS if (paths := chosen.pop(name))}
@@ -83,7 +88,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
             "--header gives projection, center, field and pixels: drop these"
         )
     options = ExportOptions(field=Field(**view) if view else None, **chosen)
-    done = export_run(run, targets, options, overwrite=overwrite)
+    done = export_map(run, targets, options, overwrite=overwrite, **stated)
     for change in done.changes:
         click.echo(change.summary(), err=True)
     for note in done.notes:
@@ -93,7 +98,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
 
 
 @click.command()
-@click.argument("source", metavar="RUN_OR_MAP", type=OUT)
+@click.argument("source", metavar="RUN_OR_MAP")
 @output("Folder for figures.")
 @click.option(
     "--kind",
@@ -122,13 +127,15 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
 )
 @click.option("--other", help="compare: a second map, as of export --fill.")
 @click.option("--factor", type=float, help="compare: factor to the first map's band.")
+@stated_options()
+@stated_options("other")
 @click.option(
     "--other-integrated/--other-differential", default=None, help=DUSTMAPS_GIVES
 )
 @band_options
 @reporting
 def plot(
-    source: Path,
+    source: str,
     output: Path,
     kinds: tuple[str, ...],
     form: str,
@@ -136,7 +143,8 @@ def plot(
     distances: tuple[float, ...],
     **look: Any,
 ) -> None:
-    """Draw RUN_OR_MAP: a run folder, or an exported map.zarr, map.fits or HEALPix maps.
+    """Draw RUN_OR_MAP: a run folder, an exported map.zarr, map.fits or HEALPix maps, or
+    another program's map.
 
     Extinctions are drawn with their standard deviations; densities are means, which
     integrate to the extinction. Figures in the folder are replaced.
@@ -148,14 +156,18 @@ def plot(
     if len(planes) > 1:
         raise InputError("a slice is one plane: give one of --x, --y and --z")
     axis, at = next(iter(planes.items()), ("z", 0.0))
+    stated, other = stated_of(look), stated_of(look, "other")
     options = PlotOptions(
+        other_stated=other,
         axis=axis,
         at=at,
         distances=sorted(set(distances)) or None,
         directions=list(directions) or None,
         **look,
     )
-    paths, left_out = draw(source, output, kinds=kinds, options=options, form=form)
+    paths, left_out = draw(
+        source, output, kinds=kinds, options=options, form=form, **stated
+    )
     for path in paths:
         click.echo(str(path))
     for kind, reason in left_out.items():
@@ -219,6 +231,7 @@ def _keyword(text: str) -> tuple[str, Any]:
     help="Random cells to compare maps in.  [default: 5000]",
 )
 @click.option("--seed", type=int, help="Seed of the random cells.  [default: 0]")
+@stated_options(band=True)
 @OVERWRITE
 @reporting
 def compare(
@@ -236,8 +249,11 @@ def compare(
     """
     from pipelines.compare import compare as run_comparison
 
+    stated, band = stated_of(options), options.pop("declare_band")
+    if band is not None:
+        stated["declare_band"] = band
     found, written = run_comparison(
-        run, reference, output, query=dict(query), **options
+        run, reference, output, query=dict(query), stated=stated, **options
     )
     click.echo(str(found))
     for path in written:

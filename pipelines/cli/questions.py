@@ -24,6 +24,8 @@ from pipelines.cli.reporting import (
     output,
     refuse,
     reporting,
+    stated_of,
+    stated_options,
     target_options,
 )
 
@@ -36,7 +38,7 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 
 
 @click.command()
-@click.argument("map_", metavar="MAP", type=OUT)
+@click.argument("map_", metavar="MAP")
 @click.argument("table", required=False, type=OUT)
 @click.option("--l", type=ANGLE, help="Galactic longitude.")
 @click.option("--b", type=ANGLE, help="Galactic latitude.")
@@ -57,14 +59,16 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 @click.option("--samples", type=OUT, help="Run for posterior samples of a map store.")
 @click.option("--seed", default=0, help="Seed of --mode random_sample.")
 @target_options
+@stated_options()
 @fill_options
 @click.option("-o", "--output", type=NEW, help=_TABLE)
 @band_options
 @ESTIMATE
 @OVERWRITE
 @reporting
-def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) -> None:
-    """Query MAP (a map store, or a run folder) at one place or the rows of TABLE.
+def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -> None:
+    """Query MAP (a map store, a run folder or another program's map) at one place or
+    the rows of TABLE.
 
     \b
     dustmap query map.zarr --l 90 --b 5 --distance 400
@@ -78,7 +82,7 @@ def query(map_: Path, table: Path | None, samples: Path | None, **options: Any) 
     """
     from pipelines.query import open_map
 
-    dust = open_map(map_, samples=samples)
+    dust = open_map(map_, samples=samples, **stated_of(options))
     other, beyond = fill_of(options)
     if other is not None:
         dust = dust.continued(other, beyond)
@@ -263,7 +267,12 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
             true.append(name)
     flags = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
     click.echo(f"{'flags':{width}} {flags}")
-    if dust.band:
-        click.echo(f"{'band':{width}} {dust.band}")
+    origins = dust.answers.origins()
+    if dust.band or origins:
+        click.echo(f"{'band':{width}} {dust.band or 'unknown'}")
     if said := dust.answers.said(integrated=any(question.integrated)):
         click.echo(f"{'estimate':{width}} {said}")
+    for origin in origins:
+        for name, value in origin.items():
+            if value != "" and name != "band":
+                click.echo(f"{name:{width}} {value}")

@@ -77,6 +77,7 @@ LENGTHS = Parsed("pc,pc,...", _listed(parsecs))
 ANGLE = Parsed("deg", degrees)
 ANGLES = Parsed("w,h", _listed(degrees, 2))
 DIRECTION = Parsed("l,b", _direction)
+_TRIPLE = Parsed("pc[,pc,pc]", _listed(parsecs))
 RIGHT_ASCENSION = Parsed("deg", partial(degrees, hours=True))
 NAMES = Parsed(
     "a,b,...", lambda text: [n.strip() for n in text.split(",") if n.strip()]
@@ -127,6 +128,42 @@ band_options = _together(
     click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
     click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]"),
 )
+
+
+def stated_options(prefix: str = "", *, band: bool = False) -> Callable[[Any], Any]:
+    """Add what a user says of another program's map, with a prefix of the names."""
+    of, head = (
+        f"Of the map of --{prefix}: " if prefix else "",
+        f"--{prefix}" if prefix else "--",
+    )
+    dash = f"--{prefix}-" if prefix else head
+    options = [
+        ("unit", {"help": of + "unit of another program's map: mag/pc, mag, mag/bin."}),
+        ("map-of", {"help": of + "a published map: edenhofer2024, bayestar2019, ..."}),
+        (
+            "origin",
+            {"type": _TRIPLE, "help": of + "first cell's centre, if not stated."},
+        ),
+        ("step", {"type": _TRIPLE, "help": of + "size of the cells, if not stated."}),
+        (
+            "frame",
+            {"type": click.Choice(["galactic", "lbd"]), "help": of + "their axes."},
+        ),
+    ]
+    if band or prefix:
+        options.append(("declare-band", {"help": of + "band, if not stated."}))
+    return _together(*(click.option(dash + name, **about) for name, about in options))
+
+
+def stated_of(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Remove `stated_options` from ``options``, and return those that are given."""
+    head = f"{prefix}_" if prefix else ""
+    names = ("unit", "map_of", "origin", "step", "frame")
+    names = (*names, "declare_band") if prefix else names
+    found = {name: options.pop(head + name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 fill_options = _together(
     click.option(
         "--fill",
@@ -143,6 +180,7 @@ fill_options = _together(
     click.option(
         "--fill-integrated/--fill-differential", default=None, help=DUSTMAPS_GIVES
     ),
+    stated_options("fill"),
 )
 target_options = _together(
     click.option(
@@ -167,13 +205,15 @@ def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
     reference, beyond, factor, integrated = (
         options.pop(f"fill{name}") for name in ("", "_beyond", "_factor", "_integrated")
     )
+    stated = stated_of(options, "fill")
     if reference is None:
-        if (beyond, factor, integrated) != (None, None, None):
+        if (beyond, factor, integrated) != (None, None, None) or stated:
             raise InputError("--fill-beyond, --fill-factor and the like need --fill")
         return None, None
-    from pipelines.maps.opening import open_other
+    from pipelines.maps.opening import open_filling
 
-    return open_other(reference, factor=factor, integrated=integrated), beyond
+    other = open_filling(reference, factor=factor, integrated=integrated, **stated)
+    return other, beyond
 
 
 def refuse(names: Iterable[str], why: str) -> None:

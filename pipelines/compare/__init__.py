@@ -30,6 +30,7 @@ def compare(
     query: dict[str, Any] | None = None,
     points: int | None = None,
     seed: int | None = None,
+    stated: dict[str, Any] | None = None,
     overwrite: bool = False,
 ) -> tuple[Comparison, list[Path]]:
     """Compare a run with a reference; return the comparison and the written files.
@@ -45,6 +46,8 @@ def compare(
         Options of a map of the package dustmaps, as in `compare_map`.
     points, seed
         Of maps: number of random cells, 5,000 by default, and the seed, 0.
+    stated
+        Of another program's map (`pipelines.maps.opening.open_answers`).
 
     Raises
     ------
@@ -60,13 +63,14 @@ def compare(
             integrated=integrated,
             factor=factor,
             options=query,
+            stated=stated,
             points=5000 if points is None else points,
             generator=np.random.default_rng(0 if seed is None else seed),
         )
-    elif (factor, integrated, query or None, points, seed) != (None,) * 5:
+    elif stated or (factor, integrated, query or None, points, seed) != (None,) * 5:
         raise InputError(
-            "--factor, --integrated, --query, --points and --seed are not for stars; "
-            "ingest them in the band of the map"
+            "--factor, --integrated, --query, --points, --seed, --unit and the like "
+            "are not for stars; ingest them in the band of the map"
         )
     elif reference == HELD_OUT:
         comparison = compare_held_out(read_run(run))

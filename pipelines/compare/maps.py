@@ -24,6 +24,7 @@ from pipelines.figures.style import (
     note,
     styled,
 )
+from pipelines.maps.answers import named
 from pipelines.maps.opening import open_other
 from pipelines.maps.places import Places
 from pipelines.maps.run_map import RunMap
@@ -62,6 +63,7 @@ def compare_map(
     integrated: bool | None = None,
     factor: float | None = None,
     options: dict[str, Any] | None = None,
+    stated: dict[str, Any] | None = None,
     points: int = 5000,
     generator: np.random.Generator,
 ) -> Comparison:
@@ -77,6 +79,8 @@ def compare_map(
         `open_other`; for an object ``integrated`` is true if its values are extinctions
         from the observer and false for densities, ``factor`` converts them to mag or
         mag/pc in the band of the map, and ``options`` are keywords of ``query``.
+    stated
+        Of another program's map, as for `open_other`.
     points
         Most cells, drawn at random.
 
@@ -86,9 +90,9 @@ def compare_map(
         If the maps have too few cells in common.
     """
     spacing = run.plan.grid.spacing
-    second = open_other(
-        other, factor=factor, integrated=integrated, query=options, step=min(spacing)
-    ).beside(RunMap.of(run))
+    about = {"factor": factor, "integrated": integrated, "query": options}
+    second = open_other(other, **about, step=min(spacing), **(stated or {}))
+    second = second.beside(RunMap.of(run))
     scale = f"{second.factor:.5g} times the values of {second.path.name}"
     cells, seen = seen_cells(run, points, generator)
     if not seen:
@@ -144,6 +148,7 @@ def compare_map(
         kind="map",
         numbers={
             "scale": scale,
+            "maps": second.origins(),
             "counts": counts,
             **figures,
             "by_distance": by_distance,
@@ -161,6 +166,7 @@ def compare_map(
             f"Cells: {counts['cells']}, of which sight lines cross {seen}; "
             f"{counts['asked']} were chosen, and {counts['known to both']}, in the "
             "other map's box and footprint, compared.",
+            *(f"The other map: {named(one)}." for one in second.origins()),
             f"Scale: {scale}. Slope (of this map on the other) and ratio "
             "of means carry the scales of both maps. The median of a skew posterior "
             "lies below its mean, most where little is known.",

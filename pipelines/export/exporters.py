@@ -54,7 +54,16 @@ _HELD = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunProducts:
+class Exported:
+    """The written ``paths``, ``notes`` for the user, and ``changes`` of the band."""
+
+    changes: tuple[Conversion, ...] = ()
+    paths: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProducts(Exported):
     """The arrays of a run's products, in the user's band; computed on first use.
 
     ``names`` are the requested products, ``changes`` is the conversion from the run's
@@ -65,14 +74,19 @@ class RunProducts:
     names: frozenset[str]
     run: Run
     options: ExportOptions
-    changes: tuple[Conversion, ...] = ()
-    paths: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """Provenance of all products."""
-        return converted(provenance(self.run), self.changes)
+        """Provenance of all products, with the map that fills them."""
+        found = converted(provenance(self.run), self.changes)
+        return {**found, **self.others}
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """Origins of the map that fills this one, if another program's, as ``maps``."""
+        fill = self.options.fill
+        origins = [] if fill is None else fill.origins()
+        return {"maps": origins} if origins else {}
 
     @property
     def band(self) -> str:
@@ -135,8 +149,8 @@ class RunProducts:
         near = {name: self.factor * values for name, values in at_ends.items()}
         return whole.rays(directions, edges, arrays, near)
 
-    def verdict(self, answers: Answers) -> dict[str, str]:
-        """Return the verdict on a product, to be added to its provenance.
+    def verdict(self, answers: Answers) -> dict[str, Any]:
+        """Return the verdict on a product and `others`, to add to its provenance.
 
         It is that on the fit by the held-out stars that the product reaches, with the
         product's own predictions, in the run's band.
@@ -152,7 +166,10 @@ class RunProducts:
             law = None if run.posterior.residual is None else run.posterior.residual.law
             found = held.by(predicted, law)
             score = found.score(positive=run.plan.is_lognormal)
-        return {"verdict": str(verdict(run.summary["converged"], score))}
+        return {
+            "verdict": str(verdict(run.summary["converged"], score)),
+            **self.others,
+        }
 
     def curves(self) -> SkyMaps:
         """Return extinctions by pixel at every grid step, as far as the density."""

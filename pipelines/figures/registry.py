@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipelines.figures.integrals import shared_range
 from pipelines.figures.sightlines import lines_of_sight
 from pipelines.figures.sky import sky
 from pipelines.figures.style import save_figure
-from pipelines.maps.answers import Answers, Directions, MissingError
+from pipelines.maps.answers import Answers, Directions, MissingError, named
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places
 
@@ -49,6 +49,8 @@ class PlotOptions:
     other_integrated: bool | None = None
     """``True`` if its values are extinctions from the observer, ``False`` if
     densities."""
+    other_stated: dict[str, Any] = field(default_factory=dict)
+    """What is stated of it, as for `pipelines.maps.opening.open_answers`."""
     band: str | None = None
     """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
@@ -110,12 +112,16 @@ def _slice(source: Answers, options: PlotOptions) -> Figure:
     return density_slice(source.cube(), **plane, **_look(options))
 
 
-def _compare(source: Answers, options: PlotOptions) -> Figure:
+def _second(source: Answers, options: PlotOptions) -> Answers:
+    """Open the map to compare with."""
     if options.other is None:
         raise MissingError("compare needs a second map: name it with --other")
-    integrated = options.other_integrated
-    second = open_other(options.other, factor=options.factor, integrated=integrated)
-    second = second.beside(source)
+    chosen = {"factor": options.factor, "integrated": options.other_integrated}
+    return open_other(options.other, **chosen, **options.other_stated).beside(source)
+
+
+def _compare(source: Answers, options: PlotOptions) -> Figure:
+    second = _second(source, options)
     cube = source.cube()
     try:
         other = second.cube()
@@ -150,7 +156,7 @@ _OF_KINDS = {
     ("sky",): ("distances", "nside"),
     ("los",): ("directions",),
     ("slice", "compare"): ("axis", "at"),
-    ("compare",): ("other", "factor", "other_integrated"),
+    ("compare",): ("other", "factor", "other_integrated", "other_stated"),
 }
 
 
@@ -186,12 +192,13 @@ def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
 
 
 def plot(
-    path: Path,
+    path: str | Path,
     folder: Path,
     *,
     kinds: Sequence[str] = (),
     options: PlotOptions | None = None,
     form: str = "png",
+    **stated: Any,
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw a run or an exported map into a folder, and replace figures there.
 
@@ -203,6 +210,8 @@ def plot(
         Some of `KINDS`; by default all that the map allows.
     form
         ``png``, ``pdf`` or ``svg``.
+    stated
+        Of another program's map (`pipelines.maps.opening.open_answers`).
 
     Raises
     ------
@@ -213,7 +222,7 @@ def plot(
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a folder for the figures")
     check_used(kinds or list(KINDS), options)
-    source = open_answers(path)
+    source = open_answers(path, **stated)
     paths, left_out = [], {}
     for kind in kinds or KINDS:
         doing(f"the figure {kind}")
@@ -226,7 +235,11 @@ def plot(
             continue
         folder.mkdir(parents=True, exist_ok=True)
         paths.append(folder / f"{KINDS[kind][0]}.{form}")
-        save_figure(figure, paths[-1], dpi=options.dpi, about=source.verdict)
+        origins = source.in_band(options.band, options.declare_band).origins()
+        if kind == "compare":
+            origins = [*origins, *_second(source, options).origins()]
+        about = "; ".join([*filter(None, [source.verdict]), *map(named, origins)])
+        save_figure(figure, paths[-1], dpi=options.dpi, about=about)
     if options.other is None:
         left_out.pop("compare", None)
     left_out.pop("near", None)

@@ -85,6 +85,7 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         bands = {
             share: (curve - width * arrays["std"], curve + width * arrays["std"])
             for share, width in (("95%", WIDTH_95), ("68%", 1.0))
+            if "std" in arrays
         }
     # Curves begin with 0 mag at 0 pc.
     from_sun = partial(np.append, [] if line.distance[0] == 0 else [0.0])
@@ -95,7 +96,7 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         low, high = map(from_sun, ends)
         look = {"color": BLUE, "alpha": _OPACITY[share], "lw": 0, "zorder": 2}
         handles[share] = axes.fill_between(distance * factor, low, high, **look)
-    shown = list(bands[reach])
+    shown = list(bands.get(reach, (arrays.get("p50", arrays["mean"]),)))
     if line.truth is not None:
         shown.append(line.truth)
         look = {"color": BLACK, "linewidth": 0.9, "dashes": (4, 2), "zorder": 4}

@@ -114,6 +114,14 @@ def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
         ) from error
 
 
+def is_own(head: bytes) -> bool:
+    """Return true if a file that begins like this is one of this program.
+
+    Either mark is enough, so that an altered file is not taken for another program's.
+    """
+    return _OPENING.encode() in head or b"CREATOR = 'dustmap" in head
+
+
 @contextmanager
 def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a FITS file and verify the checksums of every unit.

@@ -18,7 +18,13 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.cubes.sky import REGRESSION, Columns, SkyMaps, statistic_title
 from pipelines.formats.citation import provenance_text
-from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
+from pipelines.storage.atomic import (
+    MANIFEST,
+    MARKER,
+    atomic_directory,
+    check_manifest,
+    write_manifest,
+)
 
 _KIND = "dustmap cube"
 # Version 1 had no integrated extinctions, version 3 has levels in groups.
@@ -293,6 +299,17 @@ def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
 def is_zarr(path: Path) -> bool:
     """Return true if a folder is a zarr group."""
     return (path / "zarr.json").is_file()
+
+
+def is_own_store(path: Path) -> bool:
+    """Return true if a zarr group, damaged or not, is one of this program."""
+    marks = [path / name for name in (MANIFEST, MARKER)]
+    if any(mark.is_file() for mark in marks):
+        return True
+    try:
+        return _KIND in (path / "zarr.json").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from pipelines.bands import Conversion, known_band, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.quantiles import QUANTILES
+from pipelines.base.quantiles import KINDS, QUANTILES
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.places import Places
@@ -105,6 +105,21 @@ class Answers:
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         """Return the names of the moments that the map holds."""
         raise NotImplementedError
+
+    def asked(self, *, integrated: bool) -> tuple[Kind, ...]:
+        """Return the moments of a whole answer: normal quantiles if none are held."""
+        return KINDS if "std" in self.kinds(integrated=integrated) else ("mean",)
+
+    def quality(self, places: Places) -> dict[str, np.ndarray]:
+        """Return further flags by name, ``(n,)``, of maps that state their quality."""
+        return {}
+
+    def origins(self) -> list[dict[str, Any]]:
+        """Return what other programs' maps have a share in the answers.
+
+        Each has map, file, reference, sha256, unit, band and factor.
+        """
+        return []
 
     def moments(
         self, places: Places, kinds: Sequence[Kind], *, integrated: bool
@@ -289,6 +304,11 @@ class Answers:
     def _lacks(self, what: str, where: str) -> MissingError:
         """Return the error for a missing product, and where to find one."""
         return MissingError(f"{self.path} has no {what}: name {where}")
+
+
+def named(origin: dict[str, Any]) -> str:
+    """Return one of `Answers.origins` in a line."""
+    return ", ".join(f"{key} {value}" for key, value in origin.items() if value != "")
 
 
 def at_all_places(found: Found, inside: np.ndarray) -> Found:

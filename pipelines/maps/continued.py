@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -86,6 +87,9 @@ class Continued(Answers):
     @property
     def has_samples(self) -> bool:
         return self.own.has_samples
+
+    def origins(self) -> list[dict[str, Any]]:
+        return [*self.own.origins(), *self.other.origins()]
 
     def _estimated(self, estimate: str) -> Answers:
         return replace(self, own=self.own.estimated(estimate), estimate=estimate)

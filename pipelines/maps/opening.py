@@ -12,33 +12,45 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from astropy import units as u
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
-from pipelines.formats.fits import open_checked, read_cube_and_curves, read_fits
+from pipelines.formats.fits import (
+    is_own,
+    open_checked,
+    read_cube_and_curves,
+    read_fits,
+)
+from pipelines.formats.foreign import Stated, parse_unit, published
 from pipelines.formats.healpix import read_healpix
-from pipelines.formats.zarr import read_zarr
+from pipelines.formats.zarr import is_own_store, read_zarr
 from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kind
+from pipelines.maps.foreign import Sampled, open_foreign, origin_facts, origin_of
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
+from pipelines.run.facts import Facts
 from pipelines.saving.workspace import SUFFIX, unfinished
 
-Form = Literal["run", "store", "npz", "cube", "sky", "stars"]
+Form = Literal["run", "store", "npz", "cube", "sky", "stars", "foreign"]
 PACKAGE = "dustmaps:"
 # Spacing [pc] of differences of extinctions and integrals of densities.
 STEP = 20.0
 # Nodes per batch along rays through a map of densities.
 _NODES = 1_000_000
 _TABLES = (".csv", ".ecsv", ".vot", ".parquet")
+# Bytes that hold the first header of a FITS file of this program.
+_HEAD = 1 << 16
 
 
 def form_of(path: Path) -> Form:
     """Return the form of a map on disk.
 
     A folder is a run, finished or not, unless it is a store; a file with no other known
-    signature is assumed to be FITS. Raises `InputError` if the path does not exist, or
-    a FITS file is damaged.
+    signature is assumed to be FITS. ``foreign`` are zarr, HDF5, netCDF and FITS files
+    that this program did not write. Raises `InputError` if the path does not exist, or
+    a FITS file of this program is damaged.
     """
     stopped = unfinished(path) is not None
     if stopped and (path.name.endswith(SUFFIX) or not path.exists()):
@@ -49,21 +61,27 @@ def form_of(path: Path) -> Form:
             "(map.zarr, map.fits or map.healpix.fits), or a run folder"
         )
     if path.is_dir():
-        if (path / "zarr.json").is_file():
-            return "store"
+        if (path / "zarr.json").is_file() or (path / ".zgroup").is_file():
+            return "store" if is_own_store(path) else "foreign"
         is_run = any((path / name).is_file() for name in ("run.json", "config.toml"))
         return "stars" if not is_run and any(path.glob("[!.]*.parquet")) else "run"
     if path.suffix == ".npz":
         return "npz"
     with path.open("rb") as stream:
-        if stream.read(4) == b"PAR1" or path.suffix in _TABLES:
-            return "stars"
+        head = stream.read(_HEAD)
+    if head[:4] == b"PAR1" or path.suffix in _TABLES:
+        return "stars"
+    fits = head.startswith((b"SIMPLE  =", b"\x1f\x8b"))
+    if head.startswith((b"\x89HDF", b"CDF")) or (fits and not is_own(head)):
+        return "foreign"
     with open_checked(path) as hdus:
         table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
         return "sky" if table else "cube"
 
 
-def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answers:
+def open_answers(
+    path: str | Path, *, samples: str | Path | None = None, **stated: Any
+) -> Answers:
     """Open a map.
 
     Parameters
@@ -73,19 +91,37 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
         places; another export (``map.fits``, ``map.healpix.fits``) or an archive
         (`read_npz`), read whole and with fewer products; or a run folder, whose values
         are computed anew.
+        Maps of other programs are cubes or sky maps by distance in FITS, HDF5, netCDF
+        or zarr, or ``dustmaps:MODULE.CLASS``.
     samples
         The run folder for posterior samples of an export.
+    stated
+        Of other programs' maps: `pipelines.formats.foreign.Stated`, and
+        ``declare_band``.
 
     Raises
     ------
     InputError
-        If the path is none of these, or is incomplete or altered, or if the samples
-        belong to another map or band.
+        If the path is none of these, or is incomplete or altered, if the samples belong
+        to another map or band, or another program's map needs what is not stated.
     """
+    band, given = stated.pop("declare_band", None), Stated(**stated)
+    if str(path).startswith(PACKAGE):
+        return open_named(str(path), given).in_band(None, band)
     path = Path(path)
-    match form := form_of(path):
+    form = form_of(path)
+    if form == "foreign":
+        if samples is not None:
+            raise InputError(f"{path} is another program's map: it has no --samples")
+        return open_foreign(path, given).in_band(None, band)
+    if names := given.given():
+        raise InputError(
+            f"{path} was written by this program and states its unit and band: leave "
+            f"out {', '.join('--' + name.replace('_', '-') for name in names)}"
+        )
+    match form:
         case "run":
-            return open_run(path)
+            return open_run(path).in_band(None, band)
         case "store":
             answers = open_store(path)
         case "sky":
@@ -100,7 +136,7 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
         case _:
             answers = of_cube(path, _READERS[form](path))
     if samples is None:
-        return answers
+        return answers.in_band(None, band)
     draws = open_run(samples)
     if draws.band != answers.band:
         raise InputError(
@@ -121,7 +157,8 @@ def open_answers(path: str | Path, *, samples: str | Path | None = None) -> Answ
             f"{theirs.lower} to {theirs.upper} pc, so they belong to another map: give "
             "its own run"
         )
-    return replace(answers, draws=draws.estimated(answers.estimate or None))
+    whole = replace(answers, draws=draws.estimated(answers.estimate or None))
+    return whole.in_band(None, band)
 
 
 def open_run(path: str | Path) -> Answers:
@@ -140,6 +177,7 @@ def open_other(
     integrated: bool | None = None,
     query: dict[str, Any] | None = None,
     step: float | None = None,
+    **stated: Any,
 ) -> Answers:
     """Open a map that continues another one, or is compared with it.
 
@@ -157,12 +195,15 @@ def open_other(
     integrated, query, step
         For objects with a query: true if it returns extinctions from the observer, its
         keywords, and the spacing of differences and integrals [pc].
+    stated
+        As for `open_answers`; a unit or a published map says what `integrated` says.
 
     Raises
     ------
     InputError
         If the map cannot be opened, or a required option is missing.
     """
+    stated = {name: value for name, value in stated.items() if value is not None}
 
     def scaled(found: Answers) -> Answers:
         """Return a map in its own band, or multiplied by a factor to the first's."""
@@ -180,50 +221,105 @@ def open_other(
         raise InputError(f"a factor between bands is above 0, got {factor:g}")
     if isinstance(reference, Answers):
         return scaled(reference)
-    source, name = reference, type(reference).__name__
-    if isinstance(reference, str) and reference.startswith(PACKAGE):
-        if factor is None:
-            raise InputError(
-                f"{reference}: give --factor, which converts its values to mag (or, "
-                "with --differential, mag/pc) in the band of this map; see its docs"
-            )
-        source, name = open_package(reference.removeprefix(PACKAGE)), reference
-    elif isinstance(reference, str | Path):
+    if path:
         path = Path(reference)
         form = form_of(path)
-        if form not in _READERS:
-            return scaled(open_answers(path))
-        cube = _READERS[form](path)
-        return scaled(of_cube(path, cube, blank=True))
+        if form not in _READERS or stated:
+            return scaled(open_answers(path, **stated))
+        return scaled(of_cube(path, _READERS[form](path), blank=True))
+    band, given = stated.pop("declare_band", None), Stated(**stated)
+    if isinstance(reference, str) and not (factor or band or given.map_of):
+        raise InputError(
+            f"{reference}: give --factor, which converts its values to mag (or, "
+            "with --differential, mag/pc) in the band of this map (see its docs), or "
+            "--map-of, or --declare-band"
+        )
+    found = open_named(reference, given, integrated=integrated, query=query, step=step)
+    return scaled(found.in_band(None, band))
+
+
+def open_filling(
+    reference: Any, *, factor: float | None = None, **options: Any
+) -> Answers:
+    """Open a map that continues another one (`open_other`).
+
+    Raises `InputError` if its band is unknown, without a factor, and it is another
+    program's.
+    """
+    found = open_other(reference, factor=factor, **options)
+    if factor is None and found.origins() and not found.known_band:
+        raise InputError(
+            f"the band of {reference} is unknown: state it, e.g. --fill-declare-band "
+            "A_V (declare_band=), or its factor to the band of the map, --fill-factor "
+            "(factor=)"
+        )
+    return found
+
+
+def open_named(
+    reference: Any,
+    stated: Stated,
+    *,
+    integrated: bool | None = None,
+    query: dict[str, Any] | None = None,
+    step: float | None = None,
+) -> QueriedMap:
+    """Open ``dustmaps:MODULE.CLASS``, or an object with ``.query``.
+
+    Raises `InputError` if neither ``integrated`` nor a unit nor a published map says
+    what its values are.
+    """
+    source, name = reference, type(reference).__name__
+    if isinstance(reference, str):
+        source, name = open_package(reference.removeprefix(PACKAGE)), reference
     elif not hasattr(source, "query"):
         raise InputError(f"{name} is no map: expected an object with .query")
+    facts = published(stated.map_of) if stated.map_of else {}
+    text = stated.unit or facts.get("unit")
+    told, scale = None if text is None else parse_unit(text), 1.0
+    if text is not None:
+        if told is None or told.per_bin:
+            raise InputError(f"--unit {text!r}: expected mag or mag per length")
+        sums = told.unit.is_equivalent(u.mag)
+        if integrated not in (None, sums):
+            raise InputError(
+                f"{name}: values in {text} are {'extinctions' if sums else 'densities'}"
+                ": leave --integrated and --differential out"
+            )
+        integrated = sums
+        scale = told.unit.to(u.mag if sums else u.mag / u.pc)
     if integrated is None:
         raise InputError(
             f"choose the quantity that {name}.query returns: extinction "
-            "(integrated=True, --integrated) or density (integrated=False, "
-            "--differential)"
+            "(integrated=True, --integrated, --unit mag) or density (integrated=False, "
+            "--differential, --unit mag/pc)"
         )
-    found = QueriedMap(
+    return QueriedMap(
         path=Path(name),
+        band=facts.get("band", "" if told is None else told.band),
         source=source,
         integrated=integrated,
         options=query or {},
         step=STEP if step is None else step,
+        scale=scale,
+        stated=stated,
     )
-    return scaled(found)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class QueriedMap(Answers):
+class QueriedMap(Sampled):
     """An object with ``.query(coordinates)``, such as those of the package dustmaps.
 
     Its values are extinctions from the observer if ``integrated``, else densities.
     ``options`` are keywords of ``query``, such as ``mode="median"``; ``step`` [pc] is
-    the spacing of integrals of densities and differences of extinctions.
+    the spacing of integrals of densities and differences of extinctions; values are
+    multiplied by ``scale``.
     """
 
     source: Any
     integrated: bool
+    scale: float = 1.0
+    stated: Stated = field(default_factory=Stated)
     options: dict[str, Any] = field(default_factory=dict)
     step: float = STEP
 
@@ -232,8 +328,19 @@ class QueriedMap(Answers):
         # Unknown: the object itself returns NaN outside.
         return EVERYWHERE
 
+    @property
+    def facts(self) -> Facts:
+        return {"map": str(self.path), **origin_facts(self.stated, self.factor)}
+
+    def origins(self) -> list[dict[str, Any]]:
+        unit = self.stated.unit or ("mag" if self.integrated else "mag/pc")
+        return [origin_of(self, self.stated, unit)]
+
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         return ("mean",)
+
+    def reach(self, places: Places) -> np.ndarray:
+        raise self._lacks("end", "finite distances")
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -246,6 +353,7 @@ class QueriedMap(Answers):
     def _query(self, places: Places) -> np.ndarray:
         values = self.source.query(places.coords, **self.options)
         plain = np.asarray(getattr(values, "value", values), dtype=np.float64)
+        plain = self.scale * plain
         if plain.shape != (len(places),):
             raise InputError(
                 f"{type(self.source).__name__}.query returned shape {plain.shape} for "

@@ -156,6 +156,10 @@ class PixelRays:
     def _nearest(self, places: Places) -> np.ndarray:
         return pixel_of(self.nside, places.l, places.b)
 
+    def _around(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
+        """Return the pixels around directions [deg] and their weights, ``(4, n)``."""
+        return weights_around(self.nside, l, b)
+
     def _rays(self, name: str, near: _Neighbours) -> np.ndarray:
         """Return the pixels' rays with a node at the observer, ``(u, k + 1)``."""
 
@@ -184,7 +188,7 @@ class PixelRays:
         order = np.argsort(self._nearest(places), kind="stable")
         for start in range(0, len(order), size):
             rows = order[start : start + size]
-            pixels, weights = weights_around(self.nside, places.l[rows], places.b[rows])
+            pixels, weights = self._around(places.l[rows], places.b[rows])
             unique, which = np.unique(pixels, return_inverse=True)
             yield rows, _Neighbours(unique, which.reshape(pixels.shape), weights)
 

@@ -143,7 +143,9 @@ class Stored(Answers):
         return self.cells.support(places)
 
     def last_star(self, places: Places) -> np.ndarray:
-        return self._rays().last_star(places)
+        if self.rays is None:
+            return np.full(len(places), np.inf)
+        return self.rays.last_star(places)
 
     def reach(self, places: Places) -> np.ndarray:
         return self._rays().reach(places)

@@ -14,7 +14,6 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantiles import KINDS
 from pipelines.base.quantities import numbers, path_of
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
@@ -64,14 +63,15 @@ class Crossing(NamedTuple):
 class Answer:
     """The posterior of extinctions [mag] or densities [mag/pc] at coordinates.
 
-    Values are NaN outside the map and for missing distances. ``std`` is ``None`` if the
-    map holds none. ``quantiles`` are ``p2_5``, ``p16``, ``p50``, ``p84`` and ``p97_5``
-    by name, normal if the map holds mean and std alone, empty without std. ``flags`` is
-    a structured array: see `FLAGS`. ``estimate`` says in words whether kriging has a
-    share in the values (`ESTIMATES`); it is empty for maps of other programs.
+    Values are NaN outside the map and for missing distances. ``mean`` and ``std`` are
+    ``None`` if the map holds none. ``quantiles`` are ``p2_5``, ``p16``, ``p50``,
+    ``p84`` and ``p97_5`` by name, normal if the map holds mean and std alone, empty
+    without std; of another program's map those in its file. ``flags`` is a structured
+    array: see `FLAGS`. ``estimate`` says in words whether kriging has a share in the
+    values (`ESTIMATES`); it is empty for maps of other programs.
     """
 
-    mean: u.Quantity
+    mean: u.Quantity | None
     std: u.Quantity | None
     quantiles: dict[str, u.Quantity]
     flags: np.ndarray
@@ -98,7 +98,7 @@ class DustMap:
         return as_html("dustmap map", self._facts())
 
     def _facts(self) -> Facts:
-        facts = {"opened from": str(self.path), "band": self.band or "not stated"}
+        facts = {"opened from": str(self.path), "band": self.band or "unknown"}
         return facts | self.answers.facts
 
     @property
@@ -308,10 +308,7 @@ class DustMap:
     ) -> list[Answer]:
         answering = self.answers.estimated(estimate)
         places, reached = self._reached(coords, all(which), total)
-        kinds = [
-            KINDS if "std" in answering.kinds(integrated=w) else ("mean",)
-            for w in which
-        ]
+        kinds = [answering.asked(integrated=w) or ("mean",) for w in which]
         if len(which) == 2 and kinds[0] == kinds[1]:
             every = answering.both(reached, kinds[0])
         else:
@@ -321,12 +318,13 @@ class DustMap:
             ]
         answers = []
         for found, integrated in zip(every, which, strict=True):
-            flags = self._flags(places, reached, found["mean"], integrated)
+            first = next(iter(found.values()))
+            flags = self._flags(places, reached, first, integrated)
             parts = {
                 str(kind): _quantity(places, values, integrated)
                 for kind, values in found.items()
             }
-            mean, std = parts.pop("mean"), parts.pop("std", None)
+            mean, std = parts.pop("mean", None), parts.pop("std", None)
             answer = Answer(
                 mean=mean,
                 std=std,
@@ -452,7 +450,11 @@ class DustMap:
     ) -> np.ndarray:
         """Return flags of values ``(n, ...)`` at places ``reached`` in the map."""
         continued = FILLED in self.answers.kinds(integrated=integrated)
-        flags = np.zeros(len(places), dtype=FILLED_FLAGS if continued else FLAGS)
+        quality = self.answers.quality(reached)
+        known = (FILLED_FLAGS if continued else FLAGS).descr
+        flags = np.zeros(len(places), dtype=[*known, *((n, "?") for n in quality)])
+        for name, is_set in quality.items():
+            flags[name] = is_set
         # A place in the box without a value is also outside the map.
         axes = tuple(range(1, values.ndim))
         inside = np.asarray(np.isfinite(values).all(axis=axes))
@@ -477,16 +479,21 @@ class DustMap:
         return places.restore(flags)
 
 
-def open_map(path: str | Path, *, samples: str | Path | None = None) -> DustMap:
-    """Open a map store, another export or a run folder (`open_answers`).
+def open_map(
+    path: str | Path, *, samples: str | Path | None = None, **stated: Any
+) -> DustMap:
+    """Open a map store, another export, a run folder or another program's map.
 
-    ``samples`` is the run folder for posterior samples of a store. Raises `InputError`
-    if this is not a map, or the samples belong to another map or band.
+    ``samples`` is the run folder for posterior samples of a store. ``stated`` says what
+    another program's file does not: ``unit="mag/pc"``, ``declare_band="A_V"``,
+    ``map_of="edenhofer2024"``, ``origin``, ``step``, ``frame``
+    (`pipelines.formats.foreign.Stated`). Raises `InputError` if this is not a map, the
+    samples belong to another map or band, or what the file does not say is not stated.
     """
     run = None if samples is None else path_of(samples, "the path of a run's samples")
-    return DustMap(
-        answers=open_answers(path_of(path, "the path of a map"), samples=run)
-    )
+    place = path if isinstance(path, str) else path_of(path, "the path of a map")
+    stated = {name: value for name, value in stated.items() if value is not None}
+    return DustMap(answers=open_answers(place, samples=run, **stated))
 
 
 def _quantity(places: Places, values: np.ndarray, integrated: bool) -> u.Quantity:

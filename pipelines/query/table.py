@@ -38,6 +38,8 @@ _TEXTS = {
     "no_position": "the row has no position",
     "to_edge": "the distance is infinite: extinction to the edge of the map",
     "not_reached": "the map ends before the extinction is reached",
+    "not_converged": "the fit of this pixel of the map did not converge",
+    "unreliable": "the distance is outside of the map's reliable ones here",
     "bounded": "the upper end of the interval is in the map",
 }
 _KINDS = {
@@ -259,6 +261,10 @@ def write_answers(
     about = {"program": "dustmap", "version": dustmap.__version__}
     about |= {"map": dust.path.name, "band": dust.band}
     about |= {"extinctions": dust.answers.said(integrated=True)}
+    for number, origin in enumerate(dust.answers.origins(), start=1):
+        about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}
+    if not dust.band:
+        about["band"] = "unknown" if dust.answers.origins() else ""
     counts: Counter[str] = Counter()
     with answer_file(output, described, about, overwrite=overwrite) as write:
         for rows, columns in chain([first], batches):

@@ -1,0 +1,107 @@
+"""Export of another program's map to the formats of a run's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines.base.errors import InputError
+from pipelines.cubes.cube import cut_box, cut_sphere
+from pipelines.cubes.sky import sky_outside
+from pipelines.export.exporters import Exported, export_run
+from pipelines.export.options import ExportOptions, Targets
+from pipelines.formats.fits import write_fits
+from pipelines.formats.healpix import ORDERINGS, write_healpix
+from pipelines.formats.images import Field, pixel_vectors, write_images
+from pipelines.formats.vtk import write_vti
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.foreign import Sampled
+from pipelines.maps.opening import PACKAGE, form_of, open_answers
+from pipelines.maps.places import Places
+
+# Distances of the extinctions in a store.
+_DISTANCES = 80
+_CUBES = {"zarr": write_zarr, "fits": write_fits, "vti": write_vti}
+
+
+def export_map(
+    path: str | Path,
+    targets: Targets,
+    options: ExportOptions | None = None,
+    *,
+    overwrite: bool = False,
+    **stated: Any,
+) -> Exported:
+    """Write products of a run (`export_run`), or of another program's map.
+
+    The latter's carry its origin as ``maps`` in their provenance.
+
+    Raises `InputError` as `export_run` does, or if no product is named, or the map
+    lacks what one needs.
+    """
+    options = options or ExportOptions()
+    package = str(path).startswith(PACKAGE)
+    if not package and form_of(Path(path)) != "foreign":
+        if stated:
+            raise InputError("--unit, --map-of and the like are not for a run")
+        return export_run(Path(path), targets, options, overwrite=overwrite)
+    if not targets:
+        raise InputError(f"name a product of {path}, such as --zarr map.zarr")
+    if options.fill is not None or options.samples is not None:
+        raise InputError("--fill and --samples go with a run, not with another map")
+    options.check(targets, overwrite=overwrite)
+    bands = options.band, options.declare_band
+    by = {"curve": options.curve, "r_v": options.r_v}
+    found = open_answers(path, **stated).in_band(*bands, **by)
+    assert isinstance(found, Sampled)
+    done = Exported(changes=found.changes)
+    cut = options.spacing or options.box or options.sphere
+    for name, target in ((n, p) for n, each in targets.items() for p in each):
+        done.paths.append(target)
+        if name in _CUBES:
+            cube = (
+                found.cube() if not cut else found.sampled(options.spacing, options.box)
+            )
+            if options.box and not options.spacing:
+                cube = cut_box(cube, **options.box)
+            if options.sphere is not None:
+                cube = cut_sphere(cube, options.sphere)
+            if name == "zarr" and "mean" in found.kinds(integrated=True):
+                far = found.extent * np.arange(1, _DISTANCES + 1) / _DISTANCES
+                curves = found.sky_maps(far, options.nside)
+                endless = np.full(curves.mean.shape[1], np.inf)
+                curves = replace(curves, last_star=endless)
+                write_zarr(target, cube, curves, overwrite=overwrite)
+            else:
+                _CUBES[name](target, cube, overwrite=overwrite)
+            continue
+        maps = found.sky_maps(options.distances, options.nside)
+        if name == "healpix":
+            order = options.ordering or ORDERINGS[0]
+            write_healpix(target, maps, ordering=order, overwrite=overwrite)
+            outside = maps.mean
+        else:
+            wcs = (options.field or Field()).wcs()
+            vectors = pixel_vectors(wcs)
+            on_sky = np.isfinite(vectors).all(axis=-1)
+            arrays = {
+                n: np.full((len(maps.distances), *on_sky.shape), np.nan, "f4")
+                for n in maps.arrays
+            }
+            for row, distance in enumerate(maps.distances):
+                places = Places.along(
+                    vectors[on_sky], np.full((int(on_sky.sum()), 1), distance)
+                )
+                values = found.moments(places, tuple(arrays), integrated=True)
+                for kind, array in arrays.items():
+                    array[row, on_sky] = values[kind]
+            write_images(
+                target, arrays, maps.distances, wcs, maps.meta, overwrite=overwrite
+            )
+            outside = arrays["mean"][:, on_sky]
+        if parts := sky_outside(outside, maps.distances):
+            done.notes.append(f"{target.name}: outside the map is {', '.join(parts)}")
+    return done

@@ -1,0 +1,617 @@
+"""Maps of other programs: arrays, axes, unit and band of FITS, HDF5, netCDF and zarr.
+
+Every container gives `Variable` s by name; the rest is the same for all. Nothing is
+guessed: what neither the file, the user nor ``catalogs/maps/published.toml`` says is
+asked for. Checksums are not asked for, but a truncated file is refused.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import healpy
+import numpy as np
+from astropy import units as u
+from astropy.io import fits
+from astropy.wcs import WCS
+
+from pipelines.bands import known_band
+from pipelines.base.errors import InputError
+from pipelines.base.quantiles import KINDS
+from pipelines.base.quantities import numbers
+from pipelines.config.loading import read_toml
+
+_TABLE = importlib.resources.files("catalogs") / "maps" / "published.toml"
+SPHERE = ("l", "b", "distance")
+# Axes by their names in files, in lower case and without the projection.
+_AXES = {name: name for name in ("x", "y", "z", *SPHERE)} | {
+    "glon": "l",
+    "glat": "b",
+    "dist": "distance",
+    "d": "distance",
+}
+FRAMES = {"galactic": ("x", "y", "z"), "lbd": SPHERE}
+"""Axes of files without any, in the order of FITS axes or array indices."""
+_STATISTICS = {"std.": "std", "sigma": "std", "median": "p50"}
+_UNIT_KEYS = ("BUNIT", "CUNIT", "UNIT", "units", "unit", "values_unit")
+_CENTRES, _EDGES = "radial pixel centers", "radial pixel boundaries"
+_INNER = "integrated inner"
+_HINT = "--unit mag/pc (unit='mag/pc'), or --map-of NAME for a published map"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What a user says of another program's map; ``None`` leaves it to the file.
+
+    Parameters
+    ----------
+    unit
+        Of the values: mag per length is a density, ``mag`` the extinction from the Sun,
+        ``mag/bin`` that of each bin of distance.
+    map_of
+        A published map by its name in ``catalogs/maps/published.toml``.
+    origin, step
+        Centre of the first cell, and size of the cells, along each axis [pc, deg].
+    frame
+        Their axes: ``galactic`` (x, y, z; default) or ``lbd`` (l, b, distance).
+    """
+
+    unit: str | None = None
+    map_of: str | None = None
+    origin: tuple[float, ...] | None = None
+    step: tuple[float, ...] | None = None
+    frame: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.origin is None) != (self.step is None):
+            raise InputError("--origin and --step go together (origin=, step=)")
+        if self.frame is not None and (self.frame not in FRAMES or self.step is None):
+            raise InputError(
+                f"--frame is {' or '.join(FRAMES)}, and goes with --origin and --step; "
+                f"got {self.frame!r}"
+            )
+        for name in ("origin", "step"):
+            if (given := getattr(self, name)) is not None:
+                found = np.atleast_1d(np.asarray(given, dtype=np.float64))
+                found = np.repeat(found, 3) if len(found) == 1 else found
+                if len(found) != 3 or not np.isfinite(found).all():
+                    raise InputError(f"--{name} has 1 or 3 numbers, got {given}")
+                object.__setattr__(self, name, tuple(found.tolist()))
+        if self.step is not None and not all(self.step):
+            raise InputError(f"--step is a size above 0, got {self.step}")
+
+    def given(self) -> list[str]:
+        """Return the names of what is stated."""
+        return [f.name for f in fields(self) if getattr(self, f.name) is not None]
+
+
+class Variable(NamedTuple):
+    """An array of a file, its axes by name in the array's order, and attributes."""
+
+    values: np.ndarray
+    axes: dict[str, np.ndarray]
+    attrs: dict[str, Any]
+    backwards: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """A map in its own unit.
+
+    Parameters
+    ----------
+    arrays
+        Moments by name: ``(z, y, x)``; on the sky ``(distance, pixel)``, or the samples
+        ``(pixel, sample, distance)`` that they are those of.
+    axes
+        Centres of the axes [pc, deg].
+    edges
+        Of bins of distance ``(k + 1,)``, or distances of extinctions ``(k,)`` [pc].
+    unit
+        Mag per length of densities, mag of extinctions.
+    pixels
+        Nside and HEALPix indices of the pixels of the sky, if they are such.
+    inner
+        Mean extinction to the first edge by pixel, in ``unit`` times pc; ``None`` if
+        the file has none.
+    per_bin
+        True if values are extinctions of bins, for ``unit`` times their width.
+    flags
+        Values by pixel: ``converged``, ``nearest`` and ``farthest`` reliable
+        distance [pc].
+    """
+
+    arrays: dict[str, np.ndarray]
+    axes: dict[str, np.ndarray]
+    unit: Any
+    band: str = ""
+    edges: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    pixels: tuple[np.ndarray, np.ndarray] | None = None
+    inner: np.ndarray | None = None
+    flags: dict[str, np.ndarray] | None = None
+    per_bin: bool = False
+
+    @property
+    def integrated(self) -> bool:
+        """True if values are extinctions from the Sun."""
+        return self.unit.is_equivalent(u.mag)
+
+
+def published(name: str) -> dict[str, Any]:
+    """Return the facts of a published map; raises `InputError` for an unknown name."""
+    known = read_toml(Path(str(_TABLE)))
+    if name not in known:
+        raise InputError(
+            f"--map-of {name}: there is no such map, only {', '.join(known)}; describe "
+            "others by --unit and --declare-band"
+        )
+    return known[name]
+
+
+def read_field(path: Path, stated: Stated) -> Field:
+    """Read a map of another program.
+
+    Raises `InputError` if unit or axes are neither in the file nor stated, they
+    contradict ``map_of``, or the file holds no map.
+    """
+    try:
+        found = {n: v for n, v in _variables(path) if v.values.dtype.kind in "fiuV"}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read: {reason}") from error
+    facts = published(stated.map_of) if stated.map_of else {}
+    if "pixel_info" in found:
+        layout, read, text = "multiresolution", _multiresolution(path, found), ""
+    elif any("pixel" in variable.axes for variable in found.values()):
+        layout, (read, text) = "healpix", _healpix(path, found)
+    else:
+        layout, (read, text) = "xyz", _cube(path, found, stated, facts)
+        layout = "xyz" if "x" in read.axes else "lbd"
+    unit, band, per_bin = _unit_and_band(path, text, stated, facts)
+    if facts and layout not in facts["layouts"]:
+        raise InputError(
+            f"{path} is a map by {layout}, {stated.map_of} is one by "
+            f"{' or '.join(facts['layouts'])}: leave --map-of out, or name another"
+        )
+    far = [abs(read.axes[name]).max() for name in "xyz" if name in read.axes]
+    reach = float(max([*far, *read.edges[-1:]]))
+    if facts and reach > facts["reach"]:
+        raise InputError(
+            f"{path} reaches {reach:g} pc, {stated.map_of} {facts['reach']:g} pc: "
+            "it is another map; leave --map-of out"
+        )
+    read = replace(read, unit=unit, band=band)
+    if per_bin:
+        if not len(read.edges) or layout == "multiresolution":
+            raise InputError(f"{path} has no bins of distance: --unit is not per bin")
+        read = replace(read, per_bin=True, unit=unit / u.pc)
+    if read.integrated and layout in ("xyz", "healpix"):
+        raise InputError(
+            f"{path}: extinctions from the Sun are read on l, b and distance only; on "
+            f"{layout} a density is expected, such as --unit mag/pc"
+        )
+    if read.integrated and layout == "lbd":
+        return replace(read, edges=read.axes["distance"])
+    return read
+
+
+def _unit_and_band(
+    path: Path, text: str, stated: Stated, facts: dict[str, Any]
+) -> tuple[Any, str, bool]:
+    """Return unit, band, and true for values per bin."""
+    own = parse_unit(text)
+    if facts:
+        unit: Any = u.Unit(facts["unit"])
+        told = parse_unit(stated.unit) if stated.unit else own
+        where = "--unit" if stated.unit else "the file"
+        text = stated.unit or text
+        agrees = text in ("", *facts.get("file_units", ()))
+        if told is not None and not agrees:
+            # A unit with less digits is no contradiction.
+            same = told.unit.is_equivalent(unit) and not told.per_bin
+            agrees = same and abs(told.unit.to(unit) - 1) < 1e-3
+            agrees &= told.band in ("", known_band(facts["band"]))
+        if not agrees:
+            raise InputError(
+                f"{path}: {where} says {text!r}, but values of {stated.map_of} are in "
+                f"{facts['unit']} of {facts['band']} ({facts['reference']}): leave "
+                "--map-of out if it is another map"
+            )
+        return unit, facts["band"], False
+    if stated.unit:
+        told = parse_unit(stated.unit)
+        if told is None:
+            raise InputError(
+                f"--unit {stated.unit!r}: expected mag per length, such as mag/pc or "
+                "mag/kpc; mag for extinctions from the Sun; or mag/bin"
+            )
+        band = told.band or ("" if own is None else own.band)
+        return told.unit, band, told.per_bin
+    if own is None:
+        said = (
+            f"states {text!r}, which is no unit of extinction" if text else "has none"
+        )
+        names = [
+            n
+            for n, f in read_toml(Path(str(_TABLE))).items()
+            if text in f.get("file_units", ())
+        ]
+        also = f" (as in --map-of {' or '.join(names)})" if names else ""
+        raise InputError(f"the unit of {path}: it {said}{also}: state it, {_HINT}")
+    if own.unit.is_equivalent(u.mag) and not own.per_bin:
+        raise InputError(
+            f"{path} is in mag: state --unit mag if these are extinctions from the "
+            "Sun, or --unit mag/bin if each is that of its own bin of distance"
+        )
+    return own.unit, own.band, own.per_bin
+
+
+class UnitText(NamedTuple):
+    """A unit that was understood, the band in it if any, and true for ``mag/bin``."""
+
+    unit: Any
+    band: str
+    per_bin: bool
+
+
+def parse_unit(text: str) -> UnitText | None:
+    """Understand ``mag/pc``, ``mag``, ``mag/bin``, ``A_V/kpc``, ``A0(550nm)/pc``."""
+    plain, per_bin = re.subn(r"\s*(/|per)\s*bin$|\s+bin-1$", "", text.strip())
+    head, slash, tail = plain.rpartition("/")
+    band = known_band(re.sub(r"^A_?0\(", "A(", head if slash else plain))
+    magnitudes = band or (head if slash else plain).lower() in ("magnitude", "mag")
+    try:
+        unit: Any = u.mag if magnitudes and not slash else u.Unit(plain)
+    except (ValueError, TypeError):
+        try:
+            unit = u.mag / u.Unit(tail) if magnitudes else None
+        except (ValueError, TypeError):
+            unit = None
+    lengths = (u.mag,) if per_bin else (u.mag, u.mag / u.pc)
+    if unit is None or not any(unit.is_equivalent(known) for known in lengths):
+        return None
+    return UnitText(unit, band, bool(per_bin))
+
+
+def _text_of(attrs: dict[str, Any]) -> str:
+    found = (attrs[key] for key in _UNIT_KEYS if key in attrs)
+    return next((str(text).strip() for text in found if str(text).strip()), "")
+
+
+def _moments(path: Path, found: dict[str, Variable]) -> dict[str, Variable]:
+    """Return arrays by the moment that they are; a single other one is the mean."""
+    names = {name: name.rsplit("/", 1)[-1].strip().lower() for name in found}
+    names = {name: _STATISTICS.get(short, short) for name, short in names.items()}
+    known = {short: found[n] for n, short in names.items() if short in KINDS}
+    others = [name for name, short in names.items() if short not in KINDS]
+    if "mean" not in known and "p50" not in known:
+        if len(others) != 1:
+            raise InputError(
+                f"{path} holds {', '.join(found) or 'no array of three axes'}; "
+                "expected one map, or arrays named mean and std"
+            )
+        known["mean"] = found[others[0]]
+    first = next(iter(known.values()))
+    if len({_text_of(v.attrs) for v in known.values()} - {""}) > 1:
+        raise InputError(f"{path}: mean and std have different units")
+    same = {n: v for n, v in known.items() if v.values.shape == first.values.shape}
+    if len(same) < len(known):
+        raise InputError(f"{path}: mean and std have different shapes")
+    return known
+
+
+def _cube(
+    path: Path, found: dict[str, Variable], stated: Stated, facts: dict[str, Any]
+) -> tuple[Field, str]:
+    """Return the field of a cube on x, y, z or on l, b, distance, and its unit."""
+    cubes = {n: v for n, v in found.items() if v.values.ndim == 3}
+    known = _moments(path, cubes)
+    text = next((t for v in known.values() if (t := _text_of(v.attrs))), "")
+    arrays, axes = {}, {}
+    for name, variable in known.items():
+        axes = _axes_of(path, variable, stated, facts)
+        values, names = variable.values, list(axes)
+        wanted = ("z", "y", "x") if "x" in axes else ("distance", "b", "l")
+        values = np.transpose(values, [names.index(axis) for axis in wanted])
+        for place, axis in enumerate(wanted):
+            steps = np.diff(axes[axis])
+            if not ((steps > 0).all() or (steps < 0).all()):
+                raise InputError(f"{path}: the axis {axis} is not in order")
+            if steps[0] < 0:
+                values, axes[axis] = np.flip(values, place), axes[axis][::-1]
+        arrays[name] = values
+    if "x" in axes:
+        return Field(arrays=arrays, axes=axes, unit=u.mag), text
+    at = axes["distance"]
+    middle = (at[1:] + at[:-1]) / 2
+    edges = [max(1.5 * at[0] - 0.5 * at[1], 0.0), *middle, 1.5 * at[-1] - 0.5 * at[-2]]
+    flat = {n: np.reshape(a, (len(at), -1)) for n, a in arrays.items()}
+    return Field(arrays=flat, axes=axes, unit=u.mag, edges=np.array(edges)), text
+
+
+def _axes_of(
+    path: Path, variable: Variable, stated: Stated, facts: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return the axes of a cube in the array's order [pc, deg]."""
+    shape, attrs = variable.values.shape, variable.attrs
+    origin, step, names = stated.origin, stated.step, FRAMES[stated.frame or "galactic"]
+    if step is None and set(variable.axes) in map(set, FRAMES.values()):
+        return dict(variable.axes)
+    if step is None and "origin" in facts:
+        origin, step = facts["origin"], facts["step"]
+        if any(abs(2 * o + (n - 1) * s) > s for o, s, n in zip(origin, step, shape)):
+            raise InputError(
+                f"{path} has the shape {shape}, not that of {stated.map_of}: give "
+                "--origin and --step of this part"
+            )
+    sun = attrs.get("sun_position", [attrs.get(f"SUN_POS{a}") for a in "XYZ"])
+    if step is None and all(part is not None for part in sun):
+        # The layout of STILISM and EXPLORE: cell k extends from k to k + 1.
+        size = attrs.get("gridstep_values", attrs.get("STEP"))
+        step = np.broadcast_to(np.asarray(size, dtype=np.float64), 3)
+        sun, sizes = np.asarray(sun, dtype=np.float64), shape
+        sizes = shape[::-1] if variable.backwards else shape
+        centre = np.asarray(sizes) / 2
+        if not np.allclose(sun, centre) and np.allclose(np.roll(sun, -1), centre):
+            # Some of these files, centred on the Sun, list its place along z first.
+            sun = centre
+        if not ((sun >= 0) & (sun <= sizes)).all():
+            raise InputError(f"{path}: the Sun at {sun} is outside of {sizes} cells")
+        origin = (0.5 - sun) * step
+    if step is None or origin is None:
+        held = ", ".join(variable.axes) or "no axes"
+        raise InputError(
+            f"{path} has {held}, expected x, y, z or l, b, distance with their units: "
+            "state the centre of the first cell and the size of the cells [pc], e.g. "
+            "--origin=-500,-500,-200 --step 10 (origin=, step=); --frame lbd for "
+            "l, b [deg] and distance"
+        )
+    counts = shape[::-1] if variable.backwards else shape
+    centres = [o + s * np.arange(n) for o, s, n in zip(origin, step, counts)]
+    axes = dict(zip(names, centres))
+    return dict(reversed(axes.items())) if variable.backwards else axes
+
+
+def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
+    """Return the field of images by distance and HEALPix pixel, and its unit."""
+    sky = {n: v for n, v in found.items() if "pixel" in v.axes}
+    inner = {n: v for n, v in sky.items() if _INNER in n.lower()}
+    known = _moments(path, {n: v for n, v in sky.items() if n not in inner})
+    text = next((t for v in known.values() if (t := _text_of(v.attrs))), "")
+    first = next(iter(known.values()))
+    if first.values.ndim != 2:
+        raise InputError(
+            f"{path} has images of shape {first.values.shape}, expected (distance, "
+            "pixel): mean_and_std_healpix.fits, not the samples"
+        )
+    missing = [n for n in (_CENTRES, _EDGES) if n not in found]
+    sizes = [found[n].values.size for n in (_CENTRES, _EDGES) if n in found]
+    count = len(first.values)
+    if missing or sizes != [count, count + 1]:
+        raise InputError(
+            f"{path}: expected columns {_CENTRES!r} ({count}) and {_EDGES!r} "
+            f"({count + 1}), found {sizes or 'none'}"
+        )
+    centres, edges = (
+        numbers(found[n].values.reshape(-1), "pc") for n in (_CENTRES, _EDGES)
+    )
+    mean = [v for n, v in inner.items() if not n.lower().startswith("std")]
+    orders = {str(v.attrs["ORDERING"]).upper()[:4] for v in sky.values()}
+    pixels = np.arange(first.values.shape[1])
+    nside = healpy.npix2nside(len(pixels))
+    if len(orders) != 1:
+        raise InputError(f"{path}: the images are in several orders of pixels")
+    for variable in mean:
+        radius = re.search(
+            r"within\s+([\d.]+)\s*pc", str(variable.attrs.get("CTYPE", ""))
+        )
+        if radius and abs(float(radius[1]) - edges[0]) > 1e-3 * edges[0]:
+            raise InputError(
+                f"{path}: the inner integral ends at {radius[1]} pc, the bins begin at "
+                f"{edges[0]:g} pc"
+            )
+    if orders == {"RING"}:
+        pixels = healpy.ring2nest(nside, pixels)
+    return Field(
+        arrays={name: variable.values for name, variable in known.items()},
+        axes={"distance": centres},
+        unit=u.mag,
+        edges=edges,
+        pixels=(np.full(len(pixels), nside), pixels),
+        inner=np.asarray(mean[0].values, dtype=np.float64).reshape(-1)
+        if mean
+        else None,
+    ), text
+
+
+def _multiresolution(path: Path, found: dict[str, Variable]) -> Field:
+    """Return the field of ``pixel_info``, ``best_fit`` and ``samples``: Bayestar's."""
+    info, samples = found["pixel_info"], found.get("samples")
+    wanted = {
+        "nside",
+        "healpix_index",
+        "converged",
+        "DM_reliable_min",
+        "DM_reliable_max",
+    }
+    names = set(info.values.dtype.names or ())
+    if samples is None or not wanted <= names or "DM_bin_edges" not in info.attrs:
+        raise InputError(
+            f"{path}: expected samples, and pixel_info with the attribute DM_bin_edges "
+            f"and {', '.join(sorted(wanted))}"
+        )
+    rows: Any = info.values
+    modulus = np.asarray(info.attrs["DM_bin_edges"], dtype=np.float64)
+    ends = [_parsecs(rows[f"DM_reliable_{end}"]) for end in ("min", "max")]
+    return Field(
+        arrays=dict.fromkeys(KINDS, samples.values),
+        axes={"distance": _parsecs(modulus)},
+        edges=_parsecs(modulus),
+        unit=u.mag,
+        pixels=(rows["nside"].astype(int), rows["healpix_index"].astype(int)),
+        flags={
+            "converged": rows["converged"].astype(bool),
+            "nearest": np.where(np.isfinite(ends[0]), ends[0], np.inf),
+            "farthest": np.where(np.isfinite(ends[1]), ends[1], 0.0),
+        },
+    )
+
+
+def _parsecs(modulus: np.ndarray) -> np.ndarray:
+    return 10.0 ** (np.asarray(modulus, dtype=np.float64) / 5 + 1)
+
+
+def _variables(path: Path) -> Iterator[tuple[str, Variable]]:
+    """Yield the arrays of a file by name, by its first bytes."""
+    if path.is_dir():
+        yield from _zarr_variables(path)
+        return
+    with path.open("rb") as stream:
+        head = stream.read(8)
+    if head == b"\x89HDF\r\n\x1a\n":
+        yield from _hdf5_variables(path)
+    elif head[:3] == b"CDF":
+        yield from _netcdf_variables(path)
+    else:
+        yield from _fits_variables(path)
+
+
+def _fits_variables(path: Path) -> Iterator[tuple[str, Variable]]:
+    with (
+        warnings.catch_warnings(record=True, action="always") as said,
+        fits.open(path, memmap=True, lazy_load_hdus=False) as hdus,
+    ):
+        if cut := [w for w in said if "truncated" in str(w.message)]:
+            raise InputError(f"{path} is damaged: {cut[0].message}")
+        # Mapped arrays outlive the open file.
+        pairs = (_of_unit(path, hdu, f"image {n}") for n, hdu in enumerate(hdus))
+        found = [pair for each in pairs for pair in each]
+    yield from found
+
+
+def _of_unit(path: Path, hdu: Any, name: str) -> Iterator[tuple[str, Variable]]:
+    """Yield an image, or the columns of a table."""
+    if hdu.data is not None and hdu.header.get("XTENSION") == "BINTABLE":
+        for column in hdu.data.names:
+            yield column, Variable(np.asarray(hdu.data[column]), {}, {})
+    elif hdu.data is not None:
+        axes = {}
+        if "ORDERING" in hdu.header and "NSIDE" in hdu.header:
+            axes = {"pixel": np.arange(hdu.data.shape[-1])}
+        elif hdu.data.ndim == 3:
+            axes = _wcs_axes(path, hdu.header, hdu.data.shape[::-1])
+        attrs = dict(hdu.header)
+        yield hdu.name or name, Variable(hdu.data, axes, attrs, backwards=True)
+
+
+def _wcs_axes(path: Path, header: Any, counts: Any) -> dict[str, np.ndarray]:
+    """Return the axes of a cube's WCS in the array's order; none if it names none."""
+    types = [str(header.get(f"CTYPE{number}", "")) for number in (1, 2, 3)]
+    kinds = [kind.split("-")[0].strip().lower() for kind in types]
+    if not all(kind in _AXES for kind in kinds):
+        return {}
+    wcs: Any = WCS(header)
+    # Plate carrées go around the sky from any CRVAL.
+    wcs.wcs.bounds_check(False, False)
+    axes = {}
+    for number, (kind, count) in enumerate(zip(kinds, counts)):
+        # Along one axis at the first and the last pixels of the others.
+        lines = np.array([np.zeros(3), np.array(counts) - 1.0])[:, None].repeat(
+            count, 1
+        )
+        lines[..., number] = np.arange(count)
+        low, high = (wcs.wcs_pix2world(line, 0)[:, number] for line in lines)
+        name, unit = _AXES[kind], wcs.wcs.cunit[number]
+        if name == "l":
+            low, high = (np.unwrap(a, period=360) for a in (low, high))
+        if not np.allclose(low, high, rtol=1e-6, atol=1e-6 * np.ptp(low)):
+            raise InputError(
+                f"{path}: axis {kind} depends on the others (projection or rotation): "
+                "expected a regular grid, such as GLON-CAR at GLAT = 0"
+            )
+        axes[name] = _converted(path, name, low, unit)
+    return dict(reversed(axes.items()))
+
+
+def _converted(path: Path, name: str, values: Any, unit: Any) -> np.ndarray:
+    """Return centres of an axis in pc or deg."""
+    wanted = u.deg if name in ("l", "b") else u.pc
+    try:
+        text: Any = u.Unit(unit)
+        return np.asarray(values, dtype=np.float64) * text.to(wanted)
+    except (ValueError, TypeError, u.UnitConversionError):
+        raise InputError(
+            f"{path}: the axis {name} has the unit {str(unit)!r}, expected one of "
+            f"{'angle' if wanted == u.deg else 'length'}: state --origin and --step"
+        ) from None
+
+
+def _hdf5_variables(path: Path) -> Iterator[tuple[str, Variable]]:
+    import h5py
+
+    held: Any = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda name, item: held.update({name: item}))
+        items = {
+            n: d for n, d in held.items() if isinstance(d, h5py.Dataset) and d.ndim
+        }
+        attrs = {name: dict(item.attrs) for name, item in items.items()}
+        dims: Any = {
+            name: [str(d[0].name).strip("/") if len(d) else d.label for d in item.dims]
+            for name, item in items.items()
+        }
+        yield from _labelled(path, items, dims, attrs)
+
+
+def _netcdf_variables(path: Path) -> Iterator[tuple[str, Variable]]:
+    from scipy.io import netcdf_file
+
+    with netcdf_file(path, mmap=False) as file:
+        items: Any = file.variables
+        attrs = {name: dict(item._attributes) for name, item in items.items()}
+        dims = {name: list(item.dimensions) for name, item in items.items()}
+        yield from _labelled(path, items, dims, attrs)
+
+
+def _zarr_variables(path: Path) -> Iterator[tuple[str, Variable]]:
+    import zarr
+
+    group: Any = zarr.open_group(str(path), mode="r")
+    items = dict(group.arrays())
+    attrs = {name: dict(item.attrs) for name, item in items.items()}
+    dims = {
+        n: list(
+            getattr(i.metadata, "dimension_names", None)
+            or attrs[n].get("_ARRAY_DIMENSIONS", ())
+        )
+        for n, i in items.items()
+    }
+    yield from _labelled(path, items, dims, attrs)
+
+
+def _labelled(
+    path: Path, items: dict[str, Any], dims: dict[str, list[str]], attrs: dict[str, Any]
+) -> Iterator[tuple[str, Variable]]:
+    """Yield variables with the axes that their dimensions and coordinates give."""
+    for name, item in items.items():
+        axes, own = {}, {k: _plain(v) for k, v in attrs[name].items()}
+        for dim in dims[name] if len(item.shape) == 3 else ():
+            known = _AXES.get(str(dim).rsplit("/", 1)[-1].lower())
+            if known is None or dim not in items:
+                axes = {}
+                break
+            text = _text_of({k: _plain(v) for k, v in attrs[dim].items()})
+            axes[known] = _converted(path, known, items[dim][...], text)
+        yield name, Variable(np.asarray(item[...]), axes, own)
+
+
+def _plain(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value

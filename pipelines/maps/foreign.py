@@ -1,0 +1,456 @@
+"""Maps of other programs, answered like exported ones.
+
+Cubes on x, y, z are interpolated and integrated as `of_cube` does. Of maps on the sky a
+bin's density is constant along the ray, so that the extinction is the sum of the bins
+before it, linear within each: the numbers of the file at its own nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import healpy
+import numpy as np
+from astropy import units as u
+
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.base.quantiles import KINDS, QUANTILES
+from pipelines.cubes.cube import AXES, Cube
+from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
+from pipelines.formats.foreign import Field, Stated, published, read_field
+from pipelines.maps.answers import Answers, Directions, Found, Kind, MissingError
+from pipelines.maps.places import Places
+from pipelines.maps.provenance import convert
+from pipelines.maps.rays import PixelRays
+from pipelines.maps.stored import Stored, of_cube
+from pipelines.run.facts import Facts
+from pipelines.storage.digests import digest_of, visible_files
+
+# Cells along each axis of a cube of a map on the sky, and distances of a line of sight.
+_CELLS, _NODES = 97, 200
+# Default resolution of sky maps, and number of their distances.
+_NSIDE, _DISTANCES = 64, 6
+_VALUES = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shells(PixelRays):
+    """Extinction and density of a field by pixel of the sky and distance.
+
+    Values nearer than ``start`` [pc] are NaN.
+    """
+
+    field: Field
+    start: float = 0.0
+
+    def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
+        found = PixelRays.at(self, names, places)
+        for values in found.values():
+            values[places.distance < self.start * (1 - 1e-9)] = np.nan
+        return found
+
+    def density(self, name: str, places: Places) -> np.ndarray:
+        """Return the density of each place's bin between pixels [mag/pc]."""
+        found, edges = np.full(len(places), np.nan), self.field.edges
+        if self.field.integrated:
+            edges = np.append(0.0, self.distance)
+        for rows, near in self._blocks(places, _VALUES):
+            values = _densities(self.field, name, near.pixels)
+            far = places.distance[rows]
+            step = np.searchsorted(edges, far, side="right") - 1
+            # The last edge belongs to the last bin.
+            step = np.where(far == edges[-1], len(edges) - 2, step)
+            inside = (step >= 0) & (step < len(edges) - 1) & near.weights.any(axis=0)
+            part = values[near.which, np.clip(step, 0, len(edges) - 2)]
+            summed = np.where(near.weights > 0, near.weights * part, 0.0).sum(axis=0)
+            found[rows] = np.where(inside, summed, np.nan)
+        return found
+
+    def pixel_of(self, places: Places) -> np.ndarray:
+        """Return the pixel of each direction, −1 outside of the map."""
+        pixels, weights = self._around(places.l, places.b)
+        nearest = np.argmax(weights, axis=0)[None]
+        found = np.take_along_axis(pixels, nearest, 0)[0]
+        return np.where(weights.any(axis=0), found, -1)
+
+    def _nearest(self, places: Places) -> np.ndarray:
+        return self.pixel_of(places)
+
+    def _around(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
+        """Return pixels and weights: 4 of a regular grid, or the one that holds it."""
+        if self.field.pixels is None:
+            return _on_grid(self.field.axes["l"], self.field.axes["b"], l, b)
+        nsides, pixels = self.field.pixels
+        levels = np.unique(nsides)
+        if len(levels) == 1 and len(pixels) == 12 * levels[0] ** 2:
+            columns = np.empty(len(pixels), dtype=np.int64)
+            columns[pixels] = np.arange(len(pixels))
+            near, weights = healpy.get_interp_weights(
+                int(levels[0]), l, b, nest=True, lonlat=True
+            )
+            return columns[near], weights
+        found = np.full(len(l), -1)
+        for nside in levels:
+            rows = np.flatnonzero(nsides == nside)
+            rows = rows[np.argsort(pixels[rows])]
+            wanted = healpy.ang2pix(int(nside), l, b, nest=True, lonlat=True)
+            place = np.searchsorted(pixels[rows], wanted).clip(max=len(rows) - 1)
+            found = np.where(pixels[rows][place] == wanted, rows[place], found)
+        return np.maximum(found, 0)[None], (found >= 0)[None].astype(float)
+
+
+def _on_grid(
+    lons: np.ndarray,
+    lats: np.ndarray,
+    l: np.ndarray,  # noqa: E741
+    b: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corners around directions on a regular grid, and bilinear weights."""
+    step, count = lons[1] - lons[0], len(lons)
+    around = abs(step * count - 360.0) < 1e-3 * step
+    places = np.mod(l - lons[0] + 1e-9, 360.0) - 1e-9, b - lats[0]
+    x, y = places[0] / step, places[1] / (lats[1] - lats[0])
+    # Poles and the ends of rows are within half a cell of the outermost centres.
+    inside = (y >= -0.5 - 1e-9) & (y <= len(lats) - 0.5 + 1e-9)
+    inside &= around | (x <= count - 0.5 + 1e-9) | (x >= 360.0 / step - 0.5 - 1e-9)
+    if not around:
+        x = np.where(x > count - 0.5 + 1e-9, 0.0, x).clip(0, count - 1)
+    y = y.clip(0, len(lats) - 1)
+    i, j = (np.floor(v).astype(int) for v in (x, y))
+    p, q = x - i, y - j
+    right, up = (i + 1) % count, np.minimum(j + 1, len(lats) - 1)
+    pixels = np.stack(
+        [j * count + i, j * count + right, up * count + i, up * count + right]
+    )
+    weights = np.stack([(1 - p) * (1 - q), p * (1 - q), (1 - p) * q, p * q])
+    return pixels, np.where(inside, weights, 0.0)
+
+
+def _values(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
+    """Return values of pixels ``(u, k)`` in mag or mag/pc."""
+    array, wanted = field.arrays[name], u.mag if field.integrated else u.mag / u.pc
+    if array.ndim == 2:
+        values = np.asarray(array[:, columns], dtype=np.float64).T
+    else:
+        draws = np.asarray(array[columns], dtype=np.float64)
+        if name in QUANTILES:
+            values = np.quantile(draws, QUANTILES[name], axis=1)
+        else:
+            values = draws.mean(axis=1) if name == "mean" else draws.std(axis=1)
+    if field.per_bin:
+        values = values / np.diff(field.edges)
+    return values * field.unit.to(wanted)
+
+
+def _densities(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
+    values = _values(field, name, columns)
+    if not field.integrated:
+        return values
+    return np.diff(values, axis=1, prepend=0.0) / np.diff(field.edges, prepend=0.0)
+
+
+def _extinctions(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
+    """Return extinctions of pixels to the edges of the bins [mag], ``(u, k)``."""
+    values = _values(field, name.removeprefix("extinction_"), columns)
+    if field.integrated:
+        return values
+    summed = np.cumsum(values * np.diff(field.edges), axis=1)
+    if field.edges[0] == 0:
+        return summed
+    first = np.zeros(len(columns)) if field.inner is None else field.inner[columns]
+    first = first[:, None] * field.unit.to(u.mag / u.pc)
+    return np.concatenate([first, first + summed], axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellCells:
+    """Densities of `Shells`."""
+
+    shells: Shells
+    arrays: tuple[str, ...]
+    has_support: bool = False
+
+    @property
+    def box(self) -> Box:
+        return self.shells.box
+
+    def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
+        """Return densities by name [mag/pc], shape ``(n,)``."""
+        return {name: self.shells.density(name, places) for name in names}
+
+    def support(self, places: Places) -> np.ndarray:
+        """Return ones: the map does not say where its stars are."""
+        return np.ones(len(places))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Sampled(Answers):
+    """A map without products of its own: they are its answers at the places needed."""
+
+    def sampled(
+        self, spacing: float | None, box: dict[str, Ends] | None = None
+    ) -> Cube:
+        """Return the density at the points of a grid through the Sun [pc].
+
+        Without a spacing the widest side of the box has 97 points. Raises `InputError`
+        if the box, or the map's, is not bounded.
+        """
+        found = self._grid(spacing, box or {})
+        return convert(found, self.changes, self.factor)
+
+    def _grid(self, spacing: float | None, box: dict[str, Ends]) -> Cube:
+        whole = (-self.extent, self.extent)
+        sides = np.array([box.get(axis, whole) for axis in AXES])
+        sides = np.clip(sides, *whole)
+        if not np.isfinite(sides).all():
+            raise InputError(
+                f"{self.path} does not say where it ends: give --box and --spacing"
+            )
+        step = spacing or float(np.ptp(sides, axis=1).max()) / (_CELLS - 1)
+        low, high = np.ceil(sides[:, 0] / step), np.floor(sides[:, 1] / step)
+        x, y, z = (step * np.arange(a, b + 1) for a, b in zip(low, high))
+        mesh = np.stack(np.meshgrid(z, y, x, indexing="ij")[::-1], axis=-1)
+        places = Places.of_points(mesh.reshape(-1, 3))
+        found = self._moments(places, self.kinds(integrated=False), False)
+        arrays = {
+            str(n): v.reshape(mesh.shape[:3]).astype("f4") for n, v in found.items()
+        }
+        return Cube(x=x, y=y, z=z, arrays=arrays, meta=self.about())
+
+    @property
+    def extent(self) -> float:
+        """Half the side of the largest cube that the map reaches [pc]."""
+        return float(np.abs([self.box.lower, self.box.upper]).max())
+
+    def about(self) -> dict[str, Any]:
+        """Return the provenance of products: the band of `_moments`, and the origin."""
+        band = self.changes[0].source if self.changes else self.band
+        return {**({"extinction_band": band} if band else {}), "maps": self.origins()}
+
+    def _cube(self) -> Cube:
+        return self._grid(None, {})
+
+    def _sky_maps(
+        self, distances: Sequence[float] | None, nside: int | None
+    ) -> SkyMaps:
+        """Return extinctions at pixels' centres, by default at six distances."""
+        chosen = distances
+        if chosen is None:
+            if not np.isfinite(self.extent):
+                raise MissingError(
+                    f"{self.path} does not say where it ends: --distances"
+                )
+            chosen = np.linspace(0.0, self.extent, _DISTANCES + 1)[1:]
+        far, pixels = (
+            np.asarray(sorted(chosen), dtype=np.float64),
+            np.arange(12 * (nside or _NSIDE) ** 2),
+        )
+        check_distances(far)
+        lon, lat = healpy.pix2ang(nside or _NSIDE, pixels, nest=True, lonlat=True)
+        kinds = self._extinctions()
+        found = [
+            self._moments(_towards(lon, lat, np.full(len(lon), distance)), kinds, True)
+            for distance in far
+        ]
+        arrays = {
+            str(k): np.stack([one[k] for one in found]).astype("f4") for k in kinds
+        }
+        return SkyMaps(distances=far, arrays=arrays, meta=self.about())
+
+    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+        """Return curves towards directions, by default six in the Galactic plane."""
+        kinds, lines = self._extinctions(), []
+        for lon, lat in directions or [(60.0 * i, 0.0) for i in range(6)]:
+            end = self.reach(_towards(np.array([lon]), np.array([lat]), np.ones(1)))
+            far = np.linspace(0.0, float(end[0]), _NODES + 1)[1:]
+            places = _towards(np.full(_NODES, lon), np.full(_NODES, lat), far)
+            found = self._moments(places, kinds, True)
+            arrays = {str(kind): values for kind, values in found.items()}
+            lines.append(LineOfSight(l=lon, b=lat, distance=far, arrays=arrays))
+        return lines
+
+    def _extinctions(self) -> tuple[Kind, ...]:
+        if "mean" not in self.kinds(integrated=True):
+            raise self._lacks("mean extinction from the Sun", "another map")
+        return self.asked(integrated=True)
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Return infinity: the map does not say where its last stars are."""
+        return np.full(len(places), np.inf)
+
+
+def _towards(lon: np.ndarray, lat: np.ndarray, distance: np.ndarray) -> Places:
+    return Places(l=lon, b=lat, distance=distance, shape=lon.shape)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ForeignMap(Sampled, Stored):
+    """A map of another program; ``since`` [pc] is where its extinctions begin.
+
+    It answers the moments in its file and no others.
+    """
+
+    stated: Stated
+    own_unit: str
+    since: float = 0.0
+    shells: Shells | None = None
+
+    @property
+    def facts(self) -> Facts:
+        known = {"unit": self.own_unit, **origin_facts(self.stated, self.factor)}
+        if self.shells is None:
+            return {**known, **super().facts}
+        edges, held = self.shells.field.edges, self.kinds(integrated=False)
+        return {
+            **known,
+            "distances [pc]": f"{edges[0]:g} to {edges[-1]:g}, {len(edges)} edges",
+            "density": ", ".join(held) or "none",
+            "integrated extinction": ", ".join(self.kinds(integrated=True)) or "none",
+        }
+
+    def origins(self) -> list[dict[str, Any]]:
+        return [origin_of(self, self.stated, self.own_unit)]
+
+    def kinds(self, *, integrated: bool) -> tuple[str, ...]:
+        return () if integrated and self.since else super().kinds(integrated=integrated)
+
+    def asked(self, *, integrated: bool) -> tuple[Kind, ...]:
+        held = self.kinds(integrated=integrated)
+        return tuple(kind for kind in KINDS if kind in held)
+
+    def quality(self, places: Places) -> dict[str, np.ndarray]:
+        known = None if self.shells is None else self.shells.field.flags
+        if known is None or self.shells is None:
+            return {}
+        pixel = self.shells.pixel_of(places)
+        far, on = places.distance, pixel >= 0
+        near = (far < known["nearest"][pixel]) | (far > known["farthest"][pixel])
+        return {
+            "not_converged": on & ~known["converged"][pixel],
+            "unreliable": on & near,
+        }
+
+    def between(self, near: Places, far: Places) -> np.ndarray:
+        """Return the extinction between places, also of a map that begins far away."""
+        if not self.since or self.rays is None:
+            return super().between(near, far)
+        here, there = (self.rays.at(("mean",), end)["mean"] for end in (near, far))
+        return self.factor * (there - here)
+
+    def _answers(
+        self, places: Places, kinds: Sequence[Kind], integrated: bool
+    ) -> Found:
+        held = self.kinds(integrated=integrated)
+        what = "extinction" if integrated else "density"
+        if missing := [str(kind) for kind in kinds if kind not in held]:
+            why = f": it begins {self.since:g} pc away" if self.since else ""
+            others = f"choose one of its {', '.join(held)} (--mode, mode=)"
+            if not held:
+                others = "ask for densities (--differential, integrated=False)"
+            raise InputError(
+                f"{self.path} has no {', '.join(missing)} of the {what}{why}: {others}"
+            )
+        return super()._answers(places, kinds, integrated)
+
+    def _cube(self) -> Cube:
+        if self.shells is not None:
+            return self._grid(None, {})
+        return replace(Stored._cube(self), meta=self.about())
+
+    @property
+    def extent(self) -> float:
+        far = self.box.upper if self.shells is None else (self.shells.distance[-1],)
+        return float(max(far))
+
+
+def open_foreign(path: Path, stated: Stated) -> ForeignMap:
+    """Open a map of another program; raises `InputError` as `read_field` does."""
+    field = read_field(path, stated)
+    shown = field.unit.to_string() + ("" if not field.per_bin else " (per bin / width)")
+    own: dict[str, Any] = {"path": path, "stated": stated, "own_unit": shown}
+    meta = {"extinction_band": field.band} if field.band else {}
+    own |= {"band": field.band, "meta": meta}
+    if "x" in field.axes:
+        scale = field.unit.to(u.mag / u.pc)
+        try:
+            cube = Cube(
+                x=field.axes["x"],
+                y=field.axes["y"],
+                z=field.axes["z"],
+                arrays={
+                    name: np.multiply(array, scale, dtype=np.float32)
+                    for name, array in field.arrays.items()
+                },
+                meta=meta,
+            )
+        except ValueError as error:
+            raise InputError(f"{path} is no regular cube: {error}") from error
+        made = of_cube(path, cube)
+        # Only means add up, from a Sun that is in the map.
+        known = "mean" in cube.arrays and np.isfinite(cube.sample("mean", np.zeros(3)))
+        parts = {"cells": made.cells, "read_cube": made.read_cube}
+        return ForeignMap(**own, **parts, rays=made.rays if known else None)
+    edges = field.edges
+    if not (np.diff(edges) > 0).all() or edges[0] < 0:
+        raise InputError(f"{path}: its distances are not increasing from 0 pc")
+    side = (3 * float(edges[-1]),) * 3
+    inner = 0.0 if field.integrated else float(edges[0])
+    shells = Shells(
+        take=partial(_extinctions, field),
+        box=Box(lower=tuple(-s for s in side), upper=side),
+        nside=0,
+        distance=edges[1:] if edges[0] == 0 else edges,
+        # The std of a sum of bins is not in the file.
+        arrays=tuple(field.arrays)
+        if field.integrated
+        else ("mean",) * ("mean" in field.arrays),
+        to_faces=False,
+        field=field,
+        start=inner,
+    )
+    cells: Any = ShellCells(shells=shells, arrays=tuple(field.arrays))
+    since = inner if field.inner is None else 0.0
+    return ForeignMap(**own, cells=cells, rays=shells, shells=shells, since=since)
+
+
+def origin_facts(stated: Stated, factor: float) -> Facts:
+    """Return title and reference of a published map, and the factor on its values."""
+    facts = published(stated.map_of) if stated.map_of else {}
+    named = {key: facts[key] for key in ("title", "reference") if key in facts}
+    return {**named, "factor": f"{factor:g}"}
+
+
+def origin_of(answers: Answers, stated: Stated, unit: str) -> dict[str, Any]:
+    """Return one of `Answers.origins`."""
+    facts = published(stated.map_of) if stated.map_of else {}
+    return {
+        "map": facts.get("title", answers.path.name),
+        "file": answers.path.name,
+        "reference": facts.get("reference", "not stated"),
+        "sha256": sha256_of(answers.path),
+        "unit": unit,
+        "band": answers.band or "unknown",
+        "factor": answers.factor,
+    }
+
+
+@lru_cache
+def _digest(path: Path, _changed: float) -> str:
+    if path.is_file():
+        return digest_of(path).sha256
+    import hashlib
+
+    parts = (
+        f"{f.relative_to(path)} {digest_of(f).sha256}\n" for f in visible_files(path)
+    )
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, or of the names and SHA-256 of a folder's files."""
+    return _digest(path, path.stat().st_mtime) if path.exists() else ""
