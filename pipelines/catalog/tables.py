@@ -30,6 +30,8 @@ METADATA_KEY = b"dustmap"
 PROVENANCE = "provenance.json"
 """Name of the provenance of a folder of partitions."""
 ROWS_PER_GROUP = 1 << 18
+_PART = re.compile(r"(.+)\[([^\[\]]+)\]")
+_DESCRIPTION = re.compile(r"(?i)(read[-_]?me|licen[cs]e|changelog|.*\.md$)")
 Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
 """Columns, units and provenance."""
 
@@ -230,31 +232,47 @@ def partitions(folder: Path) -> list[Path]:
     return files
 
 
+def split_part(path: Path) -> tuple[Path, str]:
+    """Divide ``FILE[TABLE]`` into the file and the name or number of its table."""
+    found = None if path.exists() else _PART.fullmatch(str(path))
+    return (Path(found[1]), found[2]) if found else (path, "")
+
+
+def is_data(path: Path) -> bool:
+    """Return false for markers, and for files that describe others."""
+    marked = any(part.startswith((".", "_")) for part in path.parts)
+    return not marked and not _DESCRIPTION.match(path.name)
+
+
 def find_files(path: Path) -> list[Path]:
     """Return the files of a source, a file or a folder, in order.
 
-    Names that begin with a dot or an underscore are skipped as markers. A folder
-    written by ``ingest`` must be complete.
+    Skipped are names that begin with a dot or an underscore, and a ReadMe. Of a folder
+    with partitions, such as ``Norder=1/Npix=44.parquet`` of HATS, only these are read,
+    and of others that hold parquet files only those. A folder written by ``ingest``
+    must be complete.
 
     Raises
     ------
     InputError
         If the path is absent, or a folder holds no file.
     """
-    if not path.exists():
+    if not split_part(path)[0].exists():
         raise InputError(f"{path} does not exist")
     if not path.is_dir():
         return [path]
     if (path / PROVENANCE).is_file():
         return partitions(path)
-    files = [
-        file
-        for file in visible_files(path)
-        if not any(part.startswith("_") for part in file.relative_to(path).parts)
-    ]
+    files = {file: file.relative_to(path) for file in visible_files(path)}
+    files = {file: own for file, own in files.items() if is_data(own)}
+    for chosen in (
+        [file for file, own in files.items() if "=" in str(own.parent)],
+        [file for file, own in files.items() if own.suffix == ".parquet"],
+    ):
+        files = {file: files[file] for file in chosen if file in files} or files
     if not files:
         raise InputError(f"the folder {path} holds no file to read")
-    return files
+    return list(files)
 
 
 def is_table(stars: Any) -> bool:
