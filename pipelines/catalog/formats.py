@@ -191,12 +191,13 @@ def open_hdf5(path: Path, part: str) -> Opened:
         places.append((name, place))
         described.append((name, ColumnInfo(unit=unit, width=width)))
 
-    def visit(place: str, data: object) -> None:
+    def visit(place: str, data: Any) -> None:
         if not isinstance(data, h5py.Dataset) or data.ndim not in (1, 2):
             return
+        group: Any = data.parent
         if part and not f"/{place}".startswith(f"/{part.strip('/')}"):
             return
-        group, last = data.parent, place.rpartition("/")[2]
+        last = place.rpartition("/")[2]
         kind = _text(group.attrs.get("pandas_type", ""))
         owner = group.parent.parent
         if place.endswith(".__table_column_meta__"):

@@ -212,6 +212,8 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
     """Drop impossible rows, in canonical units; add errors and distances."""
     if "x" in values:
         values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))
+    if "distance_modulus" in values:
+        values["distance"] = 10 ** (1 + values["distance_modulus"] / 5)
     for name, limit in _LIMITS.items():
         if name in values:
             reason = f"|{name}| > {limit:g} {INPUT_UNITS[name]}"
@@ -227,7 +229,13 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
             tally.outside[name] += int((tally.kept & outside).sum())
             tally.drop(lower > upper, f"{name}_lower > {name}_upper")
             values[f"{name}_error"] = (upper - lower) / 2
-    for name in ("parallax_error", "distance_error", "extinction_error"):
+        if f"{name}_error_lower" in values:
+            offsets = [values[f"{name}_error_{side}"] for side in ("lower", "upper")]
+            for side, offset in zip(("lower", "upper"), offsets):
+                tally.drop(offset < 0, f"{name}_error_{side} negative")
+            values[f"{name}_error"] = sum(offsets) / 2
+    errors = ("parallax_error", "distance_modulus_error")
+    for name in (*errors, "distance_error", "extinction_error"):
         if name in values:
             tally.drop(values[name] == 0, f"{name} zero")
             tally.drop(values[name] < 0, f"{name} negative")
@@ -237,6 +245,9 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
         tally.drop(parallax < min_parallax_snr * error, reason, cut=True)
         values["distance"] = 1000 / parallax
         values["distance_error"] = 1000 * error / parallax**2
+    if "distance_modulus_error" in values:
+        relative = np.log(10) / 5 * values["distance_modulus_error"]
+        values["distance_error"] = relative * values["distance"]
     if "distance_error" in values:
         tiny = values["distance_error"] < _TINY_DISTANCE_ERROR * values["distance"]
         tally.drop(tiny, "distance_error absurdly small")

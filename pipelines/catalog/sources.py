@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.catalog.filters import Expression
 from pipelines.catalog.formats import (
     Batches,
     ColumnInfo,
@@ -128,6 +129,18 @@ def locate(source: Source, reference: str) -> tuple[str, int | None]:
     return base, index
 
 
+def expression_in(source: Source, reference: str) -> Expression | None:
+    """Return the expression that a reference is, or None if it names a column."""
+    match = _INDEXED.fullmatch(reference)
+    if {reference, match["base"] if match else None} & source.columns.keys():
+        return None
+    try:
+        found = Expression(reference)
+    except InputError:
+        return None
+    return None if reference in found.kinds else found
+
+
 def part_names(name: str, width: int | None) -> list[str]:
     """Return one name for each value of a column in a row."""
     return [name] if width is None else [f"{name}_{index}" for index in range(width)]
@@ -158,7 +171,7 @@ def read_columns(
 ) -> Iterator[dict[tuple[str, str], np.ndarray]]:
     """Yield batches of the requested columns, each of shape ``(n,)``, by request.
 
-    A request is a column's reference and the kind that is needed
+    A request is a column's reference, or an expression, and the kind that is needed
     (`pipelines.catalog.units.convert`).
 
     Raises
@@ -166,9 +179,13 @@ def read_columns(
     InputError
         If a column is not there or not of the kind, or the file breaks off.
     """
-    places = {request: locate(source, request[0]) for request in requests}
+    derived = {each: expression_in(source, each[0]) for each in requests}
+    needed = dict.fromkeys(each for each, found in derived.items() if found is None)
+    for expression in derived.values():
+        needed |= dict.fromkeys(expression.kinds.items() if expression else ())
+    places = {request: locate(source, request[0]) for request in needed}
     # A column may be needed twice: text is then read as the least convertible kind.
-    order = sorted(requests, key=lambda request: (KINDS.index(request[1]), request[0]))
+    order = sorted(needed, key=lambda request: (KINDS.index(request[1]), request[0]))
     kinds = {places[request][0]: request[1] for request in order}
     # Astropy writes a masked column to parquet and HDF5 as two, values and mask.
     masks = {base: f"{base}.mask" for base in kinds if f"{base}.mask" in source.columns}
@@ -181,4 +198,8 @@ def read_columns(
             column = batch[base] if index is None else batch[base][:, index]
             where = f"{source.path}, column {request[0]!r}"
             chosen[request] = convert(column, request[1], where)
+        for request, expression in derived.items():
+            if expression is not None:
+                values = expression.values(lambda *name, held=chosen: held[name])
+                chosen[request] = convert(values, request[1], f"{request[0]!r}")
         yield chosen

@@ -93,7 +93,8 @@ def open_text(path: Path, _: str) -> Opened:
             form = "ipac" if re.fullmatch(r"\|.*\|\s*", first) else ""
         if form:
             lines = [line.rstrip("\r\n") for line in (*described, *beginning, *file)]
-            return from_astropy(ascii.read(lines, format=form, guess=False))
+            table: Any = ascii.read(lines, format=form, guess=False)
+            return from_astropy(table)
     layout = _layout(path, beginning)
     return layout.columns, lambda kinds: _read(path, encoding, layout, kinds)
 
@@ -311,9 +312,9 @@ def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
         invalid_row_handler=lambda row: "skip" if row.text[:1] == "#" else "error",
     )
     plain = encoding == "utf-8-sig" and not layout.padded
-    opened = unpacked(path) if plain else _lines(path, encoding)
+    opened: Any = unpacked(path) if plain else _lines(path, encoding)
     with opened as file:
-        stream: Any = file if plain else _Cleaned(file, change)
+        stream = file if plain else _Cleaned(file, change)
         with pacsv.open_csv(stream, blocks, parsing, conversion) as reader:
             for batch in reader:
                 yield {name: to_numpy(batch.column(name)) for name in kinds}

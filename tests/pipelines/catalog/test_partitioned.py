@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from small_catalogue import MAP, write_csv
 
 from pipelines.base.errors import InputError
-from pipelines.catalog import ingest as ingestion
 from pipelines.catalog import formats, staging
+from pipelines.catalog import ingest as ingestion
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.schema import Stars, read_stars
