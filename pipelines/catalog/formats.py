@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -59,7 +59,7 @@ _PACKED: tuple[tuple[bytes, Any], ...] = (
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[BinaryIO]:
+def unpacked(path: Path) -> Iterator[IO[bytes]]:
     """Yield the bytes of a file, or of the one table packed in it.
 
     Raises

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelines.bands import parse_band
+from pipelines.bands import SCALES, parse_band
 from pipelines.base.errors import InputError
 from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.rows import Tally
@@ -227,7 +227,8 @@ def _assumptions(plan: IngestPlan) -> Iterator[str]:
         yield f"{name}: {change.summary()}"
     if plan.options.declare_band or plan.changes:
         band = parse_band(plan.band)
-        terms = ", ".join(f"{name} at {nm:g} nm" for name, nm, _ in band.terms)
+        at = [f"{name} at {nm:g} nm" for name, nm, _ in band.terms if nm == nm]
+        terms = ", ".join(at) or f"{SCALES[band.name]['a_v']:g} A_V"
         yield f"band: {band.name}, in conversions {terms}"
     if survey is not None:
         cited = f" ({'; '.join(survey.references)})" if survey.references else ""
