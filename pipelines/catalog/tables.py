@@ -332,12 +332,7 @@ def _arrow_table(table: Any) -> pa.Table:
     every = [(str(name), table[name]) for name in getattr(table, "colnames", table)]
     for name, column in (part for each in every for part in _parts(*each)):
         unit = str(getattr(column, "unit", None) or "")
-        try:
-            arrays[name] = _column_to_arrow(column)
-        except (pa.ArrowException, ValueError) as error:
-            raise InputError(
-                f"the column {name!r} of the table in memory cannot be read: {error}"
-            ) from error
+        arrays[name] = _column_to_arrow(column)
         fields.append(pa.field(name, arrays[name].type, metadata={"unit": unit}))
     return pa.table(list(arrays.values()), pa.schema(fields))
 
@@ -345,10 +340,11 @@ def _arrow_table(table: Any) -> pa.Table:
 def _parts(name: str, column: Any) -> list[tuple[str, Any]]:
     """Return the components of coordinates, and other columns as they are."""
     if isinstance(column, Time):
-        return [(name, np.where(np.asarray(column.mask), None, column.isot))]
+        return [(name, np.ma.array(np.asarray(column.isot), mask=column.mask))]
     if not isinstance(column, SkyCoord):
         return [(name, column)]
-    parts = {key: getattr(column, key) for key in column.representation_component_names}
+    keys: Any = column.representation_component_names
+    parts = {key: getattr(column, key) for key in keys}
     # Without a distance it is the number one.
     known = {key: part for key, part in parts.items() if part.unit != u.one}
     return [(f"{name}.{key}", part) for key, part in known.items()]
@@ -368,7 +364,12 @@ def _column_to_arrow(column: Any) -> pa.Array:
         flat = values.reshape(len(values), -1)
         held = pa.array(flat.ravel(), mask=None if mask is None else mask.ravel())
         return pa.FixedSizeListArray.from_arrays(held, flat.shape[1])
-    return pa.array(values, mask=mask, from_pandas=values.dtype.kind == "O")
+    try:
+        return pa.array(values, mask=mask, from_pandas=values.dtype.kind == "O")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        # Objects of several kinds, in a column that may well not be needed.
+        words = [None if item is None else str(item) for item in values]
+        return pa.array(words, pa.string(), mask=mask)
 
 
 def to_arrow(column: np.ndarray) -> pa.Array:
