@@ -12,6 +12,8 @@ includes the factor's uncertainty, or how R_V varies from cloud to cloud.
 - A_V is A(V), which normalises the curve: ``a = 1``, whatever the curve has at 545 nm.
 - E(B−V) is A_V / R_V and A_B is A_V + E(B−V): that is how R_V is defined, and the
   curve is not used (at 438 nm G23 has 0.3% more than that, F99 0.6% less).
+- Scales of reddening, such as E(B-V)_SFD, have the factors to A_V of their papers
+  (``scales.toml``), whatever curve and R_V are.
 - Every other band is the curve at its wavelength, and every other colour excess the
   difference of its two bands.
 """
@@ -46,7 +48,7 @@ _PACKAGE = CURVES.pop("dust_extinction")
 SCALES: dict[str, dict[str, Any]] = tomllib.loads(
     (_FILES / "scales.toml").read_text("utf-8")
 )
-"""Scales of reddening of single surveys: A_V of one unit (``a_v``), and the papers."""
+"""Scales of reddening: A_V in units of each, title and references."""
 CURVE, R_V = "G23", 3.1
 UNKNOWN = "as in the catalogue"
 _SEPARATOR = "; "
@@ -63,7 +65,8 @@ _GAIA = re.compile(r"(?<![A-Za-z])G_?(?=[BR]P(?![A-Za-z]))")
 class Band:
     """An extinction, or the difference of two.
 
-    ``terms`` are added up: name, wavelength [nm], and +1 or −1.
+    ``terms`` are added up: name, wavelength [nm], and +1 or −1. The wavelength of a
+    scale of reddening (`SCALES`) is NaN.
     """
 
     name: str
@@ -72,6 +75,8 @@ class Band:
 
 def parse_band(text: str) -> Band:
     """Understand ``A_V``, ``A_g(PS1)``, ``E(B-V)``, ``A(550 nm)``; the case matters.
+
+    Scales of reddening are ``E(B-V)_SFD``, ``E(B-V)_Bayestar`` and ``E_ZGR23``.
 
     Other spellings are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with
     any dash for the minus sign; all have one ``name``: ``E(BP-RP)``.
@@ -113,7 +118,8 @@ def parse_band(text: str) -> Band:
         return Band(f"E({keys[0]}-{keys[1]})", terms)
     raise InputError(
         f"{text!r} is not an extinction band: expected A_ and one of {_NAMES}, such as "
-        "A_V; the excess of two, such as E(B-V) or E(BP-RP); or A(550 nm)"
+        f"A_V; the excess of two, such as E(B-V) or E(BP-RP); {', '.join(SCALES)}; or "
+        "A(550 nm)"
     )
 
 
@@ -136,7 +142,7 @@ class Conversion:
     @property
     def cited(self) -> list[dict[str, Any]]:
         """Title and references of the works that it rests on."""
-        scales = [SCALES[b] for b in (self.source, self.target) if b in SCALES]
+        scales = [SCALES[n] for n in (self.source, self.target) if n in SCALES]
         return scales + ([CURVES[self.curve], _PACKAGE] if self.package else [])
 
     def as_dict(self) -> dict[str, Any]:
@@ -177,7 +183,7 @@ def conversion(
         raise InputError(f"R_V must be positive, got {r_v:g}")
     start, end = parse_band(source), parse_band(target)
     ratios = {"A_V": 1.0, "A_B": 1.0 + 1.0 / r_v}
-    ratios |= {name: 1.0 / scale["a_v"] for name, scale in SCALES.items()}
+    ratios |= {name: 1 / scale["a_v"] for name, scale in SCALES.items()}
     used: dict[str, float] = {}
     totals = []
     for band in (start, end) if start != end else ():

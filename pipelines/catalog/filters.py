@@ -1,4 +1,4 @@
-"""Row filters: expressions on columns in Python's syntax, never run as code."""
+"""Expressions on columns in Python's syntax, never run as code."""
 
 from __future__ import annotations
 
@@ -32,37 +32,44 @@ _ARITHMETIC = {
     ast.Div: np.divide,
     ast.Pow: np.power,
 }
-# Strings, and TOPCAT's signs for and, or, not.
-_SIGNS = re.compile(r"'[^']*'|\"[^\"]*\"|&&?|\|\|?|!(?!=)")
+_FUNCTIONS = {"abs": np.abs, "log10": np.log10, "sqrt": np.sqrt}
+_ZERO_POINT = "gaia_zero_point"
+# Strings, names that need quotes elsewhere, and TOPCAT's signs for and, or, not.
+_SIGNS = re.compile(
+    r"'[^']*'|\"[^\"]*\"|`[^`]+`|(?<![\w\]])\[\w+/\w+\]|\bE\(\w+-\w+\)|&&?|\|\|?|!(?!=)"
+)
 _WORDS = {"&": " and ", "|": " or ", "!": " not "}
 _SINGLE_EQUALS = re.compile(r"(?<![=<>!])=(?!=)")
 _COLUMN = re.compile(r"\w+(\[\d+\])?")
+_QUOTED = re.compile(r"_quoted(\d+)_")
 
 
 @dataclass(slots=True)
-class RowFilter:
-    """An expression such as ``ruwe < 1.4 and abs(b) > 5 or flag == '0000'``.
+class Expression:
+    """Arithmetic of columns and numbers, such as ``plx + 0.03``.
 
     Columns by name (``name[3]`` for one of a two-dimensional column), numbers,
-    strings, ``True`` and ``False``; ``+ - * / **``, comparisons, ``and or not``
-    (or ``&& || !``) and ``abs()``. Numbers are float64 and compare as in IEEE 754.
-    Rows with a missing value in a column of the filter fail.
+    ``+ - * / **``, brackets, ``abs()``, ``log10()`` and ``sqrt()``. Quotes or backticks
+    are around other names than words, except ``[Fe/H]``, ``E(B-V)`` and the like.
+    Numbers are float64. ``gaia_zero_point(phot_g_mean_mag, nu_eff_used_in_astrometry,
+    pseudocolour, ecl_lat, astrometric_params_solved)`` is the parallaxes' zero point
+    [mas] of Lindegren et al. 2021 (A&A 649, A4) by the package zero_point.
 
-    ``kinds`` maps each column to ``value``, ``string`` or ``boolean``.
+    ``kinds`` maps each column to its required kind, here ``value``.
 
     Raises
     ------
     InputError
-        If the expression has another form, names no column, or compares a column with
-        both text and numbers.
+        If the expression has another form, or names no column.
     """
 
     text: str
     kinds: dict[str, str] = field(default_factory=dict, init=False)
     _tree: ast.expr = field(init=False, repr=False)
+    _quoted: list[str] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._tree = _parse(self.text)
+        self._tree = self._parse()
 
         def note(name: str, kind: str) -> np.ndarray:
             if self.kinds.setdefault(name, kind) != kind:
@@ -74,8 +81,7 @@ class RowFilter:
 
         # Evaluation on zero rows checks the form and finds the columns.
         try:
-            with np.errstate(all="ignore"):
-                self._logical(self._tree, note)
+            self.values(note)
         except RecursionError as error:
             raise InputError(f"the filter {self.text[:80]!r}... is too long") from error
         if not self.kinds:
@@ -83,10 +89,104 @@ class RowFilter:
                 f"the filter {self.text!r} names no column: compare at least one"
             )
 
+    def values(self, column: Column) -> np.ndarray:
+        """Return the values, shape ``(n,)``, from columns by name and kind."""
+        with np.errstate(all="ignore"):
+            return self._term(self._tree, "value", column)
+
+    def _term(self, node: ast.expr, kind: str, column: Column) -> Any:
+        name, numeric = ast.unparse(node), kind == "value"
+        match node:
+            case ast.Name() if quoted := self._name(node):
+                return column(quoted, kind)
+            case ast.Name() | ast.Subscript() if _COLUMN.fullmatch(name):
+                return column(name, kind)
+            case ast.Constant(str() as text) if kind == "string":
+                return text
+            case ast.Constant(int() | float() as number) if kind != "string":
+                if abs(number) <= 1e308:
+                    # Python's own numbers raise errors in place of infinity.
+                    return np.float64(number)
+            case ast.BinOp(left, op, right) if numeric and type(op) in _ARITHMETIC:
+                sides = [self._term(each, kind, column) for each in (left, right)]
+                return _ARITHMETIC[type(op)](*sides)
+            case ast.UnaryOp(ast.USub() | ast.UAdd() as op, inner) if numeric:
+                value = self._term(inner, kind, column)
+                return -value if isinstance(op, ast.USub) else value
+            case ast.Call(ast.Name(name), [inner], []) if (
+                numeric and name in _FUNCTIONS
+            ):
+                return _FUNCTIONS[name](self._term(inner, kind, column))
+            case ast.Call(ast.Name(called), [_, _, _, _, _] as five, []) if (
+                numeric and called == _ZERO_POINT
+            ):
+                return _zero_point(*(self._term(each, kind, column) for each in five))
+        raise self._refused(node)
+
+    def _name(self, node: ast.AST, sign: str = "") -> str:
+        """Return the name in quotes, in those of a sign if given, or nothing."""
+        found = _QUOTED.fullmatch(node.id) if isinstance(node, ast.Name) else None
+        written = self._quoted[int(found[1])] if found else ""
+        if not written.startswith(sign):
+            return ""
+        return written.strip('`"')
+
+    def _refused(self, node: ast.AST) -> InputError:
+        def written(found: re.Match[str]) -> str:
+            return self._quoted[int(found[1])]
+
+        return InputError(
+            f"{_QUOTED.sub(written, ast.unparse(node))!r} in the filter {self.text!r} "
+            "is not allowed: compare columns with numbers or quoted text, joined by "
+            "and, or, not"
+        )
+
+    def _parse(self) -> ast.expr:
+        """Return the tree of the expression, with numbers in place of quoted names."""
+
+        def plain(found: re.Match[str]) -> str:
+            sign = found[0]
+            if sign[0] in "&|!'":
+                return _WORDS.get(sign[0], sign)
+            self._quoted.append(sign)
+            return f"_quoted{len(self._quoted) - 1}_"
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                words = _SIGNS.sub(plain, _QUOTED.sub("", self.text))
+                return ast.parse(words.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            equals = _SINGLE_EQUALS.search(self.text)
+            hint = "; equality is ==, e.g. band == 'G'" if equals else ""
+            raise InputError(
+                f"cannot read the filter {self.text!r}: {error}{hint}"
+            ) from error
+
+
+@dataclass(slots=True)
+class RowFilter(Expression):
+    """A condition such as ``ruwe < 1.4 and abs(b) > 5 or flag == '0000'``.
+
+    `Expression`, strings, ``True`` and ``False``; comparisons, ``and or not`` (or
+    ``&& || !``). Numbers compare as in IEEE 754. Rows with a missing value in a column
+    of the filter fail. ``kinds`` are ``value``, ``string`` or ``boolean``.
+
+    Raises
+    ------
+    InputError
+        If it has another form, names no column, or compares a column with both text
+        and numbers.
+    """
+
+    def values(self, column: Column) -> np.ndarray:
+        """Return true where the condition holds, shape ``(n,)``."""
+        with np.errstate(all="ignore"):
+            return self._logical(self._tree, column)
+
     def passes(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the rows that pass, shape ``(n,)``, from columns of shape ``(n,)``."""
-        with np.errstate(all="ignore"):
-            passed = self._logical(self._tree, lambda name, _: columns[name])
+        passed = self.values(lambda name, _: columns[name])
         for name, kind in self.kinds.items():
             column = columns[name]
             if kind == "string":
@@ -104,6 +204,14 @@ class RowFilter:
                 return np.logical_not(self._logical(inner, column))
             case ast.Compare(left, ops, others):
                 nodes = [left, *others]
+                equal = all(type(op) in _EQUALITIES for op in ops)
+                words = [node for node in nodes if self._name(node, '"')]
+                if equal and len(words) == 1 and len(nodes) == 2:
+                    # In flag == "0000", unlike "my flag" == '0000', it is text.
+                    other = nodes[words[0] is left]
+                    if isinstance(other, ast.Name | ast.Subscript):
+                        text = ast.Constant(self._name(words[0]))
+                        nodes = [text if node is words[0] else node for node in nodes]
                 types = {type(n.value) for n in nodes if isinstance(n, ast.Constant)}
                 kind = "boolean" if bool in types else "value"
                 kind = "string" if str in types else kind
@@ -114,42 +222,24 @@ class RowFilter:
                     return reduce(np.logical_and, held)
         raise self._refused(node)
 
-    def _term(self, node: ast.expr, kind: str, column: Column) -> Any:
-        name, numeric = ast.unparse(node), kind == "value"
-        match node:
-            case ast.Name() | ast.Subscript() if _COLUMN.fullmatch(name):
-                return column(name, kind)
-            case ast.Constant(str() as text) if kind == "string":
-                return text
-            case ast.Constant(int() | float() as number) if kind != "string":
-                if abs(number) <= 1e308:
-                    # Python's own numbers raise errors in place of infinity.
-                    return np.float64(number)
-            case ast.BinOp(left, op, right) if numeric and type(op) in _ARITHMETIC:
-                sides = [self._term(each, kind, column) for each in (left, right)]
-                return _ARITHMETIC[type(op)](*sides)
-            case ast.UnaryOp(ast.USub() | ast.UAdd() as op, inner) if numeric:
-                value = self._term(inner, kind, column)
-                return -value if isinstance(op, ast.USub) else value
-            case ast.Call(ast.Name("abs"), [inner], []) if numeric:
-                return np.abs(self._term(inner, kind, column))
-        raise self._refused(node)
 
-    def _refused(self, node: ast.AST) -> InputError:
-        return InputError(
-            f"{ast.unparse(node)!r} in the filter {self.text!r} is not allowed: "
-            "compare columns with numbers or quoted text, joined by and, or, not"
-        )
-
-
-def _parse(text: str) -> ast.expr:
-    """Return the tree of an expression."""
-    in_words = _SIGNS.sub(lambda found: _WORDS.get(found[0][0], found[0]), text)
+def _zero_point(*columns: np.ndarray) -> np.ndarray:
+    """Return the zero point [mas] by magnitude, colours, latitude and solution."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(in_words.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        equals = _SINGLE_EQUALS.search(text)
-        hint = "; equality is ==, e.g. band == 'G'" if equals else ""
-        raise InputError(f"cannot read the filter {text!r}: {error}{hint}") from error
+        from zero_point import zpt  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise InputError(
+            f"{_ZERO_POINT} needs the package zero_point: pip install gaiadr3-zeropoint"
+        ) from None
+    g, nu_eff, pseudocolour, latitude, solved = np.broadcast_arrays(*columns)
+    known = np.isin(solved, (31, 95))
+    # A five-parameter solution has no pseudocolour, a six-parameter one no other.
+    nu_eff, pseudocolour = np.nan_to_num(nu_eff), np.nan_to_num(pseudocolour)
+    found = np.full(len(g), np.nan)
+    if known.any():
+        zpt.load_tables()
+        given = (g, nu_eff, pseudocolour, latitude, solved.astype(int))
+        found[known] = zpt.get_zpt(
+            *(column[known] for column in given), _warnings=False
+        )
+    return found

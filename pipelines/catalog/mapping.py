@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,12 @@ from astropy import units as u
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Origin, Preset, list_presets, load_preset
 from pipelines.catalog.schema import NAMES
-from pipelines.catalog.sources import Source, describe_absence, locate
+from pipelines.catalog.sources import (
+    Source,
+    describe_absence,
+    expression_in,
+    locate,
+)
 from pipelines.catalog.units import INPUT_UNITS, kind_of, parse_unit
 
 CANONICAL = (*NAMES, *INPUT_UNITS)
@@ -20,10 +26,11 @@ POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 # A unit at the end of a column's name.
 _SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
-_MAPPING = re.compile(
-    rf"\s*(\w+)\s*=\s*(?:({_NUMBER})\s*\*\s*)?(.*?[^:\s])"
-    rf"(?:\s*\*\s*({_NUMBER}))?(?:\s*:\s*([^:]*[^:\s]))?\s*"
+_MAPPING = re.compile(r"\s*(\w+)\s*=\s*(.*?[^:\s])(?:\s*:\s*([^:]*[^:\s]))?\s*")
+_TIMES = re.compile(
+    rf"(?:({_NUMBER})\s*\*\s*)?(?!\*)(.*?[^*\s])(?:\s*\*\s*({_NUMBER}))?"
 )
+_QUOTES = re.compile(r"`([^`]+)`|\"([^\"]+)\"")
 
 Mapped = dict[str, Origin | None]
 """Origin of each quantity mapped by the user; None for unused quantities."""
@@ -32,8 +39,9 @@ Mapped = dict[str, Origin | None]
 def parse_mappings(texts: Iterable[str]) -> Mapped:
     """Parse ``CANONICAL=COLUMN[:UNIT]``, or a number instead of a column.
 
-    A column may have a numeric factor: ``extinction=0.42*av:mag``. ``CANONICAL=none``
-    excludes the quantity.
+    A column may have a numeric factor, ``extinction=0.42*av:mag``, or be an expression
+    with a unit, ``parallax=plx+0.03:mas`` (`pipelines.catalog.filters.Expression`).
+    ``CANONICAL=none`` excludes the quantity.
 
     Raises
     ------
@@ -45,7 +53,7 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
         found = _MAPPING.fullmatch(text)
         if found is None:
             raise InputError(f"--map {text}: expected CANONICAL=COLUMN[:UNIT]")
-        canonical, before, column, after, unit = found.groups()
+        canonical, column, unit = found.groups()
         if canonical not in CANONICAL:
             raise InputError(
                 f"--map {text}: {canonical!r} is not a canonical column; expected one "
@@ -53,7 +61,8 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
             )
         if canonical in mapped:
             raise InputError(f"--map {canonical}=... is given twice: keep one")
-        times = float(before or after or 1)
+        factor = _TIMES.fullmatch(column)
+        times = float((factor and (factor[1] or factor[3])) or 1)
         if not times or (times != 1 and canonical in NAMES):
             fault = "a factor needs a column of numbers, and is not zero"
             raise InputError(f"--map {text}: {fault}")
@@ -70,7 +79,6 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
             else Origin.model_construct(
                 column=None if is_constant else column,
                 value=float(column) if is_constant else None,
-                times=times,
                 unit=unit,
             )
         )
@@ -97,7 +105,8 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
             for name, origin in preset.columns.items()
             if not origin.optional or origin.column in source.columns
         }
-    found = {n: o for n, o in {**described, **user}.items() if o is not None}
+    every = {**described, **user}
+    found = {n: settle(source, o) for n, o in every.items() if o is not None}
 
     def one_of(
         what: str, *alternatives: tuple[str, ...], needed: bool = True
@@ -122,15 +131,16 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
         raise InputError(fault)
 
     def error_of(name: str) -> tuple[str, ...]:
-        """Choose the error of a chosen quantity, or the bounds for it."""
-        error, bounds = f"{name}_error", (f"{name}_lower", f"{name}_upper")
+        """Choose the error of a chosen quantity, or bounds or offsets for it."""
+        error = f"{name}_error"
+        bounds, offsets = ((f"{n}_lower", f"{n}_upper") for n in (name, error))
         if preset is not None and name in user:
             # A preset's error belongs to the preset's own value only.
-            for item in {error, *bounds} - set(user):
+            for item in {error, *bounds, *offsets} - set(user):
                 found.pop(item, None)
         what = f"{error} (or lower and upper bounds, or one for all stars: {error}=0.05"
         needed = name == "extinction"
-        return one_of(f"{what}:mag)", (error,), bounds, needed=needed)
+        return one_of(f"{what}:mag)", (error,), bounds, offsets, needed=needed)
 
     def lack_units(names: tuple[str, ...]) -> bool:
         origins = [found[name] for name in names if name in found]
@@ -142,11 +152,15 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
     if "x" in names:
         names += ["distance_error"] if "distance_error" in found else []
     else:
-        pair = ("parallax", "parallax_error")
         chosen = one_of(
-            "distance (or parallax with parallax_error)", ("distance",), pair
+            "distance (or distance_modulus, or parallax with parallax_error)",
+            ("distance",),
+            ("parallax", "parallax_error"),
+            ("distance_modulus",),
         )
         names += [*chosen, *(error_of("distance") if "distance" in chosen else ())]
+        if "distance_modulus" in chosen and "distance_modulus_error" in found:
+            names.append("distance_modulus_error")
     names += [*one_of("extinction", ("extinction",)), *error_of("extinction")]
     names += [name for name in NAMES if name in found]
     for name, origin in user.items():
@@ -170,6 +184,23 @@ def _fitting_presets(source: Source) -> list[str]:
     return fitting
 
 
+def settle(source: Source, origin: Origin) -> Origin:
+    """Return an origin with the factor and the quotes of a column apart from its name.
+
+    It is an expression if no column has its name.
+    """
+    column = origin.column or ""
+    found = _TIMES.fullmatch(column)
+    if found is None or column in source.columns:
+        return origin
+    quoted = _QUOTES.fullmatch(found[2])
+    name = (quoted[1] or quoted[2]) if quoted else found[2]
+    if name not in source.columns and expression_in(source, name) is not None:
+        return origin
+    times = float(found[1] or found[3] or 1) * origin.times
+    return origin.model_copy(update={"column": name, "times": times})
+
+
 def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, float]:
     """Return the origin with its unit, and the factor to the canonical unit.
 
@@ -184,12 +215,14 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
         If no unit is known, the only one is not understood, units contradict each
         other, or the unit has other dimensions.
     """
+    origin = settle(source, origin)
     if canonical in NAMES:
         return origin, 1.0
     column = origin.column or str(origin.value)
     target = u.Unit(INPUT_UNITS[canonical])
     stated, found = origin.unit, _unit_in_file(source, origin)
-    suffix = _SUFFIX.fullmatch(column)
+    derived = expression_in(source, column) if origin.column else None
+    suffix = None if derived else _SUFFIX.fullmatch(column)
     said = stated or found or (suffix[1] if suffix else "")
     known = origin.model_copy(update={"unit": said})
     if kind_of(said) in ("hms", "dms") and target == u.deg:
@@ -197,33 +230,47 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     unit = parse_unit(said) if said else None
     linear: Any = unit.physical_unit if isinstance(unit, u.DexUnit) else unit
     in_file = parse_unit(found) if stated and found else None
+    name = column if re.fullmatch(r"\w+", column) or derived else f"`{column}`"
+    scale = "kpc" if target == u.pc else target
+    example, hint = f"{column}:{scale}", "State it, e.g."
     if not said:
         fault = "no unit is given or in the file (hms or dms if it is sexagesimal text)"
     elif unit is None:
         fault = f"unit {said!r} is not understood"
     elif not unit.is_equivalent(target):
-        fault = f"unit {said!r} is not a unit of {canonical}"
+        fault, example = (
+            f"unit {said!r} is not a unit of {canonical}",
+            f"({name}):{scale}",
+        )
+        hint = "Map another column, or if the unit is wrong, put this one in brackets:"
     elif isinstance(linear, u.function.FunctionUnitBase) or not linear.to(target) > 0:
         # Steps of dex and dB would be negative numbers of magnitudes.
         fault = f"unit {said!r} is logarithmic, of which only dex(pc) is converted"
+        hint, example = "Write it out, e.g.", f"10**{name}:{target}"
     elif linear is not unit and (
         origin.times != 1 or origin.value is not None or "error" in canonical
     ):
         fault = f"{said!r} is the unit of a column of values, without a factor"
+        hint, example = "Write it out, e.g.", f"{origin.times:g}*10**{name}:{target}"
+        if "error" in canonical:
+            # To first order, with the column whose logarithm has this error.
+            example = f"2.3026*{name}*10**LOGARITHM:{target}"
     elif in_file is not None and not (
         in_file.is_equivalent(unit) and abs(in_file.to(unit) - 1) < 1e-12
     ):
-        fault = f"the file has {found!r} but {stated!r} was stated"
+        fault, example = f"the file has {found!r} but {stated!r} was stated", name
+        hint = f"With ({name}):{stated} the file is overruled; else leave the unit out:"
     else:
         return known, origin.times * float(np.real(linear.to(target)))
-    example = f"{canonical}={column}:{'kpc' if target == u.pc else target}"
+    without = "" if "extinction" in canonical else f", or none: --map {canonical}=none"
     raise InputError(
-        f"{source.path}, column {column!r} for {canonical}: {fault}. State it, e.g. "
-        f"--map {example}, or exclude the column: --map {canonical}=none"
+        f"{source.path}, column {column!r} for {canonical}: {fault}. {hint} "
+        f"--map {shlex.quote(f'{canonical}={example}')}{without}"
     )
 
 
 def _unit_in_file(source: Source, origin: Origin) -> str | None:
-    if origin.column is None:
+    column = settle(source, origin).column
+    if column is None or expression_in(source, column) is not None:
         return None
-    return source.columns[locate(source, origin.column)[0]].unit
+    return source.columns[locate(source, column)[0]].unit

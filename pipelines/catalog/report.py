@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelines.bands import parse_band
+from pipelines.bands import SCALES, parse_band
 from pipelines.base.errors import InputError
 from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.rows import Tally
@@ -20,6 +20,8 @@ end; stars behind 30 mag are seen by few surveys, and never by half of one."""
 _ERROR = "extinction_error"
 _PLAUSIBLE_ERRORS = (1 / 300, 3.0)
 """Plausible medians of the errors, in standard deviations of the extinctions."""
+_DISTANCE_ERRORS = {"distance_error", "distance_lower", "distance_error_lower"}
+_DISTANCE_ERRORS |= {"distance_modulus_error", "parallax"}
 _FEWEST_SPREAD = 10
 _FEWEST_PLACES = 5
 _PERCENTS = (1, 50, 99)
@@ -113,7 +115,7 @@ def make_report(
                 f"{name}_lower and {name}_upper do not enclose {name} in {outside:,} "
                 f"of {rows:,} rows: they look like offsets from it, errors below and "
                 "above. Bounds are values, such as 16th and 84th percentiles; map "
-                f"{name}_error instead"
+                f"offsets as {name}_error_lower and {name}_error_upper"
             )
     # Rows removed by named quality cuts are not examined.
     named = sum(tally.cuts[name] for name in plan.mapped.cuts)
@@ -212,16 +214,21 @@ def _assumptions(plan: IngestPlan) -> Iterator[str]:
             f"distance = 1/parallax above {plan.mapped.min_parallax_snr:g} times its "
             "error, zero point untouched"
         )
+    if "distance_modulus" in recipe:
+        yield "distance = 10^(1 + distance_modulus/5) pc, its error to first order"
     for name in ("distance", "extinction"):
         if f"{name}_lower" in recipe:
             yield f"{name}_error = ({name}_upper - {name}_lower) / 2"
+        if f"{name}_error_lower" in recipe:
+            yield f"{name}_error = ({name}_error_lower + {name}_error_upper) / 2"
     if "ra" in recipe:
         yield "ra and dec taken as ICRS"
     for name, change in plan.changes:
         yield f"{name}: {change.summary()}"
     if plan.options.declare_band or plan.changes:
         band = parse_band(plan.band)
-        terms = ", ".join(f"{name} at {nm:g} nm" for name, nm, _ in band.terms)
+        at = [f"{name} at {nm:g} nm" for name, nm, _ in band.terms if nm == nm]
+        terms = ", ".join(at) or f"{SCALES[band.name]['a_v']:g} A_V"
         yield f"band: {band.name}, in conversions {terms}"
     if survey is not None:
         cited = f" ({'; '.join(survey.references)})" if survey.references else ""
@@ -233,7 +240,7 @@ def _assumptions(plan: IngestPlan) -> Iterator[str]:
             "warning: the band of the extinction is not known: state it, e.g. "
             "--declare-band A_V; without it maps cannot be converted or compared"
         )
-    if not set(recipe) & {"distance_error", "distance_lower", "parallax"}:
+    if not set(recipe) & _DISTANCE_ERRORS:
         yield (
             "warning: no distance errors: the distances are taken as exact; map "
             "distance_error, or distance_lower and distance_upper"

@@ -88,21 +88,38 @@ class Tally:
             self.marks[mark] += len(found[mark])
         return found
 
+    def mark_positions(self, values: Columns, catalogue: int) -> Suspects:
+        """Count positions of two equal angles, and return the rows of each.
+
+        A single angle may have any value.
+        """
+        first, second = ("ra", "dec") if "ra" in values else ("l", "b")
+        if first not in values:
+            return {}
+        rows = np.flatnonzero(self.kept & (values[first] == values[second]))
+        found = {}
+        for value in np.unique(held := values[first][rows]):
+            mark = catalogue, "position", float(value)
+            found[mark] = rows[held == value]
+            self.marks[mark] += len(found[mark])
+        return found
+
     def fill_values(self) -> list[Mark]:
         """Return the marks that occur more often than all other values near them.
 
         Around a measured value there are others, within 11% of its power of ten: 999 pc
         among stars to 2 kpc is a distance. All rows of a catalogue count, in whatever
-        order and batches.
+        order and batches. Of a position, two equal angles of several stars are one.
         """
         return [
             (catalogue, name, value)
             for (catalogue, name, value), count in self.marks.items()
-            if count > self.near[catalogue, name, float(_power_of_ten(value))]
+            if count > (name == "position")
+            and (not value or count > self.near[catalogue, name, _power_of_ten(value)])
         ]
 
 
-def _power_of_ten(values: Any) -> np.ndarray:
+def _power_of_ten(values: Any) -> Any:
     """Return the nearest power of ten, with the sign of a value."""
     return np.copysign(10.0 ** np.rint(np.log10(np.abs(values))), values)
 
@@ -170,7 +187,7 @@ class RowReader:
             }
             with np.errstate(all="ignore"):
                 _check_values(tally, values)
-                suspects: Suspects = {}
+                suspects = tally.mark_positions(values, self.catalogue)
                 for name in sorted(values.keys() & columns.keys() - _UNMARKED):
                     suspects |= tally.mark(values[name], self.catalogue, name)
                 values = {n: self.factors[n] * column for n, column in values.items()}
@@ -212,6 +229,8 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
     """Drop impossible rows, in canonical units; add errors and distances."""
     if "x" in values:
         values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))
+    if "distance_modulus" in values:
+        values["distance"] = 10 ** (1 + values["distance_modulus"] / 5)
     for name, limit in _LIMITS.items():
         if name in values:
             reason = f"|{name}| > {limit:g} {INPUT_UNITS[name]}"
@@ -227,7 +246,13 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
             tally.outside[name] += int((tally.kept & outside).sum())
             tally.drop(lower > upper, f"{name}_lower > {name}_upper")
             values[f"{name}_error"] = (upper - lower) / 2
-    for name in ("parallax_error", "distance_error", "extinction_error"):
+        if f"{name}_error_lower" in values:
+            offsets = [values[f"{name}_error_{side}"] for side in ("lower", "upper")]
+            for side, offset in zip(("lower", "upper"), offsets):
+                tally.drop(offset < 0, f"{name}_error_{side} negative")
+            values[f"{name}_error"] = (offsets[0] + offsets[1]) / 2
+    errors = ("parallax_error", "distance_modulus_error")
+    for name in (*errors, "distance_error", "extinction_error"):
         if name in values:
             tally.drop(values[name] == 0, f"{name} zero")
             tally.drop(values[name] < 0, f"{name} negative")
@@ -237,6 +262,9 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
         tally.drop(parallax < min_parallax_snr * error, reason, cut=True)
         values["distance"] = 1000 / parallax
         values["distance_error"] = 1000 * error / parallax**2
+    if "distance_modulus_error" in values:
+        relative = np.log(10) / 5 * values["distance_modulus_error"]
+        values["distance_error"] = relative * values["distance"]
     if "distance_error" in values:
         tiny = values["distance_error"] < _TINY_DISTANCE_ERROR * values["distance"]
         tally.drop(tiny, "distance_error absurdly small")

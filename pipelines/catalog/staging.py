@@ -29,6 +29,10 @@ SMALLEST_ERROR = 1e-5
 """Smallest extinction error, relative to the typical extinction or error of all rows:
 one of millions would outweigh all others."""
 _ROWS_PER_BATCH = 1 << 18
+_MEASURED = ("distance", "distance_error", "extinction", "extinction_error")
+# Fewer equal values may be a coincidence, and fewer distinct ones are steps.
+_FEWEST_FILLS = 3
+_FEWEST_DISTINCT = 20
 _CANONICAL = (*NAMES, *CANONICAL_UNITS)
 
 UNMATCHED = (
@@ -48,6 +52,21 @@ class Repeats(NamedTuple):
     within: int
     across: int
     pairs: dict[tuple[int, int], int]
+
+
+class End(NamedTuple):
+    """A value at the end of a column that several rows share, apart from all others.
+
+    ``rest`` are the least and largest others. If it is ``far``, it is further from
+    these than they are from each other.
+    """
+
+    catalogue: int
+    column: str
+    value: float
+    rows: int
+    rest: tuple[float, float]
+    far: bool
 
 
 class Staging:
@@ -141,6 +160,46 @@ class Staging:
             return 0
         marked = f"SELECT file, row FROM marks WHERE mark = $${mark}$$"
         return self._run(f"DELETE FROM stars WHERE (file, row) IN ({marked})")[0][0]
+
+    def ends(self) -> list[End]:
+        """Return the ends of all columns but the position that look like fill values.
+
+        The gap beside the value must be wider than a fifth of the range of the others
+        and thrice that of their outermost tenth; few distinct others are steps.
+        """
+        found = []
+        columns = [n for n in _MEASURED if n in self.schema.names]
+        numbers = self.count()
+        for number, name in ((n, name) for n in numbers for name in columns):
+            own = f"FROM stars WHERE catalogue = {number} AND {name}"
+            for sign, outermost in ((1, "min"), (-1, "max")):
+                value = self._run(f"SELECT {outermost}({name}) {own} IS NOT NULL")[0][0]
+                beside, low, high, rows = self._run(
+                    f"SELECT {outermost}({name}) FILTER ({name} != {value!r}), "
+                    f"min({name}) FILTER ({name} != {value!r}), "
+                    f"max({name}) FILTER ({name} != {value!r}), "
+                    f"count(*) FILTER ({name} = {value!r}) {own} IS NOT NULL"
+                )[0]
+                if rows < _FEWEST_FILLS or beside is None:
+                    continue
+                gap = sign * (beside - value)
+                if gap <= (high - low) / 5:
+                    continue
+                tenth, distinct = self._run(
+                    f"SELECT approx_quantile({sign} * {name}, 0.1), "
+                    f"approx_count_distinct({name}) {own} != {value!r}"
+                )[0]
+                if distinct >= _FEWEST_DISTINCT and gap > 3 * (tenth - sign * beside):
+                    far = gap > high - low
+                    found.append(End(number, name, value, rows, (low, high), far))
+        return found
+
+    def drop_end(self, end: End) -> None:
+        """Drop the rows of such a value."""
+        self._run(
+            f"DELETE FROM stars WHERE catalogue = {end.catalogue} "
+            f"AND {end.column} = {end.value!r}"
+        )
 
     def drop_tiny_errors(self) -> int:
         """Drop rows with absurdly small extinction errors, and return their number."""

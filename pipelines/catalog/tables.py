@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+from astropy.io import fits
+from astropy.table import Table
+from astropy.time import Time
 from astropy.utils.masked import Masked
+from pyarrow import interchange
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
@@ -30,6 +36,8 @@ METADATA_KEY = b"dustmap"
 PROVENANCE = "provenance.json"
 """Name of the provenance of a folder of partitions."""
 ROWS_PER_GROUP = 1 << 18
+_PART = re.compile(r"(.+)\[([^\[\]]+)\]")
+_DESCRIPTION = re.compile(r"(?i)(read[-_]?me|licen[cs]e|changelog|.*\.md$)")
 Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
 """Columns, units and provenance."""
 
@@ -230,72 +238,138 @@ def partitions(folder: Path) -> list[Path]:
     return files
 
 
+def split_part(path: Path) -> tuple[Path, str]:
+    """Divide ``FILE[TABLE]`` into the file and the name or number of its table."""
+    found = None if path.exists() else _PART.fullmatch(str(path))
+    return (Path(found[1]), found[2]) if found else (path, "")
+
+
+def is_data(path: Path) -> bool:
+    """Return false for markers, and for files that describe others."""
+    marked = any(part.startswith((".", "_")) for part in path.parts)
+    return not marked and not _DESCRIPTION.match(path.name)
+
+
 def find_files(path: Path) -> list[Path]:
     """Return the files of a source, a file or a folder, in order.
 
-    Names that begin with a dot or an underscore are skipped as markers. A folder
-    written by ``ingest`` must be complete.
+    Skipped are names that begin with a dot or an underscore, and a ReadMe. Of a folder
+    with partitions, such as ``Norder=1/Npix=44.parquet`` of HATS, only these are read,
+    and of others that hold parquet files only those. A folder written by ``ingest``
+    must be complete.
 
     Raises
     ------
     InputError
         If the path is absent, or a folder holds no file.
     """
-    if not path.exists():
+    if not split_part(path)[0].exists():
         raise InputError(f"{path} does not exist")
     if not path.is_dir():
         return [path]
     if (path / PROVENANCE).is_file():
         return partitions(path)
-    files = [
-        file
-        for file in visible_files(path)
-        if not any(part.startswith("_") for part in file.relative_to(path).parts)
-    ]
+    files = {file: file.relative_to(path) for file in visible_files(path)}
+    files = {file: own for file, own in files.items() if is_data(own)}
+    for chosen in (
+        [file for file, own in files.items() if "=" in str(own.parent)],
+        [file for file, own in files.items() if own.suffix == ".parquet"],
+    ):
+        files = {file: files[file] for file in chosen if file in files} or files
     if not files:
         raise InputError(f"the folder {path} holds no file to read")
-    return files
+    return list(files)
 
 
 def is_table(stars: Any) -> bool:
     """Return true for an object with named columns: a table, DataFrame or mapping."""
-    return isinstance(stars, Mapping) or hasattr(stars, "columns")
+    named = getattr(getattr(stars, "dtype", None), "names", None)
+    known = ("columns", "__arrow_c_stream__", "__dataframe__")
+    return (
+        isinstance(stars, Mapping)
+        or bool(named)
+        or any(hasattr(stars, name) for name in known)
+    )
 
 
 @contextmanager
 def as_file(table: Any) -> Iterator[Path]:
-    """Yield a parquet file with a table's columns and their units.
+    """Yield a file with a table's columns and their units.
 
-    The table is an `astropy.table.Table` or ``QTable``, a DataFrame, without units, or
-    a mapping of arrays and quantities by name.
+    The table is an `astropy.table.Table` or ``QTable``, a structured array, also of
+    FITS, a DataFrame of pandas or polars or an Arrow table, without units, or a mapping
+    of arrays and quantities by name. Of a column of coordinates ``c`` there are ``c.l``
+    and ``c.b``, or the like; times are text.
 
     Raises
     ------
     InputError
-        If a column is not an array with one value per row.
+        If a column is not an array with one value, or as many values, per row.
     """
-    arrays, fields = [], []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "table in memory.parquet"
         try:
-            for name in getattr(table, "colnames", table):
-                column = table[name]
-                unit = str(getattr(column, "unit", None) or "")
-                if isinstance(getattr(column, "dtype", np.dtype(float)), np.dtype):
-                    # Quantities, and the two kinds of masked arrays.
-                    masked = np.ma.isMA(column) or isinstance(column, Masked)
-                    mask = np.asarray(column.mask) if masked else None
-                    arrays.append(pa.array(native(np.asarray(column)), mask=mask))
-                else:
-                    # NumPy would round pandas' integers where one is missing.
-                    arrays.append(pa.array(column, from_pandas=True))
-                fields.append(
-                    pa.field(str(name), arrays[-1].type, metadata={"unit": unit})
-                )
-            pq.write_table(pa.table(arrays, pa.schema(fields)), path)
+            if isinstance(table, fits.FITS_rec):
+                path = path.with_suffix(".fits")
+                fits.BinTableHDU(table).writeto(path)
+            else:
+                pq.write_table(_arrow_table(table), path)
         except (pa.ArrowException, ValueError) as error:
             raise InputError(f"the table in memory cannot be read: {error}") from error
         yield path
+
+
+def _arrow_table(table: Any) -> pa.Table:
+    """Return a table in memory as an Arrow table with units."""
+    if hasattr(table, "__arrow_c_stream__") and not hasattr(table, "iloc"):
+        return pa.table(table)
+    if hasattr(table, "__dataframe__") and not hasattr(table, "iloc"):
+        return interchange.from_dataframe(table)
+    if isinstance(table, np.ndarray):
+        table = Table(table)
+    arrays: dict[str, pa.Array] = {}
+    fields = []
+    every = [(str(name), table[name]) for name in getattr(table, "colnames", table)]
+    for name, column in (part for each in every for part in _parts(*each)):
+        unit = str(getattr(column, "unit", None) or "")
+        arrays[name] = _column_to_arrow(column)
+        fields.append(pa.field(name, arrays[name].type, metadata={"unit": unit}))
+    return pa.table(list(arrays.values()), pa.schema(fields))
+
+
+def _parts(name: str, column: Any) -> list[tuple[str, Any]]:
+    """Return the components of coordinates, and other columns as they are."""
+    if isinstance(column, Time):
+        return [(name, np.ma.array(np.asarray(column.isot), mask=column.mask))]
+    if not isinstance(column, SkyCoord):
+        return [(name, column)]
+    keys: Any = column.representation_component_names
+    parts = {key: getattr(column, key) for key in keys}
+    # Without a distance it is the number one.
+    known = {key: part for key, part in parts.items() if part.unit != u.one}
+    return [(f"{name}.{key}", part) for key, part in known.items()]
+
+
+def _column_to_arrow(column: Any) -> pa.Array:
+    if not isinstance(getattr(column, "dtype", np.dtype(float)), np.dtype):
+        # NumPy would round pandas' integers where one is missing.
+        return pa.array(column, from_pandas=True)
+    # Quantities, and the two kinds of masked arrays.
+    masked = np.ma.isMA(column) or isinstance(column, Masked)
+    mask = np.asarray(column.mask) if masked else None
+    values = native(np.asarray(column))
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8")
+    if values.ndim > 1:
+        flat = values.reshape(len(values), -1)
+        held = pa.array(flat.ravel(), mask=None if mask is None else mask.ravel())
+        return pa.FixedSizeListArray.from_arrays(held, flat.shape[1])
+    try:
+        return pa.array(values, mask=mask, from_pandas=values.dtype.kind == "O")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        # Objects of several kinds, in a column that may well not be needed.
+        words = [None if item is None else str(item) for item in values]
+        return pa.array(words, pa.string(), mask=mask)
 
 
 def to_arrow(column: np.ndarray) -> pa.Array:

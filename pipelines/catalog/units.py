@@ -13,9 +13,12 @@ from pipelines.base.errors import InputError
 
 _NAMES = {
     "deg": "l b ra dec",
-    "pc": "x y z distance distance_error distance_lower distance_upper",
+    "pc": "x y z distance distance_error distance_lower distance_upper "
+    "distance_error_lower distance_error_upper",
     "mas": "parallax parallax_error",
-    "mag": "extinction extinction_error extinction_lower extinction_upper",
+    "mag": "extinction extinction_error extinction_lower extinction_upper "
+    "extinction_error_lower extinction_error_upper "
+    "distance_modulus distance_modulus_error",
 }
 INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.split()}
 """Canonical units by quantity."""
@@ -30,6 +33,7 @@ _PARTS = re.compile(
     r"""\s*([+-]?)\s*(\d+)\s*[:hd°\s]\s*(\d+(?:\.\d*)?)\s*[:m'′]?\s*"""
     r"""(?:(\d+(?:\.\d*)?)\s*[s"″]?)?\s*"""
 )
+_LOGARITHM = re.compile(r"log(?:10)?\s*[(\[]\s*(.+?)\s*[)\]]")
 _WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
 # NumPy's letters of accepted types, and their description, by kind.
 _TAKEN = {
@@ -57,11 +61,13 @@ def kind_of(unit: str | None) -> str:
 
 def parse_unit(text: str) -> u.UnitBase | None:
     """Return the unit named ``text``, or None if no standard defines it."""
+    # The common logarithm in FITS and VOUnits, which astropy calls dex.
+    plain = _LOGARITHM.sub(r"dex(\1)", text.strip())
     for standard in (None, "fits", "vounit", "cds"):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return u.Unit(text.strip(), format=standard)
+                return u.Unit(plain, format=standard)
         except (ValueError, TypeError):
             continue
     return None

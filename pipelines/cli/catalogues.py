@@ -76,8 +76,9 @@ class _NamingPresets(click.Command):
     "mappings",
     multiple=True,
     metavar="CANONICAL=COLUMN[:UNIT]",
-    help="Source of a canonical column, e.g. distance=dist_pc:pc or "
-    "extinction=3.1*ebv:mag; a number stands for a constant. Repeatable.",
+    help="Source of a canonical column, e.g. distance=dist_pc:pc, "
+    "extinction=3.1*ebv:mag or parallax=plx+0.03:mas; a number is a constant. "
+    "Quote names that are no words: 'extinction=3.1*`my ebv`:mag'. Repeatable.",
 )
 @click.option("--save-preset", type=NEW, help="Save what was mapped, for --preset.")
 @click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
@@ -106,12 +107,14 @@ class _NamingPresets(click.Command):
 def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     """Read catalogues into the table that fit and predict take.
 
-    SRC: a CSV, ECSV, FITS, VOTable, parquet or HDF5 file, or a folder of such files.
+    SRC: a text table (CSV, TSV, ECSV, MRT, IPAC), FITS, VOTable, parquet or HDF5
+    file, packed or not, or a folder of such files; FILE[TABLE] names one of several.
 
     \b
     Canonical columns: l b [deg] (or ra dec, or x y z [pc]), distance [pc] (or
-    parallax [mas]), extinction, extinction_error [mag]; optional source_id,
-    distance_error, parallax_error, and *_lower / *_upper bounds.
+    parallax [mas], or distance_modulus [mag]), extinction, extinction_error [mag];
+    optional source_id, distance_error, parallax_error, distance_modulus_error,
+    *_lower / *_upper bounds, and *_error_lower / *_error_upper offsets.
     Units are never guessed: give them in the file, a preset or --map.
     """
     from pipelines.base.progress import Progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from astropy.coordinates import SkyCoord
@@ -16,6 +17,7 @@ from pipelines.catalog.sources import (
     ColumnInfo,
     Source,
     describe_absence,
+    expression_in,
     locate,
     open_source,
     part_names,
@@ -82,16 +84,26 @@ class TargetTable:
         places, numbers = {}, {}
         for name, mapped in self._origins.items():
             origin, factor = resolve(source, name, mapped)
-            column, index = locate(source, str(origin.column))
-            places[name] = column, index, factor
-            numbers[column] = kind_of(origin.unit)
+            derived = expression_in(source, str(origin.column))
+            places[name] = origin, factor, derived
+            for reference in derived.kinds if derived else [str(origin.column)]:
+                kind = "value" if derived else kind_of(origin.unit)
+                numbers[locate(source, reference)[0]] = kind
         kinds = {name: numbers.get(name, "any") for name in source.columns}
         for batch in source.batches(kinds):
+
+            def read(reference: str, kind: str, held: Any = batch) -> np.ndarray:
+                column, index = locate(source, reference)
+                found = held[column] if index is None else held[column][:, index]
+                return convert(found, kind, f"{source.path}, column {column!r}")
+
             values = {}
-            for name, (column, index, factor) in places.items():
-                found = batch[column] if index is None else batch[column][:, index]
-                where = f"{source.path}, column {column!r}"
-                values[name] = factor * convert(found, numbers[column], where)
+            for name, (origin, factor, derived) in places.items():
+                kind = kind_of(origin.unit)
+                given = derived.values(read) if derived else read(origin.column, kind)
+                values[name] = factor * (
+                    convert(given, kind, str(origin)) if derived else given
+                )
             coords = coordinates(values, str(source.path))
             yield Targets(coords=coords, columns=split_columns(batch))
 

@@ -12,7 +12,9 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.sources import NULLS, Source, locate, open_source, read_columns
+from pipelines.catalog.sources import Source, locate, open_source, read_columns
+from pipelines.catalog.tables import split_part
+from pipelines.catalog.text import NULLS
 from pipelines.catalog.units import parse_unit
 
 # Marks of missing numbers in columns of text.
@@ -87,7 +89,7 @@ def read_rows(
     """
     if not 0 < test_fraction < 1:
         raise InputError(f"the test fraction lies between 0 and 1, got {test_fraction}")
-    if not path.is_file():
+    if not split_part(path)[0].is_file():
         raise InputError(f"{path} is not a file: name a table")
     source, notes = open_source(path), []
     reserved = tuple(filter(None, (target, split_column, noise)))

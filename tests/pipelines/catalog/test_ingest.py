@@ -288,7 +288,7 @@ def test_batches_of_any_size_give_the_same_table(
     with h5py.File(source, "w") as file:
         file.update(many)
     whole, report = run(source, mappings=MAP)
-    monkeypatch.setattr("pipelines.catalog.sources.ROWS_PER_BATCH", 7)
+    monkeypatch.setattr("pipelines.catalog.formats.ROWS_PER_BATCH", 7)
     pieces, again = run(source, mappings=MAP)
     assert report.faults == again.faults
     assert report.faults["source_id repeated"] > 20

@@ -181,7 +181,7 @@ def test_fill_values_are_dropped_and_counted(
         single = {name: column.astype("f4") for name, column in columns.items()}
         pq.write_table(pa.table(single), source)
         # Batches do not matter.
-        monkeypatch.setattr("pipelines.catalog.sources.ROWS_PER_BATCH", 90)
+        monkeypatch.setattr("pipelines.catalog.formats.ROWS_PER_BATCH", 90)
     report = ingest([source], tmp_path / "out.parquet", mappings=MAP)
     (reason,) = report.faults
     assert reason.startswith((name, f"|{name}"))

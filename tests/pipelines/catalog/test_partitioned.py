@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from small_catalogue import MAP, write_csv
 
 from pipelines.base.errors import InputError
+from pipelines.catalog import formats, staging
 from pipelines.catalog import ingest as ingestion
-from pipelines.catalog import sources, staging
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.schema import Stars, read_stars
@@ -40,10 +40,10 @@ PLAIN = {"mappings": ["source_id=source_id"], "where": None}
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from pipelines.catalog import sources
+from pipelines.catalog import formats
 from pipelines.catalog.ingest import ingest
 
-sources.ROWS_PER_BATCH = 300
+formats.ROWS_PER_BATCH = 300
 maps, output = sys.argv[3:], Path(sys.argv[2])
 seen = 0
 
@@ -92,7 +92,7 @@ def survey(tmp_path: Path) -> Path:
 @pytest.fixture
 def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ingest:
     """Ingest in small batches and partitions, so that few rows make many."""
-    monkeypatch.setattr(sources, "ROWS_PER_BATCH", 300)
+    monkeypatch.setattr(formats, "ROWS_PER_BATCH", 300)
     monkeypatch.setattr(ingestion, "STARS_PER_PARTITION", 200)
 
     def run(source: Path, name: str, **options) -> tuple[Stars, IngestReport]:
@@ -155,7 +155,7 @@ def test_any_order_of_rows_in_any_batches_gives_the_same_stars_and_counts(
 
     def taken(columns: dict[str, np.ndarray], files: int) -> tuple[Stars, IngestReport]:
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sources, "ROWS_PER_BATCH", rows)
+            patch.setattr(formats, "ROWS_PER_BATCH", rows)
             place = Path(folder, "survey")
             place.mkdir()
             for number, part in enumerate(np.array_split(np.arange(n), files)):

@@ -1,0 +1,320 @@
+"""Tables of text, as archives, NumPy and spreadsheets write them.
+
+The separator is a tab, ``;``, ``|``, a comma or white space. Names are in the first
+line that is no comment or behind ``#``; lines of units and of dashes may follow.
+Machine-readable tables of the AAS and the CDS, also with a ReadMe beside them, and IPAC
+tables are parsed whole, by astropy.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from astropy.io import ascii
+from astropy.table.meta import get_header_from_yaml
+
+from pipelines.base.errors import InputError
+from pipelines.catalog.formats import (
+    Batches,
+    ColumnInfo,
+    Kinds,
+    Opened,
+    from_astropy,
+    unpacked,
+)
+from pipelines.catalog.tables import to_numpy
+from pipelines.catalog.units import parse_unit
+
+NULLS = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "--")
+"""Marks of a missing value in text."""
+_BLOCK_BYTES = 1 << 24
+# Enough for the comments of any archive.
+_LINES_BEFORE = 2000
+_SEPARATORS = "\t;|,"
+_INTEGER = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eEdD][-+]?\d+)?")
+_WORDS = re.compile(r'"[^"]*"|\S+')
+_DASHES = re.compile(r"[-=+|;,\s]*[-=]{3}[-=+|;,\s]*")
+_DESCRIBED = re.compile(r"\s*Byte-by-byte Description of file\s*:\s*(.+)", re.I)
+# Types of columns by kind; others, such as identifiers, are inferred from the first
+# rows.
+_ARROW_TYPES = {
+    "number": pa.float64(),
+    "dex": pa.float64(),
+    "value": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "hms": pa.string(),
+    "dms": pa.string(),
+}
+
+
+class _Layout(NamedTuple):
+    """Names, units and descriptions of the columns, and where their rows begin.
+
+    ``skipped`` lines come before the rows, of which ``row`` is the first. If ``padded``
+    there are blanks around the separators.
+    """
+
+    columns: list[tuple[str, ColumnInfo]]
+    separator: str
+    skipped: int
+    row: str
+    padded: bool
+
+
+def open_text(path: Path, _: str) -> Opened:
+    """Open a table of text in any encoding, packed or not.
+
+    Raises
+    ------
+    InputError
+        If there are no names of columns, or an ECSV header is broken.
+    """
+    encoding = _encoding(path)
+    with _lines(path, encoding) as file:
+        beginning = list(islice(file, _LINES_BEFORE))
+        described = _description(path)
+        if described or any(map(_DESCRIBED.match, beginning)):
+            form = "cds"
+        else:
+            first = next((line for line in beginning if line[0] != "\\"), "")
+            form = "ipac" if re.fullmatch(r"\|.*\|\s*", first) else ""
+        if form:
+            lines = [line.rstrip("\r\n") for line in (*described, *beginning, *file)]
+            table: Any = ascii.read(lines, format=form, guess=False)
+            return from_astropy(table)
+    layout = _layout(path, beginning)
+    return layout.columns, lambda kinds: _read(path, encoding, layout, kinds)
+
+
+def _encoding(path: Path) -> str:
+    """Return the encoding of a text, which is Latin-1 if it is no Unicode."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with unpacked(path) as file:
+        start = file.read(2)
+        if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+        try:
+            decoder.decode(start)
+            while block := file.read(_BLOCK_BYTES):
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return "latin-1"
+    return "utf-8-sig"
+
+
+@contextmanager
+def _lines(path: Path, encoding: str) -> Iterator[io.TextIOWrapper]:
+    with (
+        unpacked(path) as file,
+        io.TextIOWrapper(file, encoding=encoding) as lines,
+    ):
+        yield lines
+
+
+def _description(path: Path) -> list[str]:
+    """Return the description of a file of the CDS in the ReadMe beside it, if any."""
+    name = path.name
+    while Path(name).suffix in (".gz", ".bz2", ".xz", ".zip"):
+        name = Path(name).stem
+    for readme in sorted(path.parent.glob("[Rr][Ee][Aa][Dd][Mm][Ee]*")):
+        lines = readme.read_text(encoding="latin-1").splitlines()
+        ends = [n for n, line in enumerate(lines) if line.startswith("-----")]
+        for number, line in enumerate(lines):
+            found = _DESCRIBED.match(line)
+            if found and any(fnmatch(name, p) for p in re.split("[, ]+", found[1])):
+                # Lines of dashes are above the titles, below them, and at the end.
+                end = [n for n in ends if n > number][2:3]
+                return lines[number : (end or [len(lines)])[0] + 1]
+    return []
+
+
+def _layout(path: Path, beginning: Sequence[str]) -> _Layout:
+    """Find names and units in the first lines."""
+    comments: list[str] = []
+    rows: list[tuple[int, str]] = []
+    for number, line in enumerate(beginning):
+        text = line.rstrip("\r\n")
+        if text.startswith("#"):
+            comments += [] if rows else [text[1:]]
+        elif text.strip():
+            rows.append((number, text))
+    if comments and comments[0].strip().startswith("%ECSV"):
+        return _ecsv(path, comments, rows)
+    if not rows:
+        raise InputError(f"{path} has no rows, only comments")
+    separator = _separator([line for _, line in rows[:4]])
+    split = [_fields(line, separator) for _, line in rows[:4]]
+    names, units, first = split[0], [], 1
+    dashes = [bool(_DASHES.fullmatch(line)) for _, line in rows[1:3]]
+    if _are_values(names):
+        names, units = _behind_hash(comments, len(names))
+        first = 0
+        if not names:
+            columns = separator.join(f"name{n}" for n in range(1, len(split[0]) + 1))
+            raise InputError(
+                f"{path} has no names of columns: its first row is "
+                f"{rows[0][1].strip()[:70]!r}. Give names in a line before it, e.g. "
+                f"(echo '{columns}'; cat {path.name}) > named.csv"
+            )
+    elif True in dashes:
+        first = dashes.index(True) + 2
+        units = split[1] if first == 3 else []
+    elif len(split) > 2 and _are_units(split[1]) and _are_values(split[2]):
+        first, units = 2, split[1]
+    units = [unit.strip("-") and unit for unit in units] or [""] * len(names)
+    row = rows[first][1] if first < len(rows) else ""
+    blank = rf" {re.escape(separator)}|{re.escape(separator)} |^ "
+    return _Layout(
+        columns=[(n, ColumnInfo(unit=u or None)) for n, u in zip(names, units)],
+        separator=separator,
+        skipped=rows[first][0] if row else len(beginning),
+        row=row,
+        padded=True in dashes or any(re.search(blank, line) for _, line in rows),
+    )
+
+
+def _ecsv(
+    path: Path, comments: Sequence[str], rows: Sequence[tuple[int, str]]
+) -> _Layout:
+    """Return the layout of ECSV, which has YAML in its comments."""
+    try:
+        header = get_header_from_yaml([line.removeprefix(" ") for line in comments][1:])
+        fields = {item["name"]: item for item in header["datatype"]}
+        separator = header.get("delimiter", " ")
+        (names,) = csv.reader([rows[0][1]], delimiter=separator)
+    except Exception as error:  # the YAML library's errors have no common base
+        raise InputError(f"{path} has a broken ECSV header: {error}") from error
+    own = [(name, fields.get(name, {})) for name in names]
+    return _Layout(
+        columns=[
+            (name, ColumnInfo(unit=f.get("unit"), description=f.get("description")))
+            for name, f in own
+        ],
+        separator=separator,
+        skipped=rows[0][0] + 1,
+        row=rows[1][1] if len(rows) > 1 else "",
+        padded=False,
+    )
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """Return the sign that divides all lines alike, a blank for white space."""
+    for sign in _SEPARATORS:
+        if len({len(_fields(line, sign)) for line in lines} - {1}) == 1:
+            return sign
+    return next((sign for sign in _SEPARATORS if sign in lines[0]), " ")
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    if separator == " ":
+        return [word.strip('"') for word in _WORDS.findall(line)]
+    return [field.strip() for field in next(csv.reader([line], delimiter=separator))]
+
+
+def _are_values(fields: Sequence[str]) -> bool:
+    """Return true for a row of data, false for names."""
+    numbers = [text for text in fields if _NUMBER.fullmatch(text)]
+    # pandas names columns that have no name by their number.
+    if numbers == [str(n) for n in range(len(numbers))]:
+        return False
+    missing = sum(text in NULLS for text in fields)
+    return len(numbers) + missing == len(fields) or any("." in n for n in numbers)
+
+
+def _are_units(fields: Sequence[str]) -> bool:
+    """Return true for a line of units, of which some may be empty."""
+    given = [text for text in fields if text.strip("-")]
+    numbers = [text for text in given if _NUMBER.fullmatch(text)]
+    known = [text for text in given if parse_unit(text) is not None]
+    return bool(given) and known == given and not numbers
+
+
+def _behind_hash(comments: Sequence[str], count: int) -> tuple[list[str], list[str]]:
+    """Return names, and maybe units, from the last comments with so many words."""
+    found = []
+    for comment in reversed(comments):
+        for sign in (*_SEPARATORS, " "):
+            fields = _fields(comment.strip(" #"), sign)
+            if len(fields) == count and not _are_values(fields):
+                found.append(fields)
+                break
+    if len(found) > 1 and _are_units(found[0]):
+        return found[1], found[0]
+    return (found[0] if found else []), []
+
+
+class _Cleaned(io.RawIOBase):
+    """Lines as a file of UTF-8 for Arrow, each changed by a function."""
+
+    def __init__(self, lines: io.TextIOWrapper, change: Callable[[str], str]) -> None:
+        self._lines, self._change, self._left = lines, change, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, and return the number of bytes."""
+        while not self._left and (lines := self._lines.readlines(len(buffer))):
+            self._left = "".join(map(self._change, lines)).encode()
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
+
+
+def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
+    names = [name for name, _ in layout.columns]
+    types = {n: _ARROW_TYPES[k] for n, k in kinds.items() if k in _ARROW_TYPES}
+    # Arrow would read 007 as a number, and some names as dates.
+    for name, value in zip(names, _fields(layout.row, layout.separator)):
+        if kinds.get(name) == "identifier" and not _INTEGER.fullmatch(value):
+            types[name] = pa.string()
+    comma = layout.separator == ";" and re.search(r"\d,\d", layout.row)
+    conversion = pacsv.ConvertOptions(
+        column_types=types,
+        include_columns=list(kinds),
+        null_values=list(NULLS),
+        strings_can_be_null=True,
+        decimal_point="," if comma else ".",
+    )
+    # With threads errors would not name the row.
+    blocks = pacsv.ReadOptions(
+        block_size=_BLOCK_BYTES,
+        skip_rows=layout.skipped,
+        use_threads=False,
+        column_names=names,
+    )
+    white, separator = layout.separator == " " and layout.padded, layout.separator
+    around = re.compile(rf" *{re.escape(separator)} *")
+
+    def change(line: str) -> str:
+        if white and '"' not in line:
+            return "\t".join(line.split()) + "\n"
+        if white:
+            return "\t".join(_WORDS.findall(line)) + "\n"
+        return around.sub(separator, line.strip(" ")) if layout.padded else line
+
+    parsing = pacsv.ParseOptions(
+        delimiter="\t" if white else separator,
+        invalid_row_handler=lambda row: "skip" if row.text[:1] == "#" else "error",
+    )
+    plain = encoding == "utf-8-sig" and not layout.padded
+    opened: Any = unpacked(path) if plain else _lines(path, encoding)
+    with opened as file:
+        stream = file if plain else _Cleaned(file, change)
+        with pacsv.open_csv(stream, blocks, parsing, conversion) as reader:
+            for batch in reader:
+                yield {name: to_numpy(batch.column(name)) for name in kinds}
