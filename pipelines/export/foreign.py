@@ -71,7 +71,7 @@ def export_map(
                 cube = cut_sphere(cube, options.sphere)
             if name == "zarr" and "mean" in found.kinds(integrated=True):
                 far = found.extent * np.arange(1, _DISTANCES + 1) / _DISTANCES
-                curves = found.sky_maps(far, options.nside)
+                curves = found.sky_maps(far.tolist(), options.nside)
                 endless = np.full(curves.mean.shape[1], np.inf)
                 curves = replace(curves, last_star=endless)
                 write_zarr(target, cube, curves, overwrite=overwrite)
