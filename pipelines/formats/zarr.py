@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import zarr
+from zarr.storage import FsspecStore
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
@@ -25,11 +26,13 @@ from pipelines.storage.atomic import (
     check_manifest,
     write_manifest,
 )
+from pipelines.storage.remote import RemoteFolder
 
 _KIND = "dustmap cube"
-# Version 1 had no integrated extinctions, version 3 has levels in groups.
-_VERSION, _NESTED = 2, 3
-_READABLE = (1, 2, 3)
+# Version 1 had no integrated extinctions, 3 had levels in groups; from 4 on attributes
+# are numbers and texts, of JSON where they were lists and objects, as netCDF has them.
+_VERSION = 4
+_READABLE = (1, 2, 3, 4)
 _RAYS, _COLUMNS = "extinction_", "column_"
 _TAKEN = (*AXES, "distance", "pixel", "last_star", "sample", "density_samples")
 # Axes of the columns along an axis: up and across.
@@ -79,7 +82,7 @@ def write_zarr(
     attributes = _description(cube, integrated, columns, samples)
     with atomic_directory(target, overwrite=overwrite) as temporary:
         group = zarr.create_group(
-            store=temporary, zarr_format=3, attributes=cast(Any, attributes)
+            store=temporary, zarr_format=3, attributes=cast(Any, _flat(attributes))
         )
         # Levels are siblings: in xarray's trees a group inherits coordinates.
         names = [place.rstrip("/") for place in level_prefixes(attributes)]
@@ -123,7 +126,7 @@ def _description(
     provenance = json.loads(provenance_text(cube.meta))
     attributes = {
         "kind": _KIND,
-        "version": _NESTED if cube.finer else _VERSION,
+        "version": _VERSION,
         "title": "Three-dimensional map of interstellar dust",
         "unit": cube.unit,
         "arrays": list(cube.arrays),
@@ -153,6 +156,24 @@ def _description(
     return attributes
 
 
+def _flat(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes with lists and objects as texts of JSON."""
+    return {
+        name: json.dumps(value) if isinstance(value, dict | list) else value
+        for name, value in attributes.items()
+    }
+
+
+def _unflat(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes with the lists and objects of `_flat`."""
+    return {
+        name: json.loads(value)
+        if isinstance(value, str) and value[:1] in ("{", "[")
+        else value
+        for name, value in attributes.items()
+    }
+
+
 def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
     assert rays.last_star is not None
     pixels, distances = len(rays.last_star), len(rays.distances)
@@ -164,6 +185,10 @@ def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
     _write(group, "distance", rays.distances, ("distance",), "pc", title, (distances,))
     title = "HEALPix pixel (NESTED, Galactic)"
     _write(group, "pixel", np.arange(pixels), by_pixel, "1", title, long)
+    # The names by which xdggs knows a grid.
+    level = (pixels // 12).bit_length() // 2
+    grid = {"grid_name": "healpix", "level": level, "indexing_scheme": "nested"}
+    group["pixel"].attrs.update(grid)
     last, title = rays.last_star, "end of the last stretch that a sight line crosses"
     _write(group, "last_star", last.astype(np.float32), by_pixel, "pc", title, long)
     for name, array in rays.arrays.items():
@@ -276,16 +301,20 @@ def level_prefixes(attributes: dict[str, Any]) -> list[str]:
     return [""] if levels == 1 else [f"level_{level}/" for level in range(levels)]
 
 
-def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
+def open_cube(path: Path | RemoteFolder) -> tuple[zarr.Group, dict[str, Any]]:
     """Open the group of a store, and its attributes, without reading arrays or hashes.
 
     Raises `InputError` if this program did not write it, or wrote another version.
     """
-    if not is_zarr(path):
+    store: Any = path
+    if isinstance(path, RemoteFolder):
+        store = FsspecStore.from_mapper(path.files, read_only=True)
+        path = Path(path.place)
+    elif not is_zarr(path):
         raise InputError(f"{path} is no zarr store: expected a folder with zarr.json")
     with _input_errors(path):
-        group = zarr.open_group(path, mode="r", zarr_format=3)
-        attributes = dict(group.attrs)
+        group = zarr.open_group(store, mode="r", zarr_format=3)
+        attributes = _unflat(dict(group.attrs))
     kind, version = attributes.get("kind"), attributes.get("version")
     if kind != _KIND or version not in _READABLE:
         raise InputError(

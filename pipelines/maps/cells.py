@@ -16,6 +16,7 @@ from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.maps.places import Places
+from pipelines.storage.remote import RemoteFolder
 
 # Decoded chunks in the cache, a megabyte each.
 _KEPT = 256
@@ -43,8 +44,10 @@ class ChunkReader:
     Threads may share a reader; a pickled one has an empty cache.
     """
 
-    def __init__(self, path: Path, group: zarr.Group) -> None:
-        self._path, self._group = path, group
+    def __init__(
+        self, path: Path, group: zarr.Group, remote: RemoteFolder | None = None
+    ) -> None:
+        self._path, self._group, self._remote = path, group, remote
         self._chunk = lru_cache(maxsize=_KEPT)(self._read)
 
     def __reduce__(self) -> Any:
@@ -81,7 +84,9 @@ class ChunkReader:
         # zarr reads a missing chunk as an empty one.
         for rest in product(*(range(count) for count in counts[len(place) :])):
             key = array.metadata.encode_chunk_key((*place, *rest))
-            if not (self._path / name / key).is_file():
+            if self._remote is not None:
+                self._remote.read(f"{name}/{key}")
+            elif not (self._path / name / key).is_file():
                 raise InputError(
                     f"{self._path} lacks {name}/{key}: restore it from a copy or "
                     "export it again"

@@ -32,6 +32,7 @@ from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
 from pipelines.run.facts import Facts
 from pipelines.saving.workspace import SUFFIX, unfinished
+from pipelines.storage.remote import RemoteFolder, is_remote
 
 Form = Literal["run", "store", "npz", "cube", "sky", "stars", "foreign"]
 PACKAGE = "dustmaps:"
@@ -90,7 +91,7 @@ def open_answers(
         A map store (``dustmap export RUN --zarr map.zarr``), read chunk by chunk around
         places; another export (``map.fits``, ``map.healpix.fits``) or an archive
         (`read_npz`), read whole and with fewer products; or a run folder, whose values
-        are computed anew.
+        are computed anew. A store may be in a zip, or at a URL (https, s3).
         Maps of other programs are cubes or sky maps by distance in FITS, HDF5, netCDF
         or zarr, or ``dustmaps:MODULE.CLASS``.
     samples
@@ -108,6 +109,8 @@ def open_answers(
     band, given = stated.pop("declare_band", None), Stated(**stated)
     if str(path).startswith(PACKAGE):
         return open_named(str(path), given).in_band(None, band)
+    if is_remote(path) and not given.given() and samples is None:
+        return open_store(Path(path), RemoteFolder(str(path))).in_band(None, band)
     path = Path(path)
     form = form_of(path)
     if form == "foreign":

@@ -42,6 +42,7 @@ from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
 from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
+from pipelines.storage.remote import RemoteFolder
 
 _NO_DENSITY = ("support", "filled")
 # Arrays of which integrals through a cube are made, the first that it has.
@@ -273,20 +274,22 @@ def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, 
     return names
 
 
-def open_store(path: Path) -> Stored:
+def open_store(path: Path, remote: RemoteFolder | None = None) -> Stored:
     """Open a map store without reading its arrays or hashes.
 
-    Whole products are read on first use, and checked against the hashes.
+    Whole products are read on first use, and checked against the hashes; of a remote
+    store every chunk is.
 
     Raises `InputError` if this program did not write it, or wrote another version.
     """
-    if not (path / MARKER).is_file():
+    if remote is None and not (path / MARKER).is_file():
         raise InputError(
             f"{path} is incomplete: {MARKER} is missing, so the export did not finish. "
             "Export it again"
         )
-    group, attributes = open_cube(path)
-    reader = ChunkReader(path, group)
+    group, attributes = open_cube(path if remote is None else remote)
+    reader = ChunkReader(path, group, remote)
+    where = path if remote is None else remote
     try:
         prefixes = tuple(level_prefixes(attributes))
         levels = [
@@ -316,10 +319,20 @@ def open_store(path: Path) -> Stored:
         **_stated({**attributes["provenance"], **(described or {})}),
         cells=cells,
         rays=rays,
-        read_cube=Once(partial(read_zarr, path)),
-        read_maps=None if rays is None else Once(partial(read_integrated, path)),
-        read_columns=Once(partial(read_columns, path)),
+        read_cube=Once(partial(_whole, read_zarr, where)),
+        read_maps=None
+        if rays is None
+        else Once(partial(_whole, read_integrated, where)),
+        read_columns=Once(partial(_whole, read_columns, where)),
     )
+
+
+def _whole(read: Callable[[Path], Any], where: Path | RemoteFolder) -> Any:
+    """Read a product of a store, from a verified copy if it is elsewhere."""
+    if isinstance(where, Path):
+        return read(where)
+    with where.copied() as folder:
+        return read(folder)
 
 
 def of_cube(

@@ -215,7 +215,8 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     of_run = DustMap(answers=RunMap.of(random_map))
     of_store = open_map(tmp_path / "map.zarr")
     attributes = json.loads((tmp_path / "map.zarr/zarr.json").read_text())["attributes"]
-    assert attributes["integrated"]["isotonic_regression"] == told
+    described = json.loads(attributes["integrated"])
+    assert described["isotonic_regression"] == told
     for dust in (of_run, of_store):
         answer = dust.extinction(coords)
         parts = {"mean": answer.mean, "std": answer.std, **answer.quantiles}

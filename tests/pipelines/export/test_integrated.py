@@ -71,10 +71,10 @@ def test_a_store_of_version_1_still_reads(tmp_path):
     assert list(read_zarr(path).arrays) == ["mean"]
     with pytest.raises(InputError, match=r"dustmap export RUN --zarr old\.zarr"):
         read_integrated(path)
-    described["attributes"]["version"] = 4
+    described["attributes"]["version"] = 99
     (path / "zarr.json").write_text(json.dumps(described))
     write_manifest(path)
-    with pytest.raises(InputError, match=r"version 4; expected .* version 1 or 2 or 3"):
+    with pytest.raises(InputError, match=r"version 99; expected .* version 1 or 2"):
         read_zarr(path)
 
 
