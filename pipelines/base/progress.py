@@ -44,6 +44,8 @@ class Ticker:
     """
 
     _open: ClassVar[list[Ticker]] = []
+    # Time between two lines of a log [s].
+    every = _IN_LOG
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -100,7 +102,7 @@ class Pulse(Ticker):
 
     def tick(self) -> None:
         first = self._spoken == self._start
-        interval = _LIVE if self._is_live else _IN_LOG
+        interval = _LIVE if self._is_live else self.every
         if self._silent() >= (_PATIENCE if first else interval):
             part = f"{self.part}, " if self.part else ""
             passed = time.monotonic() - self._start
@@ -158,8 +160,7 @@ class Progress(Ticker):
         """Count ``steps`` more, and show ``postfix`` (values by name)."""
         self._count += steps
         self.show(**postfix)
-        interval = _LIVE if self._is_live else _IN_LOG
-        is_due = self._silent() >= interval
+        is_due = self._silent() >= (_LIVE if self._is_live else self.every)
         if self._reported is None or self._count == self._total or is_due:
             self._report()
 
@@ -169,7 +170,7 @@ class Progress(Ticker):
         self._postfix.update(known)
 
     def tick(self) -> None:
-        if self._silent() >= (_TICK if self._is_live else _IN_LOG):
+        if self._silent() >= (_TICK if self._is_live else self.every):
             self._report()
 
     def _report(self) -> None:

@@ -81,8 +81,8 @@ class Context:
     history: list[dict[str, Any]] = field(default_factory=list)
     resumed: State | None = None
     now: Callable[[], float] = time.monotonic
-    # Told the name of every solver's part at each of its steps.
-    follow: Callable[[str], object] = str
+    # Called at each step of a solver, with its ``stage``.
+    follow: Callable[..., object] = dict
     stars: Stars = field(init=False)
     measured: Stars = field(init=False)
     split: Split = field(init=False)
@@ -194,7 +194,7 @@ class Context:
                 records.append({**record, "seconds": round(passed, 3)})
                 if time.monotonic() - self._noted >= _NOTED:
                     self.note()
-            self.follow(stage)
+            self.follow(stage=stage)
 
         yield on_step
 

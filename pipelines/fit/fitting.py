@@ -40,7 +40,7 @@ def run(state: FitState, at: Context) -> None:
         After a signal; `opened` restores the state.
     """
     with Pace([stage.__name__ for stage in STAGES], at.stop) as pace:
-        at.follow = pace.step
+        at.follow = pace.update
         for stage in STAGES[state.done :]:
             at.begin(stage.__name__)
             pace.begin(state.done, state, at)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TextIO
 
-from pipelines.base.progress import Ticker, bar, in_words, say
+from pipelines.base.progress import Progress, Ticker, bar, in_words, say
 from pipelines.fit.context import Context
 from pipelines.fit.mapping import first_settings, second_samples
 from pipelines.fit.state import FitState
@@ -27,24 +27,24 @@ WORDS = {
 }
 # Time of the plan itself, of 3,000 and of 20,000 stars [s].
 _PLAN = 0.2
-# Time between two lines of a log [s].
-_EVERY = 30.0
 # Seconds of work for which the foreseen pace counts beside the measured one.
 _TRUSTED = 5.0
 # A stage that takes less than this part of what was foreseen was left out.
 _SKIPPED = 0.05
 
 
-class Pace(Ticker):
+class Pace(Progress):
     """A line at the start of every stage and every 30 s; on a terminal a bar.
 
     ``names`` are the stages' names, of `WORDS`. A signal is answered at once.
     """
 
+    every = 30.0
+
     def __init__(
         self, names: Sequence[str], stop: StopFlag, stream: TextIO | None = None
     ) -> None:
-        super().__init__(stream)
+        super().__init__(description="fit", stream=stream)
         self._names, self._number = names, 0
         self._stop, self._answered = stop, False
         self._foreseen: Sequence[float] = ()
@@ -63,11 +63,11 @@ class Pace(Ticker):
         self._number, self._began, self._samples = number, now, None
         self._of, self._ends = at.config.inference.samples, now + at.seconds_left
         self._foreseen = foreseen(state, at)
-        self._write(self._line())
+        self._report()
 
-    def step(self, part: str) -> None:
-        """Take note of a solver's part, such as ``samples 9-16``."""
-        if found := re.match(r"(|refined )samples (\d+)-", part):
+    def show(self, **postfix: object) -> None:
+        """Take note of a solver's ``stage``, such as ``samples 9-16``."""
+        if found := re.match(r"(|refined )samples (\d+)-", str(postfix["stage"])):
             kind, number = found[1], int(found[2])
             same = self._samples is not None and self._samples[0] == kind
             since = self._samples[2] if same and self._samples else time.monotonic()
@@ -81,8 +81,17 @@ class Pace(Ticker):
                 "same command with --resume continues. A second Ctrl-C ends it at once",
                 stream=self._stream,
             )
-        if self._is_live or self._silent() >= _EVERY:
-            self._write(self._line())
+        super().tick()
+
+    def __exit__(self, *_: object) -> None:
+        # The report of the fit follows.
+        Ticker.__exit__(self)
+        if self._is_live:
+            print(file=self._stream, flush=True)
+
+    def _report(self) -> None:
+        self._reported = self._count
+        self._write(self._line())
 
     def left(self) -> float:
         """Return the seconds to the end; NaN before the first plan."""

@@ -63,9 +63,9 @@ def test_samples_are_counted_by_their_own_pace(clock):
     pace = Pace(NAMES, StopFlag(), io.StringIO())
     pace.begin(2, None, fit())
     clock.now = 10.0
-    pace.step("samples 1-8")
+    pace.show(stage="samples 1-8")
     clock.now = 40.0
-    pace.step("samples 9-16")
+    pace.show(stage="samples 9-16")
     assert pace.left() == pytest.approx(3 * 30 + 30)
 
 
