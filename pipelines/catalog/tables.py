@@ -340,9 +340,8 @@ def _arrow_table(table: Any) -> pa.Table:
 def _parts(name: str, column: Any) -> list[tuple[str, Any]]:
     """Return the components of coordinates, and other columns as they are."""
     if isinstance(column, Time):
-        return [
-            (name, np.ma.array(np.asarray(column.isot), mask=np.asarray(column.mask)))
-        ]
+        hidden: Any = column.mask
+        return [(name, np.ma.array(column.isot, mask=hidden))]
     if not isinstance(column, SkyCoord):
         return [(name, column)]
     keys: Any = column.representation_component_names

@@ -112,9 +112,10 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
 
     \b
     Canonical columns: l b [deg] (or ra dec, or x y z [pc]), distance [pc] (or
-    parallax [mas], or distance_modulus [mag]), extinction, extinction_error [mag];
-    optional source_id, distance_error, parallax_error, distance_modulus_error,
-    *_lower / *_upper bounds, and *_error_lower / *_error_upper offsets.
+    parallax [mas], or distance_modulus [mag]), extinction and extinction_error
+    [mag]; optional source_id, distance_error, parallax_error,
+    distance_modulus_error, *_lower / *_upper bounds, and *_error_lower /
+    *_error_upper offsets.
     Units are never guessed: give them in the file, a preset or --map.
     """
     from pipelines.base.progress import Progress
