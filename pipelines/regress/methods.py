@@ -264,18 +264,24 @@ def first_places(
 def scanned(model: NeighbourGP, ranges: Ranges, **found: Any) -> NeighbourGP:
     """Return the model, each lengthscale in turn with the factor of best log score.
 
-    Gradients do not lead from a scale of years to one of months. ``found`` replaces the
-    neighbours of the model.
+    Gradients do not lead from a scale of years to one of months. A factor is taken if
+    the gain of the scored rows is above two standard errors: outliers alone do not
+    decide. ``found`` replaces the neighbours of the model.
     """
     for axis in range(len(model.kernel.lengthscale)):
-        places = [model]
+        old, best = model.log_scores(), model
         for factor in _FACTORS:
             scales = model.kernel.lengthscale.clone()
             scales[axis] *= factor
             scales = scales.clamp(*ranges["lengthscale"])
             kernel = model.kernel.with_parameters({"lengthscale": scales})
-            places.append(replace(model, kernel=kernel, **found))
-        model = max(places, key=lambda each: each.log_marginal())
+            moved = replace(model, kernel=kernel, **found)
+            gain = moved.log_scores() - old
+            if gain.mean() > 2 * gain.std() / math.sqrt(len(gain)) and (
+                moved.log_marginal() > best.log_marginal()
+            ):
+                best = moved
+        model = best
     return model
 
 
