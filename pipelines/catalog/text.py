@@ -43,7 +43,8 @@ _BLOCK_BYTES = 1 << 24
 _LINES_BEFORE = 2000
 _SEPARATORS = "\t;|,"
 _INTEGER = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eEdD][-+]?\d+)?")
+# Also sexagesimal ones.
+_NUMBER = re.compile(r"[-+]?(\d+:\d+:)?(\d+\.?\d*|\.\d+)([eEdD][-+]?\d+)?")
 _WORDS = re.compile(r'"[^"]*"|\S+')
 _DASHES = re.compile(r"[-=+|;,\s]*[-=]{3}[-=+|;,\s]*")
 _DESCRIBED = re.compile(r"\s*Byte-by-byte Description of file\s*:\s*(.+)", re.I)

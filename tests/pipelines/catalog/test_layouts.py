@@ -27,6 +27,7 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.filters import Expression
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.schema import read_stars
+from pipelines.catalog.sources import open_source, read_columns
 
 N = 60
 UNITS = {"GLON": "deg", "GLAT": "deg", "Dist": "pc", "AV": "mag", "e_AV": "mag"}
@@ -264,6 +265,16 @@ def test_faulty_tables_are_refused(name, write, match, tmp_path: Path) -> None:
     write(tmp_path / name.partition("[")[0])
     with pytest.raises(InputError, match=match):
         ingest([tmp_path / name], tmp_path / "out.parquet", mappings=MAP_UNITS)
+
+
+def test_names_behind_hash_precede_text_and_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "# name,ra,dec\nB1,17:51:00.0,-29:59:48\nB4,17:56:20.2,\nB5,,1:2:3\n"
+    )
+    (batch,) = read_columns(open_source(path), [("ra", "hms"), ("dec", "dms")])
+    missing = [np.isnan(values).tolist() for values in batch.values()]
+    assert missing == [[False, False, True], [False, True, False]]
 
 
 @pytest.mark.parametrize(
