@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import importlib.resources
 import re
+import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import healpy
 import numpy as np
 from astropy import units as u
 from astropy.io import fits
@@ -25,7 +25,6 @@ from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
 from pipelines.base.quantities import numbers
-from pipelines.config.loading import read_toml
 
 _TABLE = importlib.resources.files("catalogs") / "maps" / "published.toml"
 SPHERE = ("l", "b", "distance")
@@ -145,7 +144,7 @@ class Field:
 
 def published(name: str) -> dict[str, Any]:
     """Return the facts of a published map; raises `InputError` for an unknown name."""
-    known = read_toml(Path(str(_TABLE)))
+    known = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
     if name not in known:
         raise InputError(
             f"--map-of {name}: there is no such map, only {', '.join(known)}; describe "
@@ -241,7 +240,7 @@ def _unit_and_band(
         )
         names = [
             n
-            for n, f in read_toml(Path(str(_TABLE))).items()
+            for n, f in tomllib.loads(_TABLE.read_text(encoding="utf-8")).items()
             if text in f.get("file_units", ())
         ]
         also = f" (as in --map-of {' or '.join(names)})" if names else ""
@@ -406,6 +405,8 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
     mean = [v for n, v in inner.items() if not n.lower().startswith("std")]
     orders = {str(v.attrs["ORDERING"]).upper()[:4] for v in sky.values()}
     pixels = np.arange(first.values.shape[1])
+    import healpy  # here, for its import takes longer than a query
+
     nside = healpy.npix2nside(len(pixels))
     if len(orders) != 1:
         raise InputError(f"{path}: the images are in several orders of pixels")

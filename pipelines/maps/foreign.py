@@ -13,12 +13,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import healpy
 import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
+from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import KINDS, QUANTILES
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
@@ -90,15 +90,13 @@ class Shells(PixelRays):
         if len(levels) == 1 and len(pixels) == 12 * levels[0] ** 2:
             columns = np.empty(len(pixels), dtype=np.int64)
             columns[pixels] = np.arange(len(pixels))
-            near, weights = healpy.get_interp_weights(
-                int(levels[0]), l, b, nest=True, lonlat=True
-            )
+            near, weights = weights_around(int(levels[0]), l, b)
             return columns[near], weights
         found = np.full(len(l), -1)
         for nside in levels:
             rows = np.flatnonzero(nsides == nside)
             rows = rows[np.argsort(pixels[rows])]
-            wanted = healpy.ang2pix(int(nside), l, b, nest=True, lonlat=True)
+            wanted = pixel_of(int(nside), l, b)
             place = np.searchsorted(pixels[rows], wanted).clip(max=len(rows) - 1)
             found = np.where(pixels[rows][place] == wanted, rows[place], found)
         return np.maximum(found, 0)[None], (found >= 0)[None].astype(float)
@@ -251,6 +249,8 @@ class Sampled(Answers):
             np.arange(12 * (nside or _NSIDE) ** 2),
         )
         check_distances(far)
+        import healpy  # here, for its import takes longer than a query
+
         lon, lat = healpy.pix2ang(nside or _NSIDE, pixels, nest=True, lonlat=True)
         kinds = self._extinctions()
         found = [

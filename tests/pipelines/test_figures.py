@@ -116,10 +116,13 @@ def test_a_large_box_is_labelled_in_kiloparsecs():
 
 def test_cells_without_a_map_are_left_out_of_the_picture():
     cube = make_cube()
-    cube.arrays["mean"][0, 0, 0] = np.nan
+    full = np.asarray(image_of(face_on(cube)).get_array())
+    cube.arrays["mean"][:, 0, 0] = np.nan
+    cube.arrays["mean"][0, 2, 14] = np.nan
     data = np.asarray(image_of(face_on(cube)).get_array())
     assert np.isnan(data[0, 0])
     assert np.isnan(data).sum() == 1
+    assert data[2, 14] == full[2, 14] > 0
 
 
 def test_a_slice_gives_truth_and_map_one_scale_and_a_density_unit():
