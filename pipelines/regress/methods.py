@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -51,8 +52,10 @@ _NODES = 3000
 # points grow, and variances of the noise.
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 _NOISES = (1e-3, 0.03, 0.3, 0.9)
-# Factors on one lengthscale alone, apart by less than a search changes it.
-_FACTORS = (0.01, 0.03, 0.1, 0.3, 3.0, 10.0)
+# One lengthscale alone, apart by less than a search changes it.
+_ALONE = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+# Share of the variance that is noise where a scale is found.
+_LESS_NOISE = 0.3
 _CANDIDATES = ("matern52", "matern32", "matern12")
 # A derivative has a variance.
 _DIFFERENTIABLE = _CANDIDATES[:2]
@@ -262,20 +265,23 @@ def first_places(
 
 
 def scanned(model: NeighbourGP, ranges: Ranges, **found: Any) -> NeighbourGP:
-    """Return the model, each lengthscale in turn with the factor of best log score.
+    """Return the model, each lengthscale in turn with the value of best log score.
 
-    Gradients do not lead from a scale of years to one of months. A factor is taken if
-    the gain of the scored rows is above two standard errors: outliers alone do not
+    Gradients do not lead from a scale of years to one of months, whose variance was
+    noise before: every value is tried with the model's noise and with less. It is taken
+    if the gain of the scored rows is above two standard errors: outliers alone do not
     decide. ``found`` replaces the neighbours of the model.
     """
     for axis in range(len(model.kernel.lengthscale)):
         old, best = model.log_scores(), model
-        for factor in _FACTORS:
+        total = model.kernel.variance + model.noise
+        for scale, noise in product(_ALONE, (model.noise, _LESS_NOISE * total)):
             scales = model.kernel.lengthscale.clone()
-            scales[axis] *= factor
+            scales[axis] = scale
             scales = scales.clamp(*ranges["lengthscale"])
-            kernel = model.kernel.with_parameters({"lengthscale": scales})
-            moved = replace(model, kernel=kernel, **found)
+            sizes = {"lengthscale": scales, "variance": total - noise}
+            kernel = model.kernel.with_parameters(sizes)
+            moved = replace(model, kernel=kernel, noise=noise, **found)
             gain = moved.log_scores() - old
             if gain.mean() > 2 * gain.std() / math.sqrt(len(gain)) and (
                 moved.log_marginal() > best.log_marginal()
