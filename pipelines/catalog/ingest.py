@@ -26,7 +26,6 @@ from pipelines.catalog.presets import write_preset
 from pipelines.catalog.provenance import identify
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.rows import Progress, Tally
-from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.staging import Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.storage.atomic import (
@@ -105,24 +104,9 @@ def ingest(
                 stars.add(rows, columns, suspects=suspects, **place)
         if tiny := stars.drop_tiny_errors():
             tally.faults["extinction_error absurdly small"] += tiny
-        for mark in () if chosen.any_range else tally.fill_values():
-            if dropped := stars.drop_marked(mark):
-                tally.faults[f"{mark[1]} is a fill value ({mark[2]:g})"] += dropped
-        while not chosen.any_range and (ends := stars.ends()):
-            for end in ends:
-                low, high = (f"{value:.4g}" for value in end.rest)
-                value = f"{end.value:g}"
-                if not end.far:
-                    raise InputError(
-                        f"{end.rows:,} rows of {plan.catalogues[end.catalogue]} have "
-                        f"{end.column} = {value} {CANONICAL_UNITS[end.column]}, apart "
-                        f"from all others, {low} to {high}: if this stands for a "
-                        "missing value, drop it by --where 'COLUMN != VALUE', else "
-                        "pass --any-range"
-                    )
-                stars.drop_end(end)
-                reason = f"{end.column} is a fill value ({value})"
-                tally.faults[reason] += end.rows
+        if not chosen.any_range:
+            marks = tally.fill_values()
+            tally.faults += stars.drop_fill_values(marks, plan.catalogues)
         repeats = stars.drop_repeats(across=chosen.repeats == "first")
         names, pairs = plan.catalogues, repeats.pairs.items()
         shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from astropy import units as u
@@ -35,9 +35,16 @@ _TINY_DISTANCE_ERROR = 1e-6
 Columns = dict[str, np.ndarray]
 """Columns of shape ``(n,)`` by canonical name."""
 Progress = Callable[[int], None] | None
-Mark = tuple[int, str, float]
-"""Catalogue, quantity, and a value that may stand for a missing one, or a power of ten
-near which there are others."""
+
+
+class Mark(NamedTuple):
+    """A value of a quantity in a catalogue that may stand for a missing one."""
+
+    catalogue: int
+    name: str
+    value: float
+
+
 Suspects = dict[Mark, np.ndarray]
 """Rows by mark."""
 
@@ -59,7 +66,7 @@ class Tally:
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
     marks: Counter[Mark] = field(default_factory=Counter)
-    near: Counter[Mark] = field(default_factory=Counter)
+    near: Counter[tuple[int, str, float]] = field(default_factory=Counter)
     bounded: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
 
@@ -70,38 +77,32 @@ class Tally:
             (self.cuts if cut else self.faults)[reason] += count
             self.kept &= ~bad
 
-    def mark(self, column: np.ndarray, catalogue: int, name: str) -> Suspects:
-        """Count the marks of a column ``(n,)``, and return the rows of each."""
-        power = _power_of_ten(column)
-        rows = np.flatnonzero(
-            self.kept & (column / power > _NEAR[0]) & (column / power < _NEAR[1])
-        )
-        marked = np.isin(np.abs(column[rows]), _MARKS)
-        for value, count in Counter(power[rows[~marked]].tolist()).items():
-            self.near[catalogue, name, value] += count
-        # In single precision, since 99.99 is another number there.
-        rows, short = rows[marked], column[rows[marked]].astype(np.float32)
-        found = {}
-        for value in np.unique(short):
-            mark = catalogue, name, float(f"{value:.9g}")
-            found[mark] = rows[short == value]
-            self.marks[mark] += len(found[mark])
-        return found
+    def mark(self, values: Columns, catalogue: int, names: Iterable[str]) -> Suspects:
+        """Count the marks of the named columns ``(n,)``, and return the rows of each.
 
-    def mark_positions(self, values: Columns, catalogue: int) -> Suspects:
-        """Count positions of two equal angles, and return the rows of each.
-
-        A single angle may have any value.
+        Two equal angles are a mark of the position; a single one may have any value.
         """
-        first, second = ("ra", "dec") if "ra" in values else ("l", "b")
-        if first not in values:
-            return {}
-        rows = np.flatnonzero(self.kept & (values[first] == values[second]))
-        found = {}
-        for value in np.unique(held := values[first][rows]):
-            mark = catalogue, "position", float(value)
-            found[mark] = rows[held == value]
-            self.marks[mark] += len(found[mark])
+        found: Suspects = {}
+
+        def note(name: str, rows: np.ndarray, held: np.ndarray) -> None:
+            for value in np.unique(held):
+                mark = Mark(catalogue, name, float(str(value)))
+                found[mark] = rows[held == value]
+                self.marks[mark] += len(found[mark])
+
+        for first, second in (("ra", "dec"), ("l", "b")):
+            if first in values:
+                equal = self.kept & (values[first] == values[second])
+                note("position", np.flatnonzero(equal), values[first][equal])
+        for name in sorted(names):
+            column, power = values[name], _power_of_ten(values[name])
+            low, high = (column / power > _NEAR[0], column / power < _NEAR[1])
+            near = self.kept & low & high
+            marked = near & np.isin(np.abs(column), _MARKS)
+            for value, count in Counter(power[near & ~marked].tolist()).items():
+                self.near[catalogue, name, value] += count
+            # In single precision, since 99.99 is another number there.
+            note(name, np.flatnonzero(marked), column[marked].astype(np.float32))
         return found
 
     def fill_values(self) -> list[Mark]:
@@ -112,7 +113,7 @@ class Tally:
         order and batches. Of a position, two equal angles of several stars are one.
         """
         return [
-            (catalogue, name, value)
+            Mark(catalogue, name, value)
             for (catalogue, name, value), count in self.marks.items()
             if count > (name == "position")
             and (not value or count > self.near[catalogue, name, _power_of_ten(value)])
@@ -187,24 +188,23 @@ class RowReader:
             }
             with np.errstate(all="ignore"):
                 _check_values(tally, values)
-                suspects = tally.mark_positions(values, self.catalogue)
-                for name in sorted(values.keys() & columns.keys() - _UNMARKED):
-                    suspects |= tally.mark(values[name], self.catalogue, name)
+                names = values.keys() & columns.keys() - _UNMARKED
+                suspects = tally.mark(values, self.catalogue, names)
                 values = {n: self.factors[n] * column for n, column in values.items()}
                 _check_quantities(tally, values, self.min_parallax_snr)
             kept = np.flatnonzero(tally.kept)
             if len(kept):
                 found = _canonical({n: c[kept] for n, c in values.items()}, tally)
                 # Of a star without an identifier it is 0 or the empty text.
-                names = {
+                given = {
                     n: np.ma.filled(c, 0 if c.dtype.kind == "i" else "")[kept]
                     for n, c in named.items()
                 }
-                if "survey" in names:
-                    names["survey"] = names["survey"].astype(str)
+                if "survey" in given:
+                    given["survey"] = given["survey"].astype(str)
                 elif self.survey is not None:
-                    names["survey"] = np.full(len(kept), self.survey)
-                found = {**names, **found}
+                    given["survey"] = np.full(len(kept), self.survey)
+                found = {**given, **found}
                 for name, column in self.carried.items():
                     found[name] = batch[column, "any"][kept]
                 yield first + kept, found, {m: first + r for m, r in suspects.items()}

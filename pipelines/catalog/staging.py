@@ -7,7 +7,9 @@ results do not depend on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,21 +54,6 @@ class Repeats(NamedTuple):
     within: int
     across: int
     pairs: dict[tuple[int, int], int]
-
-
-class End(NamedTuple):
-    """A value at the end of a column that several rows share, apart from all others.
-
-    ``rest`` are the least and largest others. If it is ``far``, it is further from
-    these than they are from each other.
-    """
-
-    catalogue: int
-    column: str
-    value: float
-    rows: int
-    rest: tuple[float, float]
-    far: bool
 
 
 class Staging:
@@ -119,7 +106,7 @@ class Staging:
     ) -> None:
         """Append columns, shape ``(n,)``, of the numbered rows of a file.
 
-        ``suspects`` are those that `drop_marked` may drop.
+        ``suspects`` are those that `drop_fill_values` may drop.
 
         Raises
         ------
@@ -154,52 +141,66 @@ class Staging:
             self._run(f"INSERT INTO marks SELECT {file}, row, $${mark}$$ FROM batch")
             self._connection.unregister("batch")
 
-    def drop_marked(self, mark: Mark) -> int:
-        """Drop the suspects of a mark, and return their number."""
-        if not self.schema.names:
-            return 0
-        marked = f"SELECT file, row FROM marks WHERE mark = $${mark}$$"
-        return self._run(f"DELETE FROM stars WHERE (file, row) IN ({marked})")[0][0]
+    def drop_fill_values(
+        self, marks: Iterable[Mark], catalogues: Sequence[str]
+    ) -> Counter[str]:
+        """Drop the suspects of marks, then ends of columns, and count rows by reason.
 
-    def ends(self) -> list[End]:
-        """Return the ends of all columns but the position that look like fill values.
-
-        The gap beside the value must be wider than a fifth of the range of the others
-        and thrice that of their outermost tenth; few distinct others are steps.
+        An end is a value of several rows apart from all others. The gap beside it must
+        be wider than a fifth of their range and thrice that of their outermost tenth;
+        few distinct others are steps. Raises `InputError` if the gap is not wider than
+        the whole range, as the value may then be measured.
         """
-        found = []
-        columns = [n for n in _MEASURED if n in self.schema.names]
-        numbers = self.count()
-        for number, name in ((n, name) for n in numbers for name in columns):
-            own = f"FROM stars WHERE catalogue = {number} AND {name}"
-            for sign, outermost in ((1, "min"), (-1, "max")):
-                value = self._run(f"SELECT {outermost}({name}) {own} IS NOT NULL")[0][0]
-                beside, low, high, rows = self._run(
-                    f"SELECT {outermost}({name}) FILTER ({name} != {value!r}), "
-                    f"min({name}) FILTER ({name} != {value!r}), "
-                    f"max({name}) FILTER ({name} != {value!r}), "
-                    f"count(*) FILTER ({name} = {value!r}) {own} IS NOT NULL"
-                )[0]
-                if rows < _FEWEST_FILLS or beside is None:
+        dropped: Counter[str] = Counter()
+        if not self.schema.names:
+            return dropped
+
+        def drop(name: str, value: float, rows: str) -> int:
+            count = self._run(f"DELETE FROM stars WHERE {rows}")[0][0]
+            if count:
+                dropped[f"{name} is a fill value ({value:g})"] += count
+            return count
+
+        for mark in marks:
+            marked = f"SELECT file, row FROM marks WHERE mark = $${mark}$$"
+            drop(mark.name, mark.value, f"(file, row) IN ({marked})")
+        found = 1
+        while found:
+            found = 0
+            for (number, catalogue), name, sign in product(
+                enumerate(catalogues), self.schema.names, (1, -1)
+            ):
+                if name not in _MEASURED:
                     continue
-                gap = sign * (beside - value)
-                if gap <= (high - low) / 5:
+                own = f"""FROM (SELECT {sign} * {name} AS x FROM stars
+                    WHERE catalogue = {number} AND {name} IS NOT NULL)"""
+                value, rows, least, most = self._run(
+                    f"""SELECT any_value(low), count(*) FILTER (x = low),
+                        min(x) FILTER (x > low), max(x) FILTER (x > low)
+                    {own}, (SELECT min(x) AS low {own})"""
+                )[0]
+                if rows < _FEWEST_FILLS or least is None:
+                    continue
+                if (gap := least - value) <= (most - least) / 5:
                     continue
                 tenth, distinct = self._run(
-                    f"SELECT approx_quantile({sign} * {name}, 0.1), "
-                    f"approx_count_distinct({name}) {own} != {value!r}"
+                    "SELECT approx_quantile(x, 0.1), approx_count_distinct(x) "
+                    f"{own} WHERE x > {value!r}"
                 )[0]
-                if distinct >= _FEWEST_DISTINCT and gap > 3 * (tenth - sign * beside):
-                    far = gap > high - low
-                    found.append(End(number, name, value, rows, (low, high), far))
-        return found
-
-    def drop_end(self, end: End) -> None:
-        """Drop the rows of such a value."""
-        self._run(
-            f"DELETE FROM stars WHERE catalogue = {end.catalogue} "
-            f"AND {end.column} = {end.value!r}"
-        )
+                if distinct < _FEWEST_DISTINCT or gap <= 3 * (tenth - least):
+                    continue
+                value *= sign
+                if gap <= most - least:
+                    low, high = sorted((sign * least, sign * most))
+                    raise InputError(
+                        f"{rows:,} rows of {catalogue} have {name} = {value:g} "
+                        f"{CANONICAL_UNITS[name]}, apart from all others, {low:.4g} to "
+                        f"{high:.4g}: if this stands for a missing value, drop it by "
+                        "--where 'COLUMN != VALUE', else pass --any-range"
+                    )
+                where = f"catalogue = {number} AND {name} = {value!r}"
+                found += drop(name, value, where)
+        return dropped
 
     def drop_tiny_errors(self) -> int:
         """Drop rows with absurdly small extinction errors, and return their number."""
