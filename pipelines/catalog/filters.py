@@ -57,10 +57,7 @@ class Expression:
 
     ``kinds`` maps each column to its required kind, here ``value``.
 
-    Raises
-    ------
-    InputError
-        If the expression has another form, or names no column.
+    Raises `InputError` if the expression has another form, or names no column.
     """
 
     text: str
@@ -172,11 +169,8 @@ class RowFilter(Expression):
     ``&& || !``). Numbers compare as in IEEE 754. Rows with a missing value in a column
     of the filter fail. ``kinds`` are ``value``, ``string`` or ``boolean``.
 
-    Raises
-    ------
-    InputError
-        If it has another form, names no column, or compares a column with both text
-        and numbers.
+    Raises `InputError` if it has another form, names no column, or compares a column
+    with both text and numbers.
     """
 
     def values(self, column: Column) -> np.ndarray:

@@ -62,10 +62,7 @@ _PACKED: tuple[tuple[bytes, Any], ...] = (
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
     """Yield the bytes of a file, or of the one table packed in it.
 
-    Raises
-    ------
-    InputError
-        If a zip archive holds several files.
+    Raises `InputError` if a zip archive holds several files.
     """
     with open(path, "rb") as file:
         start = file.read(6)

@@ -71,12 +71,9 @@ def ingest(
     -------
     The counts, also saved in the table's provenance.
 
-    Raises
-    ------
-    InputError
-        If the input is structurally unsound or mostly faulty, an option is missing or
-        contradictory, or the output has the suffix of another format. Nothing is
-        written then.
+    Raises `InputError` if the input is structurally unsound or mostly faulty, an option
+    is missing or contradictory, or the output has the suffix of another format. Nothing
+    is written then.
     """
     chosen, output = IngestOptions(**options), Path(output)
     if not sources:

@@ -43,10 +43,8 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
     with a unit, ``parallax=plx+0.03:mas`` (`pipelines.catalog.filters.Expression`).
     ``CANONICAL=none`` excludes the quantity.
 
-    Raises
-    ------
-    InputError
-        If the form differs, or a canonical name is unknown or mapped twice.
+    Raises `InputError` if the form differs, or a canonical name is unknown or mapped
+    twice.
     """
     mapped: Mapped = {}
     for text in texts:
@@ -91,10 +89,8 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
     The user's mappings take precedence over the preset. Without a preset, columns with
     canonical names are used too, if their units are known.
 
-    Raises
-    ------
-    InputError
-        If a quantity is missing, given twice in different ways, or mapped but unused.
+    Raises `InputError` if a quantity is missing, given twice in different ways, or
+    mapped but unused.
     """
     if preset is None:
         there = [name for name in CANONICAL if name in source.columns]
@@ -209,11 +205,8 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     to degrees, and decadic logarithms, in ``dex(pc)`` or ``[pc]``, to their numbers,
     before the factor, which includes `Origin.times`.
 
-    Raises
-    ------
-    InputError
-        If no unit is known, the only one is not understood, units contradict each
-        other, or the unit has other dimensions.
+    Raises `InputError` if no unit is known, the only one is not understood, units
+    contradict each other, or the unit has other dimensions.
     """
     origin = settle(source, origin)
     if canonical in NAMES:

@@ -58,10 +58,7 @@ class IngestOptions:
         Treatment of objects in more than one catalogue, by ``source_id``: ``keep`` all
         or the ``first``.
 
-    Raises
-    ------
-    InputError
-        If an option is invalid.
+    Raises `InputError` if an option is invalid.
     """
 
     preset: str | None = None
@@ -105,11 +102,8 @@ class IngestPlan:
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     """Open every source and choose the column of each quantity.
 
-    Raises
-    ------
-    InputError
-        If a source is not a table, or an option is missing or contradictory, or
-        extinctions cannot be converted to one band.
+    Raises `InputError` if a source is not a table, or an option is missing or
+    contradictory, or extinctions cannot be converted to one band.
     """
     survey = load_preset(options.preset) if options.preset else None
     described = survey or _EMPTY

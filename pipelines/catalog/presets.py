@@ -119,10 +119,8 @@ def list_presets() -> list[str]:
 def load_preset(name: str) -> Preset:
     """Return a preset by its name, or read one from the path of a TOML file.
 
-    Raises
-    ------
-    InputError
-        If the preset or file does not exist, or is not a valid description.
+    Raises `InputError` if the preset or file does not exist, or is not a valid
+    description.
     """
     known = name in list_presets()
     if not known and not name.endswith(".toml"):
@@ -142,10 +140,8 @@ def load_preset(name: str) -> Preset:
 def write_preset(path: Path, preset: Preset, *, overwrite: bool = False) -> None:
     """Write a preset as TOML for `load_preset`.
 
-    Raises
-    ------
-    InputError
-        If ``path`` has another suffix, or exists and ``overwrite`` is false.
+    Raises `InputError` if ``path`` has another suffix, or exists and ``overwrite`` is
+    false.
     """
     if path.suffix != ".toml":
         raise InputError(f"{path}: expected a file name that ends in .toml")

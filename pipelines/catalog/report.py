@@ -102,11 +102,8 @@ def make_report(
 ) -> IngestReport:
     """Report the counts and the assumptions, or refuse unsound input.
 
-    Raises
-    ------
-    InputError
-        If rows are mostly faulty or in one place, or a unit seems wrong; the latter is
-        only a note with ``any_range``.
+    Raises `InputError` if rows are mostly faulty or in one place, or a unit seems
+    wrong; the latter is only a note with ``any_range``.
     """
     options, faulty = plan.options, tally.faults.total()
     for name, outside in tally.outside.items():

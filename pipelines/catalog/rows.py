@@ -154,10 +154,8 @@ class RowReader:
         as finding them needs all rows; numbers of rows with marks are the third item.
         ``progress`` receives the number of rows after each batch.
 
-        Raises
-        ------
-        InputError
-            If the source is truncated or a column has values of a wrong type.
+        Raises `InputError` if the source is truncated or a column has values of a wrong
+        type.
         """
         columns = {n: o.column for n, o in self.recipe.items() if o.column is not None}
         kinds = {n: kind_of(o.unit) for n, o in self.recipe.items()}

@@ -85,11 +85,8 @@ class Stars:
     meta
         Provenance: JSON-serialisable.
 
-    Raises
-    ------
-    ValueError
-        If shapes or types differ from the above, or one of extinction and its error is
-        missing.
+    Raises `ValueError` if shapes or types differ from the above, or one of extinction
+    and its error is missing.
     """
 
     l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude
@@ -254,10 +251,7 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
 
     ``canonical_only`` skips identifiers and further columns.
 
-    Raises
-    ------
-    InputError
-        If the file is missing, unreadable, or not such a table.
+    Raises `InputError` if the file is missing, unreadable, or not such a table.
     """
     names = ("survey", *CANONICAL_UNITS) if canonical_only else None
     columns, units, meta = read_table(path, names)
@@ -279,10 +273,7 @@ def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
     Only rank 0 keeps identifiers and further columns. The others keep 8 bytes per star
     and canonical column, at most 56.
 
-    Raises
-    ------
-    InputError
-        As `read_stars`, on all ranks if one of them fails.
+    Raises `InputError` as `read_stars`, on all ranks if one of them fails.
     """
     stars, fault = None, None
     try:

@@ -108,11 +108,8 @@ class Staging:
 
         ``suspects`` are those that `drop_fill_values` may drop.
 
-        Raises
-        ------
-        InputError
-            If the columns differ from earlier ones, or a conversion to their types
-            would lose information.
+        Raises `InputError` if the columns differ from earlier ones, or a conversion to
+        their types would lose information.
         """
         table = pa.table({name: to_arrow(column) for name, column in columns.items()})
         first = not self.schema.names
@@ -164,14 +161,12 @@ class Staging:
         for mark in marks:
             marked = f"SELECT file, row FROM marks WHERE mark = $${mark}$$"
             drop(mark.name, mark.value, f"(file, row) IN ({marked})")
+        measured = [name for name in _MEASURED if name in self.schema.names]
         found = 1
         while found:
             found = 0
-            for (number, catalogue), name, sign in product(
-                enumerate(catalogues), self.schema.names, (1, -1)
-            ):
-                if name not in _MEASURED:
-                    continue
+            numbers = range(len(catalogues))
+            for number, name, sign in product(numbers, measured, (1, -1)):
                 own = f"""FROM (SELECT {sign} * {name} AS x FROM stars
                     WHERE catalogue = {number} AND {name} IS NOT NULL)"""
                 value, rows, least, most = self._run(
@@ -193,10 +188,10 @@ class Staging:
                 if gap <= most - least:
                     low, high = sorted((sign * least, sign * most))
                     raise InputError(
-                        f"{rows:,} rows of {catalogue} have {name} = {value:g} "
-                        f"{CANONICAL_UNITS[name]}, apart from all others, {low:.4g} to "
-                        f"{high:.4g}: if this stands for a missing value, drop it by "
-                        "--where 'COLUMN != VALUE', else pass --any-range"
+                        f"{rows:,} rows of {catalogues[number]} have {name} = "
+                        f"{value:g} {CANONICAL_UNITS[name]}, apart from all others, "
+                        f"{low:.4g} to {high:.4g}: if this stands for a missing value, "
+                        "drop it by --where 'COLUMN != VALUE', else pass --any-range"
                     )
                 where = f"catalogue = {number} AND {name} = {value!r}"
                 found += drop(name, value, where)

@@ -142,12 +142,8 @@ def write_table(
     Columns have shape ``(N,)``: numbers, booleans or strings. Each field's metadata has
     its ``unit``; under the schema key ``dustmap`` is ``meta``, JSON-serialisable.
 
-    Raises
-    ------
-    InputError
-        If the file exists and ``overwrite`` is false, or the folder is read-only.
-    ValueError
-        If columns are of unequal length, or not one-dimensional.
+    Raises `InputError` if the file exists and ``overwrite`` is false, or the folder is
+    read-only; `ValueError` if columns are of unequal length, or not one-dimensional.
     """
     with open_table(path, units=units, overwrite=overwrite) as table:
         table.write(columns)
@@ -163,11 +159,8 @@ def read_table(
     provenance is then ``{"partitions": {file name: provenance}}``, or the folder's own
     if it was written as one. ``names`` selects columns.
 
-    Raises
-    ------
-    InputError
-        If a file is missing, unreadable or not one of ours, or partitions differ in
-        their columns or units, or from the manifest.
+    Raises `InputError` if a file is missing, unreadable or not one of ours, or
+    partitions differ in their columns or units, or from the manifest.
     """
     path = Path(path)
     files = partitions(path) if path.is_dir() else [path]
@@ -218,10 +211,8 @@ def _read_file(
 def partitions(folder: Path) -> list[Path]:
     """Return the parquet files of a folder in the order of the table.
 
-    Raises
-    ------
-    InputError
-        If there are none, or some are missing or have another size than written.
+    Raises `InputError` if there are none, or some are missing or have another size than
+    written.
     """
     files = [file for file in visible_files(folder) if file.suffix == ".parquet"]
     if any((folder / name).exists() for name in (PROVENANCE, MANIFEST, MARKER)):
@@ -258,10 +249,7 @@ def find_files(path: Path) -> list[Path]:
     and of others that hold parquet files only those. A folder written by ``ingest``
     must be complete.
 
-    Raises
-    ------
-    InputError
-        If the path is absent, or a folder holds no file.
+    Raises `InputError` if the path is absent, or a folder holds no file.
     """
     if not split_part(path)[0].exists():
         raise InputError(f"{path} does not exist")
@@ -301,10 +289,8 @@ def as_file(table: Any) -> Iterator[Path]:
     of arrays and quantities by name. Of a column of coordinates ``c`` there are ``c.l``
     and ``c.b``, or the like; times are text.
 
-    Raises
-    ------
-    InputError
-        If a column is not an array with one value, or as many values, per row.
+    Raises `InputError` if a column is not an array with one value, or as many values,
+    per row.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "table in memory.parquet"

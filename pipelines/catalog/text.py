@@ -78,10 +78,7 @@ class _Layout(NamedTuple):
 def open_text(path: Path, _: str) -> Opened:
     """Open a table of text in any encoding, packed or not.
 
-    Raises
-    ------
-    InputError
-        If there are no names of columns, or an ECSV header is broken.
+    Raises `InputError` if there are no names of columns, or an ECSV header is broken.
     """
     encoding = _encoding(path)
     with _lines(path, encoding) as file:

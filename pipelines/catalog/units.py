@@ -37,6 +37,7 @@ _LOGARITHM = re.compile(r"log(?:10)?\s*[(\[]\s*(.+?)\s*[)\]]")
 _WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
 # NumPy's letters of accepted types, and their description, by kind.
 _TAKEN = {
+    "own": ("", "anything"),
     "any": ("", "anything"),
     "number": ("fiu", "numbers (05:34:32 has the unit hms, 22:00:52 dms)"),
     "dex": ("fiu", "numbers, decadic logarithms"),
@@ -80,15 +81,15 @@ def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
     whose decadic logarithms these are, ``hms`` and ``dms`` the same in degrees from
     sexagesimal text (NaN for other text), ``value`` and ``boolean`` the same with
     booleans as 0 and 1, ``string`` object with None for missing values, ``identifier``
-    masked int64 or strings, and ``any`` unchanged.
+    masked int64 or strings, ``any`` unchanged but for floating point and text, and
+    ``own`` unchanged.
 
-    Raises
-    ------
-    InputError
-        If the column holds other types; ``where`` names the column.
+    Raises `InputError` if the column holds other types; ``where`` names the column.
     """
     held = column.dtype.kind
     taken, words = _TAKEN[kind]
+    if kind == "own":
+        return column
     if taken and held not in taken:
         found = "text" if held in "OUS" else _WORDS.get(held, str(column.dtype))
         raise InputError(f"{where} holds {found}, expected {words}")
