@@ -13,12 +13,7 @@ from astropy import units as u
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Origin, Preset, list_presets, load_preset
 from pipelines.catalog.schema import NAMES
-from pipelines.catalog.sources import (
-    Source,
-    describe_absence,
-    expression_in,
-    locate,
-)
+from pipelines.catalog.sources import Source, describe_absence, expression_in, locate
 from pipelines.catalog.units import INPUT_UNITS, kind_of, parse_unit
 
 CANONICAL = (*NAMES, *INPUT_UNITS)

@@ -238,11 +238,7 @@ def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) 
     """Write a canonical table; see `write_table` for the errors raised."""
     units = CANONICAL_UNITS | stars.units
     write_table(
-        path,
-        stars.columns(),
-        units=units,
-        meta=stars.meta,
-        overwrite=overwrite,
+        path, stars.columns(), units=units, meta=stars.meta, overwrite=overwrite
     )
 
 

@@ -116,10 +116,7 @@ def _encoding(path: Path) -> str:
 
 @contextmanager
 def _lines(path: Path, encoding: str) -> Iterator[io.TextIOWrapper]:
-    with (
-        unpacked(path) as file,
-        io.TextIOWrapper(file, encoding=encoding) as lines,
-    ):
+    with unpacked(path) as file, io.TextIOWrapper(file, encoding=encoding) as lines:
         yield lines
 
 

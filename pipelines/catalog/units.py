@@ -24,10 +24,7 @@ INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.spli
 """Canonical units by quantity."""
 
 # Units of angles as text, by kind in `convert`; quoted ones are those of the CDS.
-_SEXAGESIMAL = {
-    "hms": ("hms", "h:m:s", '"h:m:s"'),
-    "dms": ("dms", "d:m:s", '"d:m:s"'),
-}
+_SEXAGESIMAL = {"hms": ("hms", "h:m:s", '"h:m:s"'), "dms": ("dms", "d:m:s", '"d:m:s"')}
 # Sign, whole, minutes and, maybe, seconds.
 _PARTS = re.compile(
     r"""\s*([+-]?)\s*(\d+)\s*[:hd°\s]\s*(\d+(?:\.\d*)?)\s*[:m'′]?\s*"""
