@@ -69,38 +69,28 @@ class KeptColumn(_Strict):
 
 
 class Preset(_Strict):
-    """One survey.
-
-    Parameters
-    ----------
-    references
-        Papers to cite, one line each:
-        ``A & B 2023, A&A 1, 2. The title. doi:10.1/2``.
-    band
-        The extinction's band or wavelength.
-    tested_on
-        ``"real"`` if tested on a sample of the survey, ``"generated"`` if based on its
-        published data model alone.
-    notes
-        Caveats, published names, other columns.
-    columns, widths, cuts, keep
-        Origins by canonical name; values per row of each two-dimensional column;
-        filters of quality cuts by name; further columns by name in the output.
-    min_parallax_snr
-        Parallaxes below this signal-to-noise are cut.
-    """
+    """One survey."""
 
     name: str
     title: str
     references: list[str] = []
+    """Papers to cite: ``A & B 2023, A&A 1, 2. The title. doi:10.1/2``."""
     band: str
+    """The extinction's band or wavelength."""
     tested_on: Literal["real", "generated"]
+    """A sample of the survey, or tables made by its published data model alone."""
     notes: str
+    """Caveats, published names, other columns."""
     columns: dict[str, Origin]
+    """Origins by canonical name."""
     widths: dict[str, pydantic.PositiveInt] = {}
+    """Values per row of each two-dimensional column."""
     cuts: dict[str, str] = {}
+    """Filters of quality cuts by name."""
     keep: dict[str, KeptColumn] = {}
+    """Further columns by name in the output."""
     min_parallax_snr: pydantic.PositiveFloat = 5.0
+    """Parallaxes below this signal-to-noise are cut."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Preset:

@@ -29,37 +29,26 @@ _PERCENTS = (1, 50, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
-    """Rows read, kept and dropped by reason.
-
-    Parameters
-    ----------
-    sources
-        The files, in the order they were read.
-    catalogues
-        Number of rows kept of each catalogue, a file or a folder, if there are several.
-    repeats
-        Descriptions of objects shared by two catalogues, by pair.
-    faults, cuts
-        Number of dropped rows by reason or quality cut, each row counted once.
-    negative_extinctions
-        Number of kept rows with a negative extinction, due to noise.
-    origins, ranges
-        Source column of each quantity, and its 1%, 50% and 99% quantiles in kept rows.
-    notes
-        Assumptions and warnings.
-    """
+    """Rows read, kept and dropped by reason, each row counted once."""
 
     sources: tuple[str, ...]
+    """The files, in the order they were read."""
     rows_read: int
     rows_kept: int
     catalogues: dict[str, int] = field(default_factory=dict)
+    """Number of rows kept of each catalogue (file or folder), if there are several."""
     repeats: tuple[str, ...] = ()
+    """Descriptions of objects shared by two catalogues, by pair."""
     faults: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
     negative_extinctions: int = 0
+    """Number of kept rows with a negative extinction, due to noise."""
     origins: dict[str, str] = field(default_factory=dict)
+    """Source column of each quantity."""
     ranges: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Quantiles of 1%, 50% and 99% in kept rows."""
     notes: tuple[str, ...] = ()
+    """Assumptions and warnings."""
 
     @property
     def faulty(self) -> int:
