@@ -50,9 +50,9 @@ _DASHES = re.compile(r"[-=+|;,\s]*[-=]{3}[-=+|;,\s]*")
 _DESCRIBED = re.compile(r"\s*Byte-by-byte Description of file\s*:\s*(.+)", re.I)
 # Types of columns by kind; others, such as identifiers, are inferred from the first
 # rows.
-_ARROW_TYPES = dict.fromkeys(("number", "dex", "value"), pa.float64())
+_ARROW_TYPES: dict[str, Any] = {"boolean": pa.bool_()}
+_ARROW_TYPES |= dict.fromkeys(("number", "dex", "value"), pa.float64())
 _ARROW_TYPES |= dict.fromkeys(("string", "hms", "dms"), pa.string())
-_ARROW_TYPES |= {"boolean": pa.bool_()}
 
 
 class _Layout(NamedTuple):
@@ -85,7 +85,8 @@ def open_text(path: Path, _: str) -> Opened:
             form = "ipac" if re.fullmatch(r"\|.*\|\s*", first) else ""
         if form:
             lines = [line.rstrip("\r\n") for line in (*described, *beginning, *file)]
-            return from_astropy(ascii.read(lines, format=form, guess=False))
+            table: Any = ascii.read(lines, format=form, guess=False)
+            return from_astropy(table)
     layout = _layout(path, beginning)
     return layout.columns, lambda kinds: _read(path, encoding, layout, kinds)
 
