@@ -34,15 +34,12 @@ from pipelines.catalog.text import open_text
 from pipelines.catalog.units import KINDS, convert
 
 _SHOWN = 30
-_INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")
+_INDEXED = re.compile(r"(.+)\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table: its ``path`` and its ``columns`` by name, in order.
-
-    ``read`` is the reader of the file's format, see `batches`.
-    """
+    """A table with columns by name, in order, and a reader as for `batches`."""
 
     path: Path
     columns: Mapping[str, ColumnInfo]
@@ -107,7 +104,7 @@ def locate(source: Source, reference: str) -> tuple[str, int | None]:
     base, index = reference, None
     match = _INDEXED.fullmatch(reference)
     if match and reference not in source.columns:
-        base, index = match["base"], int(match["index"])
+        base, index = match[1], int(match[2])
     info = source.columns.get(base)
     if info is None:
         raise InputError(f"{source.path} {describe_absence(source, base)}")
@@ -124,7 +121,7 @@ def locate(source: Source, reference: str) -> tuple[str, int | None]:
 def expression_in(source: Source, reference: str) -> Expression | None:
     """Return the expression that a reference is, or None if it names a column."""
     match = _INDEXED.fullmatch(reference)
-    if {reference, match["base"] if match else None} & source.columns.keys():
+    if {reference, match and match[1]} & source.columns.keys():
         return None
     try:
         found = Expression(reference)
@@ -190,5 +187,5 @@ def read_columns(
         for request, expression in derived.items():
             if expression is not None:
                 values = expression.values(lambda *name, held=chosen: held[name])
-                chosen[request] = convert(values, request[1], f"{request[0]!r}")
+                chosen[request] = convert(values, request[1], repr(request[0]))
         yield chosen

@@ -45,15 +45,14 @@ UNMATCHED = (
 
 
 class Repeats(NamedTuple):
-    """Counts of rows with an identifier that another row keeps.
-
-    ``within`` counts repeats in one catalogue, ``across`` objects of an earlier
-    catalogue, ``pairs`` the objects shared by two catalogues, by their numbers.
-    """
+    """Numbers of rows with an identifier that another row keeps."""
 
     within: int
+    """Repeats in one catalogue."""
     across: int
+    """Objects of an earlier catalogue."""
     pairs: dict[tuple[int, int], int]
+    """Objects shared by two catalogues, by their numbers."""
 
 
 class Staging:
@@ -106,8 +105,6 @@ class Staging:
     ) -> None:
         """Append columns, shape ``(n,)``, of the numbered rows of a file.
 
-        ``suspects`` are those that `drop_fill_values` may drop.
-
         Raises `InputError` if the columns differ from earlier ones, or a conversion to
         their types would lose information.
         """
@@ -129,9 +126,8 @@ class Staging:
         own |= {"catalogue": np.full(len(rows), catalogue, np.int32)}
         own |= {"file": np.full(len(rows), file, np.int32), "row": rows, "pixel": pixel}
         self._connection.register("batch", pa.table(own))
-        if first:
-            self._run("CREATE TABLE stars AS FROM batch LIMIT 0")
-        self._run("INSERT INTO stars FROM batch")
+        into = "CREATE TABLE stars AS" if first else "INSERT INTO stars"
+        self._run(f"{into} FROM batch")
         self._connection.unregister("batch")
         for mark, found in suspects.items():
             self._connection.register("batch", pa.table({"row": found}))
@@ -232,21 +228,18 @@ class Staging:
                 SELECT source_id FROM stars GROUP BY source_id
                 HAVING count(*) > 1 AND NOT {UNMATCHED})"""
         )
-        ((within, others),) = self._run(
+        within, others = self._run(
             "SELECT count(*) FILTER (within), count(*) FILTER (again AND NOT within) "
             "FROM repeats"
-        )
+        )[0]
         pairs = self._run(
             """SELECT a.catalogue, b.catalogue, count(*)
             FROM repeats a JOIN repeats b
                 ON a.source_id = b.source_id AND a.catalogue < b.catalogue
             WHERE NOT a.within AND NOT b.within GROUP BY ALL ORDER BY ALL"""
         )
-        chosen = "again" if across else "within"
-        self._run(
-            "DELETE FROM stars "
-            f"WHERE rowid IN (SELECT place FROM repeats WHERE {chosen})"
-        )
+        chosen = f"SELECT place FROM repeats WHERE {'again' if across else 'within'}"
+        self._run(f"DELETE FROM stars WHERE rowid IN ({chosen})")
         return Repeats(within, others, {(a, b): count for a, b, count in pairs})
 
     def count(self) -> dict[int, int]:

@@ -51,10 +51,8 @@ KINDS = tuple(_TAKEN)
 
 def kind_of(unit: str | None) -> str:
     """Return ``hms``, ``dms`` or ``dex`` if a unit states it, else ``number``."""
-    for kind, names in _SEXAGESIMAL.items():
-        if unit in names:
-            return kind
-    return "dex" if isinstance(parse_unit(unit or ""), u.DexUnit) else "number"
+    plain = "dex" if isinstance(parse_unit(unit or ""), u.DexUnit) else "number"
+    return next((kind for kind, names in _SEXAGESIMAL.items() if unit in names), plain)
 
 
 def parse_unit(text: str) -> u.UnitBase | None:
