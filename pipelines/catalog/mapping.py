@@ -37,10 +37,8 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
 
     A column may have a numeric factor, ``extinction=0.42*av:mag``, or be an expression
     with a unit, ``parallax=plx+0.03:mas`` (`pipelines.catalog.filters.Expression`).
-    ``CANONICAL=none`` excludes the quantity.
-
-    Raises `InputError` if the form differs, or a canonical name is unknown or mapped
-    twice.
+    ``CANONICAL=none`` excludes the quantity. Raises `InputError` if the form differs,
+    or a canonical name is unknown or mapped twice.
     """
     mapped: Mapped = {}
     for text in texts:
@@ -73,8 +71,10 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
     return mapped
 
 
-def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Origin]:
-    """Choose the origin of each quantity.
+def choose(
+    source: Source, user: Mapped, preset: Preset | None
+) -> dict[str, tuple[Origin, float]]:
+    """Choose and `resolve` the origin of each quantity.
 
     The user's mappings take precedence over the preset. Without a preset, columns with
     canonical names are used too, if their units are known.
@@ -156,7 +156,7 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
                 f"--map {name}=... is of no use here: the table is made from "
                 f"{', '.join(names)}. Drop it, or map its counterpart (error or bound)"
             )
-    return {name: found[name] for name in names}
+    return {name: resolve(source, name, found[name]) for name in names}
 
 
 def settle(source: Source, origin: Origin) -> Origin:

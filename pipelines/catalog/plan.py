@@ -18,7 +18,7 @@ from pipelines.bands import (
 )
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter
-from pipelines.catalog.mapping import choose, parse_mappings, resolve
+from pipelines.catalog.mapping import choose, parse_mappings
 from pipelines.catalog.presets import KeptColumn, Preset, load_preset
 from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.rows import RowReader
@@ -99,10 +99,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     filters = {name: RowFilter(text) for name, text in cuts.items()}
     keep = described.keep | {name: KeptColumn(column=name) for name in options.keep}
     for name in sorted(set(keep) & {item.name for item in fields(Stars)}):
-        raise InputError(
-            f"cannot keep a column as {name!r}: the table has its own, choose another "
-            "name"
-        )
+        fault = "the table has its own, choose another name"
+        raise InputError(f"cannot keep a column as {name!r}: {fault}")
     readers: list[RowReader] = []
     stated: list[str] = []
     given = [Path(path) for path in sources]
@@ -123,8 +121,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             for name, item in keep.items()
             if not item.optional or item.column in source.columns
         }
-        origins = choose(source, user, survey)
-        resolved = {name: resolve(source, name, o) for name, o in origins.items()}
+        resolved = choose(source, user, survey)
         readers.append(
             RowReader(
                 source=source,
@@ -144,10 +141,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         )
     if len(names) > 1 or any("survey" in reader.recipe for reader in readers):
         # Sources without such a column have their own name.
-        readers = [
-            replace(r, survey=Path(names[r.catalogue]).stem.partition(".")[0])
-            for r in readers
-        ]
+        own_names = [Path(name).stem.partition(".")[0] for name in names]
+        readers = [replace(r, survey=own_names[r.catalogue]) for r in readers]
     bands = _bands(readers, stated, options)
     band = options.band or bands[0]
     changes: list[tuple[str, Conversion]] = []

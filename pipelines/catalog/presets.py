@@ -35,10 +35,7 @@ Unit = Annotated[str | None, pydantic.AfterValidator(_known_unit)]
 
 
 class Origin(_Strict):
-    """Origin of a canonical quantity: a column, or one value for all rows.
-
-    ``times`` is the factor on a column.
-    """
+    """Origin of a quantity: a column ``times`` a factor, or one value for all rows."""
 
     column: str | None = None
     times: pydantic.FiniteFloat = 1.0
@@ -94,8 +91,7 @@ class Preset(_Strict):
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Preset:
-        unknown = set(self.columns) - set(INPUT_UNITS) - set(NAMES)
-        if unknown:
+        if unknown := set(self.columns) - set(INPUT_UNITS) - set(NAMES):
             raise ValueError(f"not canonical: {', '.join(sorted(unknown))}")
         return self
 
@@ -109,8 +105,7 @@ def list_presets() -> list[str]:
 def load_preset(name: str) -> Preset:
     """Return a preset by its name, or read one from the path of a TOML file.
 
-    Raises `InputError` if the preset or file does not exist, or is not a valid
-    description.
+    Raises `InputError` if it does not exist, or is not a valid description.
     """
     known = name in list_presets()
     if not known and not name.endswith(".toml"):

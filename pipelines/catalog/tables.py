@@ -126,10 +126,10 @@ def write_table(
     meta: Mapping[str, Any],
     overwrite: bool,
 ) -> None:
-    """Write columns as one parquet file with units and provenance in its metadata.
+    """Write columns ``(N,)`` as one parquet file.
 
-    Columns have shape ``(N,)``: numbers, booleans or strings. Each field's metadata has
-    its ``unit``; under the schema key ``dustmap`` is ``meta``, JSON-serialisable.
+    Each field's metadata has its ``unit``; under the schema key ``dustmap`` is
+    ``meta``, JSON-serialisable.
 
     Raises `InputError` if the file exists and ``overwrite`` is false, or the folder is
     read-only; `ValueError` if columns are of unequal length, or not one-dimensional.
@@ -233,10 +233,8 @@ def find_files(path: Path) -> list[Path]:
 
     Skipped are names that begin with a dot or an underscore, and a ReadMe. Of a folder
     with partitions, such as ``Norder=1/Npix=44.parquet`` of HATS, only these are read,
-    and of others that hold parquet files only those. A folder written by ``ingest``
-    must be complete.
-
-    Raises `InputError` if the path is absent, or a folder holds no file.
+    and of others that hold parquet files only those. Raises `InputError` if the path is
+    absent, or a folder holds no file, or one written by ``ingest`` is not complete.
     """
     if not split_part(path)[0].exists():
         raise InputError(f"{path} does not exist")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,16 +93,13 @@ def open_text(path: Path, _: str) -> Opened:
 
 def _encoding(path: Path) -> str:
     """Return the encoding of a text, which is Latin-1 if it is no Unicode."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
     with unpacked(path) as file:
         start = file.read(2)
         if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16"
+        blocks = chain([start], iter(lambda: file.read(_BLOCK_BYTES), b""))
         try:
-            decoder.decode(start)
-            while block := file.read(_BLOCK_BYTES):
-                decoder.decode(block)
-            decoder.decode(b"", final=True)
+            any(text is None for text in codecs.iterdecode(blocks, "utf-8"))
         except UnicodeDecodeError:
             return "latin-1"
     return "utf-8-sig"
