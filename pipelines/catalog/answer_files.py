@@ -20,12 +20,8 @@ from pipelines.storage.atomic import atomic_file
 Columns = dict[str, np.ndarray]
 Write = Callable[[Columns], None]
 # astropy's format name by file suffix.
-_ASTROPY = {
-    ".ecsv": "ascii.ecsv",
-    ".fits": "fits",
-    ".vot": "votable",
-    ".votable": "votable",
-}
+_ASTROPY = {".ecsv": "ascii.ecsv", ".fits": "fits"}
+_ASTROPY |= dict.fromkeys((".vot", ".votable"), "votable")
 SUFFIXES = (".parquet", ".csv", *_ASTROPY)
 
 

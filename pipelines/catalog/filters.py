@@ -19,19 +19,10 @@ Column = Callable[[str, str], np.ndarray]
 """Function from the name and kind of a column to its values."""
 
 _EQUALITIES = {ast.Eq: np.equal, ast.NotEq: np.not_equal}
-_ORDER = {
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-}
-_ARITHMETIC = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-    ast.Pow: np.power,
-}
+_ORDER = {ast.Lt: np.less, ast.LtE: np.less_equal}
+_ORDER |= {ast.Gt: np.greater, ast.GtE: np.greater_equal}
+_ARITHMETIC = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply}
+_ARITHMETIC |= {ast.Div: np.divide, ast.Pow: np.power}
 _FUNCTIONS = {"abs": np.abs, "log10": np.log10, "sqrt": np.sqrt}
 _ZERO_POINT = "gaia_zero_point"
 # Strings, names that need quotes elsewhere, and TOPCAT's signs for and, or, not.
@@ -57,10 +48,7 @@ class Expression:
 
     ``kinds`` maps each column to its required kind, here ``value``.
 
-    Raises
-    ------
-    InputError
-        If the expression has another form, or names no column.
+    Raises `InputError` if the expression has another form, or names no column.
     """
 
     text: str
@@ -85,9 +73,8 @@ class Expression:
         except RecursionError as error:
             raise InputError(f"the filter {self.text[:80]!r}... is too long") from error
         if not self.kinds:
-            raise InputError(
-                f"the filter {self.text!r} names no column: compare at least one"
-            )
+            fault = f"the filter {self.text!r} names no column: compare at least one"
+            raise InputError(fault)
 
     def values(self, column: Column) -> np.ndarray:
         """Return the values, shape ``(n,)``, from columns by name and kind."""
@@ -127,18 +114,13 @@ class Expression:
         """Return the name in quotes, in those of a sign if given, or nothing."""
         found = _QUOTED.fullmatch(node.id) if isinstance(node, ast.Name) else None
         written = self._quoted[int(found[1])] if found else ""
-        if not written.startswith(sign):
-            return ""
-        return written.strip('`"')
+        return written.strip('`"') if written.startswith(sign) else ""
 
     def _refused(self, node: ast.AST) -> InputError:
-        def written(found: re.Match[str]) -> str:
-            return self._quoted[int(found[1])]
-
+        shown = _QUOTED.sub(lambda m: self._quoted[int(m[1])], ast.unparse(node))
         return InputError(
-            f"{_QUOTED.sub(written, ast.unparse(node))!r} in the filter {self.text!r} "
-            "is not allowed: compare columns with numbers or quoted text, joined by "
-            "and, or, not"
+            f"{shown!r} in the filter {self.text!r} is not allowed: compare columns "
+            "with numbers or quoted text, joined by and, or, not"
         )
 
     def _parse(self) -> ast.expr:
@@ -159,9 +141,8 @@ class Expression:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             equals = _SINGLE_EQUALS.search(self.text)
             hint = "; equality is ==, e.g. band == 'G'" if equals else ""
-            raise InputError(
-                f"cannot read the filter {self.text!r}: {error}{hint}"
-            ) from error
+            fault = f"cannot read the filter {self.text!r}: {error}{hint}"
+            raise InputError(fault) from error
 
 
 @dataclass(slots=True)
@@ -172,11 +153,8 @@ class RowFilter(Expression):
     ``&& || !``). Numbers compare as in IEEE 754. Rows with a missing value in a column
     of the filter fail. ``kinds`` are ``value``, ``string`` or ``boolean``.
 
-    Raises
-    ------
-    InputError
-        If it has another form, names no column, or compares a column with both text
-        and numbers.
+    Raises `InputError` if it has another form, names no column, or compares a column
+    with both text and numbers.
     """
 
     def values(self, column: Column) -> np.ndarray:
@@ -239,7 +217,5 @@ def _zero_point(*columns: np.ndarray) -> np.ndarray:
     if known.any():
         zpt.load_tables()
         given = (g, nu_eff, pseudocolour, latitude, solved.astype(int))
-        found[known] = zpt.get_zpt(
-            *(column[known] for column in given), _warnings=False
-        )
+        found[known] = zpt.get_zpt(*(c[known] for c in given), _warnings=False)
     return found

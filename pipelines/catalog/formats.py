@@ -34,11 +34,7 @@ Batches = Iterator[dict[str, np.ndarray]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnInfo:
-    """A column as described in the file.
-
-    ``unit`` and ``description`` are those of the file or None; ``width`` is the number
-    of values per row of a two-dimensional column, else None.
-    """
+    """A column as the file describes it; two-dimensional ones have a ``width``."""
 
     unit: str | None = None
     width: int | None = None
@@ -62,17 +58,12 @@ _PACKED: tuple[tuple[bytes, Any], ...] = (
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
     """Yield the bytes of a file, or of the one table packed in it.
 
-    Raises
-    ------
-    InputError
-        If a zip archive holds several files.
+    Raises `InputError` if a zip archive holds several files.
     """
     with open(path, "rb") as file:
         start = file.read(6)
     if not start.startswith(b"PK\x03\x04"):
-        opener = next(
-            (opener for first, opener in _PACKED if start[:6].startswith(first)), open
-        )
+        opener = next((o for first, o in _PACKED if start.startswith(first)), open)
         with opener(path, "rb") as file:
             yield file
         return
@@ -91,10 +82,7 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
 def _seekable(path: Path) -> Iterator[Any]:
     """Yield a plain file's path, or the bytes of a packed one in memory."""
     with unpacked(path) as file:
-        if type(file) is io.BufferedReader:
-            yield path
-        else:
-            yield io.BytesIO(file.read())
+        yield path if type(file) is io.BufferedReader else io.BytesIO(file.read())
 
 
 def open_parquet(path: Path, _: str) -> Opened:
@@ -110,9 +98,9 @@ def open_parquet(path: Path, _: str) -> Opened:
     for field in schema:
         own = field.metadata or {}
         stated = (own.get(b"unit") or own.get(b"units") or b"").decode().strip()
-        unit = stated or units.get(field.name) or None
         width = getattr(field.type, "list_size", None)
-        described.append((field.name, ColumnInfo(unit=unit, width=width)))
+        info = ColumnInfo(unit=stated or units.get(field.name) or None, width=width)
+        described.append((field.name, info))
 
     def read(kinds: Kinds) -> Batches:
         with _seekable(path) as held, pq.ParquetFile(held, pre_buffer=False) as file:
@@ -135,11 +123,8 @@ class _Place(NamedTuple):
 
     def rows(self, file: Any) -> int:
         """Return the number of rows."""
-        return (
-            len(file[self.path].parent["indices"]) - 1
-            if self.text
-            else len(file[self.path])
-        )
+        data = file[self.path]
+        return len(data.parent["indices"]) - 1 if self.text else len(data)
 
     def read(self, file: Any, rows: slice) -> np.ndarray:
         """Return some rows, masked where vaex or an attribute states it."""
@@ -182,13 +167,13 @@ def open_hdf5(path: Path, part: str) -> Opened:
     attribute ``_FillValue``, or to a data set's own fill value if that is not zero, are
     missing.
     """
-    places: list[tuple[str, _Place]] = []
+    found: dict[str, _Place] = {}
     described: Described = []
     units: dict[str, str] = {}
 
     def add(name: str, place: _Place, data: Any, unit: str | None = None) -> None:
         width = data.shape[1] if data.ndim == 2 and place.item is None else None
-        places.append((name, place))
+        found[name] = place
         described.append((name, ColumnInfo(unit=unit, width=width)))
 
     def visit(place: str, data: Any) -> None:
@@ -227,16 +212,14 @@ def open_hdf5(path: Path, part: str) -> Opened:
                 text = _text(data.attrs.get("dtype", "")) == "str"
                 add(name, _Place(place, text=text), data, _unit(data) or _unit(group))
         else:
-            name = place.removeprefix(f"{part.strip('/')}/") if part else place
-            if data.dtype.names:
-                for field in data.dtype.names:
-                    add(field, _Place(place, field), data)
-            else:
+            for field in data.dtype.names or ():
+                add(field, _Place(place, field), data)
+            if not data.dtype.names:
+                name = place.removeprefix(f"{part.strip('/')}/") if part else place
                 add(name, _Place(place), data, _unit(data))
 
     with _seekable(path) as held, h5py.File(held, "r") as file:
         file.visititems(visit)
-    found = dict(places)
 
     def read(kinds: Kinds) -> Batches:
         with _seekable(path) as held, h5py.File(held, "r") as file:
@@ -295,17 +278,14 @@ def open_votable(path: Path, part: str) -> Opened:
 
 def _chosen(path: Path, part: str, tables: Mapping[str, Any], nothing: str) -> Any:
     """Return the table of a name or number, or the only one."""
-    named = {
+    found = {
         n: table
         for n, table in tables.items()
-        if part.upper() == str(table.name).upper() or n == part
+        if part.upper() in ("", str(table.name).upper(), n)
     }
-    found = named if part else tables
     if len(found) != 1:
-        held = ", ".join(
-            f"{n} {table.name or ''}".strip() for n, table in tables.items()
-        )
-        first = next((table.name or n for n, table in tables.items()), "")
+        held = ", ".join(f"{n} {each.name or ''}".strip() for n, each in tables.items())
+        first = next((each.name or n for n, each in tables.items()), "")
         choice = f": choose one, e.g. '{path}[{first}]'" if first else ""
         wanted = f"no one table {part!r}, but " if part else ""
         raise InputError(
@@ -319,12 +299,10 @@ def from_astropy(table: Table) -> Opened:
     columns: Mapping[str, Any] = table.columns
     for name, column in columns.items():
         is_vector = column.ndim > 1 and column.shape[1:] != (1,)
-        info = ColumnInfo(
-            unit=str(column.unit or "").strip() or None,
-            width=int(np.prod(column.shape[1:])) if is_vector else None,
-            description=column.description or None,
-        )
-        described.append((name, info))
+        width = int(np.prod(column.shape[1:])) if is_vector else None
+        unit = str(column.unit or "").strip() or None
+        own = ColumnInfo(unit=unit, width=width, description=column.description or None)
+        described.append((name, own))
 
     def plain(column: Any) -> np.ndarray:
         """Return a column as an array of native byte order, masked if necessary."""
@@ -347,8 +325,7 @@ def from_astropy(table: Table) -> Opened:
 
 def refuse_duplicates(path: Path, names: Sequence[str]) -> None:
     """Raise `InputError` if a name occurs twice."""
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
             f"{path} has more than one column {', '.join(map(repr, repeated))}: "
             "rename or drop the others"

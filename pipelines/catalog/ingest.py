@@ -21,12 +21,11 @@ from typing import Any
 
 from dustmap import __version__
 from pipelines.base.errors import InputError
-from pipelines.catalog.plan import IngestOptions, IngestPlan, make_plan
+from pipelines.catalog.plan import IngestOptions, make_plan
 from pipelines.catalog.presets import write_preset
 from pipelines.catalog.provenance import identify
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.rows import Progress, Tally
-from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.staging import Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.storage.atomic import (
@@ -51,33 +50,17 @@ def ingest(
 ) -> IngestReport:
     """Read catalogues, drop faulty rows, and write the canonical table.
 
-    Parameters
-    ----------
-    sources
-        Files or folders of files, joined in the order given.
-    output
-        A name with the suffix ``.parquet`` for one file in the order of the sources,
-        without a suffix for a folder of partitions in the order of the sky.
-    workers
-        Number of threads that sort and find repeated identifiers; the result is the
-        same for any number.
-    progress
-        Callback of the number of rows after each batch.
-    save_preset
-        A TOML file to write after the table: the mapping, for other files of this form.
-    options
-        Options of `IngestOptions`.
+    ``sources`` are files or folders of files, joined in the order given. ``output`` has
+    the suffix ``.parquet`` for one file in their order, and none for a folder of
+    partitions in the order of the sky. ``workers`` is the number of threads that sort
+    and find repeated identifiers; the result is the same for any. ``progress`` receives
+    the number of rows after each batch. ``save_preset`` is a TOML file to write after
+    the table: the mapping, for other files of this form. ``options`` are those of
+    `IngestOptions`. Returns the counts, also saved in the table's provenance.
 
-    Returns
-    -------
-    The counts, also saved in the table's provenance.
-
-    Raises
-    ------
-    InputError
-        If the input is structurally unsound or mostly faulty, an option is missing or
-        contradictory, or the output has the suffix of another format. Nothing is
-        written then.
+    Raises `InputError` if the input is structurally unsound or mostly faulty, an option
+    is missing or contradictory, or the output has the suffix of another format. Nothing
+    is written then.
     """
     chosen, output = IngestOptions(**options), Path(output)
     if not sources:
@@ -100,29 +83,14 @@ def ingest(
         tally = Tally()
         for number, reader in enumerate(plan.readers):
             path, catalogue = reader.source.path, reader.catalogue
+            place = {"path": path, "file": number, "catalogue": catalogue}
             for rows, columns, suspects in reader.batches(tally, progress):
-                place = {"path": path, "file": number, "catalogue": catalogue}
                 stars.add(rows, columns, suspects=suspects, **place)
         if tiny := stars.drop_tiny_errors():
             tally.faults["extinction_error absurdly small"] += tiny
-        for mark in () if chosen.any_range else tally.fill_values():
-            if dropped := stars.drop_marked(mark):
-                tally.faults[f"{mark[1]} is a fill value ({mark[2]:g})"] += dropped
-        while not chosen.any_range and (ends := stars.ends()):
-            for end in ends:
-                low, high = (f"{value:.4g}" for value in end.rest)
-                value = f"{end.value:g}"
-                if not end.far:
-                    raise InputError(
-                        f"{end.rows:,} rows of {plan.catalogues[end.catalogue]} have "
-                        f"{end.column} = {value} {CANONICAL_UNITS[end.column]}, apart "
-                        f"from all others, {low} to {high}: if this stands for a "
-                        "missing value, drop it by --where 'COLUMN != VALUE', else "
-                        "pass --any-range"
-                    )
-                stars.drop_end(end)
-                reason = f"{end.column} is a fill value ({value})"
-                tally.faults[reason] += end.rows
+        if not chosen.any_range:
+            marks = tally.fill_values()
+            tally.faults += stars.drop_fill_values(marks, plan.catalogues)
         repeats = stars.drop_repeats(across=chosen.repeats == "first")
         names, pairs = plan.catalogues, repeats.pairs.items()
         shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]
@@ -131,17 +99,36 @@ def ingest(
         if repeats.across and chosen.repeats == "first":
             tally.cuts["source_id in an earlier catalogue"] += repeats.across
         report = make_report(plan, stars, tally, shared)
+        survey = plan.survey
+        record: dict[str, Any] = {
+            "program": f"dustmap {__version__}",
+            "command": "ingest",
+            "preset": survey.model_dump(mode="json") if survey else None,
+            "map": list(chosen.mappings),
+            "where": chosen.where,
+            "band": plan.band or None,
+            "conversions": [
+                {"catalogue": name, **change.as_dict()} for name, change in plan.changes
+            ],
+            "repeats": chosen.repeats,
+            "inputs": [identify(reader.source.path) for reader in plan.readers],
+        }
         if output.suffix:
             with open_table(output, units=plan.units, overwrite=overwrite) as table:
                 for batch, _ in stars.sorted("file, row"):
                     table.write(batch)
-                table.meta = make_record(plan, report)
+                table.meta = {**record, "report": asdict(report)}
         else:
             with atomic_directory(output, overwrite=overwrite) as folder:
-                parts = _write_partitions(plan, stars, folder)
+                parts = 0
+                for batch in stars.partitions(STARS_PER_PARTITION):
+                    path = folder / f"part-{parts:05d}.parquet"
+                    with open_table(path, units=plan.units, overwrite=False) as table:
+                        table.write(batch)
+                    parts += 1
                 note = f"{parts} partitions in the order of the sky"
                 report = replace(report, notes=(*report.notes, note))
-                record = make_record(plan, report)
+                record["report"] = asdict(report)
                 text = json.dumps(record, indent=1, allow_nan=False) + "\n"
                 (folder / PROVENANCE).write_text(text, encoding="utf-8")
                 write_manifest(folder)
@@ -150,33 +137,3 @@ def ingest(
         named = plan.mapped.model_copy(update={"name": place.stem})
         write_preset(place, named, overwrite=overwrite)
     return report
-
-
-def _write_partitions(plan: IngestPlan, stars: Staging, folder: Path) -> int:
-    """Write the partitions, and return their number."""
-    parts = 0
-    for table in stars.partitions(STARS_PER_PARTITION):
-        path = folder / f"part-{parts:05d}.parquet"
-        with open_table(path, units=plan.units, overwrite=False) as part:
-            part.write(table)
-        parts += 1
-    return parts
-
-
-def make_record(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
-    """Return the table's provenance, JSON-serialisable."""
-    survey, options = plan.survey, plan.options
-    return {
-        "program": f"dustmap {__version__}",
-        "command": "ingest",
-        "preset": survey.model_dump(mode="json") if survey else None,
-        "map": list(options.mappings),
-        "where": options.where,
-        "band": plan.band or None,
-        "conversions": [
-            {"catalogue": name, **change.as_dict()} for name, change in plan.changes
-        ],
-        "repeats": options.repeats,
-        "inputs": [identify(reader.source.path) for reader in plan.readers],
-        "report": asdict(report),
-    }

@@ -13,12 +13,7 @@ from astropy import units as u
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Origin, Preset, list_presets, load_preset
 from pipelines.catalog.schema import NAMES
-from pipelines.catalog.sources import (
-    Source,
-    describe_absence,
-    expression_in,
-    locate,
-)
+from pipelines.catalog.sources import Source, describe_absence, expression_in, locate
 from pipelines.catalog.units import INPUT_UNITS, kind_of, parse_unit
 
 CANONICAL = (*NAMES, *INPUT_UNITS)
@@ -32,6 +27,7 @@ _TIMES = re.compile(
 )
 _QUOTES = re.compile(r"`([^`]+)`|\"([^\"]+)\"")
 
+Names = tuple[str, ...]
 Mapped = dict[str, Origin | None]
 """Origin of each quantity mapped by the user; None for unused quantities."""
 
@@ -41,12 +37,8 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
 
     A column may have a numeric factor, ``extinction=0.42*av:mag``, or be an expression
     with a unit, ``parallax=plx+0.03:mas`` (`pipelines.catalog.filters.Expression`).
-    ``CANONICAL=none`` excludes the quantity.
-
-    Raises
-    ------
-    InputError
-        If the form differs, or a canonical name is unknown or mapped twice.
+    ``CANONICAL=none`` excludes the quantity. Raises `InputError` if the form differs,
+    or a canonical name is unknown or mapped twice.
     """
     mapped: Mapped = {}
     for text in texts:
@@ -73,33 +65,25 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
                 f"{canonical}={column}:{INPUT_UNITS.get(canonical, 'mag')}"
             )
         # Without validation: errors about unknown units name the file later.
-        mapped[canonical] = (
-            None
-            if column == "none"
-            else Origin.model_construct(
-                column=None if is_constant else column,
-                value=float(column) if is_constant else None,
-                unit=unit,
-            )
-        )
+        own: Any = {"value": float(column)} if is_constant else {"column": column}
+        origin = Origin.model_construct(unit=unit, **own)
+        mapped[canonical] = None if column == "none" else origin
     return mapped
 
 
-def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Origin]:
-    """Choose the origin of each quantity.
+def choose(
+    source: Source, user: Mapped, preset: Preset | None
+) -> dict[str, tuple[Origin, float]]:
+    """Choose and `resolve` the origin of each quantity.
 
     The user's mappings take precedence over the preset. Without a preset, columns with
     canonical names are used too, if their units are known.
 
-    Raises
-    ------
-    InputError
-        If a quantity is missing, given twice in different ways, or mapped but unused.
+    Raises `InputError` if a quantity is missing, given twice in different ways, or
+    mapped but unused.
     """
-    if preset is None:
-        there = [name for name in CANONICAL if name in source.columns]
-        described = {name: Origin(column=name) for name in there}
-    else:
+    described = {n: Origin(column=n) for n in CANONICAL if n in source.columns}
+    if preset is not None:
         described = {
             name: origin
             for name, origin in preset.columns.items()
@@ -108,9 +92,7 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
     every = {**described, **user}
     found = {n: settle(source, o) for n, o in every.items() if o is not None}
 
-    def one_of(
-        what: str, *alternatives: tuple[str, ...], needed: bool = True
-    ) -> tuple[str, ...]:
+    def one_of(what: str, *alternatives: Names, needed: bool = True) -> Names:
         """Choose a complete alternative, the mapped one or else the first."""
         complete = [names for names in alternatives if set(names) <= set(found)]
         mapped = [names for names in complete if set(names) & set(user)]
@@ -125,12 +107,17 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
             f"{source.path} gives no {what}. It {describe_absence(source, missing)}. "
             f"Map a column, e.g. --map {missing}=COLUMN:{INPUT_UNITS[missing]}"
         )
-        fitting = _fitting_presets(source) if preset is None else []
+        fitting = []
+        for name in list_presets() if preset is None else []:
+            origins = load_preset(name).columns.values()
+            wanted = [o.column for o in origins if o.column and not o.optional]
+            if {column.split("[")[0] for column in wanted} <= source.columns.keys():
+                fitting.append(name)
         if fitting:
             fault += f". These columns are those of --preset {' or '.join(fitting)}"
         raise InputError(fault)
 
-    def error_of(name: str) -> tuple[str, ...]:
+    def error_of(name: str) -> Names:
         """Choose the error of a chosen quantity, or bounds or offsets for it."""
         error = f"{name}_error"
         bounds, offsets = ((f"{n}_lower", f"{n}_upper") for n in (name, error))
@@ -142,7 +129,7 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
         needed = name == "extinction"
         return one_of(f"{what}:mag)", (error,), bounds, offsets, needed=needed)
 
-    def lack_units(names: tuple[str, ...]) -> bool:
+    def lack_units(names: Names) -> bool:
         origins = [found[name] for name in names if name in found]
         return not all(o.unit or _unit_in_file(source, o) for o in origins)
 
@@ -169,29 +156,16 @@ def choose(source: Source, user: Mapped, preset: Preset | None) -> dict[str, Ori
                 f"--map {name}=... is of no use here: the table is made from "
                 f"{', '.join(names)}. Drop it, or map its counterpart (error or bound)"
             )
-    return {name: found[name] for name in names}
-
-
-def _fitting_presets(source: Source) -> list[str]:
-    """Return the surveys whose columns are all present in the source."""
-    fitting = []
-    for name in list_presets():
-        origins = load_preset(name).columns.values()
-        needed = {
-            o.column.split("[")[0] for o in origins if o.column and not o.optional
-        }
-        fitting += [name] * (needed <= set(source.columns))
-    return fitting
+    return {name: resolve(source, name, found[name]) for name in names}
 
 
 def settle(source: Source, origin: Origin) -> Origin:
-    """Return an origin with the factor and the quotes of a column apart from its name.
+    """Return an origin with factor and quotes apart from its column's name.
 
     It is an expression if no column has its name.
     """
-    column = origin.column or ""
-    found = _TIMES.fullmatch(column)
-    if found is None or column in source.columns:
+    found = _TIMES.fullmatch(origin.column or "")
+    if found is None or origin.column in source.columns:
         return origin
     quoted = _QUOTES.fullmatch(found[2])
     name = (quoted[1] or quoted[2]) if quoted else found[2]
@@ -209,11 +183,8 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     to degrees, and decadic logarithms, in ``dex(pc)`` or ``[pc]``, to their numbers,
     before the factor, which includes `Origin.times`.
 
-    Raises
-    ------
-    InputError
-        If no unit is known, the only one is not understood, units contradict each
-        other, or the unit has other dimensions.
+    Raises `InputError` if no unit is known, the only one is not understood, units
+    contradict each other, or the unit has other dimensions.
     """
     origin = settle(source, origin)
     if canonical in NAMES:
@@ -270,7 +241,6 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
 
 
 def _unit_in_file(source: Source, origin: Origin) -> str | None:
-    column = settle(source, origin).column
-    if column is None or expression_in(source, column) is not None:
+    if origin.column is None or expression_in(source, origin.column) is not None:
         return None
-    return source.columns[locate(source, column)[0]].unit
+    return source.columns[locate(source, origin.column)[0]].unit

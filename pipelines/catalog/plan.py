@@ -18,7 +18,7 @@ from pipelines.bands import (
 )
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter
-from pipelines.catalog.mapping import choose, parse_mappings, resolve
+from pipelines.catalog.mapping import choose, parse_mappings
 from pipelines.catalog.presets import KeptColumn, Preset, load_preset
 from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.rows import RowReader
@@ -34,45 +34,27 @@ _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """Options of an ingestion.
-
-    Parameters
-    ----------
-    preset
-        Name or path of a survey's description.
-    mappings
-        ``CANONICAL=COLUMN[:UNIT]``; they take precedence over the preset.
-    where, keep
-        A further quality cut (`pipelines.catalog.filters.RowFilter`), and further
-        columns to keep.
-    max_bad
-        Largest fraction of faulty rows among those that pass the filters.
-    band, declare_band
-        The band of the output (`pipelines.bands`), by default that of the first
-        catalogue; the band of the input, if neither a preset nor an earlier ingestion
-        states it.
-    any_range
-        True to accept medians that suggest a wrong unit, and values that look like
-        marks of missing ones (`pipelines.catalog.rows.Tally.fill_values`).
-    repeats
-        Treatment of objects in more than one catalogue, by ``source_id``: ``keep`` all
-        or the ``first``.
-
-    Raises
-    ------
-    InputError
-        If an option is invalid.
-    """
+    """Options of an ingestion; `InputError` if one is invalid."""
 
     preset: str | None = None
+    """Name or path of a survey's description."""
     mappings: Sequence[str] = ()
+    """``CANONICAL=COLUMN[:UNIT]``; they take precedence over the preset."""
     where: str | None = None
+    """A further quality cut (`pipelines.catalog.filters.RowFilter`)."""
     keep: Sequence[str] = ()
+    """Further columns to keep."""
     max_bad: float = 0.5
+    """Largest fraction of faulty rows among those that pass the filters."""
     band: str | None = None
+    """Band of the output (`pipelines.bands`), by default the first catalogue's."""
     declare_band: str | None = None
+    """Band of the input, if neither a preset nor an earlier ingestion states it."""
     any_range: bool = False
+    """True to accept medians that suggest a wrong unit, and values that look like marks
+    of missing ones (`pipelines.catalog.rows.Tally.fill_values`)."""
     repeats: str = "keep"
+    """Objects in more than one catalogue, by ``source_id``: ``keep`` or ``first``."""
 
     def __post_init__(self) -> None:
         for name in ("band", "declare_band"):
@@ -105,11 +87,8 @@ class IngestPlan:
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     """Open every source and choose the column of each quantity.
 
-    Raises
-    ------
-    InputError
-        If a source is not a table, or an option is missing or contradictory, or
-        extinctions cannot be converted to one band.
+    Raises `InputError` if a source is not a table, or an option is missing or
+    contradictory, or extinctions cannot be converted to one band.
     """
     survey = load_preset(options.preset) if options.preset else None
     described = survey or _EMPTY
@@ -120,13 +99,13 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     filters = {name: RowFilter(text) for name, text in cuts.items()}
     keep = described.keep | {name: KeptColumn(column=name) for name in options.keep}
     for name in sorted(set(keep) & {item.name for item in fields(Stars)}):
-        raise InputError(
-            f"cannot keep a column as {name!r}: the table has its own, choose another "
-            "name"
-        )
+        fault = "the table has its own, choose another name"
+        raise InputError(f"cannot keep a column as {name!r}: {fault}")
     readers: list[RowReader] = []
     stated: list[str] = []
     given = [Path(path) for path in sources]
+    names = [path.name for path in given]
+    names = names if len(set(names)) == len(names) else list(map(str, given))
     files = [(n, file) for n, path in enumerate(given) for file in find_files(path)]
     for number, file in files:
         source = open_source(file)
@@ -142,8 +121,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             for name, item in keep.items()
             if not item.optional or item.column in source.columns
         }
-        origins = choose(source, user, survey)
-        resolved = {name: resolve(source, name, o) for name, o in origins.items()}
+        resolved = choose(source, user, survey)
         readers.append(
             RowReader(
                 source=source,
@@ -155,23 +133,16 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                 catalogue=number,
             )
         )
-        if "extinction" in user:
-            stated.append(UNKNOWN)
-        else:
-            band = survey.band if survey else stated_band(file)
-            stated.append(band or UNKNOWN)
+        band = survey.band if survey else stated_band(file)
+        stated.append(UNKNOWN if "extinction" in user else band or UNKNOWN)
     if options.repeats == "first" and "source_id" not in readers[0].recipe:
         raise InputError(
             "--repeats first needs identifiers: map them, e.g. --map source_id=COLUMN"
         )
-    names = [path.name for path in given]
-    names = names if len(set(names)) == len(names) else list(map(str, given))
     if len(names) > 1 or any("survey" in reader.recipe for reader in readers):
         # Sources without such a column have their own name.
-        readers = [
-            replace(r, survey=Path(names[r.catalogue]).stem.partition(".")[0])
-            for r in readers
-        ]
+        own_names = [Path(name).stem.partition(".")[0] for name in names]
+        readers = [replace(r, survey=own_names[r.catalogue]) for r in readers]
     bands = _bands(readers, stated, options)
     band = options.band or bands[0]
     changes: list[tuple[str, Conversion]] = []
@@ -184,12 +155,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             entry = (names[reader.catalogue], change)
             changes += [entry] if entry not in changes else []
     first = readers[0]
-    mapped: dict[str, Any] = {
-        "band": bands[0],
-        "columns": dict(first.recipe),
-        "cuts": cuts,
-        "keep": keep,
-    }
+    mapped: dict[str, Any] = {"band": bands[0], "columns": dict(first.recipe)}
+    mapped |= {"cuts": cuts, "keep": keep}
     if survey is None:
         mapped["title"] = f"Columns as in {first.source.path.name}"
     return IngestPlan(
@@ -223,15 +190,12 @@ def _bands(
     plain = {band or text for band, text in zip(known, stated)}
     if len(plain) == 1 and options.band is None and declared is None:
         return ["" if text == UNKNOWN else text for text in stated]
-    # A declared band does not replace a known one.
-    return [
-        source_band(
-            text,
-            declared if all(known) or not band else None,
-            of=reader.source.path.name,
-        )
-        for text, band, reader in zip(stated, known, readers)
-    ]
+    found = []
+    for text, band, reader in zip(stated, known, readers):
+        # A declared band does not replace a known one.
+        own = declared if all(known) or not band else None
+        found.append(source_band(text, own, of=reader.source.path.name))
+    return found
 
 
 def _units(sources: Sequence[Source], keep: Mapping[str, KeptColumn]) -> dict[str, str]:

@@ -35,10 +35,7 @@ Unit = Annotated[str | None, pydantic.AfterValidator(_known_unit)]
 
 
 class Origin(_Strict):
-    """Origin of a canonical quantity: a column, or one value for all rows.
-
-    ``times`` is the factor on a column.
-    """
+    """Origin of a quantity: a column ``times`` a factor, or one value for all rows."""
 
     column: str | None = None
     times: pydantic.FiniteFloat = 1.0
@@ -69,43 +66,32 @@ class KeptColumn(_Strict):
 
 
 class Preset(_Strict):
-    """One survey.
-
-    Parameters
-    ----------
-    references
-        Papers to cite, one line each:
-        ``A & B 2023, A&A 1, 2. The title. doi:10.1/2``.
-    band
-        The extinction's band or wavelength.
-    tested_on
-        ``"real"`` if tested on a sample of the survey, ``"generated"`` if based on its
-        published data model alone.
-    notes
-        Caveats, published names, other columns.
-    columns, widths, cuts, keep
-        Origins by canonical name; values per row of each two-dimensional column;
-        filters of quality cuts by name; further columns by name in the output.
-    min_parallax_snr
-        Parallaxes below this signal-to-noise are cut.
-    """
+    """One survey."""
 
     name: str
     title: str
     references: list[str] = []
+    """Papers to cite: ``A & B 2023, A&A 1, 2. The title. doi:10.1/2``."""
     band: str
+    """The extinction's band or wavelength."""
     tested_on: Literal["real", "generated"]
+    """A sample of the survey, or tables made by its published data model alone."""
     notes: str
+    """Caveats, published names, other columns."""
     columns: dict[str, Origin]
+    """Origins by canonical name."""
     widths: dict[str, pydantic.PositiveInt] = {}
+    """Values per row of each two-dimensional column."""
     cuts: dict[str, str] = {}
+    """Filters of quality cuts by name."""
     keep: dict[str, KeptColumn] = {}
+    """Further columns by name in the output."""
     min_parallax_snr: pydantic.PositiveFloat = 5.0
+    """Parallaxes below this signal-to-noise are cut."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Preset:
-        unknown = set(self.columns) - set(INPUT_UNITS) - set(NAMES)
-        if unknown:
+        if unknown := set(self.columns) - set(INPUT_UNITS) - set(NAMES):
             raise ValueError(f"not canonical: {', '.join(sorted(unknown))}")
         return self
 
@@ -119,10 +105,7 @@ def list_presets() -> list[str]:
 def load_preset(name: str) -> Preset:
     """Return a preset by its name, or read one from the path of a TOML file.
 
-    Raises
-    ------
-    InputError
-        If the preset or file does not exist, or is not a valid description.
+    Raises `InputError` if it does not exist, or is not a valid description.
     """
     known = name in list_presets()
     if not known and not name.endswith(".toml"):
@@ -142,10 +125,8 @@ def load_preset(name: str) -> Preset:
 def write_preset(path: Path, preset: Preset, *, overwrite: bool = False) -> None:
     """Write a preset as TOML for `load_preset`.
 
-    Raises
-    ------
-    InputError
-        If ``path`` has another suffix, or exists and ``overwrite`` is false.
+    Raises `InputError` if ``path`` has another suffix, or exists and ``overwrite`` is
+    false.
     """
     if path.suffix != ".toml":
         raise InputError(f"{path}: expected a file name that ends in .toml")

@@ -22,9 +22,8 @@ def identify(path: Path) -> dict[str, Any]:
 
     For a previously ingested table it includes `surveys`, for citations.
     """
-    digest = digest_of(path)
+    digest, record = digest_of(path), _own_record(path)
     found = {"name": path.name, "bytes": digest.size, "sha256": digest.sha256}
-    record = _own_record(path)
     return found if record is None else {**found, "surveys": surveys(record)}
 
 

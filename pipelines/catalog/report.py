@@ -29,37 +29,26 @@ _PERCENTS = (1, 50, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
-    """Rows read, kept and dropped by reason.
-
-    Parameters
-    ----------
-    sources
-        The files, in the order they were read.
-    catalogues
-        Number of rows kept of each catalogue, a file or a folder, if there are several.
-    repeats
-        Descriptions of objects shared by two catalogues, by pair.
-    faults, cuts
-        Number of dropped rows by reason or quality cut, each row counted once.
-    negative_extinctions
-        Number of kept rows with a negative extinction, due to noise.
-    origins, ranges
-        Source column of each quantity, and its 1%, 50% and 99% quantiles in kept rows.
-    notes
-        Assumptions and warnings.
-    """
+    """Rows read, kept and dropped by reason, each row counted once."""
 
     sources: tuple[str, ...]
+    """The files, in the order they were read."""
     rows_read: int
     rows_kept: int
     catalogues: dict[str, int] = field(default_factory=dict)
+    """Number of rows kept of each catalogue (file or folder), if there are several."""
     repeats: tuple[str, ...] = ()
+    """Descriptions of objects shared by two catalogues, by pair."""
     faults: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
     negative_extinctions: int = 0
+    """Number of kept rows with a negative extinction, due to noise."""
     origins: dict[str, str] = field(default_factory=dict)
+    """Source column of each quantity."""
     ranges: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Quantiles of 1%, 50% and 99% in kept rows."""
     notes: tuple[str, ...] = ()
+    """Assumptions and warnings."""
 
     @property
     def faulty(self) -> int:
@@ -90,10 +79,9 @@ class IngestReport:
         lines += [f"{name} from {origin}" for name, origin in self.origins.items()]
         for name, quantiles in self.ranges.items():
             unit = CANONICAL_UNITS[name]
-            low, median, high = (f"{float(f'{v:.2g}'):,g}" for v in quantiles)
-            lines.append(
-                f"{name}: median {median} {unit}, 1% to 99%: {low} to {high} {unit}"
-            )
+            low, mid, high = (f"{float(f'{v:.2g}'):,g}" for v in quantiles)
+            between = f"1% to 99%: {low} to {high} {unit}"
+            lines.append(f"{name}: median {mid} {unit}, {between}")
         return "\n".join([*lines, *self.notes])
 
 
@@ -102,11 +90,8 @@ def make_report(
 ) -> IngestReport:
     """Report the counts and the assumptions, or refuse unsound input.
 
-    Raises
-    ------
-    InputError
-        If rows are mostly faulty or in one place, or a unit seems wrong; the latter is
-        only a note with ``any_range``.
+    Raises `InputError` if rows are mostly faulty or in one place, or a unit seems
+    wrong; the latter is only a note with ``any_range``.
     """
     options, faulty = plan.options, tally.faults.total()
     for name, outside in tally.outside.items():
@@ -132,13 +117,12 @@ def make_report(
     places = stars.aggregate("count(*)", distinct) if kept else 0
     if places < _FEWEST_PLACES:
         raise InputError(
-            f"{places} distinct positions are left of "
-            f"{tally.rows_read:,} rows ({tally.cuts.total():,} removed by quality "
-            f"cuts, {faulty:,} faulty): a map needs at least {_FEWEST_PLACES}"
+            f"{places} distinct positions are left of {tally.rows_read:,} rows "
+            f"({tally.cuts.total():,} removed by quality cuts, {faulty:,} faulty): a "
+            f"map needs at least {_FEWEST_PLACES}"
         )
     l, b = tally.largest_angles  # noqa: E741
-    small = 0 <= l <= 2 * np.pi and 0 <= b <= np.pi / 2
-    if small:
+    if 0 <= l <= 2 * np.pi and 0 <= b <= np.pi / 2:
         raise InputError(
             f"all angles look like radians, the largest {l:.3g} and {b:.3g} deg: state "
             "this, e.g. --map l=l:rad, or map ra and dec for a field this small"
@@ -146,24 +130,20 @@ def make_report(
     ranges = {n: stars.quantiles(n, _PERCENTS) for n in (*_PLAUSIBLE, _ERROR)}
     doubts = list(_doubts(stars, ranges, sum(kept.values())))
     if doubts and not options.any_range:
-        raise InputError(
-            " ".join(doubts) + ". If it is right as it is, pass --any-range"
-        )
+        fault = f"{' '.join(doubts)}. If it is right as it is, pass --any-range"
+        raise InputError(fault)
     notes = list(_assumptions(plan))
     if "source_id" in stars.schema.names:
         unmatched = stars.aggregate(f"count(*) FILTER ({UNMATCHED})")
         line = f"{unmatched:,} rows without a source_id (0, -1 or missing) are kept"
         notes += [line] if unmatched else []
     negative = stars.aggregate("count(*) FILTER (WHERE extinction < 0)")
+    several = enumerate(plan.catalogues if len(plan.catalogues) > 1 else ())
     return IngestReport(
         sources=tuple(reader.source.path.name for reader in plan.readers),
         rows_read=tally.rows_read,
         rows_kept=sum(kept.values()),
-        catalogues={
-            name: kept.get(number, 0)
-            for number, name in enumerate(plan.catalogues)
-            if len(plan.catalogues) > 1
-        },
+        catalogues={name: kept.get(n, 0) for n, name in several},
         repeats=tuple(repeats),
         faults=dict(tally.faults),
         cuts=dict(tally.cuts),

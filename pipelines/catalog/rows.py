@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from astropy import units as u
@@ -35,32 +35,36 @@ _TINY_DISTANCE_ERROR = 1e-6
 Columns = dict[str, np.ndarray]
 """Columns of shape ``(n,)`` by canonical name."""
 Progress = Callable[[int], None] | None
-Mark = tuple[int, str, float]
-"""Catalogue, quantity, and a value that may stand for a missing one, or a power of ten
-near which there are others."""
+
+
+class Mark(NamedTuple):
+    """A value of a quantity in a catalogue that may stand for a missing one."""
+
+    catalogue: int
+    name: str
+    value: float
+
+
 Suspects = dict[Mark, np.ndarray]
 """Rows by mark."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of rows read and dropped, each under its first reason.
-
-    ``cuts`` are quality cuts, ``faults`` all other reasons. ``kept`` is the mask of
-    remaining rows of the current batch, shape ``(n,)``. ``largest_angles`` are the
-    sources' longitude and latitude [deg], −1 if absent. ``marks`` counts values that
-    may stand for missing ones, ``near`` all others near a power of ten. ``bounded``
-    counts rows with bounds, ``outside`` those whose value they do not enclose.
-    """
+    """Counts of rows read and dropped, each under its first reason."""
 
     rows_read: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     cuts: Counter[str] = field(default_factory=Counter)
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
+    """Mask of the remaining rows of the current batch, shape ``(n,)``."""
     largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
+    """Of the sources' longitude and latitude [deg], −1 if absent."""
     marks: Counter[Mark] = field(default_factory=Counter)
-    near: Counter[Mark] = field(default_factory=Counter)
+    near: Counter[tuple[int, str, float]] = field(default_factory=Counter)
+    """Other values, by the nearest power of ten."""
     bounded: Counter[str] = field(default_factory=Counter)
+    """Rows with bounds, and in ``outside`` those whose value they do not enclose."""
     outside: Counter[str] = field(default_factory=Counter)
 
     def drop(self, bad: np.ndarray, reason: str, *, cut: bool = False) -> None:
@@ -70,38 +74,32 @@ class Tally:
             (self.cuts if cut else self.faults)[reason] += count
             self.kept &= ~bad
 
-    def mark(self, column: np.ndarray, catalogue: int, name: str) -> Suspects:
-        """Count the marks of a column ``(n,)``, and return the rows of each."""
-        power = _power_of_ten(column)
-        rows = np.flatnonzero(
-            self.kept & (column / power > _NEAR[0]) & (column / power < _NEAR[1])
-        )
-        marked = np.isin(np.abs(column[rows]), _MARKS)
-        for value, count in Counter(power[rows[~marked]].tolist()).items():
-            self.near[catalogue, name, value] += count
-        # In single precision, since 99.99 is another number there.
-        rows, short = rows[marked], column[rows[marked]].astype(np.float32)
-        found = {}
-        for value in np.unique(short):
-            mark = catalogue, name, float(f"{value:.9g}")
-            found[mark] = rows[short == value]
-            self.marks[mark] += len(found[mark])
-        return found
+    def mark(self, values: Columns, catalogue: int, names: Iterable[str]) -> Suspects:
+        """Count the marks of the named columns ``(n,)``, and return the rows of each.
 
-    def mark_positions(self, values: Columns, catalogue: int) -> Suspects:
-        """Count positions of two equal angles, and return the rows of each.
-
-        A single angle may have any value.
+        Two equal angles are a mark of the position; a single one may have any value.
         """
-        first, second = ("ra", "dec") if "ra" in values else ("l", "b")
-        if first not in values:
-            return {}
-        rows = np.flatnonzero(self.kept & (values[first] == values[second]))
-        found = {}
-        for value in np.unique(held := values[first][rows]):
-            mark = catalogue, "position", float(value)
-            found[mark] = rows[held == value]
-            self.marks[mark] += len(found[mark])
+        found: Suspects = {}
+
+        def note(name: str, rows: np.ndarray, held: np.ndarray) -> None:
+            for value in np.unique(held):
+                mark = Mark(catalogue, name, float(str(value)))
+                found[mark] = rows[held == value]
+                self.marks[mark] += len(found[mark])
+
+        for first, second in (("ra", "dec"), ("l", "b")):
+            if first in values:
+                equal = self.kept & (values[first] == values[second])
+                note("position", np.flatnonzero(equal), values[first][equal])
+        for name in sorted(names):
+            column, power = values[name], _power_of_ten(values[name])
+            low, high = (column / power > _NEAR[0], column / power < _NEAR[1])
+            near = self.kept & low & high
+            marked = near & np.isin(np.abs(column), _MARKS)
+            for value, count in Counter(power[near & ~marked].tolist()).items():
+                self.near[catalogue, name, value] += count
+            # In single precision, since 99.99 is another number there.
+            note(name, np.flatnonzero(marked), column[marked].astype(np.float32))
         return found
 
     def fill_values(self) -> list[Mark]:
@@ -112,7 +110,7 @@ class Tally:
         order and batches. Of a position, two equal angles of several stars are one.
         """
         return [
-            (catalogue, name, value)
+            Mark(catalogue, name, value)
             for (catalogue, name, value), count in self.marks.items()
             if count > (name == "position")
             and (not value or count > self.near[catalogue, name, _power_of_ten(value)])
@@ -129,9 +127,8 @@ class RowReader:
     """A reader of one source.
 
     ``recipe`` holds the origin of each quantity, and ``factors`` convert to the units
-    (and the band) of the table. ``filters`` are quality cuts by name, ``carried``
-    further columns of the source by name in the output, and ``catalogue`` is the number
-    of its catalogue. ``survey`` names all rows of a source without such a column, if
+    (and the band) of the table. ``filters`` are quality cuts and ``carried`` further
+    columns, by name. ``survey`` names all rows of a source without such a column, if
     the table has one.
     """
 
@@ -151,32 +148,27 @@ class RowReader:
 
         All other rows are counted. Repeated identifiers and `Tally.fill_values` remain,
         as finding them needs all rows; numbers of rows with marks are the third item.
-        ``progress`` receives the number of rows after each batch.
-
-        Raises
-        ------
-        InputError
-            If the source is truncated or a column has values of a wrong type.
+        Raises `InputError` if the source is truncated or a column is of a wrong type.
         """
-        columns = {n: o.column for n, o in self.recipe.items() if o.column is not None}
-        kinds = {n: kind_of(o.unit) for n, o in self.recipe.items()}
-        kinds["source_id"] = kinds["survey"] = "identifier"
-        requests = [(column, kinds[name]) for name, column in columns.items()]
+        requests = {
+            name: (o.column, "identifier" if name in NAMES else kind_of(o.unit))
+            for name, o in self.recipe.items()
+            if o.column is not None
+        }
         if not requests:
             raise InputError("every quantity is a constant: map at least one column")
-        for row_filter in self.filters.values():
-            requests += row_filter.kinds.items()
-        requests += [(column, "any") for column in self.carried.values()]
+        carried = {name: (column, "any") for name, column in self.carried.items()}
+        cuts = [cut for each in self.filters.values() for cut in each.kinds.items()]
         first = 0
-        for batch in read_columns(self.source, requests):
+        wanted = [*requests.values(), *cuts, *carried.values()]
+        for batch in read_columns(self.source, wanted):
             rows = len(next(iter(batch.values())))
             tally.rows_read += rows
             tally.kept = np.ones(rows, dtype=bool)
             for name, row_filter in self.filters.items():
-                wanted = row_filter.kinds.items()
-                found = {column: batch[column, kind] for column, kind in wanted}
-                tally.drop(~row_filter.passes(found), name, cut=True)
-            given = {n: batch[column, kinds[n]] for n, column in columns.items()}
+                held = {each[0]: batch[each] for each in row_filter.kinds.items()}
+                tally.drop(~row_filter.passes(held), name, cut=True)
+            given = {name: batch[request] for name, request in requests.items()}
             named = {n: given.pop(n) for n in NAMES if n in given}
             if "survey" in named:
                 tally.drop(np.ma.getmaskarray(named["survey"]), "survey missing")
@@ -186,43 +178,35 @@ class RowReader:
                 if name not in NAMES
             }
             with np.errstate(all="ignore"):
-                _check_values(tally, values)
-                suspects = tally.mark_positions(values, self.catalogue)
-                for name in sorted(values.keys() & columns.keys() - _UNMARKED):
-                    suspects |= tally.mark(values[name], self.catalogue, name)
+                for name, column in values.items():
+                    tally.drop(np.isnan(column), f"{name} missing or not a number")
+                    tally.drop(np.isinf(column), f"{name} infinite")
+                if "x" in values:
+                    # One coordinate may well be -99 pc; three equal ones are a mark.
+                    x, y, z = (values[axis] for axis in "xyz")
+                    marked = (x == y) & (x == z) & np.isin(np.abs(x), _MARKS)
+                    tally.drop(marked, "position is a fill value like -999")
+                names = given.keys() - _UNMARKED
+                suspects = tally.mark(values, self.catalogue, names)
                 values = {n: self.factors[n] * column for n, column in values.items()}
                 _check_quantities(tally, values, self.min_parallax_snr)
             kept = np.flatnonzero(tally.kept)
             if len(kept):
-                found = _canonical({n: c[kept] for n, c in values.items()}, tally)
                 # Of a star without an identifier it is 0 or the empty text.
-                names = {
+                found = {
                     n: np.ma.filled(c, 0 if c.dtype.kind == "i" else "")[kept]
                     for n, c in named.items()
                 }
-                if "survey" in names:
-                    names["survey"] = names["survey"].astype(str)
+                if "survey" in found:
+                    found["survey"] = found["survey"].astype(str)
                 elif self.survey is not None:
-                    names["survey"] = np.full(len(kept), self.survey)
-                found = {**names, **found}
-                for name, column in self.carried.items():
-                    found[name] = batch[column, "any"][kept]
+                    found["survey"] = np.full(len(kept), self.survey)
+                found |= _canonical({n: c[kept] for n, c in values.items()}, tally)
+                found |= {name: batch[each][kept] for name, each in carried.items()}
                 yield first + kept, found, {m: first + r for m, r in suspects.items()}
             first += rows
             if progress is not None:
                 progress(rows)
-
-
-def _check_values(tally: Tally, values: Columns) -> None:
-    """Drop rows with a missing or infinite value, in the file's units."""
-    for name, column in values.items():
-        tally.drop(np.isnan(column), f"{name} missing or not a number")
-        tally.drop(np.isinf(column), f"{name} infinite")
-    if "x" in values:
-        # One coordinate may well be -99 pc; three equal ones are a mark.
-        alike = (values["x"] == values["y"]) & (values["x"] == values["z"])
-        marked = alike & np.isin(np.abs(values["x"]), _MARKS)
-        tally.drop(marked, "position is a fill value like -999")
 
 
 def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) -> None:
@@ -247,13 +231,12 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
             tally.drop(lower > upper, f"{name}_lower > {name}_upper")
             values[f"{name}_error"] = (upper - lower) / 2
         if f"{name}_error_lower" in values:
-            offsets = [values[f"{name}_error_{side}"] for side in ("lower", "upper")]
-            for side, offset in zip(("lower", "upper"), offsets):
-                tally.drop(offset < 0, f"{name}_error_{side} negative")
-            values[f"{name}_error"] = (offsets[0] + offsets[1]) / 2
-    errors = ("parallax_error", "distance_modulus_error")
-    for name in (*errors, "distance_error", "extinction_error"):
-        if name in values:
+            lower, upper = f"{name}_error_lower", f"{name}_error_upper"
+            for side in (lower, upper):
+                tally.drop(values[side] < 0, f"{side} negative")
+            values[f"{name}_error"] = (values[lower] + values[upper]) / 2
+    for name in ("parallax", "distance_modulus", "distance", "extinction"):
+        if (name := f"{name}_error") in values:
             tally.drop(values[name] == 0, f"{name} zero")
             tally.drop(values[name] < 0, f"{name} negative")
     if "parallax" in values:
@@ -271,10 +254,7 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
 
 
 def _canonical(values: Columns, tally: Tally) -> Columns:
-    """Return ``l, b`` [deg], ``distance`` [pc] and all other columns, float64.
-
-    Equatorial coordinates are taken as ICRS. ``tally`` receives the largest angles.
-    """
+    """Return ``l, b`` [deg], from ICRS if equatorial, and the other columns."""
     if "x" in values:
         x, y, z = (values[axis] for axis in "xyz")
         l = np.rad2deg(np.arctan2(y, x))  # noqa: E741

@@ -55,7 +55,7 @@ class Split:
 
     def within(self, inside: np.ndarray) -> Split:
         """Return the rows inside a mask of all stars, in the same order."""
-        parts = {name: getattr(self, name) for name in ("train", "validation", "test")}
+        parts = {item.name: getattr(self, item.name) for item in fields(self)}
         return Split(**{name: rows[inside[rows]] for name, rows in parts.items()})
 
 
@@ -63,33 +63,14 @@ class Split:
 class Stars:
     """Stars with a distance, and usually an extinction.
 
-    Columns have the shape ``(N,)``; canonical ones are float64.
+    Columns have the shape ``(N,)``; canonical ones, with errors that are standard
+    deviations, are float64 in `CANONICAL_UNITS`. Without an extinction there are only
+    positions. ``source_id`` are integers or strings, ``survey`` names the catalogue of
+    each star (``None`` if all are of one), ``extra`` are further columns, ``units``
+    is by column, and ``meta`` the provenance, JSON-serialisable.
 
-    Parameters
-    ----------
-    l, b
-        Galactic longitude and latitude [deg].
-    distance, distance_error
-        Heliocentric distance and its standard deviation [pc].
-    extinction, extinction_error
-        Integrated extinction and its standard deviation [mag]; both None for positions
-        only.
-    source_id
-        Identifiers, integers or strings.
-    survey
-        Name of the catalogue of each star; ``None`` if all are of one.
-    extra
-        Further columns.
-    units
-        Unit by column; canonical columns always have `CANONICAL_UNITS`.
-    meta
-        Provenance: JSON-serialisable.
-
-    Raises
-    ------
-    ValueError
-        If shapes or types differ from the above, or one of extinction and its error is
-        missing.
+    Raises `ValueError` if shapes or types differ from these, or one of extinction and
+    its error is missing.
     """
 
     l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude
@@ -109,8 +90,7 @@ class Stars:
             raise ValueError(
                 "extinction and extinction_error belong together: give both or none"
             )
-        shadowed = set(self.extra) & {item.name for item in fields(self)}
-        if shadowed:
+        if shadowed := set(self.extra) & {item.name for item in fields(self)}:
             raise ValueError(f"extra columns shadow {sorted(shadowed)}")
         for name, column in self.columns().items():
             if np.ndim(column) != 1 or len(column) != len(self.l):
@@ -191,8 +171,7 @@ class Stars:
         # In any unit the shells are the same.
         nearest = self.distance.min(initial=np.inf)
         depth = np.log(self.distance / nearest) / np.log1p(_APART)
-        shell = np.floor(depth).astype(np.int64)
-        numbers = self.pixels() + healpy.nside2npix(_NSIDE) * shell
+        numbers = self.pixels() + healpy.nside2npix(_NSIDE) * np.floor(depth)
         cells = np.unique(numbers, return_inverse=True)[1]
         if self.survey is None:
             return cells
@@ -239,14 +218,8 @@ class Stars:
 
 def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
     """Write a canonical table; see `write_table` for the errors raised."""
-    units = CANONICAL_UNITS | stars.units
-    write_table(
-        path,
-        stars.columns(),
-        units=units,
-        meta=stars.meta,
-        overwrite=overwrite,
-    )
+    columns, units = stars.columns(), CANONICAL_UNITS | stars.units
+    write_table(path, columns, units=units, meta=stars.meta, overwrite=overwrite)
 
 
 def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) -> Stars:
@@ -254,15 +227,11 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
 
     ``canonical_only`` skips identifiers and further columns.
 
-    Raises
-    ------
-    InputError
-        If the file is missing, unreadable, or not such a table.
+    Raises `InputError` if the file is missing, unreadable, or not such a table.
     """
     names = ("survey", *CANONICAL_UNITS) if canonical_only else None
     columns, units, meta = read_table(path, names)
-    missing = {"l", "b", "distance"} - set(columns)
-    if missing:
+    if missing := {"l", "b", "distance"} - set(columns):
         raise InputError(
             f"{path} lacks the columns {sorted(missing)}: it is not a table of stars; "
             "make one with `dustmap ingest`"
@@ -274,15 +243,9 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
 
 
 def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
-    """Read the stars on all ranks of a group.
+    """Read the stars on all ranks, identifiers and further columns on rank 0 only.
 
-    Only rank 0 keeps identifiers and further columns. The others keep 8 bytes per star
-    and canonical column, at most 56.
-
-    Raises
-    ------
-    InputError
-        As `read_stars`, on all ranks if one of them fails.
+    Raises `InputError` as `read_stars`, on all ranks if one of them fails.
     """
     stars, fault = None, None
     try:

@@ -34,21 +34,16 @@ from pipelines.catalog.text import open_text
 from pipelines.catalog.units import KINDS, convert
 
 _SHOWN = 30
-_INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")
+_INDEXED = re.compile(r"(.+)\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table: its ``path`` and its ``columns`` by name, in order.
-
-    ``part`` is its name or number among several of the file; ``read`` is the reader of
-    the file's format, see `batches`.
-    """
+    """A table with columns by name, in order, and a reader as for `batches`."""
 
     path: Path
     columns: Mapping[str, ColumnInfo]
     read: Callable[[Kinds], Batches]
-    part: str = ""
 
     def batches(self, kinds: Kinds) -> Batches:
         """Yield batches of the named columns, shapes ``(n,)`` or ``(n, width)``.
@@ -73,11 +68,8 @@ _FORMATS = (
 def open_source(path: Path) -> Source:
     """Open one file, or ``FILE[TABLE]``, and read its columns' names and units.
 
-    Raises
-    ------
-    InputError
-        If the file is empty, truncated or not a table, or if two of its columns have
-        one name.
+    Raises `InputError` if the file is empty, truncated or not a table, or if two of its
+    columns have one name.
     """
     path, part = split_part(path)
     with reading(path), unpacked(path) as file:
@@ -100,22 +92,19 @@ def open_source(path: Path) -> Source:
         warnings.filterwarnings("error", ".*may have been truncated")
         described, read = opener(path, part)
     refuse_duplicates(path, [name for name, _ in described])
-    return Source(path, dict(described), read, part)
+    return Source(path, dict(described), read)
 
 
 def locate(source: Source, reference: str) -> tuple[str, int | None]:
     """Return the column of a reference, and the index into a two-dimensional one.
 
-    Raises
-    ------
-    InputError
-        If there is no such column (a match in other case is suggested), or the index is
-        missing, superfluous or too large.
+    Raises `InputError` if there is no such column (a match in other case is suggested),
+    or the index is missing, superfluous or too large.
     """
     base, index = reference, None
     match = _INDEXED.fullmatch(reference)
     if match and reference not in source.columns:
-        base, index = match["base"], int(match["index"])
+        base, index = match[1], int(match[2])
     info = source.columns.get(base)
     if info is None:
         raise InputError(f"{source.path} {describe_absence(source, base)}")
@@ -132,7 +121,7 @@ def locate(source: Source, reference: str) -> tuple[str, int | None]:
 def expression_in(source: Source, reference: str) -> Expression | None:
     """Return the expression that a reference is, or None if it names a column."""
     match = _INDEXED.fullmatch(reference)
-    if {reference, match["base"] if match else None} & source.columns.keys():
+    if {reference, match and match[1]} & source.columns.keys():
         return None
     try:
         found = Expression(reference)
@@ -141,19 +130,18 @@ def expression_in(source: Source, reference: str) -> Expression | None:
     return None if reference in found.kinds else found
 
 
-def part_names(name: str, width: int | None) -> list[str]:
-    """Return one name for each value of a column in a row."""
-    return [name] if width is None else [f"{name}_{index}" for index in range(width)]
+def all_columns(source: Source) -> dict[str, tuple[tuple[str, str], ColumnInfo]]:
+    """Return request and description of each column by name.
 
-
-def split_columns(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return columns of shape ``(n,)``, several for one of several values per row."""
-    columns: dict[str, np.ndarray] = {}
-    for name, found in batch.items():
-        width = None if found.ndim == 1 else found.shape[1]
-        each = [found] if width is None else found.T
-        columns |= dict(zip(part_names(name, width), each, strict=True))
-    return columns
+    One with several values per row is several, ``NAME_0``, ``NAME_1`` and so on.
+    """
+    found = {}
+    for name, info in source.columns.items():
+        if info.width is None:
+            found[name] = (name, "own"), info
+        for n in range(info.width or 0):
+            found[f"{name}_{n}"] = (f"{name}[{n}]", "own"), info
+    return found
 
 
 def describe_absence(source: Source, name: str) -> str:
@@ -174,10 +162,8 @@ def read_columns(
     A request is a column's reference, or an expression, and the kind that is needed
     (`pipelines.catalog.units.convert`).
 
-    Raises
-    ------
-    InputError
-        If a column is not there or not of the kind, or the file breaks off.
+    Raises `InputError` if a column is not there or not of the kind, or the file breaks
+    off.
     """
     derived = {each: expression_in(source, each[0]) for each in requests}
     needed = dict.fromkeys(each for each, found in derived.items() if found is None)
@@ -201,5 +187,5 @@ def read_columns(
         for request, expression in derived.items():
             if expression is not None:
                 values = expression.values(lambda *name, held=chosen: held[name])
-                chosen[request] = convert(values, request[1], f"{request[0]!r}")
+                chosen[request] = convert(values, request[1], repr(request[0]))
         yield chosen

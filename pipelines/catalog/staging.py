@@ -7,7 +7,9 @@ results do not depend on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,30 +45,14 @@ UNMATCHED = (
 
 
 class Repeats(NamedTuple):
-    """Counts of rows with an identifier that another row keeps.
-
-    ``within`` counts repeats in one catalogue, ``across`` objects of an earlier
-    catalogue, ``pairs`` the objects shared by two catalogues, by their numbers.
-    """
+    """Numbers of rows with an identifier that another row keeps."""
 
     within: int
+    """Repeats in one catalogue."""
     across: int
+    """Objects of an earlier catalogue."""
     pairs: dict[tuple[int, int], int]
-
-
-class End(NamedTuple):
-    """A value at the end of a column that several rows share, apart from all others.
-
-    ``rest`` are the least and largest others. If it is ``far``, it is further from
-    these than they are from each other.
-    """
-
-    catalogue: int
-    column: str
-    value: float
-    rows: int
-    rest: tuple[float, float]
-    far: bool
+    """Objects shared by two catalogues, by their numbers."""
 
 
 class Staging:
@@ -119,13 +105,8 @@ class Staging:
     ) -> None:
         """Append columns, shape ``(n,)``, of the numbered rows of a file.
 
-        ``suspects`` are those that `drop_marked` may drop.
-
-        Raises
-        ------
-        InputError
-            If the columns differ from earlier ones, or a conversion to their types
-            would lose information.
+        Raises `InputError` if the columns differ from earlier ones, or a conversion to
+        their types would lose information.
         """
         table = pa.table({name: to_arrow(column) for name, column in columns.items()})
         first = not self.schema.names
@@ -145,61 +126,72 @@ class Staging:
         own |= {"catalogue": np.full(len(rows), catalogue, np.int32)}
         own |= {"file": np.full(len(rows), file, np.int32), "row": rows, "pixel": pixel}
         self._connection.register("batch", pa.table(own))
-        if first:
-            self._run("CREATE TABLE stars AS FROM batch LIMIT 0")
-        self._run("INSERT INTO stars FROM batch")
+        into = "CREATE TABLE stars AS" if first else "INSERT INTO stars"
+        self._run(f"{into} FROM batch")
         self._connection.unregister("batch")
         for mark, found in suspects.items():
             self._connection.register("batch", pa.table({"row": found}))
             self._run(f"INSERT INTO marks SELECT {file}, row, $${mark}$$ FROM batch")
             self._connection.unregister("batch")
 
-    def drop_marked(self, mark: Mark) -> int:
-        """Drop the suspects of a mark, and return their number."""
-        if not self.schema.names:
-            return 0
-        marked = f"SELECT file, row FROM marks WHERE mark = $${mark}$$"
-        return self._run(f"DELETE FROM stars WHERE (file, row) IN ({marked})")[0][0]
+    def drop_fill_values(
+        self, marks: Iterable[Mark], catalogues: Sequence[str]
+    ) -> Counter[str]:
+        """Drop the suspects of marks, then ends of columns, and count rows by reason.
 
-    def ends(self) -> list[End]:
-        """Return the ends of all columns but the position that look like fill values.
-
-        The gap beside the value must be wider than a fifth of the range of the others
-        and thrice that of their outermost tenth; few distinct others are steps.
+        An end is a value of several rows apart from all others. The gap beside it must
+        be wider than a fifth of their range and thrice that of their outermost tenth;
+        few distinct others are steps. Raises `InputError` if the gap is not wider than
+        the whole range, as the value may then be measured.
         """
-        found = []
-        columns = [n for n in _MEASURED if n in self.schema.names]
-        numbers = self.count()
-        for number, name in ((n, name) for n in numbers for name in columns):
-            own = f"FROM stars WHERE catalogue = {number} AND {name}"
-            for sign, outermost in ((1, "min"), (-1, "max")):
-                value = self._run(f"SELECT {outermost}({name}) {own} IS NOT NULL")[0][0]
-                beside, low, high, rows = self._run(
-                    f"SELECT {outermost}({name}) FILTER ({name} != {value!r}), "
-                    f"min({name}) FILTER ({name} != {value!r}), "
-                    f"max({name}) FILTER ({name} != {value!r}), "
-                    f"count(*) FILTER ({name} = {value!r}) {own} IS NOT NULL"
+        dropped: Counter[str] = Counter()
+        if not self.schema.names:
+            return dropped
+
+        def drop(name: str, value: float, rows: str) -> int:
+            count = self._run(f"DELETE FROM stars WHERE {rows}")[0][0]
+            if count:
+                dropped[f"{name} is a fill value ({value:g})"] += count
+            return count
+
+        for mark in marks:
+            marked = f"SELECT file, row FROM marks WHERE mark = $${mark}$$"
+            drop(mark.name, mark.value, f"(file, row) IN ({marked})")
+        measured = [name for name in _MEASURED if name in self.schema.names]
+        found = 1
+        while found:
+            found = 0
+            numbers = range(len(catalogues))
+            for number, name, sign in product(numbers, measured, (1, -1)):
+                own = f"""FROM (SELECT {sign} * {name} AS x FROM stars
+                    WHERE catalogue = {number} AND {name} IS NOT NULL)"""
+                value, rows, least, most = self._run(
+                    f"""SELECT any_value(low), count(*) FILTER (x = low),
+                        min(x) FILTER (x > low), max(x) FILTER (x > low)
+                    {own}, (SELECT min(x) AS low {own})"""
                 )[0]
-                if rows < _FEWEST_FILLS or beside is None:
+                if rows < _FEWEST_FILLS or least is None:
                     continue
-                gap = sign * (beside - value)
-                if gap <= (high - low) / 5:
+                if (gap := least - value) <= (most - least) / 5:
                     continue
                 tenth, distinct = self._run(
-                    f"SELECT approx_quantile({sign} * {name}, 0.1), "
-                    f"approx_count_distinct({name}) {own} != {value!r}"
+                    "SELECT approx_quantile(x, 0.1), approx_count_distinct(x) "
+                    f"{own} WHERE x > {value!r}"
                 )[0]
-                if distinct >= _FEWEST_DISTINCT and gap > 3 * (tenth - sign * beside):
-                    far = gap > high - low
-                    found.append(End(number, name, value, rows, (low, high), far))
-        return found
-
-    def drop_end(self, end: End) -> None:
-        """Drop the rows of such a value."""
-        self._run(
-            f"DELETE FROM stars WHERE catalogue = {end.catalogue} "
-            f"AND {end.column} = {end.value!r}"
-        )
+                if distinct < _FEWEST_DISTINCT or gap <= 3 * (tenth - least):
+                    continue
+                value *= sign
+                if gap <= most - least:
+                    low, high = sorted((sign * least, sign * most))
+                    raise InputError(
+                        f"{rows:,} rows of {catalogues[number]} have {name} = "
+                        f"{value:g} {CANONICAL_UNITS[name]}, apart from all others, "
+                        f"{low:.4g} to {high:.4g}: if this stands for a missing value, "
+                        "drop it by --where 'COLUMN != VALUE', else pass --any-range"
+                    )
+                where = f"catalogue = {number} AND {name} = {value!r}"
+                found += drop(name, value, where)
+        return dropped
 
     def drop_tiny_errors(self) -> int:
         """Drop rows with absurdly small extinction errors, and return their number."""
@@ -236,21 +228,18 @@ class Staging:
                 SELECT source_id FROM stars GROUP BY source_id
                 HAVING count(*) > 1 AND NOT {UNMATCHED})"""
         )
-        ((within, others),) = self._run(
+        within, others = self._run(
             "SELECT count(*) FILTER (within), count(*) FILTER (again AND NOT within) "
             "FROM repeats"
-        )
+        )[0]
         pairs = self._run(
             """SELECT a.catalogue, b.catalogue, count(*)
             FROM repeats a JOIN repeats b
                 ON a.source_id = b.source_id AND a.catalogue < b.catalogue
             WHERE NOT a.within AND NOT b.within GROUP BY ALL ORDER BY ALL"""
         )
-        chosen = "again" if across else "within"
-        self._run(
-            "DELETE FROM stars "
-            f"WHERE rowid IN (SELECT place FROM repeats WHERE {chosen})"
-        )
+        chosen = f"SELECT place FROM repeats WHERE {'again' if across else 'within'}"
+        self._run(f"DELETE FROM stars WHERE rowid IN ({chosen})")
         return Repeats(within, others, {(a, b): count for a, b, count in pairs})
 
     def count(self) -> dict[int, int]:

@@ -38,35 +38,24 @@ PROVENANCE = "provenance.json"
 ROWS_PER_GROUP = 1 << 18
 _PART = re.compile(r"(.+)\[([^\[\]]+)\]")
 _DESCRIPTION = re.compile(r"(?i)(read[-_]?me|licen[cs]e|changelog|.*\.md$)")
-Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
-"""Columns, units and provenance."""
 
 
 @contextmanager
 def reading(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
-    """Convert a parser's errors to an `InputError` with the file's name.
-
-    ``names`` are the file's column names.
-    """
+    """Convert a parser's errors to `InputError`; ``names`` are the file's columns."""
     try:
         yield
     except (InputError, MemoryError):
         raise
     except Exception as error:  # the parsers' errors have no common base
-        raise unreadable(path, error, names) from error
-
-
-def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> InputError:
-    """Return the error for a file that is broken, truncated or not a table."""
-    lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
-    if "conversion error" in reason:
-        # Arrow numbers the columns of a CSV file.
-        place = re.search(r"column #(\d+)", reason)
-        if place and int(place[1]) < len(names):
-            reason = reason.replace(place[0], f"column {names[int(place[1])]!r}")
-        reason += " (an empty field or 'null' marks a missing value)"
-    return InputError(f"{path} cannot be read: {reason}")
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        if "conversion error" in reason:
+            # Arrow numbers the columns of a CSV file.
+            place = re.search(r"column #(\d+)", reason)
+            if place and int(place[1]) < len(names):
+                reason = reason.replace(place[0], f"column {names[int(place[1])]!r}")
+            reason += " (an empty field or 'null' marks a missing value)"
+        raise InputError(f"{path} cannot be read: {reason}") from error
 
 
 class TableWriter:
@@ -118,7 +107,7 @@ class TableWriter:
 def open_table(
     path: str | os.PathLike[str], *, units: Mapping[str, str], overwrite: bool
 ) -> Iterator[TableWriter]:
-    """Yield a writer of a parquet table that appears at ``path`` whole or not at all.
+    """Yield a writer of a parquet table that appears whole or not at all.
 
     ``units`` may name absent columns. The first batch sets columns and types; later
     ones are converted, or refused with `ValueError` if that would lose information.
@@ -137,17 +126,13 @@ def write_table(
     meta: Mapping[str, Any],
     overwrite: bool,
 ) -> None:
-    """Write columns as one parquet file with units and provenance in its metadata.
+    """Write columns ``(N,)`` as one parquet file.
 
-    Columns have shape ``(N,)``: numbers, booleans or strings. Each field's metadata has
-    its ``unit``; under the schema key ``dustmap`` is ``meta``, JSON-serialisable.
+    Each field's metadata has its ``unit``; under the schema key ``dustmap`` is
+    ``meta``, JSON-serialisable.
 
-    Raises
-    ------
-    InputError
-        If the file exists and ``overwrite`` is false, or the folder is read-only.
-    ValueError
-        If columns are of unequal length, or not one-dimensional.
+    Raises `InputError` if the file exists and ``overwrite`` is false, or the folder is
+    read-only; `ValueError` if columns are of unequal length, or not one-dimensional.
     """
     with open_table(path, units=units, overwrite=overwrite) as table:
         table.write(columns)
@@ -156,18 +141,15 @@ def write_table(
 
 def read_table(
     path: str | os.PathLike[str], names: Collection[str] | None = None
-) -> Read:
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
     """Read columns, units and provenance of a table by `write_table`.
 
     ``path`` may be a folder of such files, joined in the order of their names; the
     provenance is then ``{"partitions": {file name: provenance}}``, or the folder's own
     if it was written as one. ``names`` selects columns.
 
-    Raises
-    ------
-    InputError
-        If a file is missing, unreadable or not one of ours, or partitions differ in
-        their columns or units, or from the manifest.
+    Raises `InputError` if a file is missing, unreadable or not one of ours, or
+    partitions differ in their columns or units, or from the manifest.
     """
     path = Path(path)
     files = partitions(path) if path.is_dir() else [path]
@@ -186,13 +168,12 @@ def read_table(
         meta = {"partitions": {part: own for part, (*_, own) in zip(parts, found)}}
     tables = [table for table, *_ in found]
     whole = pa.concat_tables(tables, promote_options="permissive")
-    columns = {n: whole[n] for n in whole.column_names}
-    # Arrow's own conversion would round 64-bit integers where one is missing.
-    exact = {
-        n: to_numpy(c.combine_chunks()) if c.null_count else c.to_numpy()
-        for n, c in columns.items()
+    columns = {
+        # Arrow's own conversion would round 64-bit integers where one is missing.
+        name: to_numpy(c.combine_chunks()) if c.null_count else c.to_numpy()
+        for name, c in zip(whole.column_names, whole.columns)
     }
-    return exact, units, meta
+    return columns, units, meta
 
 
 def _read_file(
@@ -218,17 +199,14 @@ def _read_file(
 def partitions(folder: Path) -> list[Path]:
     """Return the parquet files of a folder in the order of the table.
 
-    Raises
-    ------
-    InputError
-        If there are none, or some are missing or have another size than written.
+    Raises `InputError` if there are none, or some are missing or have another size than
+    written.
     """
     files = [file for file in visible_files(folder) if file.suffix == ".parquet"]
     if any((folder / name).exists() for name in (PROVENANCE, MANIFEST, MARKER)):
         listed = check_manifest(folder, allow_extra=True, hashes=False)
         names = [file.relative_to(folder).as_posix() for file in files]
-        extra = [name for name in names if name not in listed]
-        if extra:
+        if extra := [name for name in names if name not in listed]:
             raise InputError(
                 f"{folder} holds {len(extra)} .parquet files that were not written "
                 f"with it, such as {extra[0]}: move them elsewhere"
@@ -255,13 +233,8 @@ def find_files(path: Path) -> list[Path]:
 
     Skipped are names that begin with a dot or an underscore, and a ReadMe. Of a folder
     with partitions, such as ``Norder=1/Npix=44.parquet`` of HATS, only these are read,
-    and of others that hold parquet files only those. A folder written by ``ingest``
-    must be complete.
-
-    Raises
-    ------
-    InputError
-        If the path is absent, or a folder holds no file.
+    and of others that hold parquet files only those. Raises `InputError` if the path is
+    absent, or a folder holds no file, or one written by ``ingest`` is not complete.
     """
     if not split_part(path)[0].exists():
         raise InputError(f"{path} does not exist")
@@ -269,27 +242,21 @@ def find_files(path: Path) -> list[Path]:
         return [path]
     if (path / PROVENANCE).is_file():
         return partitions(path)
-    files = {file: file.relative_to(path) for file in visible_files(path)}
-    files = {file: own for file, own in files.items() if is_data(own)}
-    for chosen in (
-        [file for file, own in files.items() if "=" in str(own.parent)],
-        [file for file, own in files.items() if own.suffix == ".parquet"],
-    ):
-        files = {file: files[file] for file in chosen if file in files} or files
-    if not files:
+    owns = [file.relative_to(path) for file in visible_files(path)]
+    owns = [own for own in owns if is_data(own)]
+    owns = [own for own in owns if "=" in str(own.parent)] or owns
+    owns = [own for own in owns if own.suffix == ".parquet"] or owns
+    if not owns:
         raise InputError(f"the folder {path} holds no file to read")
-    return list(files)
+    return [path / own for own in owns]
 
 
 def is_table(stars: Any) -> bool:
     """Return true for an object with named columns: a table, DataFrame or mapping."""
-    named = getattr(getattr(stars, "dtype", None), "names", None)
+    if isinstance(stars, Mapping) or getattr(getattr(stars, "dtype", 0), "names", 0):
+        return True
     known = ("columns", "__arrow_c_stream__", "__dataframe__")
-    return (
-        isinstance(stars, Mapping)
-        or bool(named)
-        or any(hasattr(stars, name) for name in known)
-    )
+    return any(hasattr(stars, name) for name in known)
 
 
 @contextmanager
@@ -301,10 +268,8 @@ def as_file(table: Any) -> Iterator[Path]:
     of arrays and quantities by name. Of a column of coordinates ``c`` there are ``c.l``
     and ``c.b``, or the like; times are text.
 
-    Raises
-    ------
-    InputError
-        If a column is not an array with one value, or as many values, per row.
+    Raises `InputError` if a column is not an array with one value, or as many values,
+    per row.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "table in memory.parquet"
@@ -321,34 +286,34 @@ def as_file(table: Any) -> Iterator[Path]:
 
 def _arrow_table(table: Any) -> pa.Table:
     """Return a table in memory as an Arrow table with units."""
-    if hasattr(table, "__arrow_c_stream__") and not hasattr(table, "iloc"):
-        return pa.table(table)
-    if hasattr(table, "__dataframe__") and not hasattr(table, "iloc"):
-        return interchange.from_dataframe(table)
+    if not hasattr(table, "iloc"):  # not pandas, whose numbers may be missing
+        if hasattr(table, "__arrow_c_stream__"):
+            return pa.table(table)
+        if hasattr(table, "__dataframe__"):
+            return interchange.from_dataframe(table)
     if isinstance(table, np.ndarray):
         table = Table(table)
-    arrays: dict[str, pa.Array] = {}
-    fields = []
-    every = [(str(name), table[name]) for name in getattr(table, "colnames", table)]
-    for name, column in (part for each in every for part in _parts(*each)):
-        unit = str(getattr(column, "unit", None) or "")
-        arrays[name] = _column_to_arrow(column)
-        fields.append(pa.field(name, arrays[name].type, metadata={"unit": unit}))
+    columns: dict[str, Any] = {}
+    for name in getattr(table, "colnames", table):
+        column = table[name]
+        if isinstance(column, Time):
+            hidden: Any = column.mask
+            column = np.ma.array(column.isot, mask=hidden)
+        if isinstance(column, SkyCoord):
+            keys: Any = column.representation_component_names
+            parts = {key: getattr(column, key) for key in keys}
+            # Without a distance it is the number one.
+            known = {key: part for key, part in parts.items() if part.unit != u.one}
+            columns |= {f"{name}.{key}": part for key, part in known.items()}
+        else:
+            columns[str(name)] = column
+    arrays = {name: _column_to_arrow(column) for name, column in columns.items()}
+    units = [str(getattr(column, "unit", None) or "") for column in columns.values()]
+    fields = [
+        pa.field(name, array.type, metadata={"unit": unit})
+        for (name, array), unit in zip(arrays.items(), units)
+    ]
     return pa.table(list(arrays.values()), pa.schema(fields))
-
-
-def _parts(name: str, column: Any) -> list[tuple[str, Any]]:
-    """Return the components of coordinates, and other columns as they are."""
-    if isinstance(column, Time):
-        hidden: Any = column.mask
-        return [(name, np.ma.array(column.isot, mask=hidden))]
-    if not isinstance(column, SkyCoord):
-        return [(name, column)]
-    keys: Any = column.representation_component_names
-    parts = {key: getattr(column, key) for key in keys}
-    # Without a distance it is the number one.
-    known = {key: part for key, part in parts.items() if part.unit != u.one}
-    return [(f"{name}.{key}", part) for key, part in known.items()]
 
 
 def _column_to_arrow(column: Any) -> pa.Array:
@@ -400,11 +365,10 @@ def to_numpy(array: pa.Array) -> np.ndarray:
             array = pa.array(rows, kind)
         return to_numpy(array.flatten()).reshape(len(array), kind.list_size)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        if not array.null_count:
-            return array.to_numpy(zero_copy_only=False)
         missing = array.is_null().to_numpy(zero_copy_only=False)
         filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
-        return np.ma.array(to_numpy(filled), mask=missing)
+        values = filled.to_numpy(zero_copy_only=False)
+        return np.ma.array(values, mask=missing) if array.null_count else values
     if pa.types.is_decimal(kind):
         array = array.cast(pa.float64())
     # Nulls of Arrow become NaN in NumPy.

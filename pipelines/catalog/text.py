@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,19 +50,13 @@ _DASHES = re.compile(r"[-=+|;,\s]*[-=]{3}[-=+|;,\s]*")
 _DESCRIBED = re.compile(r"\s*Byte-by-byte Description of file\s*:\s*(.+)", re.I)
 # Types of columns by kind; others, such as identifiers, are inferred from the first
 # rows.
-_ARROW_TYPES = {
-    "number": pa.float64(),
-    "dex": pa.float64(),
-    "value": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "hms": pa.string(),
-    "dms": pa.string(),
-}
+_ARROW_TYPES: dict[str, Any] = {"boolean": pa.bool_()}
+_ARROW_TYPES |= dict.fromkeys(("number", "dex", "value"), pa.float64())
+_ARROW_TYPES |= dict.fromkeys(("string", "hms", "dms"), pa.string())
 
 
 class _Layout(NamedTuple):
-    """Names, units and descriptions of the columns, and where their rows begin.
+    """Descriptions of the columns, and where their rows begin.
 
     ``skipped`` lines come before the rows, of which ``row`` is the first. If ``padded``
     there are blanks around the separators.
@@ -72,16 +66,13 @@ class _Layout(NamedTuple):
     separator: str
     skipped: int
     row: str
-    padded: bool
+    padded: bool = False
 
 
 def open_text(path: Path, _: str) -> Opened:
     """Open a table of text in any encoding, packed or not.
 
-    Raises
-    ------
-    InputError
-        If there are no names of columns, or an ECSV header is broken.
+    Raises `InputError` if there are no names of columns, or an ECSV header is broken.
     """
     encoding = _encoding(path)
     with _lines(path, encoding) as file:
@@ -102,16 +93,13 @@ def open_text(path: Path, _: str) -> Opened:
 
 def _encoding(path: Path) -> str:
     """Return the encoding of a text, which is Latin-1 if it is no Unicode."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
     with unpacked(path) as file:
         start = file.read(2)
         if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16"
+        blocks = chain([start], iter(lambda: file.read(_BLOCK_BYTES), b""))
         try:
-            decoder.decode(start)
-            while block := file.read(_BLOCK_BYTES):
-                decoder.decode(block)
-            decoder.decode(b"", final=True)
+            any(text is None for text in codecs.iterdecode(blocks, "utf-8"))
         except UnicodeDecodeError:
             return "latin-1"
     return "utf-8-sig"
@@ -119,10 +107,7 @@ def _encoding(path: Path) -> str:
 
 @contextmanager
 def _lines(path: Path, encoding: str) -> Iterator[io.TextIOWrapper]:
-    with (
-        unpacked(path) as file,
-        io.TextIOWrapper(file, encoding=encoding) as lines,
-    ):
+    with unpacked(path) as file, io.TextIOWrapper(file, encoding=encoding) as lines:
         yield lines
 
 
@@ -145,14 +130,10 @@ def _description(path: Path) -> list[str]:
 
 def _layout(path: Path, beginning: Sequence[str]) -> _Layout:
     """Find names and units in the first lines."""
-    comments: list[str] = []
-    rows: list[tuple[int, str]] = []
-    for number, line in enumerate(beginning):
-        text = line.rstrip("\r\n")
-        if text.startswith("#"):
-            comments += [] if rows else [text[1:]]
-        elif text.strip():
-            rows.append((number, text))
+    lines = [(n, line.rstrip("\r\n")) for n, line in enumerate(beginning)]
+    rows = [(n, text) for n, text in lines if text.strip() and text[0] != "#"]
+    before = lines[: rows[0][0]] if rows else lines
+    comments = [text[1:] for _, text in before if text.startswith("#")]
     if comments and comments[0].strip().startswith("%ECSV"):
         return _ecsv(path, comments, rows)
     if not rows:
@@ -199,17 +180,10 @@ def _ecsv(
         (names,) = csv.reader([rows[0][1]], delimiter=separator)
     except Exception as error:  # the YAML library's errors have no common base
         raise InputError(f"{path} has a broken ECSV header: {error}") from error
-    own = [(name, fields.get(name, {})) for name in names]
-    return _Layout(
-        columns=[
-            (name, ColumnInfo(unit=f.get("unit"), description=f.get("description")))
-            for name, f in own
-        ],
-        separator=separator,
-        skipped=rows[0][0] + 1,
-        row=rows[1][1] if len(rows) > 1 else "",
-        padded=False,
-    )
+    known = ("unit", "description")
+    own = [{k: v for k, v in fields.get(n, {}).items() if k in known} for n in names]
+    columns = [(name, ColumnInfo(**item)) for name, item in zip(names, own)]
+    return _Layout(columns, separator, rows[0][0] + 1, [*rows, (0, "")][1][1])
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -248,11 +222,8 @@ def _behind_hash(comments: Sequence[str], count: int) -> tuple[list[str], list[s
     """Return names, and maybe units, from the last comments with so many words."""
     found = []
     for comment in reversed(comments):
-        for sign in (*_SEPARATORS, " "):
-            fields = _fields(comment.strip(" #"), sign)
-            if len(fields) == count and not _are_values(fields):
-                found.append(fields)
-                break
+        split = [_fields(comment.strip(" #"), sign) for sign in (*_SEPARATORS, " ")]
+        found += [f for f in split if len(f) == count and not _are_values(f)][:1]
     if len(found) > 1 and _are_units(found[0]):
         return found[1], found[0]
     return (found[0] if found else []), []
@@ -277,13 +248,14 @@ class _Cleaned(io.RawIOBase):
 
 
 def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
+    separator, row, padded = layout.separator, layout.row, layout.padded
     names = [name for name, _ in layout.columns]
     types = {n: _ARROW_TYPES[k] for n, k in kinds.items() if k in _ARROW_TYPES}
     # Arrow would read 007 as a number, and some names as dates.
-    for name, value in zip(names, _fields(layout.row, layout.separator)):
+    for name, value in zip(names, _fields(row, separator)):
         if kinds.get(name) == "identifier" and not _INTEGER.fullmatch(value):
             types[name] = pa.string()
-    comma = layout.separator == ";" and re.search(r"\d,\d", layout.row)
+    comma = separator == ";" and re.search(r"\d,\d", row)
     conversion = pacsv.ConvertOptions(
         column_types=types,
         include_columns=list(kinds),
@@ -298,21 +270,20 @@ def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
         use_threads=False,
         column_names=names,
     )
-    white, separator = layout.separator == " " and layout.padded, layout.separator
+    white = separator == " " and padded
     around = re.compile(rf" *{re.escape(separator)} *")
 
     def change(line: str) -> str:
-        if white and '"' not in line:
-            return "\t".join(line.split()) + "\n"
         if white:
-            return "\t".join(_WORDS.findall(line)) + "\n"
-        return around.sub(separator, line.strip(" ")) if layout.padded else line
+            words = _WORDS.findall(line) if '"' in line else line.split()
+            return "\t".join(words) + "\n"
+        return around.sub(separator, line.strip(" ")) if padded else line
 
     parsing = pacsv.ParseOptions(
         delimiter="\t" if white else separator,
         invalid_row_handler=lambda row: "skip" if row.text[:1] == "#" else "error",
     )
-    plain = encoding == "utf-8-sig" and not layout.padded
+    plain = encoding == "utf-8-sig" and not padded
     opened: Any = unpacked(path) if plain else _lines(path, encoding)
     with opened as file:
         stream = file if plain else _Cleaned(file, change)

@@ -24,10 +24,7 @@ INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.spli
 """Canonical units by quantity."""
 
 # Units of angles as text, by kind in `convert`; quoted ones are those of the CDS.
-_SEXAGESIMAL = {
-    "hms": ("hms", "h:m:s", '"h:m:s"'),
-    "dms": ("dms", "d:m:s", '"d:m:s"'),
-}
+_SEXAGESIMAL = {"hms": ("hms", "h:m:s", '"h:m:s"'), "dms": ("dms", "d:m:s", '"d:m:s"')}
 # Sign, whole, minutes and, maybe, seconds.
 _PARTS = re.compile(
     r"""\s*([+-]?)\s*(\d+)\s*[:hd°\s]\s*(\d+(?:\.\d*)?)\s*[:m'′]?\s*"""
@@ -37,6 +34,7 @@ _LOGARITHM = re.compile(r"log(?:10)?\s*[(\[]\s*(.+?)\s*[)\]]")
 _WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
 # NumPy's letters of accepted types, and their description, by kind.
 _TAKEN = {
+    "own": ("", "anything"),
     "any": ("", "anything"),
     "number": ("fiu", "numbers (05:34:32 has the unit hms, 22:00:52 dms)"),
     "dex": ("fiu", "numbers, decadic logarithms"),
@@ -53,10 +51,8 @@ KINDS = tuple(_TAKEN)
 
 def kind_of(unit: str | None) -> str:
     """Return ``hms``, ``dms`` or ``dex`` if a unit states it, else ``number``."""
-    for kind, names in _SEXAGESIMAL.items():
-        if unit in names:
-            return kind
-    return "dex" if isinstance(parse_unit(unit or ""), u.DexUnit) else "number"
+    plain = "dex" if isinstance(parse_unit(unit or ""), u.DexUnit) else "number"
+    return next((kind for kind, names in _SEXAGESIMAL.items() if unit in names), plain)
 
 
 def parse_unit(text: str) -> u.UnitBase | None:
@@ -80,15 +76,15 @@ def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
     whose decadic logarithms these are, ``hms`` and ``dms`` the same in degrees from
     sexagesimal text (NaN for other text), ``value`` and ``boolean`` the same with
     booleans as 0 and 1, ``string`` object with None for missing values, ``identifier``
-    masked int64 or strings, and ``any`` unchanged.
+    masked int64 or strings, ``any`` unchanged but for floating point and text, and
+    ``own`` unchanged.
 
-    Raises
-    ------
-    InputError
-        If the column holds other types; ``where`` names the column.
+    Raises `InputError` if the column holds other types; ``where`` names the column.
     """
     held = column.dtype.kind
     taken, words = _TAKEN[kind]
+    if kind == "own":
+        return column
     if taken and held not in taken:
         found = "text" if held in "OUS" else _WORDS.get(held, str(column.dtype))
         raise InputError(f"{where} holds {found}, expected {words}")

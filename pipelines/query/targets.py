@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from astropy.coordinates import SkyCoord
@@ -14,17 +13,14 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.mapping import parse_mappings, resolve
 from pipelines.catalog.presets import Origin, load_preset
 from pipelines.catalog.sources import (
-    ColumnInfo,
     Source,
+    all_columns,
     describe_absence,
-    expression_in,
-    locate,
     open_source,
-    part_names,
-    split_columns,
+    read_columns,
 )
 from pipelines.catalog.tables import find_files
-from pipelines.catalog.units import convert, kind_of
+from pipelines.catalog.units import kind_of
 from pipelines.maps.places import coordinates
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
@@ -66,9 +62,7 @@ class TargetTable:
         self._sources = [open_source(file) for file in find_files(path)]
         first = self._sources[0]
         self._origins = _origins(first, mappings, preset, distance)
-        self.columns: dict[str, ColumnInfo] = {}
-        for name, info in first.columns.items():
-            self.columns |= dict.fromkeys(part_names(name, info.width), info)
+        self.columns = {name: info for name, (_, info) in all_columns(first).items()}
 
     def __iter__(self) -> Iterator[Targets]:
         first = self._sources[0]
@@ -81,31 +75,14 @@ class TargetTable:
             yield from self._rows(source)
 
     def _rows(self, source: Source) -> Iterator[Targets]:
-        places, numbers = {}, {}
-        for name, mapped in self._origins.items():
-            origin, factor = resolve(source, name, mapped)
-            derived = expression_in(source, str(origin.column))
-            places[name] = origin, factor, derived
-            for reference in derived.kinds if derived else [str(origin.column)]:
-                kind = "value" if derived else kind_of(origin.unit)
-                numbers[locate(source, reference)[0]] = kind
-        kinds = {name: numbers.get(name, "any") for name in source.columns}
-        for batch in source.batches(kinds):
-
-            def read(reference: str, kind: str, held: Any = batch) -> np.ndarray:
-                column, index = locate(source, reference)
-                found = held[column] if index is None else held[column][:, index]
-                return convert(found, kind, f"{source.path}, column {column!r}")
-
-            values = {}
-            for name, (origin, factor, derived) in places.items():
-                kind = kind_of(origin.unit)
-                given = derived.values(read) if derived else read(origin.column, kind)
-                values[name] = factor * (
-                    convert(given, kind, str(origin)) if derived else given
-                )
+        found = {name: resolve(source, name, o) for name, o in self._origins.items()}
+        places = {n: (str(o.column), kind_of(o.unit)) for n, (o, _) in found.items()}
+        own = {name: request for name, (request, _) in all_columns(source).items()}
+        for batch in read_columns(source, [*places.values(), *own.values()]):
+            values = {n: found[n][1] * batch[place] for n, place in places.items()}
             coords = coordinates(values, str(source.path))
-            yield Targets(coords=coords, columns=split_columns(batch))
+            columns = {name: batch[request] for name, request in own.items()}
+            yield Targets(coords=coords, columns=columns)
 
 
 def _origins(

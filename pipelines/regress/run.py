@@ -28,7 +28,7 @@ from pipelines.base.measurement import peak_memory
 from pipelines.base.progress import StageClock, doing
 from pipelines.catalog.answer_files import Described, answer_file
 from pipelines.catalog.schema import write_table
-from pipelines.catalog.sources import open_source, part_names, split_columns
+from pipelines.catalog.sources import all_columns, open_source, read_columns
 from pipelines.figures.style import save_figure
 from pipelines.regress.figure import draw
 from pipelines.regress.regressor import Prediction, Regressor
@@ -153,10 +153,10 @@ def predict_table(
     target = json.loads((folder / "summary.json").read_text())["target"]
     inputs = read_inputs(source, model.feature_names_in_.tolist())
     whole = np.all([np.isfinite(column) for column in inputs.values()], axis=0)
+    columns = all_columns(source)
     described = {
-        part: Described(unit=info.unit or "", text=info.description or "")
-        for name, info in source.columns.items()
-        for part in part_names(name, info.width)
+        name: Described(unit=info.unit or "", text=info.description or "")
+        for name, (_, info) in columns.items()
     }
     found = {
         f"{prefix}{target}_{kind}": np.full(len(whole), np.nan)
@@ -175,8 +175,8 @@ def predict_table(
     about = {"program": "dustmap", "version": dustmap.__version__, "run": folder.name}
     start = 0
     with answer_file(output, described, about, overwrite=overwrite) as write:
-        for batch in source.batches(dict.fromkeys(source.columns, "any")):
-            own = split_columns(batch)
+        for batch in read_columns(source, [request for request, _ in columns.values()]):
+            own = {name: batch[request] for name, (request, _) in columns.items()}
             end = start + len(next(iter(own.values())))
             write(own | {name: column[start:end] for name, column in found.items()})
             start = end

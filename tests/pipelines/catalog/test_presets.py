@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from astropy.table import MaskedColumn, Table
 
+from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.presets import Preset, list_presets, load_preset
@@ -167,6 +168,7 @@ def test_every_preset_is_tested_and_says_on_what() -> None:
         assert preset.name == name
         assert preset.tested_on == ("generated" if name in GENERATED else "real")
         assert preset.references and preset.band and preset.notes
+    assert known_band(load_preset("zgr23").band) == "E_ZGR23"
 
 
 @pytest.mark.parametrize(("extra", "preset"), [(0, "zhang-green25"), (1, "zgr23")])
