@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
-from astropy.table import Column, MaskedColumn, Table
+from astropy.table import Table
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.tables import open_table, to_arrow
@@ -72,12 +72,11 @@ def answer_file(
                 text = np.where(missing, "", column.data).astype(str)
                 column = np.ma.array(text, mask=missing | np.ma.getmaskarray(column))
             masked = np.ma.getmaskarray(column).any()
+            found[name] = column if masked else np.ma.getdata(column)
+            own: Any = found[name]
             unit, text = described[name]
-            found[name] = (MaskedColumn if masked else Column)(
-                column if masked else np.ma.getdata(column),
-                unit=parse_unit(unit) if unit else None,
-                description=text or None,
-            )
+            own.unit = parse_unit(unit) if unit else None
+            own.description = text or None
         found.write(temporary, format=_ASTROPY[output.suffix], overwrite=True)
 
 

@@ -343,3 +343,11 @@ def test_offsets_are_not_taken_for_bounds(name: str, tmp_path: Path) -> None:
         source = write_csv(tmp_path / "a.csv", columns)
         with pytest.raises(InputError, match=f"{name}_upper do not enclose .*offsets"):
             ingest([source], tmp_path / "out.parquet", mappings=maps)
+
+
+def test_a_row_with_two_fill_values_counts_once(tmp_path: Path) -> None:
+    columns = stars()
+    columns["distance"][:4], columns["extinction"][2:7] = 54321.0, 77.7
+    source = write_csv(tmp_path / "a.csv", columns)
+    report = ingest([source], tmp_path / "out.parquet", mappings=MAP)
+    assert report.faulty == 7 == N - report.rows_kept
