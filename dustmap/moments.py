@@ -41,7 +41,7 @@ class Moments:
         """Return quantiles; those of rays of zero length are zero.
 
         With :math:`σ^2 = ln(1 + std^2 / mean^2)` a log-normal quantile is
-        :math:`mean · exp(σ z_p - σ^2 / 2)`. A few samples determine two moments far
+        :math:`mean exp(σ z_p - σ^2 / 2)`. A few samples determine two moments far
         better than an order statistic.
         """
         found = []
