@@ -12,8 +12,10 @@ from typing import ClassVar, Self, TextIO
 
 # Shortest time between two reports in a log and on a terminal [s].
 _IN_LOG, _LIVE = 10.0, 0.1
-# Time between ticks, and after which a command says that it is at work [s].
-_TICK, _PATIENCE = 1.0, 5.0
+# Time between ticks [s].
+_TICK = 1.0
+# Time after which a command says that it is at work [s].
+_PATIENCE = 5.0
 # Escape sequence that erases a line of a terminal.
 _CLEAR = "\r\033[K"
 

@@ -132,11 +132,8 @@ band_options = _together(
 
 def stated_options(prefix: str = "", *, band: bool = False) -> Callable[[Any], Any]:
     """Add what a user says of another program's map, with a prefix of the names."""
-    of, head = (
-        f"Of the map of --{prefix}: " if prefix else "",
-        f"--{prefix}" if prefix else "--",
-    )
-    dash = f"--{prefix}-" if prefix else head
+    of = f"Of the map of --{prefix}: " if prefix else ""
+    dash = f"--{prefix}-" if prefix else "--"
     options = [
         ("unit", {"help": of + "unit of another program's map: mag/pc, mag, mag/bin."}),
         ("map-of", {"help": of + "a published map: edenhofer2024, bayestar2019, ..."}),

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from pipelines.cubes.cube import AXES, Cube, cut_box
 from pipelines.cubes.sky import Columns, near_the_sun
 from pipelines.figures.integrals import (
+    array_axis,
     chosen,
     crossed,
     density_name,
@@ -121,7 +122,8 @@ def face_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     columns
         The integral and its std from posterior samples (`columns`), with the relative
         error if more informative. Without columns only the integral of the mean density
-        is drawn.
+        is drawn: cells where it is NaN add nothing, which is noted, and lines of such
+        cells alone are left out.
     look
         ``panel``, a single one to draw: ``mean``, ``median``, ``std`` or ``relative
         error``; ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in
@@ -160,11 +162,17 @@ def _through(
         if along == "y":
             ends = near_the_sun(cube.y)
         name = density_name(cube.arrays)
-        arrays = {name: integral(cube, name, along, ends)}
+        # Outside of a map's sphere cells are NaN, on almost every line.
+        known = np.isfinite(cube.arrays[name])
+        filled = np.where(known, cube.arrays[name], 0.0)
+        filled = replace(cube, arrays={name: filled}, finer=())
+        image = integral(filled, name, along, ends)
+        image = np.where(known.any(axis=array_axis(along)), image, np.nan)
+        arrays, partial = {name: image}, not known.all()
     elif columns.along != along:
         raise ValueError(f"expected columns along {along}, got {columns.along}")
     else:
-        arrays, ends = columns.arrays, (columns.low, columns.high)
+        arrays, ends, partial = columns.arrays, (columns.low, columns.high), False
     seen, default = crossed(cube, along, ends), ["mean", "truth", "std"]
     if tells_more(arrays, seen):
         default.append("relative error")
@@ -172,6 +180,8 @@ def _through(
     notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
     if log := along == "y" and spans_decades(shown[0].image, seen):
         notes.append("logarithmic colours")
+    if partial:
+        notes.append("of the part of each line within the map")
     panels = []
     for kind, image, label in shown:
         given = {} if panels else colours

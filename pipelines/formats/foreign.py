@@ -39,7 +39,8 @@ FRAMES = {"galactic": ("x", "y", "z"), "lbd": SPHERE}
 """Axes of files without any, in the order of FITS axes or array indices."""
 _STATISTICS = {"std.": "std", "sigma": "std", "median": "p50"}
 _UNIT_KEYS = ("BUNIT", "CUNIT", "UNIT", "units", "unit", "values_unit")
-_CENTRES, _EDGES = "radial pixel centers", "radial pixel boundaries"
+_CENTRES = "radial pixel centers"
+_EDGES = "radial pixel boundaries"
 _INNER = "integrated inner"
 _HINT = "--unit mag/pc (unit='mag/pc'), or --map-of NAME for a published map"
 
@@ -172,7 +173,7 @@ def read_field(path: Path, stated: Stated) -> Field:
     elif any("pixel" in variable.axes for variable in found.values()):
         layout, (read, text) = "healpix", _healpix(path, found)
     else:
-        layout, (read, text) = "xyz", _cube(path, found, stated, facts)
+        read, text = _cube(path, found, stated, facts)
         layout = "xyz" if "x" in read.axes else "lbd"
     unit, band, per_bin = _unit_and_band(path, text, stated, facts)
     if facts and layout not in facts["layouts"]:

@@ -31,10 +31,15 @@ from pipelines.maps.stored import Stored, of_cube
 from pipelines.run.facts import Facts
 from pipelines.storage.digests import digest_of, visible_files
 
-# Cells along each axis of a cube of a map on the sky, and distances of a line of sight.
-_CELLS, _NODES = 97, 200
-# Default resolution of sky maps, and number of their distances.
-_NSIDE, _DISTANCES = 64, 6
+# Cells along the widest side of a cube of a map on the sky.
+_CELLS = 97
+# Distances of a line of sight.
+_NODES = 200
+# Default resolution of sky maps.
+_NSIDE = 64
+# Default number of their distances.
+_DISTANCES = 6
+# Values of pixels in one block of rays.
 _VALUES = 1 << 17
 
 
@@ -244,10 +249,8 @@ class Sampled(Answers):
                     f"{self.path} does not say where it ends: --distances"
                 )
             chosen = np.linspace(0.0, self.extent, _DISTANCES + 1)[1:]
-        far, pixels = (
-            np.asarray(sorted(chosen), dtype=np.float64),
-            np.arange(12 * (nside or _NSIDE) ** 2),
-        )
+        far = np.asarray(sorted(chosen), dtype=np.float64)
+        pixels = np.arange(12 * (nside or _NSIDE) ** 2)
         check_distances(far)
         import healpy  # here, for its import takes longer than a query
 

@@ -125,6 +125,13 @@ def test_cells_without_a_map_are_left_out_of_the_picture():
     assert data[2, 14] == full[2, 14] > 0
 
 
+def test_an_integral_over_an_unknown_cell_is_unknown():
+    """A difference of two maps would lack what the other does not know."""
+    cube = make_cube()
+    cube.arrays["mean"][0, 2, 14] = np.nan
+    assert np.isnan(integral(cube, "mean", "z")).sum() == 1
+
+
 def test_a_slice_gives_truth_and_map_one_scale_and_a_density_unit():
     figure = density_slice(make_cube(), make_cube(name="density", scale=3.0))
     truth, mean = (image_of(figure, panel) for panel in range(2))

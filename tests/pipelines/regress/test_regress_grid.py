@@ -47,16 +47,15 @@ def test_noise_and_field_are_found_in_one_to_three_inputs(inputs):
 def test_hidden_cells_of_a_raster_of_a_rough_field_are_in_their_intervals():
     """The field has an exponential covariance, drawn densely."""
     rng = np.random.default_rng(2)
-    x, y = np.meshgrid(np.arange(40.0), np.arange(30.0), indexing="ij")
+    x, y = np.meshgrid(np.arange(60.0), np.arange(50.0), indexing="ij")
     X = np.column_stack([x.ravel(), y.ravel()])
     lag = np.linalg.norm(X[:, None] - X, axis=2)
     field = np.linalg.cholesky(np.exp(-lag / 12) + 1e-9 * np.eye(len(X)))
     field = field @ rng.standard_normal(len(X))
     seen = field + NOISE * rng.standard_normal(len(X))
-    hidden = (np.hypot(x - 14, y - 12) < 6).ravel()
+    hidden = (np.hypot(x - 24, y - 22) < 6).ravel()
     model = grid(X[~hidden], seen[~hidden])
-    # The log score of so few rows may prefer Matérn-3/2.
-    assert model.hyperparameters()["kernel"] in ("Matern12", "Matern32")
+    assert model.hyperparameters()["kernel"] == "Matern12"
     mean, std = model.predict(X[hidden], return_std=True)
     z = np.abs(seen[hidden] - mean) / std
     assert 0.5 < np.mean(z < 1) < 0.85 and z.max() < 4.5
