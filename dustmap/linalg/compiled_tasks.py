@@ -113,6 +113,12 @@ def _pool() -> ThreadPoolExecutor:
     )
 
 
+def _after_fork() -> None:
+    # A forked child has none of its parent's threads. OpenMP waits for them for ever,
+    # unless it is told that there is one thread.
+    _pool.cache_clear()
+    torch.set_num_threads(1)
+
+
 if hasattr(os, "register_at_fork"):
-    # A forked child has none of its parent's threads.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+import torch
 
 import dustmap.linalg.compiled_tasks as subject
 from dustmap.linalg.compiled_tasks import compiled, in_parallel
@@ -43,11 +44,18 @@ def test_failures_are_raised_once_all_have_ended(broken):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own():
+    # A reduction of so many numbers takes all of torch's threads.
+    numbers = torch.ones(10**6, dtype=torch.float64)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     in_parallel(lambda part: None, 3)
+    assert numbers.exp().sum() > 0
     child = os.fork()
     if child == 0:
         in_parallel(lambda part: None, 3)
+        numbers.exp().sum()
         os._exit(0)
+    torch.set_num_threads(threads)
     for _ in range(200):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
