@@ -22,7 +22,8 @@ from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Kernel
 from dustmap.models.means import ConstantMean
 
-MEAN, NOISE = "mean", "noise"
+MEAN = "mean"
+NOISE = "noise"
 # Kernel evaluations in one block: autograd keeps a few copies of each.
 BLOCK = 2**18
 

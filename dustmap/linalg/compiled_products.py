@@ -25,7 +25,10 @@ from numba.extending import intrinsic, models, register_model
 from dustmap.linalg.compiled_tasks import compiled, inlined
 
 # Unsigned like the pointers: the sum of a signed and an unsigned integer is a float.
-_ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in (1, 2, 3, 4))
+_ONE = np.uint64(1)
+_TWO = np.uint64(2)
+_THREE = np.uint64(3)
+_FOUR = np.uint64(4)
 
 
 def _operation(function: Callable) -> Callable[..., Any]:

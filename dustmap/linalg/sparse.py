@@ -31,9 +31,10 @@ _WIDE = 2**26
 _CACHE = 2**20
 # Limit on the bytes of all threads' vectors, and so on the number of threads.
 _VECTORS = 2**30
-# Fraction of columns with entries beyond which none is omitted, and the entries that
-# are renumbered at once.
-_MOST_USED, _RENUMBERED = 0.8, 2**20
+# Fraction of columns with entries beyond which none is omitted.
+_MOST_USED = 0.8
+# Entries that are renumbered at once.
+_RENUMBERED = 2**20
 _PRECISION = {torch.float32: np.float32, torch.float64: np.float64}
 
 

@@ -47,8 +47,12 @@ from dustmap.projection.weight_rows import WeightRows, stored
 
 # Largest width of a pixel in grid steps.
 _WIDTH = 0.85
-# Pixels across a face at the observer, the angle of a face, and pixels of its margins.
-_ACROSS, _FACE, _MARGIN = 32, math.pi / 2, 4
+# Pixels across a face at the observer.
+_ACROSS = 32
+# Angle of a face.
+_FACE = math.pi / 2
+# Pixels of a face's margins.
+_MARGIN = 4
 # Nodes of the average over an uncertain distance.
 _DISTANCES = 3
 # Weights of four parents for a child a quarter beyond the second of them: Keys' cubic

@@ -33,8 +33,10 @@ from torch import Tensor
 from dustmap.grid import Torus
 from dustmap.kernels import Radial
 
-# Gauss–Legendre nodes of each part of the integral over times, without and with a bend.
-_NODES, _FEW = 48, 16
+# Gauss–Legendre nodes of each part of the integral over times, without
+_NODES = 48
+# and with a bend.
+_NODES_OF_BEND = 16
 # Where the mixture's exp(−λ²τ) has ended.
 _END = 60.0
 
@@ -150,7 +152,7 @@ def _parts(
     end = min(longest, _END / rate)
     inner = [cell, *octaves] if kernel.bend else [cell]
     cuts = sorted({shortest, end, *(cut for cut in inner if shortest < cut < end)})
-    x, w = np.polynomial.legendre.leggauss(_FEW if kernel.bend else _NODES)
+    x, w = np.polynomial.legendre.leggauss(_NODES_OF_BEND if kernel.bend else _NODES)
     x, w = (x + 1) / 2, w / 2
     times, weights = [], []
     for first, last in itertools.pairwise(cuts):

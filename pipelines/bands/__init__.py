@@ -49,7 +49,8 @@ SCALES: dict[str, dict[str, Any]] = tomllib.loads(
     (_FILES / "scales.toml").read_text("utf-8")
 )
 """Scales of reddening: A_V in units of each, title and references."""
-CURVE, R_V = "G23", 3.1
+CURVE = "G23"
+R_V = 3.1
 UNKNOWN = "as in the catalogue"
 _SEPARATOR = "; "
 _STATED_AT = re.compile(r"A_\w+ at ([0-9.]+) ?nm")

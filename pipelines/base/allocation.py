@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 
 # Parameters of glibc's ``mallopt``, from its <malloc.h>.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
 # Larger arrays [bytes] are few, and are returned to the system.
 _KEPT = 2**30
 

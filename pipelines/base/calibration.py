@@ -19,8 +19,10 @@ from scipy.special import log_ndtr, logsumexp, ndtri, ndtri_exp
 from pipelines.base.quantiles import QUANTILES, places_between
 
 LEVELS = (0.50, 0.68, 0.90, 0.95)
-# Nodes and reach, in standard deviations, of the quadrature over a log-normal.
-_NODES, _REACH = 401, 8.0
+# Nodes of the quadrature over a log-normal,
+_NODES = 401
+# and its reach in standard deviations.
+_REACH = 8.0
 _ROWS = 4096
 # Ratio of standard deviation to median absolute deviation of a normal distribution.
 _TO_STD = 1.4826

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import ClassVar, Self, TextIO
 
-# Shortest time between two reports in a log and on a terminal [s].
-_IN_LOG, _LIVE = 10.0, 0.1
+# Shortest time between two reports in a log [s].
+_IN_LOG = 10.0
+# The same on a terminal [s].
+_LIVE = 0.1
 # Time between ticks [s].
 _TICK = 1.0
 # Time after which a command says that it is at work [s].

@@ -30,8 +30,10 @@ from pipelines.maps.places import Places
 from pipelines.maps.run_map import RunMap
 from pipelines.run.folder import Run
 
-# Bins of distance in the table and in the figure.
-_BINS, _DRAWN_BINS = 6, 12
+# Bins of distance in the table.
+_BINS = 6
+# Bins of distance in the figure.
+_DRAWN_BINS = 12
 # Fewest places for a correlation.
 _FEW = 10
 # Offsets along each axis, in cells, of the places averaged over a cell.

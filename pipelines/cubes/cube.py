@@ -36,8 +36,10 @@ _TITLES = {
 _DIMENSIONLESS = ("support", "filled")
 # Nodes of the Gauss-Legendre rule on [0, 1].
 _GAUSS = (0.5 - np.sqrt(1 / 12), 0.5 + np.sqrt(1 / 12))
-# Nodes that a thread looks up at once, in some 100 MB, and the most threads.
-_NODES, _THREADS = 1_000_000, 8
+# Nodes that a thread looks up at once, in some 100 MB.
+_NODES = 1_000_000
+# Most threads.
+_THREADS = 8
 
 
 def field_title(name: str) -> str:

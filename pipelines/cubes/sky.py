@@ -18,8 +18,10 @@ REGRESSION = "isotonic_regression"
 """Key of a provenance: what made extinctions non-decreasing along rays changed."""
 
 # Through kiloparsecs every column meets the plane's dust: side views of boxes wider
-# than this [pc] are cut.
-_WIDE, _NEAR = 2000.0, 500.0
+# than this [pc] are cut
+_WIDE = 2000.0
+# at this distance [pc].
+_NEAR = 500.0
 # Default number of maps of the sky.
 _DISTANCES = 6
 _STATISTICS = {

@@ -61,8 +61,12 @@ _CIRCLES = 4
 _FLAT = 0.55
 # Width of a page with a single panel [mm].
 _ALONE = 134.0
-# Space for labels beside a panel, and with its bar above and below it; a line [mm].
-_BESIDE, _ABOVE, _LINE = 9.0, 24.0, 4.0
+# Space for labels beside a panel [mm].
+_BESIDE = 9.0
+# Space above and below a panel with its bar [mm].
+_ABOVE = 24.0
+# Height of a line of text [mm].
+_LINE = 4.0
 # Most letters of a map's name above a panel.
 _LETTERS = 24
 

@@ -20,8 +20,12 @@ from pipelines.base.errors import InputError
 from pipelines.figures.style import NORMAL, RANGE, SMALL, TICKS
 
 UNMAPPED = "0.72"
-# Thickness of a colour bar, and its distance above or below a panel [inch].
-_BAR, _ABOVE, _BELOW = 0.08, 0.05, 0.12
+# Thickness of a colour bar [inch].
+_BAR = 0.08
+# Its distance above a panel [inch].
+_ABOVE = 0.05
+# Its distance below a panel [inch].
+_BELOW = 0.12
 _LEVELS = 512
 _HIGH = 99.0
 _DECADES = 3.0

@@ -25,8 +25,10 @@ from pipelines.figures.style import (
     wrapped,
 )
 
-# Space for labels of a column, and of a row with its title [mm].
-_BESIDE, _ABOVE = 12.0, 14.0
+# Space for labels of a column [mm].
+_BESIDE = 12.0
+# Space for labels of a row, with its title [mm].
+_ABOVE = 14.0
 # Robust standard deviations beyond which stars do not set a panel's limits.
 _OUTLIER = 5.0
 _OPACITY = {"95%": 0.18, "68%": 0.36}

@@ -28,8 +28,10 @@ Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Function of Galactic longitude and latitude [deg]; NaN outside the map."""
 
 _UNSEEN = "pale, hatched: no sight line reaches that far, only the prior"
-# Space for labels beside a panel, and with its title and bar above and below it [mm].
-_BESIDE, _ABOVE = 8.0, 24.0
+# Space for labels beside a panel [mm].
+_BESIDE = 8.0
+# Space above and below a panel, with its title and bar [mm].
+_ABOVE = 24.0
 # Cells around the sky, each half a degree.
 _CELLS = 720
 # Most distances by default.

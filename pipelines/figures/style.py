@@ -23,10 +23,14 @@ from pipelines.base.errors import InputError
 from pipelines.storage.atomic import atomic_file
 
 # Okabe and Ito's colours, distinct for all kinds of colour vision.
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
 BLACK = "#000000"
 # Sizes of letters [point].
-SMALL, NORMAL = 7.0, 8.0
+SMALL = 7.0
+NORMAL = 8.0
 TICKS = {"labelsize": SMALL, "width": 0.6, "length": 2.5, "pad": 2.0}
 STYLE: Any = {
     "font.size": NORMAL,
@@ -48,13 +52,16 @@ RANGE = (0.5, 99.5)
 # Width of a page [mm]: two columns of Astronomy & Astrophysics.
 PAGE = 180.0
 INCH = 25.4
-# Typical width of a letter over its size [mm/point], and of a formula [letters].
-_LETTER, _WIDE = 0.175, 4
+# Typical width of a letter over its size [mm/point].
+_LETTER = 0.175
+# Width of a formula [letters].
+_FORMULA_LETTERS = 4
 _FORMULA = re.compile(r"\$[^$]*\$")
 _FORMATS = ("png", "pdf", "svg")
-# Reach [pc] from which figures are in kpc; 99th percentile [mag/pc] below which
-# densities are in mag/kpc.
-_FROM_KPC, _FROM_MAG_PER_PC = 2000.0, 0.1
+# Reach [pc] from which figures are in kpc.
+_FROM_KPC = 2000.0
+# 99th percentile [mag/pc] below which densities are in mag/kpc.
+_FROM_MAG_PER_PC = 0.1
 
 
 def page(
@@ -100,10 +107,10 @@ def wrapped(text: str, width: float, size: float = NORMAL) -> str:
     """Break a text of a size [point] into lines of about a width [mm]."""
     formulas, letters = _FORMULA.findall(text), max(int(width / _LETTER / size), 1)
     # A formula counts as some letters, and remains in one piece.
-    lines = _FORMULA.sub("\0" * _WIDE, text).split("\n")
+    lines = _FORMULA.sub("\0" * _FORMULA_LETTERS, text).split("\n")
     options: Any = {"break_long_words": False, "break_on_hyphens": False}
     broken = "\n".join(textwrap.fill(line, letters, **options) for line in lines)
-    return re.sub("\0" * _WIDE, lambda _: formulas.pop(0), broken)
+    return re.sub("\0" * _FORMULA_LETTERS, lambda _: formulas.pop(0), broken)
 
 
 def label(axes: Axes, x: str, y: str) -> None:

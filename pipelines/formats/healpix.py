@@ -27,7 +27,8 @@ from pipelines.formats.fits import open_checked, read_provenance, write_hdus
 ORDERINGS = ("nested", "ring")
 _TABLE = "EXTINCTION"
 _SUMMARY = "Cumulative extinction from the Sun to each distance DISTi"
-_LAST_STAR, _FILLED = "LAST_STAR", "FILLED_"
+_LAST_STAR = "LAST_STAR"
+_FILLED = "FILLED_"
 _UNSEEN = np.float32(-1.6375e30)
 # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
 _ROW = 1024

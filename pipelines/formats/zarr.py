@@ -33,7 +33,8 @@ _KIND = "dustmap cube"
 # are numbers and texts, of JSON where they were lists and objects, as netCDF has them.
 _VERSION = 4
 _READABLE = (1, 2, 3, 4)
-_RAYS, _COLUMNS = "extinction_", "column_"
+_RAYS = "extinction_"
+_COLUMNS = "column_"
 _TAKEN = (*AXES, "distance", "pixel", "last_star", "sample", "density_samples")
 # Axes of the columns along an axis: up and across.
 _PLANES = {"x": ("z", "y"), "y": ("z", "x"), "z": ("y", "x")}

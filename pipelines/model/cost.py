@@ -24,43 +24,63 @@ from pipelines.config import FitConfig
 _ENTRIES_PER_CELL = 5.8
 # Entries of a tree of rays per point of the torus and per star with a distance error:
 # 15 and 8 (23 with distance errors) for 960,000 stars and cells of 20 pc.
-_TREE_PER_POINT, _TREE_PER_STAR = 16.0, 23.0
+_TREE_PER_POINT = 16.0
+_TREE_PER_STAR = 23.0
 # Most stars of the maps from which scales, noise and the residual are learnt.
 LEARNERS = 100_000
 # Iterations per column to a relative residual of 1e-3, with the Nyström preconditioner,
 # on catalogues of a few per cent noise.
 _ITERATIONS = 300
-# Samples that are fitted together where memory is short, and draws of the variance
-# below the grid of a Gaussian density.
-_FEW, _DRAWS = 4, 16
-# Vectors of each of them over points and over stars.
-_OVER_POINTS, _OVER_STARS = 10, 21
-# For a lognormal fit: iterations of the Gauss-Newton steps to the mode and per sample,
+# Samples that are fitted together where memory is short.
+_FEW = 4
+# Draws of the variance below the grid of a Gaussian density.
+_DRAWS = 16
+# Vectors of each of them over points,
+_OVER_POINTS = 10
+# and over stars.
+_OVER_STARS = 21
+# For a lognormal fit: iterations of the Gauss-Newton steps to the mode,
+_MODE_ITERATIONS = 330
+# iterations per sample,
+_SAMPLE_ITERATIONS = 60
 # and preliminary fits of samples.
-_MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
+_ROUGH_FITS = 8
 # Time of such an iteration relative to the estimate from blocks of vectors, with
 # tangents and line searches.
 _SINGLY = 3.1
 # The same for fits of samples, which share passes. Beyond a million points vectors do
 # not stay in the cache: iterations of 950,000 stars took 0.8 of single ones.
-_TOGETHER, _APART, _CACHED = 0.35, 0.8, 1e6
-# With noise shared by neighbours: iterations per sample (measured: 19 to 33), to the
-# mode with its preconditioner, the time of an iteration relative to independent noise,
+_TOGETHER = 0.35
+_APART = 0.8
+_CACHED = 1e6
+# With noise shared by neighbours: iterations per sample (measured: 19 to 33),
+_SHARED_ITERATIONS = 26
+# to the mode with its preconditioner,
+_SHARED_MODE = 130
+# the time of an iteration relative to independent noise,
+_SHARED = 1.5
 # and seconds for a star's row of the precision, on two threads.
-_SHARED_ITERATIONS, _SHARED_MODE, _SHARED, _PER_ROW = 26, 130, 1.5, 3e-5
+_PER_ROW = 3e-5
 # Beyond this std of the logarithm samples take longer, by about the square of the
 # ratio, and need a second round.
 _EASY_STD = 1.25
-# Python, torch, numba and learning before the fit [bytes]; columns, neighbours and
-# places per star [bytes]; W of averaged lines and of distance errors over plain ones.
-_PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 400.0, 1.2
+# Python, torch, numba and learning before the fit [bytes].
+_PROGRAM = 1.1e9
+# Columns, neighbours and places per star [bytes].
+_PER_STAR = 400.0
+# W of averaged lines and of distance errors over W of plain ones.
+_OF_DISTANCES = 1.2
 # Time of each measurement of speed [s].
 _TESTED = 0.1
 # Time that hardly depends on the catalogue [s], on two idle cores: the scales, the
 # residual of neighbours, held-out stars, and their baseline by kriging.
 SECONDS_BESIDE = {"scales": 7.5, "residual": 6.5, "held-out": 5.0, "baseline": 6.0}
-# Vectors of a log-normal fit's preconditioner: least, most, and per star per point.
-_FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
+# Vectors of a log-normal fit's preconditioner: least,
+_FEWEST_VECTORS = 16
+# most,
+_MOST_VECTORS = 100
+# and per star per point.
+_PER_UNKNOWN = 700
 # Most if neighbours share noise: a million stars took longer with 12 or 100.
 _MOST_SHARED = 32
 # Fraction of the memory of a machine, or of a CUDA device, for a fit: the rest is for

@@ -26,11 +26,12 @@ _NEWTON_STEPS = 50
 # Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
-# Solves that measure the spectrum of a map with independent noise, and the least stars
-# for them. The mode of a density that few stars see lies far below its mean, which
-# passes for power at long wavelengths: with scales from there the log score of 1,022
-# clusters fell from -0.581 to -0.595.
-_PROBES, _PROBED = 2, 20_000
+# Solves that measure the spectrum of a map with independent noise.
+_PROBES = 2
+# Least stars for that. The mode of a density that few stars see lies far below its
+# mean, which passes for power at long wavelengths: with scales from there the log score
+# of 1,022 clusters fell from -0.581 to -0.595.
+_PROBED = 20_000
 
 
 def run_engine(problem: Problem) -> Inference:

@@ -28,9 +28,11 @@ from pipelines.config.fitting import (
 CENTRE_DISTANCE = 8178.0
 # Scale length of the dust disc where none is given (Li et al. 2018, ApJ 858, 75) [pc].
 SCALE_LENGTH = 3200.0
-# Least lengthscale over spacing with which the grid resolves the field; above the other
-# its covariance, which the published engine solves with, is nearly singular.
-RESOLVED, SOLVABLE = 1.5, 5.0
+# Least lengthscale over spacing with which the grid resolves the field.
+RESOLVED = 1.5
+# Above this ratio the covariance of the field on the grid, with which the published
+# engine solves, is nearly singular.
+SOLVABLE = 5.0
 # Draws of the variance below the grid.
 RESIDUAL_DRAWS = 16
 

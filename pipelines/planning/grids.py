@@ -17,33 +17,43 @@ from pipelines.config.base import MOST_POINTS
 from pipelines.model import cost
 from pipelines.model.plan import SOLVABLE
 
-# Largest lengthscale in grid steps by number of stars: with 7 instead of 5, errors of
-# 48,000 stars were 4% smaller, those of 3,200 stars 4% larger.
-_MANY, _FINEST = 20_000, 7.0
-# Most grid points per star, and a floor for few stars.
-_POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
+# Largest lengthscale in grid steps: with 7 instead of 5, errors of 48,000 stars were 4%
+# smaller, those of 3,200 stars 4% larger; so for more stars than this.
+_MANY = 20_000
+_FINEST = 7.0
+# Most grid points per star,
+_POINTS_PER_STAR = 1_000
+# and a floor for few stars.
+_LEAST_POINTS = 20_000
 # The same if neighbouring stars share a residual, per star of the maps that learn it.
 # On three times as many points errors of 48,000 and of a million stars were 3% larger.
-_SHARED_PER_STAR, _LEAST_SHARED, _MOST_SHARED = 8, 500_000, 800_000
+_SHARED_PER_STAR = 8
+_LEAST_SHARED = 500_000
+_MOST_SHARED = 800_000
 # Cost of a row of the published engine per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
 # Work of a fit without a limit of time, and of every million stars more [s at the
 # reference speed].
 _WORK = 300.0
 _WORK_PER_MILLION = 300.0
-# Fractions of the time budget for the solves: at most, and at least if other costs
-# would leave less.
-_SOLVE_SHARE, _LEAST_SHARE = 0.7, 0.4
+# Largest fraction of the time budget for the solves,
+_SOLVE_SHARE = 0.7
+# and the least, if other costs would leave less.
+_LEAST_SHARE = 0.4
 # Mean separation of stars, in cells, up to which a finer grid extends: with stars 5.8
 # pc apart near the Sun, cells of 8 instead of 11.5 pc reduced errors there by 4%.
 _CELLS_PER_STAR = 1.25
 # Smallest reach of a finer grid, in its cells, that justifies its padding.
 _LEAST_REACH = 8.0
 _MOST_LEVELS = 12
-# Ratio of successive trial spacings, and their number over a factor of two.
-_STEP, _STEPS = 2**0.125, 9
-# Ratio of outer to inner radius of shells for star counts, and the fewest stars.
-_SHELL, _FEWEST = 1.1, 50
+# Ratio of successive trial spacings,
+_STEP = 2**0.125
+# and their number over a factor of two.
+_STEPS = 9
+# Ratio of outer to inner radius of shells for star counts,
+_SHELL = 1.1
+# and the fewest stars in one.
+_FEWEST = 50
 
 
 def choose_grids(

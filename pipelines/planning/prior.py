@@ -30,11 +30,16 @@ from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
 
-# Most stars, and cells along the box's longest side over which they are spread.
-_STARS, _CELLS = 4_000, 16
-# The start's lengthscale over the median distance, nodes on a ray, and rounds of
-# reweighting.
-_PART, _NODES, _ROUNDS = 0.1, 24, 4
+# Most stars.
+_STARS = 4_000
+# Cells along the box's longest side, over which the stars are spread.
+_CELLS = 16
+# The start's lengthscale over the median distance.
+_PART = 0.1
+# Nodes on a ray.
+_NODES = 24
+# Rounds of reweighting.
+_ROUNDS = 4
 # The least part of the scatter about the mean density that the start leaves to dust:
 # errors may explain all of it.
 _LEAST = 0.1

@@ -46,8 +46,10 @@ _KINDS = {
     "std": "standard deviation",
     "scatter": "standard deviation between directions",
 }
-# Digits of a standard deviation, and of a number without one.
-_OF_STD, _ALONE = 3, 5
+# Digits of a standard deviation,
+_OF_STD = 3
+# and of a number without one.
+_ALONE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

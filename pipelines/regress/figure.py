@@ -10,15 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from pipelines.base.quantiles import QUANTILES
 from pipelines.figures.scales import UNMAPPED, Scale, colour_scale
 from pipelines.figures.style import BLUE, ORANGE, SMALL
 from pipelines.regress.regressor import Prediction, Regressor
 from pipelines.regress.table import Rows
 
-# Ends of the 68% and the 95% interval.
-_INNER, _OUTER = (0.15865525, 0.84134475), (0.025, 0.975)
-# Points of a curve, fewest and most pixels along each side of a map, most rows to draw.
-_CURVE, _FEWEST_PIXELS, _PIXELS, _ROWS = 500, 30, 200, 4000
+# Points of a curve.
+_CURVE = 500
+# Fewest pixels along a side of a map.
+_FEWEST_PIXELS = 30
+# Most pixels along a side of a map.
+_PIXELS = 200
+# Most rows to draw.
+_ROWS = 4000
 
 
 def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
@@ -47,8 +52,8 @@ def _curve(rows: Rows, model: Regressor) -> Figure:
         size = 4 if len(rows.x) < 1000 else 2
         look = {"ms": size, "color": color, "label": label, "rasterized": True}
         axes.plot(rows.x[some], rows.y[some], ".", **look)
-    for interval, alpha in ((_INNER, 0.22), (_OUTER, 0.13)):
-        low, high = map(found.quantile, interval)
+    for interval, alpha in ((("p16", "p84"), 0.22), (("p2_5", "p97_5"), 0.13)):
+        low, high = (found.quantile(QUANTILES[name]) for name in interval)
         axes.fill_between(x, low, high, color=BLUE, alpha=alpha, lw=0)
     _limit(axes, np.concatenate([rows.y, low, high]))
     label = "mean, 68% and 95% of the rows"
@@ -125,7 +130,7 @@ def _against_truth(
     axes.set_title(f"{len(truth):,} rows to test", fontsize="medium")
     some = _some(np.arange(len(truth)))
     truth, mean = truth[some], prediction.mean[some]
-    low, high = (prediction.quantile(p)[some] for p in _INNER)
+    low, high = (prediction.quantile(QUANTILES[name])[some] for name in ("p16", "p84"))
     axes.errorbar(
         mean,
         truth,

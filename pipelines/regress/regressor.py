@@ -33,9 +33,12 @@ from pipelines.regress.methods import (
 )
 from pipelines.regress.saved import read_model
 
-# Most rows for which `auto` is exact, and for which `exact` is possible; most inputs
-# of a grid, and for which `auto` does not use `svgp` for outliers.
-EXACT_ROWS, MOST_EXACT, GRID_INPUTS = 2_000, 8_000, 3
+# Most rows for which `auto` is exact.
+EXACT_ROWS = 2_000
+# Most rows for which `exact` is possible.
+MOST_EXACT = 8_000
+# Most inputs of a grid, and for which `auto` does not use `svgp` for outliers.
+GRID_INPUTS = 3
 # Fewer rows do not constrain a covariance.
 _FEWEST = 10
 # Of standardised variances.

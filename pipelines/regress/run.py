@@ -26,6 +26,7 @@ from dustmap.residual.neighbours import nearest
 from pipelines.base.errors import InputError
 from pipelines.base.measurement import peak_memory
 from pipelines.base.progress import StageClock, doing
+from pipelines.base.quantiles import QUANTILES
 from pipelines.catalog.answer_files import Described, answer_file
 from pipelines.catalog.schema import write_table
 from pipelines.catalog.sources import all_columns, open_source, read_columns
@@ -39,10 +40,10 @@ from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, write_manifest
 from pipelines.storage.digests import input_digests
 
-# Ends of the 68% and the 95% interval.
-_LOW, _HIGH, _LOWER, _UPPER = 0.15865525, 0.84134475, 0.025, 0.975
-# Nearest rows in the baseline's mean, and most test rows for the comparison.
-_NEAR, _COMPARED = 10, 10_000
+# Nearest rows in the baseline's mean.
+_NEAR = 10
+# Most test rows for the comparison.
+_COMPARED = 10_000
 
 
 def regress_table(
@@ -109,13 +110,14 @@ def regress_table(
         "version": dustmap.__version__,
         "inputs": input_digests(source),
     }
-    quantiles = {"p16": _LOW, "p50": 0.5, "p84": _HIGH}
     table = {
         "row": rows.row[rows.test],
         "truth": truth,
         "mean": prediction.mean,
         "std": prediction.std,
-        **{name: prediction.quantile(p) for name, p in quantiles.items()},
+        **{
+            name: prediction.quantile(QUANTILES[name]) for name in ("p16", "p50", "p84")
+        },
     }
     with atomic_directory(output, overwrite=overwrite) as folder:
         summary = {**report.as_dict(), "provenance": provenance}
@@ -191,8 +193,7 @@ def scores(truth: np.ndarray, found: Prediction) -> dict[str, float]:
     from the median in half the 68% interval.
     """
     error = found.mean - truth
-    low, median, high = (found.quantile(p) for p in (_LOW, 0.5, _HIGH))
-    lower, upper = (found.quantile(p) for p in (_LOWER, _UPPER))
+    lower, low, median, high, upper = map(found.quantile, QUANTILES.values())
     values = {
         "rows": len(error),
         "rmse": np.sqrt(np.mean(error**2)),

@@ -13,8 +13,10 @@ from pipelines.simulate.turbulence import Axes, draw_turbulence
 
 # Standard deviations at which a cloud's Gaussian profile is cut (3e-4 of its mass).
 _REACH = 4.0
-# Fractions of the original dust left in a cavity, and swept into its shell.
-_INSIDE, _SHELL = 0.08, 1.5
+# Fraction of the original dust left in a cavity,
+_INSIDE = 0.08
+# and amplitude of the shell into which the rest is swept.
+_SHELL = 1.5
 # Smallest and largest number of beads of a filament.
 _BEADS = (6, 20)
 # Standard deviations of clouds' profiles, and radii of cavities, in grid spacings.

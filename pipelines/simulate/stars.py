@@ -17,7 +17,8 @@ _BATCH = 200_000
 # Most successive batches without a visible star.
 _BARREN = 200
 # Absolute magnitudes M [mag], with dN/dM ∝ 10^(slope M).
-_BRIGHTEST, _FAINTEST = -1.0, 7.0
+_BRIGHTEST = -1.0
+_FAINTEST = 7.0
 _LUMINOSITY_SLOPE = 0.2
 # Scatter of outlying extinctions, in their stated errors.
 _OUTLIER_SCALE = 20.0

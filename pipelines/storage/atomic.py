@@ -24,8 +24,10 @@ MANIFEST = "manifest.json"
 MARKER = "COMPLETE"
 _FORMAT = 1
 _NAMED = 5
-# Suffixes of incomplete files, and of those moved aside for them.
-_PART, _OLD = ".part", ".old"
+# Suffix of incomplete files.
+_PART = ".part"
+# Suffix of files that are moved aside for them.
+_OLD = ".old"
 
 
 @contextmanager

@@ -39,9 +39,10 @@ from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import FEWEST, NoiseModel, Normal
 
-# Relative residual and iterations after which the solves of probes end. Sums of some
+# Relative residual, or iterations, at which the solves of probes end. Sums of some
 # hundred determined numbers were 2% to 15% short of those after 160 iterations.
-_PROBE_RTOL, _PROBE_STEPS = 0.1, 40
+_PROBE_RTOL = 0.1
+_PROBE_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

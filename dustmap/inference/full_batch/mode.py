@@ -14,10 +14,11 @@ from dustmap.inference.full_batch.state import Fit, Iterate, Mode
 from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
 
-# Tolerances of a solve relative to the gradient: in the first search, and in a second
-# one if the Newton decrement exceeds its limit, in units of the tolerance (rough solves
-# underestimate the decrement by a factor of 2–3).
-_FORCING, _FINER = 0.1, 0.03
+# Tolerance of a solve relative to the gradient.
+_FORCING = 0.1
+# The same in a second search, if the Newton decrement exceeds its limit in units of the
+# tolerance: rough solves underestimate the decrement by a factor of 2–3.
+_FINER_FORCING = 0.03
 DECREMENT_LIMIT = 5.0
 # Most iterations without a preconditioner, for each of its vectors: without a limit the
 # first step of ten million stars took 243 iterations, 240 of 450 s to the mode.
@@ -106,7 +107,7 @@ def refined_mode(fit: Fit, mode: Mode) -> Mode:
     if not mode.refined:
         if fit.search is None and small(mode):
             return mode
-        again = find_mode(fit, mode.eps, name="refined mode", forcing=_FINER)
+        again = find_mode(fit, mode.eps, name="refined mode", forcing=_FINER_FORCING)
         mode = replace(again, steps=mode.steps + again.steps, refined=True)
         fit.save(mode=mode)
     return replace(mode, converged=mode.converged and small(mode))

@@ -40,10 +40,14 @@ from dustmap.noise import NoiseModel
 # of a sample is least between 0.1 and 0.5; the expected decrease is 12% too small at
 # 0.3 and 2% at 0.1 (for 24 samples, compared with a tolerance of 0.01).
 _FORCINGS = (0.3, 0.1)
-# Samples of a rough round, and the factor on the tolerance of rough solves.
-_FEW, _ROUGH = 4, 2.0
-# Limit on rough rounds, and the factor within which the share counts as unchanged.
-_ROUNDS, _STILL = 3, 1.2
+# Samples of a rough round.
+_ROUGH_SAMPLES = 4
+# Factor on the tolerance of rough solves.
+_ROUGH_TOLERANCE = 2.0
+# Most rough rounds.
+_ROUGH_ROUNDS = 3
+# Factor within which the share counts as unchanged.
+_UNCHANGED = 1.2
 
 
 def fit_rounds(fit: Fit) -> Round:
@@ -73,14 +77,14 @@ def fit_rounds(fit: Fit) -> Round:
 
 def _rough(fit: Fit, at: Round) -> Round:
     """Fit a few rough samples, and learn Σ; the last such round if α settled."""
-    learnt, few = fit.noise.learn_share, min(_FEW, fit.settings.samples)
-    _fit_all(fit, at, few, [(_FORCINGS[0], _ROUGH, "rough samples")])
+    learnt, few = fit.noise.learn_share, min(_ROUGH_SAMPLES, fit.settings.samples)
+    _fit_all(fit, at, few, [(_FORCINGS[0], _ROUGH_TOLERANCE, "rough samples")])
     eps = torch.cat([fit.samples[number].eps for number in range(few)])
     before, total = fit.noise.share, fit.learn_over(eps)
-    still = abs(math.log(fit.noise.share / before)) < math.log(_STILL)
+    still = abs(math.log(fit.noise.share / before)) < math.log(_UNCHANGED)
     fit.share_settled = still and not fit.noise.at_edge
     number = at.number + 1
-    last = still or not learnt or number == _ROUNDS
+    last = still or not learnt or number == _ROUGH_ROUNDS
     if last and learnt:
         total = fit.include_all(eps)
     require_finite("samples, rough round", noise_variance=total)
@@ -99,7 +103,7 @@ def _final(fit: Fit, at: Round) -> Round:
     The last step's expected decrease decides whether a sample has converged.
     """
     fits = [
-        (_FORCINGS[0], _ROUGH, "samples"),
+        (_FORCINGS[0], _ROUGH_TOLERANCE, "samples"),
         (_FORCINGS[1], DECREMENT_LIMIT, "refined samples"),
     ]
     _fit_all(fit, at, fit.settings.samples, fits if fit.settings.refine else fits[:1])

@@ -40,12 +40,15 @@ from dustmap.whitening import GridWhitening
 from dustmap.whitening.bands import mixture
 from dustmap.whitening.modes import TorusModes
 
-# Bands tell nothing that have a smaller part of their numbers determined (solves are
-# as exact as that), or fewer of them.
-_LEAST_PART, _LEAST = 0.02, 10.0
-# Largest logarithms tried, of factors on scales and of changes between octaves; prior
-# standard deviation of the changes (0.5 changes the slope of a power law by 0.7).
-_FURTHEST, _BEND = 1.0, 0.5
+# A band is not constrained where a smaller part of its numbers is determined (solves
+# are as exact as that),
+_LEAST_PART = 0.02
+# or where fewer numbers are.
+_LEAST_DETERMINED = 10.0
+# Largest logarithm tried, of factors on scales and of changes between octaves.
+_FURTHEST = 1.0
+# Prior standard deviation of the changes: 0.5 changes the slope of a power law by 0.7.
+_BEND = 0.5
 # Relative error of the bands' ratios beyond their statistical one: modes are not linear
 # and end early. Of ten bands of three maps of two simulated skies it was 0.33 (RMS).
 _ERROR = 0.3
@@ -177,7 +180,7 @@ def _band(
     count: float, power: float, determined: float, squared: float, *, longest: float
 ) -> BandPower | None:
     """An octave, if it tells something."""
-    if determined < max(_LEAST, _LEAST_PART * count):
+    if determined < max(_LEAST_DETERMINED, _LEAST_PART * count):
         return None
     ratio = power / determined
     return BandPower(

@@ -14,7 +14,9 @@ from dustmap.kernels import Kernel
 from dustmap.likelihoods import Likelihood
 from dustmap.whitening import ToeplitzWhitening, Whitening
 
-MEAN, KERNEL, LIKELIHOOD = "mean", "kernel.", "likelihood."
+MEAN = "mean"
+KERNEL = "kernel."
+LIKELIHOOD = "likelihood."
 
 
 class Hyperparameters:
