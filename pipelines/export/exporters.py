@@ -300,6 +300,10 @@ def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     maps = replace(maps, meta={**maps.meta, **judged})
     ordering = products.options.ordering or ORDERINGS[0]
     write_healpix(path, maps, ordering=ordering, overwrite=overwrite)
+    if products.options.moc:
+        from pipelines.formats.moc import write_mocs  # needs mocpy
+
+        products.paths.extend(write_mocs(path, maps, overwrite=overwrite))
     products.note_outside(path, maps.mean, maps.distances)
 
 

@@ -82,6 +82,10 @@ def export_map(
         if name == "healpix":
             order = options.ordering or ORDERINGS[0]
             write_healpix(target, maps, ordering=order, overwrite=overwrite)
+            if options.moc:
+                from pipelines.formats.moc import write_mocs  # needs mocpy
+
+                done.paths.extend(write_mocs(target, maps, overwrite=overwrite))
             outside = maps.mean
         else:
             wcs = (options.field or Field()).wcs()

@@ -48,7 +48,7 @@ EXPORTERS = {
     "fits": Exporter("Density cube as FITS.", (*_CUT, "fill"), usual="map.fits"),
     "healpix": Exporter(
         "Integrated extinction, HEALPix.",
-        ("distances", "nside", "ordering", "fill", "fill_beyond", "estimate"),
+        ("distances", "nside", "ordering", "moc", "fill", "fill_beyond", "estimate"),
         usual="map.healpix.fits",
     ),
     "image": Exporter(
@@ -74,6 +74,9 @@ class ExportOptions:
     """Field of images on the sky."""
     ordering: str | None = None
     """Order of the pixels in HEALPix files: ``nested`` (default) or ``ring``."""
+    moc: bool | None = None
+    """Also write the coverage at each distance beside the HEALPix file
+    (`pipelines.formats.moc`)."""
     band: str | None = None
     """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
@@ -119,6 +122,12 @@ class ExportOptions:
         named = [(name, path) for name, each in targets.items() for path in each]
         for _, path in named:
             check_output(path, overwrite=overwrite)
+        if self.moc:
+            from pipelines.formats.moc import moc_path  # imports coordinates
+
+            for path in targets.get("healpix", ()):
+                for held in path.parent.glob(moc_path(path, "*").name):
+                    check_output(held, overwrite=overwrite)
         if len({path.resolve() for _, path in named}) < len(named):
             raise InputError(
                 f"two of {', '.join(f'--{name}' for name in targets)} name the same "
