@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from pipelines.base.progress import say
 from pipelines.fit.context import Context
 from pipelines.fit.state import FitState
 from pipelines.model.cost import Work, machine_memory
+from pipelines.model.engine import ENGINES
 from pipelines.model.plan import Plan
 
 
@@ -28,9 +28,9 @@ def announce(state: FitState, at: Context) -> None:
     plan, speed = state.planned
     for line in plan_in_words(plan):
         say(line)
-    if not plan.is_full_batch:
-        return
     work = require_memory(plan, at.fitted.distance, at)
+    if work is None:
+        return
     parts = work.memory()
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
     each = ""
@@ -77,8 +77,8 @@ def plan_in_words(plan: Plan) -> list[str]:
     return lines + [f"note: {note}" for note in plan.notes]
 
 
-def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work:
-    """Return the memory and time of a fit to stars at these distances [pc].
+def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work | None:
+    """Return the memory and time of a fit to stars at these distances [pc], if known.
 
     Raises
     ------
@@ -86,9 +86,9 @@ def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work:
         If the fit needs more memory than the budget, or than this machine has.
     """
     there = {"ranks": at.group.size, "here": at.group.here}
-    kernel = plan.build_kernel()
-    work = Work.of(plan.grids, kernel, distances, at.config, **there)
-    work = replace(work, block=plan.block)
+    work = ENGINES[plan.engine].work_of(plan, distances, at.config, **there)
+    if work is None:
+        return None
     budget, here, grid = at.config.budget.bytes, machine_memory(at.config), plan.grid
     if work.together > min(budget, here):
         size = _by(b - a for a, b in zip(grid.lower, grid.upper, strict=True))

@@ -25,7 +25,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
-from pipelines.model.observations import rays
+from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
 from pipelines.run.residual import residual_from
 

@@ -15,7 +15,7 @@ from pipelines.fit.context import Context
 from pipelines.fit.judging import seconds_to_judge
 from pipelines.fit.shared_noise import correlation_of
 from pipelines.fit.state import FitState
-from pipelines.model.engines import run_engine
+from pipelines.model.engine import run_engine
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
 from pipelines.run.surveys import calibration_errors
@@ -119,7 +119,7 @@ def _infer(
     stars = at.stars.select(at.learners.train) if first else at.fitted
     resumed = at.resumed is not None
     tolerances = {}
-    if plan.is_full_batch and not plan.is_lognormal:
+    if not plan.is_lognormal:
         tolerances["samples"] = config.inference.sample_tolerance
         if not plan.outliers and stars.distance_error is None:
             # One linear solve, with a noise that is known.

@@ -13,7 +13,8 @@ from pipelines.base.progress import Progress, Ticker, bar, in_words, say
 from pipelines.fit.context import Context
 from pipelines.fit.mapping import first_settings, second_samples
 from pipelines.fit.state import FitState
-from pipelines.model.cost import SECONDS_BESIDE, Work, seconds_beside
+from pipelines.model.cost import SECONDS_BESIDE, seconds_beside
+from pipelines.model.engine import ENGINES
 from pipelines.saving.stopping import StopFlag
 
 WORDS = {
@@ -122,15 +123,14 @@ class Pace(Progress):
 
 
 def foreseen(state: FitState, at: Context) -> list[float]:
-    """Return the seconds of all stages by the plan; nothing without a plan.
-
-    The engine svi has no model of its time.
-    """
-    if state.plan is None or not state.plan.is_full_batch:
+    """Return the seconds of all stages by the plan; nothing if not foreseeable."""
+    if state.plan is None:
         return []
     plan, speed = state.planned
-    work = Work.of(plan.grids, plan.build_kernel(), at.fitted.distance, at.config)
-    work = replace(work, ranks=at.group.size, here=at.group.here, block=plan.block)
+    there = {"ranks": at.group.size, "here": at.group.here}
+    work = ENGINES[plan.engine].work_of(plan, at.fitted.distance, at.config, **there)
+    if work is None:
+        return []
     whole = work.seconds(speed)
     first = second = 0.0
     if at.config.shares_noise:

@@ -48,8 +48,7 @@ def plan(state: FitState, at: Context) -> FitState:
             here=at.group.here,
             notes=[*notes, *more],
         )
-        if made.is_full_batch:
-            require_memory(made, stars.distance, at)
+        require_memory(made, stars.distance, at)
         box = Box.of(made.grid)
         return replace(state, plan=made, speed=speed, box=box)
 

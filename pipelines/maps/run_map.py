@@ -48,7 +48,7 @@ from pipelines.maps.sky import (
     lines_of_sight,
 )
 from pipelines.maps.stored import Stored, open_store
-from pipelines.model.observations import outward_rays
+from pipelines.model.engine import rays
 from pipelines.run.facts import Facts, run_facts
 from pipelines.run.folder import Run, read_run
 
@@ -240,7 +240,7 @@ class RunMap(Answers):
     def _functionals(self, integrated: bool, positions: torch.Tensor) -> Functionals:
         """Return extinctions to positions [pc], or densities there."""
         if integrated:
-            return outward_rays(self.run.plan, positions)
+            return rays(self.run.plan, positions, outwards=True)
         return PointValues(positions)
 
     def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, torch.Tensor]]:

@@ -54,7 +54,7 @@ def make_plan(
     InputError
         If no grid fits the budget.
     """
-    model, is_svi = config.model, config.inference.engine == "svi"
+    model = config.model
     given, family = tuple(scales.lengthscale.tolist()), KERNELS[config.kernel]
     lengthscale, std = given, scales.std
     # The second grids use the std of a raised lengthscale on the first.
@@ -90,7 +90,7 @@ def make_plan(
         common_noise=math.sqrt(scales.common_noise),
         engine=config.inference.engine,
         density=config.density,
-        outliers=model.outliers and not is_svi,
+        outliers=model.outliers and config.inference.abilities.outliers,
         degrees=model.degrees,
         subgrid_share=model.subgrid_share or 1.0,
         cut=CUT if config.shares_noise else 0.0,

@@ -31,7 +31,7 @@ from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.model.forward import build_model
+from pipelines.model.engine import build_model
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Place
 from pipelines.run.facts import as_html, as_text, run_facts

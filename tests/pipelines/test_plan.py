@@ -26,6 +26,7 @@ from pipelines.fit.context import opened
 from pipelines.fit.prior import plan as make_first_plan
 from pipelines.model import cost
 from pipelines.model.cost import Work
+from pipelines.model.hipgp import spacing_limits
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import (
     Crowding,
@@ -33,7 +34,6 @@ from pipelines.planning.grids import (
     make_grid,
     mean_log_cell,
     nested_grids,
-    svi_spacing,
     time_budget,
 )
 from pipelines.planning.planner import make_plan, resolved_std
@@ -330,10 +330,12 @@ def test_a_budget_no_grid_fits_is_refused_with_the_remedy(change):
 
 def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
     extent = np.array([2000.0, 2000.0, 600.0])
-    few, many = (svi_spacing(extent, n, config()) for n in (500, 50_000))
-    assert many > few
-    short = config(budget={"minutes": 0.1})
-    assert svi_spacing(extent, 5000, short) > svi_spacing(extent, 5000, config())
+
+    def least(stars: int, seconds: float) -> float:
+        return spacing_limits(extent, stars, seconds, config())[1]
+
+    assert least(50_000, 600.0) > least(500, 600.0)
+    assert least(5000, 6.0) > least(5000, 600.0)
 
 
 def planned(lengthscale=(150.0,) * 3, std=0.8, resolved=False, **sections):

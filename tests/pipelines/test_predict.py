@@ -13,7 +13,7 @@ from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
 from pipelines.maps.places import Places
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.sky import lines_of_sight
-from pipelines.model.observations import rays
+from pipelines.model.engine import rays
 from pipelines.run.predict import predict_columns
 
 KINDS = ["mean", "std", "p2_5", "p16", "p50", "p84", "p97_5"]
