@@ -94,7 +94,7 @@ def compare_map(
     spacing = run.plan.grid.spacing
     about = {"factor": factor, "integrated": integrated, "query": options}
     second = open_other(other, **about, step=min(spacing), **(stated or {}))
-    second = second.beside(RunMap.of(run))
+    second = second.in_band_of(RunMap.of(run))
     scale = f"{second.factor:.5g} times the values of {second.path.name}"
     cells, seen = seen_cells(run, points, generator)
     if not seen:
@@ -104,9 +104,11 @@ def compare_map(
         )
     mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
     around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
-    density = second.central(Places.of_points(around.reshape(-1, 3)), integrated=False)
+    density = second.median_or_mean(
+        Places.of_points(around.reshape(-1, 3)), integrated=False
+    )
     others = {
-        "extinction": second.central(Places.of_points(cells), integrated=True),
+        "extinction": second.median_or_mean(Places.of_points(cells), integrated=True),
         "density": density.reshape(len(cells), -1).mean(axis=1),
     }
     known = np.isfinite(list(others.values())).all(axis=0)

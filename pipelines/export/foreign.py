@@ -18,7 +18,6 @@ from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.foreign import Sampled
 from pipelines.maps.opening import PACKAGE, form_of, open_answers
 from pipelines.maps.places import Places
 
@@ -56,7 +55,6 @@ def export_map(
     bands = options.band, options.declare_band
     by = {"curve": options.curve, "r_v": options.r_v}
     found = open_answers(path, **stated).in_band(*bands, **by)
-    assert isinstance(found, Sampled)
     done = Exported(changes=found.changes)
     cut = options.spacing or options.box or options.sphere
     for name, target in ((n, p) for n, each in targets.items() for p in each):

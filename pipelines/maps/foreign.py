@@ -25,7 +25,6 @@ from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
 from pipelines.formats.foreign import Field, Stated, published, read_field
 from pipelines.maps.answers import Answers, Directions, Found, Kind, MissingError
 from pipelines.maps.places import Places
-from pipelines.maps.provenance import convert
 from pipelines.maps.rays import PixelRays
 from pipelines.maps.stored import Stored, of_cube
 from pipelines.run.facts import Facts
@@ -203,12 +202,8 @@ class Sampled(Answers):
         Without a spacing the widest side of the box has 97 points. Raises `InputError`
         if the box, or the map's, is not bounded.
         """
-        found = self._grid(spacing, box or {})
-        return convert(found, self.changes, self.factor)
-
-    def _grid(self, spacing: float | None, box: dict[str, Ends]) -> Cube:
         whole = (-self.extent, self.extent)
-        sides = np.array([box.get(axis, whole) for axis in AXES])
+        sides = np.array([(box or {}).get(axis, whole) for axis in AXES])
         sides = np.clip(sides, *whole)
         if not np.isfinite(sides).all():
             raise InputError(
@@ -219,27 +214,23 @@ class Sampled(Answers):
         x, y, z = (step * np.arange(a, b + 1) for a, b in zip(low, high))
         mesh = np.stack(np.meshgrid(z, y, x, indexing="ij")[::-1], axis=-1)
         places = Places.of_points(mesh.reshape(-1, 3))
-        found = self._moments(places, self.kinds(integrated=False), False)
+        kinds = self.kinds(integrated=False)
+        found = self.moments(places, kinds, integrated=False)
         arrays = {
             str(n): v.reshape(mesh.shape[:3]).astype("f4") for n, v in found.items()
         }
         return Cube(x=x, y=y, z=z, arrays=arrays, meta=self.about())
 
-    @property
-    def extent(self) -> float:
-        """Half the side of the largest cube that the map reaches [pc]."""
-        return float(np.abs([self.box.lower, self.box.upper]).max())
-
     def about(self) -> dict[str, Any]:
-        """Return the provenance of products: the band of `_moments`, and the origin."""
-        band = self.changes[0].source if self.changes else self.band
-        return {**({"extinction_band": band} if band else {}), "maps": self.origins()}
+        """Return the provenance of products: the band, and the origin."""
+        band = {"extinction_band": self.band} if self.band else {}
+        return {**band, "maps": self.origins()}
 
-    def _cube(self) -> Cube:
-        return self._grid(None, {})
+    def cube(self) -> Cube:
+        return self.sampled(None)
 
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
+    def sky_maps(
+        self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         """Return extinctions at pixels' centres, by default at six distances."""
         chosen = distances
@@ -257,7 +248,9 @@ class Sampled(Answers):
         lon, lat = healpy.pix2ang(nside or _NSIDE, pixels, nest=True, lonlat=True)
         kinds = self._extinctions()
         found = [
-            self._moments(_towards(lon, lat, np.full(len(lon), distance)), kinds, True)
+            self.moments(
+                _towards(lon, lat, np.full(len(lon), distance)), kinds, integrated=True
+            )
             for distance in far
         ]
         arrays = {
@@ -265,14 +258,14 @@ class Sampled(Answers):
         }
         return SkyMaps(distances=far, arrays=arrays, meta=self.about())
 
-    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Return curves towards directions, by default six in the Galactic plane."""
         kinds, lines = self._extinctions(), []
         for lon, lat in directions or [(60.0 * i, 0.0) for i in range(6)]:
             end = self.reach(_towards(np.array([lon]), np.array([lat]), np.ones(1)))
             far = np.linspace(0.0, float(end[0]), _NODES + 1)[1:]
             places = _towards(np.full(_NODES, lon), np.full(_NODES, lat), far)
-            found = self._moments(places, kinds, True)
+            found = self.moments(places, kinds, integrated=True)
             arrays = {str(kind): values for kind, values in found.items()}
             lines.append(LineOfSight(l=lon, b=lat, distance=far, arrays=arrays))
         return lines
@@ -305,7 +298,7 @@ class ForeignMap(Sampled, Stored):
 
     @property
     def facts(self) -> Facts:
-        known = {"unit": self.own_unit, **origin_facts(self.stated, self.factor)}
+        known = {"unit": self.own_unit, **origin_facts(self.stated)}
         if self.shells is None:
             return {**known, **super().facts}
         edges, held = self.shells.field.edges, self.kinds(integrated=False)
@@ -343,7 +336,7 @@ class ForeignMap(Sampled, Stored):
         if not self.since or self.rays is None:
             return super().between(near, far)
         here, there = (self.rays.at(("mean",), end)["mean"] for end in (near, far))
-        return self.factor * (there - here)
+        return there - here
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -360,10 +353,10 @@ class ForeignMap(Sampled, Stored):
             )
         return super()._answers(places, kinds, integrated)
 
-    def _cube(self) -> Cube:
+    def cube(self) -> Cube:
         if self.shells is not None:
-            return self._grid(None, {})
-        return replace(Stored._cube(self), meta=self.about())
+            return self.sampled(None)
+        return replace(Stored.cube(self), meta=self.about())
 
     @property
     def extent(self) -> float:
@@ -421,11 +414,11 @@ def open_foreign(path: Path, stated: Stated) -> ForeignMap:
     return ForeignMap(**own, cells=cells, rays=shells, shells=shells, since=since)
 
 
-def origin_facts(stated: Stated, factor: float) -> Facts:
-    """Return title and reference of a published map, and the factor on its values."""
+def origin_facts(stated: Stated) -> Facts:
+    """Return title and reference of a published map, and a factor of one."""
     facts = published(stated.map_of) if stated.map_of else {}
     named = {key: facts[key] for key in ("title", "reference") if key in facts}
-    return {**named, "factor": f"{factor:g}"}
+    return {**named, "factor": "1"}
 
 
 def origin_of(answers: Answers, stated: Stated, unit: str) -> dict[str, Any]:
@@ -438,7 +431,7 @@ def origin_of(answers: Answers, stated: Stated, unit: str) -> dict[str, Any]:
         "sha256": sha256_of(answers.path),
         "unit": unit,
         "band": answers.band or "unknown",
-        "factor": answers.factor,
+        "factor": 1.0,
     }
 
 

@@ -333,7 +333,7 @@ class QueriedMap(Sampled):
 
     @property
     def facts(self) -> Facts:
-        return {"map": str(self.path), **origin_facts(self.stated, self.factor)}
+        return {"map": str(self.path), **origin_facts(self.stated)}
 
     def origins(self) -> list[dict[str, Any]]:
         unit = self.stated.unit or ("mag" if self.integrated else "mag/pc")

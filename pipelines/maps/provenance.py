@@ -64,7 +64,12 @@ def convert(
     }
     if isinstance(product, Columns):
         return replace(product, arrays=arrays)
-    return replace(product, arrays=arrays, meta=converted(product.meta, changes))
+    meta = converted(product.meta, changes)
+    if maps := meta.get("maps"):
+        own = {"band": changes[-1].target} if changes else {}
+        maps = [{**one, **own, "factor": factor * one["factor"]} for one in maps]
+        meta = {**meta, "maps": maps}
+    return replace(product, arrays=arrays, meta=meta)
 
 
 def converted(meta: dict[str, Any], changes: Sequence[Conversion]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class RunMap(Answers):
 
     def __reduce__(self) -> Any:
         """Pickle the path alone: the copy reads the run folder again."""
-        own = ("band", "changes", "factor", "estimate")
+        own = ("band", "estimate")
         return _reopened, (self.path.absolute(), {n: getattr(self, n) for n in own})
 
     @property
@@ -106,8 +106,12 @@ class RunMap(Answers):
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         return KINDS
 
-    def _samples(
-        self, places: Places, integrated: bool, rng: np.random.Generator | None
+    def samples(
+        self,
+        places: Places,
+        *,
+        integrated: bool,
+        rng: np.random.Generator | None = None,
     ) -> np.ndarray:
         count = len(self.run.posterior.samples)
         if not count:
@@ -138,10 +142,12 @@ class RunMap(Answers):
         """Return the distance at which each sight line leaves the box [pc]."""
         return self.box.exits(places.directions)
 
-    def _cube(self) -> Cube:
+    def cube(self) -> Cube:
         return self._computed[0] if self._store is None else self._store.cube()
 
-    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
+    def columns(
+        self, along: str, between: Ends | None = None, *, level: int = 0
+    ) -> Columns | None:
         """Return the integral through a level's box; ``None`` with the engine svi."""
         if level:
             return columns(self.run, along, between, level=level)
@@ -153,8 +159,8 @@ class RunMap(Answers):
             return self._computed[1][along]
         return columns(self.run, along, between)
 
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
+    def sky_maps(
+        self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         stored = self.path / "map.healpix.fits"
         usual = nside is None and distances is None
@@ -173,7 +179,7 @@ class RunMap(Answers):
             estimate=self.estimate,
         )
 
-    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         return lines_of_sight(self.run, directions, estimate=self.estimate)
 
     @cached_property

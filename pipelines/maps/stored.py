@@ -19,7 +19,12 @@ from astropy import units as u
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.quantiles import NAMES, QUANTILES, between, normal
+from pipelines.base.quantiles import (
+    NAMES,
+    QUANTILES,
+    interpolated_quantile,
+    normal_quantile,
+)
 from pipelines.cubes.cube import AXES, Cube, grid_of, truth_extinction
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.zarr import (
@@ -151,21 +156,24 @@ class Stored(Answers):
     def reach(self, places: Places) -> np.ndarray:
         return self._rays().reach(places)
 
-    def _crossings(
+    def crossings(
         self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         rays = self._rays()
         if "std" not in rays.arrays or isinstance(rays, CubeRays):
             # A mean without quantiles has no intervals.
-            return super()._crossings(places, extinction)
+            return super().crossings(places, extinction)
         return rays.crossings(places, extinction)
 
-    def _samples(
-        self, places: Places, integrated: bool, rng: np.random.Generator | None
+    def samples(
+        self,
+        places: Places,
+        *,
+        integrated: bool,
+        rng: np.random.Generator | None = None,
     ) -> np.ndarray:
-        if self.draws is None:
-            return super()._samples(places, integrated, rng)
-        return self.draws._samples(places, integrated, rng)
+        drawn = super() if self.draws is None else self.draws
+        return drawn.samples(places, integrated=integrated, rng=rng)
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -197,9 +205,9 @@ class Stored(Answers):
                 values = read[parts[0]]
             elif positive:
                 arrays = {name: read[name] for name in parts}
-                values = between(arrays, probability(kind))
+                values = interpolated_quantile(arrays, probability(kind))
             else:
-                values = normal(read["mean"], read["std"], probability(kind))
+                values = normal_quantile(read["mean"], read["std"], probability(kind))
             found[kind] = scale * values
         return found
 
@@ -230,10 +238,12 @@ class Stored(Answers):
             )
         return self.cells
 
-    def _cube(self) -> Cube:
-        return super()._cube() if self.read_cube is None else self.read_cube()
+    def cube(self) -> Cube:
+        return super().cube() if self.read_cube is None else self.read_cube()
 
-    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
+    def columns(
+        self, along: str, between: Ends | None = None, *, level: int = 0
+    ) -> Columns | None:
         """Return the store's columns through the coarsest grid."""
         found = None if level else self.read_columns().get(along)
         if found is None:
@@ -242,21 +252,21 @@ class Stored(Answers):
         ends = between or (box.lower[axis], box.upper[axis])
         return found if np.allclose((found.low, found.high), ends) else None
 
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
+    def sky_maps(
+        self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         """Return sky maps at some of the store's distances."""
         if self.read_maps is None:
-            return super()._sky_maps(distances, nside)
+            return super().sky_maps(distances, nside)
         maps = self.read_maps()
         if nside not in (None, maps.nside):
             raise InputError(f"{self.path} has sky maps of nside {maps.nside} only")
         return maps.out_to(distances)
 
-    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         # Plain sky maps have too few distances for curves.
         if self.read_maps is None or self.cells is None:
-            return super()._lines(directions)
+            return super().lines(directions)
         maps = self.read_maps()
         return [maps.ray(*one) for one in directions or maps.informed_directions()]
 

@@ -310,7 +310,7 @@ class DustMap:
         places, reached = self._reached(coords, all(which), total)
         kinds = [answering.asked(integrated=w) or ("mean",) for w in which]
         if len(which) == 2 and kinds[0] == kinds[1]:
-            every = answering.both(reached, kinds[0])
+            every = answering.extinction_and_density(reached, kinds[0])
         else:
             every = [
                 answering.moments(reached, some, integrated=w)
