@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import (
@@ -33,7 +34,6 @@ from pipelines.maps.answers import (
     Kind,
 )
 from pipelines.maps.places import Places
-from pipelines.run.facts import Facts
 
 # Ends from which another map may continue: the box, or the last star.
 BEYOND = ("box", "stars")

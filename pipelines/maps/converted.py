@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from pipelines.bands import Conversion
+from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.answers import FILLED, Answers, Directions, Found, Kind
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import Product, convert
-from pipelines.run.facts import Facts
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run

@@ -17,6 +17,7 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
+from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
 from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import KINDS, QUANTILES
@@ -27,7 +28,6 @@ from pipelines.maps.answers import Answers, Directions, Found, Kind, MissingErro
 from pipelines.maps.places import Places
 from pipelines.maps.rays import PixelRays
 from pipelines.maps.stored import Stored, of_cube
-from pipelines.run.facts import Facts
 from pipelines.storage.digests import digest_of, visible_files
 
 # Cells along the widest side of a cube of a map on the sky.

@@ -15,6 +15,7 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
+from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import (
@@ -30,7 +31,6 @@ from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kind
 from pipelines.maps.foreign import Sampled, open_foreign, origin_facts, origin_of
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
-from pipelines.run.facts import Facts
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.remote import RemoteFolder, is_remote
 

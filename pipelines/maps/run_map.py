@@ -18,6 +18,7 @@ from dustmap.isotonic import Ranked
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
 from dustmap.moments import Moments, moments_over_samples, sample_order
 from pipelines.base.errors import InputError
+from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import Cube
@@ -49,7 +50,6 @@ from pipelines.maps.sky import (
 )
 from pipelines.maps.stored import Stored, open_store
 from pipelines.model.engine import rays
-from pipelines.run.facts import Facts, run_facts
 from pipelines.run.folder import Run, read_run
 
 # Places per batch.
@@ -101,7 +101,7 @@ class RunMap(Answers):
 
     @property
     def facts(self) -> Facts:
-        return {**run_facts(self.run), "extinctions": ESTIMATES[self.estimate]}
+        return {**self.run.facts, "extinctions": ESTIMATES[self.estimate]}
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         return KINDS

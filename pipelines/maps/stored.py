@@ -18,6 +18,7 @@ from astropy import units as u
 
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
+from pipelines.base.facts import Facts, box_facts
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import (
     NAMES,
@@ -45,7 +46,6 @@ from pipelines.maps.answers import (
 from pipelines.maps.cells import ChunkReader, GridCells, in_memory
 from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
-from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
 from pipelines.storage.remote import RemoteFolder
 

@@ -14,6 +14,7 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
+from pipelines.base.facts import Facts, as_html, as_text
 from pipelines.base.quantities import numbers, path_of
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
@@ -21,7 +22,6 @@ from pipelines.maps.continued import Continued
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places, places_of
 from pipelines.query.beams import Beam, BeamAverage, averaged
-from pipelines.run.facts import Facts, as_html, as_text
 from pipelines.storage.atomic import atomic_directory, atomic_file
 
 if TYPE_CHECKING:

@@ -4,30 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
 
 from pipelines.base.geometry import Box
 
-if TYPE_CHECKING:
-    from pipelines.run.folder import Run
-
 Facts = dict[str, str]
-
-
-def run_facts(run: Run) -> Facts:
-    """Return box, spacing, stars and held-out figures of a run."""
-    summary: dict[str, Any] = run.summary
-    counts, held = summary.get("counts", {}), summary.get("held_out", {})
-    facts = {
-        "run": str(run.path),
-        **box_facts(run.box, run.plan.grid.spacing),
-        "stars": f"{counts.get('fitted', 0):,} fitted, {counts.get('held out', 0):,} "
-        "held out",
-        "samples": str(len(run.posterior.samples)),
-    }
-    if held:
-        facts["held-out stars"] = f"RMSE {held['rmse']:.3g} mag, noise included"
-    return {**facts, "verdict": str(run.verdict)}
 
 
 def box_facts(box: Box, spacing: Sequence[float]) -> Facts:
