@@ -118,8 +118,8 @@ class Field:
     pixels
         Nside and HEALPix indices of the pixels of the sky, if they are such.
     inner
-        Mean extinction to the first edge by pixel, in ``unit`` times pc; ``None`` if
-        the file has none.
+        Mean extinction to the first edge ``(pixel,)``, or its samples ``(pixel,
+        sample)``, in ``unit`` times pc; ``None`` if the file has none.
     per_bin
         True if values are extinctions of bins, for ``unit`` times their width.
     flags
@@ -136,6 +136,12 @@ class Field:
     inner: np.ndarray | None = None
     flags: dict[str, np.ndarray] | None = None
     per_bin: bool = False
+
+    @property
+    def samples(self) -> int:
+        """Number of posterior samples of a map on the sky; 0 if it has none."""
+        first = next(iter(self.arrays.values()))
+        return first.shape[1] if len(self.edges) and first.ndim == 3 else 0
 
     @property
     def integrated(self) -> bool:
@@ -387,14 +393,14 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
     known = _moments(path, {n: v for n, v in sky.items() if n not in inner})
     text = next((t for v in known.values() if (t := _text_of(v.attrs))), "")
     first = next(iter(known.values()))
-    if first.values.ndim != 2:
+    if first.values.ndim not in (2, 3) or (first.values.ndim == 3 and len(known) > 1):
         raise InputError(
             f"{path} has images of shape {first.values.shape}, expected (distance, "
-            "pixel): mean_and_std_healpix.fits, not the samples"
+            "pixel), or one of (sample, distance, pixel)"
         )
     missing = [n for n in (_CENTRES, _EDGES) if n not in found]
     sizes = [found[n].values.size for n in (_CENTRES, _EDGES) if n in found]
-    count = len(first.values)
+    count = first.values.shape[-2]
     if missing or sizes != [count, count + 1]:
         raise InputError(
             f"{path}: expected columns {_CENTRES!r} ({count}) and {_EDGES!r} "
@@ -405,7 +411,7 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
     )
     mean = [v for n, v in inner.items() if not n.lower().startswith("std")]
     orders = {str(v.attrs["ORDERING"]).upper()[:4] for v in sky.values()}
-    pixels = np.arange(first.values.shape[1])
+    pixels = np.arange(first.values.shape[-1])
     import healpy  # here, for its import takes longer than a query
 
     nside = healpy.npix2nside(len(pixels))
@@ -422,15 +428,16 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
             )
     if orders == {"RING"}:
         pixels = healpy.ring2nest(nside, pixels)
+    arrays = {name: variable.values for name, variable in known.items()}
+    if first.values.ndim == 3:
+        arrays = dict.fromkeys(KINDS, np.moveaxis(first.values, -1, 0))
     return Field(
-        arrays={name: variable.values for name, variable in known.items()},
+        arrays=arrays,
         axes={"distance": centres},
         unit=u.mag,
         edges=edges,
         pixels=(np.full(len(pixels), nside), pixels),
-        inner=np.asarray(mean[0].values, dtype=np.float64).reshape(-1)
-        if mean
-        else None,
+        inner=np.asarray(mean[0].values, dtype=np.float64).T if mean else None,
     ), text
 
 

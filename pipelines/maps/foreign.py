@@ -24,7 +24,14 @@ from pipelines.base.quantiles import KINDS, QUANTILES
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
 from pipelines.formats.foreign import Field, Stated, published, read_field
-from pipelines.maps.answers import Answers, Directions, Found, Kind, MissingError
+from pipelines.maps.answers import (
+    Answers,
+    Directions,
+    Found,
+    Kind,
+    MissingError,
+    at_all_places,
+)
 from pipelines.maps.places import Places
 from pipelines.maps.rays import PixelRays
 from pipelines.maps.stored import Stored, of_cube
@@ -40,6 +47,8 @@ _NSIDE = 64
 _DISTANCES = 6
 # Values of pixels in one block of rays.
 _VALUES = 1 << 17
+# Name of a sample before its number.
+_SAMPLE = "sample_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,20 +142,34 @@ def _on_grid(
     return pixels, np.where(inside, weights, 0.0)
 
 
-def _values(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
-    """Return values of pixels ``(u, k)`` in mag or mag/pc."""
-    array, wanted = field.arrays[name], u.mag if field.integrated else u.mag / u.pc
-    if array.ndim == 2:
-        values = np.asarray(array[:, columns], dtype=np.float64).T
-    else:
-        draws = np.asarray(array[columns], dtype=np.float64)
-        if name in QUANTILES:
-            values = np.quantile(draws, QUANTILES[name], axis=1)
-        else:
-            values = draws.mean(axis=1) if name == "mean" else draws.std(axis=1)
+def _values(
+    field: Field, name: str, columns: np.ndarray, *, summed: bool = False
+) -> np.ndarray:
+    """Return a moment, or ``sample_3``, of pixels in mag or mag/pc, ``(u, k)``.
+
+    ``summed`` densities are extinctions to the edges of the bins.
+    """
+    array, edges = field.arrays[name if name in field.arrays else "mean"], field.edges
+    draws = array[:, columns].T[:, None] if array.ndim == 2 else array[columns]
+    draws = np.asarray(draws, dtype=np.float64)
     if field.per_bin:
-        values = values / np.diff(field.edges)
-    return values * field.unit.to(wanted)
+        draws = draws / np.diff(edges)
+    draws = draws * field.unit.to(u.mag if field.integrated else u.mag / u.pc)
+    if summed and not field.integrated:
+        draws = np.cumsum(draws * np.diff(edges), axis=-1)
+        if edges[0] > 0:
+            first = np.zeros(len(columns)) if field.inner is None else field.inner
+            first = first if field.inner is None else first[columns]
+            first = first.reshape(len(columns), -1, 1) * field.unit.to(u.mag / u.pc)
+            first = np.broadcast_to(first, (*draws.shape[:2], 1))
+            draws = np.concatenate([first, first + draws], axis=-1)
+    if array.ndim == 2:
+        return draws[:, 0]
+    if name.startswith(_SAMPLE):
+        return draws[:, int(name.removeprefix(_SAMPLE))]
+    if name in QUANTILES:
+        return np.quantile(draws, QUANTILES[name], axis=1)
+    return draws.mean(axis=1) if name == "mean" else draws.std(axis=1)
 
 
 def _densities(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
@@ -158,15 +181,7 @@ def _densities(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
 
 def _extinctions(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
     """Return extinctions of pixels to the edges of the bins [mag], ``(u, k)``."""
-    values = _values(field, name.removeprefix("extinction_"), columns)
-    if field.integrated:
-        return values
-    summed = np.cumsum(values * np.diff(field.edges), axis=1)
-    if field.edges[0] == 0:
-        return summed
-    first = np.zeros(len(columns)) if field.inner is None else field.inner[columns]
-    first = first[:, None] * field.unit.to(u.mag / u.pc)
-    return np.concatenate([first, first + summed], axis=1)
+    return _values(field, name.removeprefix("extinction_"), columns, summed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +346,33 @@ class ForeignMap(Sampled, Stored):
             "unreliable": on & near,
         }
 
+    @property
+    def has_samples(self) -> bool:
+        return self.shells is not None and self.shells.field.samples > 0
+
+    def samples(
+        self,
+        places: Places,
+        *,
+        integrated: bool,
+        rng: np.random.Generator | None = None,
+    ) -> np.ndarray:
+        if self.shells is None or not self.has_samples:
+            raise InputError(
+                f"{self.path} has no samples, only "
+                f"{', '.join(self.kinds(integrated=integrated))}: choose one of these "
+                "(--mode, mode=)"
+            )
+        numbers = np.arange(self.shells.field.samples)
+        chosen = numbers if rng is None else rng.choice(numbers, 1)
+        names = tuple(f"{_SAMPLE}{number}" for number in chosen)
+        inside = self.box.contains(places.positions())
+        read: Any = replace(self.shells, arrays=names)
+        read = read if integrated else ShellCells(shells=read, arrays=names)
+        found = at_all_places(dict(read.at(names, places.select(inside))), inside)
+        drawn = np.stack([found[name] for name in names], axis=1)
+        return drawn if rng is None else drawn[:, 0]
+
     def between(self, near: Places, far: Places) -> np.ndarray:
         """Return the extinction between places, also of a map that begins far away."""
         if not self.since or self.rays is None:
@@ -401,9 +443,9 @@ def open_foreign(path: Path, stated: Stated) -> ForeignMap:
         box=Box(lower=tuple(-s for s in side), upper=side),
         nside=0,
         distance=edges[1:] if edges[0] == 0 else edges,
-        # The std of a sum of bins is not in the file.
+        # The std of a sum of bins is not in the file, unless its samples are.
         arrays=tuple(field.arrays)
-        if field.integrated
+        if field.integrated or field.samples
         else ("mean",) * ("mean" in field.arrays),
         to_faces=False,
         field=field,
