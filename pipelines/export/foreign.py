@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import cut_box, cut_sphere
+from pipelines.cubes.cube import Cube, cut_box, cut_sphere
 from pipelines.cubes.sky import sky_outside
 from pipelines.export.exporters import Exported, export_run
 from pipelines.export.options import ExportOptions, Targets
@@ -18,6 +18,7 @@ from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
+from pipelines.maps.answers import Answers
 from pipelines.maps.opening import PACKAGE, form_of, open_answers
 from pipelines.maps.places import Places
 
@@ -49,8 +50,11 @@ def export_map(
         return export_run(Path(path), targets, options, overwrite=overwrite)
     if not targets:
         raise InputError(f"name a product of {path}, such as --zarr map.zarr")
-    if options.fill is not None or options.samples is not None:
-        raise InputError("--fill and --samples go with a run, not with another map")
+    if options.fill is not None:
+        raise InputError(
+            "--fill continues a run's map in its export: to continue another program's "
+            "map, query it with --fill"
+        )
     options.check(targets, overwrite=overwrite)
     bands = options.band, options.declare_band
     by = {"curve": options.curve, "r_v": options.r_v}
@@ -72,7 +76,8 @@ def export_map(
                 curves = found.sky_maps(far.tolist(), options.nside)
                 endless = np.full(curves.mean.shape[1], np.inf)
                 curves = replace(curves, last_star=endless)
-                write_zarr(target, cube, curves, overwrite=overwrite)
+                samples = _samples(found, cube, options.samples)
+                write_zarr(target, cube, curves, samples=samples, overwrite=overwrite)
             else:
                 _CUBES[name](target, cube, overwrite=overwrite)
             continue
@@ -107,3 +112,18 @@ def export_map(
         if parts := sky_outside(outside, maps.distances):
             done.notes.append(f"{target.name}: outside the map is {', '.join(parts)}")
     return done
+
+
+def _samples(found: Answers, cube: Cube, count: int | None) -> list[np.ndarray]:
+    """Return the first samples of the density at a cube's points, if asked for."""
+    if count is None:
+        return []
+    drawn = found.samples(
+        Places.of_points(cube.points.reshape(-1, 3)), integrated=False
+    )
+    if not 1 <= count <= drawn.shape[1]:
+        raise InputError(
+            f"{found.path} holds {drawn.shape[1]} samples, got --samples {count}: "
+            "choose at most the former"
+        )
+    return [drawn.T[:count].reshape(count, *cube.points.shape[:3]).astype("f4")]

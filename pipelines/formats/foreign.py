@@ -572,6 +572,9 @@ def _hdf5_variables(path: Path) -> Iterator[tuple[str, Variable]]:
         items = {
             n: d for n, d in held.items() if isinstance(d, h5py.Dataset) and d.ndim
         }
+        if "pixel_info" in items:
+            # Bayestar's best fits are as large as a sample, and are not used.
+            items = {n: d for n, d in items.items() if n in ("pixel_info", "samples")}
         attrs = {name: dict(item.attrs) for name, item in items.items()}
         dims: Any = {
             name: [str(d[0].name).strip("/") if len(d) else d.label for d in item.dims]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
@@ -74,6 +75,10 @@ class Continued(Answers):
             other=other,
             beyond=beyond or BEYOND[0],
         )
+
+    @property
+    def changes(self) -> tuple[Conversion, ...]:
+        return self.own.changes
 
     @property
     def box(self) -> Box:
