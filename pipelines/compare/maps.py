@@ -121,7 +121,8 @@ def compare_map(
     if known.sum() < _FEWEST_PLACES:
         raise InputError(
             f"the other map knows {counts['known to both']} of the {len(cells)} chosen "
-            f"cells, expected at least {_FEWEST_PLACES}: choose a map of the same volume"
+            f"cells, expected at least {_FEWEST_PLACES}: choose a map of the same "
+            "volume"
         )
     at, own = Places.of_points(cells[known]), RunMap.of(run)
     distance = np.linalg.norm(cells[known], axis=1)
