@@ -65,7 +65,7 @@ def restored(saved: T, own: Mapping[str, Tensor], name: str = "state") -> T:
         if (saved.dtype, shape) != (like.dtype, like.shape):
             kinds = [f"{x.dtype} of shape {tuple(x.shape)}" for x in (like, saved)]
             raise misfit(name, *kinds)
-    return saved.to(next(iter(own.values())).device)
+    return cast("T", saved.to(next(iter(own.values())).device))
 
 
 def misfit(name: str, expected: object, found: object) -> ValueError:

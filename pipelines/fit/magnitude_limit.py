@@ -15,7 +15,6 @@ of its samples plus the prior variance below its grid.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -81,11 +80,3 @@ def extinction_variances(
         drawn = torch.stack([model.apply(eps) for eps in posterior.samples])
         found = found + drawn.double().cpu().var(dim=0)
     return found
-
-
-def raised_by(stars: Stars, raised: torch.Tensor | None) -> Stars:
-    """Return the stars with extinctions raised by these [mag], if any."""
-    if raised is None:
-        return stars
-    assert stars.extinction is not None
-    return replace(stars, extinction=stars.extinction + raised.numpy())

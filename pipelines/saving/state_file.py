@@ -27,7 +27,7 @@ from pipelines.storage.digests import (
     verify_checksum,
 )
 
-_RECORD, _FORMAT = "dustmap.state", 5
+_RECORD, _FORMAT = "dustmap.state", 6
 # Keys in JSON of a tensor, and of bytes as a tensor.
 _TENSOR, _BYTES = "$tensor", "$bytes"
 

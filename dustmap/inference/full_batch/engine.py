@@ -195,6 +195,7 @@ def infer(
             mode = find_mode(fit, mode.eps, fixed=total, name=_AGAIN)
         solved = Samples.joined(fit.samples)
         samples = solved.eps
+    assert mode.solution is not None
     determined = _determined(fit, mode)
     return FullBatchResult(
         mean=mode.eps,
