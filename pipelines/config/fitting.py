@@ -278,8 +278,8 @@ class CheckpointConfig(Settings):
     minutes: Positive = 5.0
     """most time between two checkpoints [min]"""
     iterations: Auto[Count] = None
-    """most Gauss-Newton steps (blocks of samples of a gaussian density, minibatches of
-    svi) between two checkpoints; no limit when auto"""
+    """most Gauss-Newton steps to the mode and pairs of batches of samples (blocks of a
+    gaussian density, minibatches of svi) between two checkpoints; no limit when auto"""
 
 
 class FitConfig(Settings):

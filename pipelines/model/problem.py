@@ -77,7 +77,7 @@ class Problem:
     config: FitConfig
     place: Place
     on_step: OnStep
-    checkpointer: Checkpointer | None = None
+    checkpointer: Checkpointer[Any] | None = None
     group: Group = field(default_factory=Group)
     teams: Group = field(default_factory=Group)
     correlation: Vecchia | None = None

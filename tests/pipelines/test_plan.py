@@ -22,7 +22,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.fit.context import opened
+from pipelines.fit.opening import opened
 from pipelines.fit.prior import plan as make_first_plan
 from pipelines.model import cost
 from pipelines.model.cost import Work
@@ -311,9 +311,9 @@ def test_only_a_limit_of_time_asks_for_the_speed_of_the_machine(
         monkeypatch.setattr(cost, "measure", lambda *_, speed=speed: speed)
         output, way = tmp_path / f"{factor}", dict.fromkeys(("overwrite", "resume"))
         place = tmp_path / "stars.parquet", output, settings
-        with opened(*place, **way, anyway=False, group=Group()) as (state, at):
+        with opened(*place, **way, anyway=False, group=Group()) as (state, stars, at):
             at.begin("plan")
-            found.append(make_first_plan(state, at).plan)
+            found.append(make_first_plan(state, stars, at).plan)
             status.append(at.work.facts.get("ends"))
     assert (found[0] == found[1] == found[2]) == same
     assert all((ends is None) == same for ends in status)

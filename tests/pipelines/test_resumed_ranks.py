@@ -44,7 +44,7 @@ def _stopped_and_resumed(group: Group, folder: Path, teams: int) -> str:
     def write(self: Context) -> None:
         nonlocal saves
         assert self._latest is not None
-        saves += self._latest[0].inference is not None
+        saves += self._latest[0].progress is not None
         plain(self)
         if saves == 2:
             raise Stopped("stopped by the test")
