@@ -23,7 +23,7 @@ from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import KINDS, QUANTILES
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
-from pipelines.formats.foreign import Field, Stated, published, read_field
+from pipelines.formats.foreign import Field, Stated, read_field
 from pipelines.maps.answers import (
     Answers,
     Directions,
@@ -458,14 +458,13 @@ def open_foreign(path: Path, stated: Stated) -> ForeignMap:
 
 def origin_facts(stated: Stated) -> Facts:
     """Return title and reference of a published map, and a factor of one."""
-    facts = published(stated.map_of) if stated.map_of else {}
-    named = {key: facts[key] for key in ("title", "reference") if key in facts}
+    named = {key: stated.facts[key] for key in ("title", "reference") if stated.map_of}
     return {**named, "factor": "1"}
 
 
 def origin_of(answers: Answers, stated: Stated, unit: str) -> dict[str, Any]:
     """Return one of `Answers.origins`."""
-    facts = published(stated.map_of) if stated.map_of else {}
+    facts = stated.facts
     return {
         "map": facts.get("title", answers.path.name),
         "file": answers.path.name,

@@ -24,7 +24,7 @@ from pipelines.formats.fits import (
     read_cube_and_curves,
     read_fits,
 )
-from pipelines.formats.foreign import Stated, parse_unit, published
+from pipelines.formats.foreign import Stated, parse_unit
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import is_own_store, read_zarr
 from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kind
@@ -277,7 +277,7 @@ def open_named(
         source, name = open_package(reference.removeprefix(PACKAGE)), reference
     elif not hasattr(source, "query"):
         raise InputError(f"{name} is no map: expected an object with .query")
-    facts = published(stated.map_of) if stated.map_of else {}
+    facts = stated.facts
     text = stated.unit or facts.get("unit")
     told, scale = None if text is None else parse_unit(text), 1.0
     if text is not None:
