@@ -186,7 +186,10 @@ def read_field(path: Path, stated: Stated) -> Field:
             f"{layout} a density is expected, such as --unit mag/pc"
         )
     if read.integrated and layout == "lbd":
-        return replace(read, edges=read.axes["distance"])
+        # At the Sun the extinction is zero, and no edge of a bin.
+        first = int(read.axes["distance"][0] == 0)
+        arrays = {name: array[first:] for name, array in read.arrays.items()}
+        return replace(read, arrays=arrays, edges=read.axes["distance"][first:])
     return read
 
 
