@@ -115,7 +115,10 @@ def open_answers(
     form = form_of(path)
     if form == "foreign":
         if samples is not None:
-            raise InputError(f"{path} is another program's map: it has no --samples")
+            raise InputError(
+                f"{path} is another program's map, and a run has no samples of it: "
+                "leave --samples out; samples in its own file need no option"
+            )
         return open_foreign(path, given).in_band(None, band)
     if names := given.given():
         raise InputError(
@@ -140,6 +143,12 @@ def open_answers(
             answers = of_cube(path, _READERS[form](path))
     if samples is None:
         return answers.in_band(None, band)
+    if answers.origins() and "run" not in answers.meta:
+        raise InputError(
+            f"{path} is an export of another program's map, and a run has no samples "
+            "of it: leave --samples out, and open the file that it was exported from "
+            "if that holds samples"
+        )
     draws = open_run(samples)
     if draws.band != answers.band:
         raise InputError(

@@ -132,7 +132,11 @@ def test_what_is_exported_of_it_opens_fills_and_is_drawn(
     for name in names.values():
         found = dustmap.open_map(tmp_path / name).query(WHERE, integrated=True)
         np.testing.assert_allclose(found, first, rtol=0.05)
-        assert command(f"{line} {tmp_path / name}").exit_code == 0
+        filled = command(f"{line} {tmp_path / name}")
+        assert filled.exit_code == 0 and digest(cube) in filled.output
+        assert dustmap.open_map(tmp_path / name).answers.origins()[0]["band"] == "A_V"
+        with pytest.raises(InputError, match="another program's map"):
+            dustmap.open_map(tmp_path / name, samples=positive_run.path)
     image = tmp_path / "i.fits"
     line = f"export {cube} --image {image} --pixel 20 --distances 10,25"
     assert command(line).exit_code == 0
@@ -143,6 +147,18 @@ def test_what_is_exported_of_it_opens_fills_and_is_drawn(
     place = SkyCoord(lon, lat, 25, unit=("deg", "deg", "pc"), frame="galactic")
     expected = dustmap.open_map(cube).query(place, integrated=True).value
     assert values[y, x] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_export_of_an_unknown_band_fills_if_its_band_is_stated(
+    command, positive_run, tmp_path
+):
+    cube, store = made.fits_cube(tmp_path / "m.fits"), tmp_path / "o.zarr"
+    assert command(f"export {cube} --zarr {store} --nside 2").exit_code == 0
+    run = shlex.quote(str(positive_run.path))
+    line = f"query {run} --l 10 --b 0 --distance 30 --fill {store}"
+    result = command(line)
+    assert result.exit_code == 2 and "--fill-declare-band" in result.output
+    assert command(f"{line} --fill-declare-band A_V").exit_code == 0
 
 
 def test_its_samples_are_exported(command, tmp_path):
