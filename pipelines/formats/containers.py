@@ -7,7 +7,7 @@ FITS file is refused.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,7 +199,7 @@ def _zarr_variables(path: Path) -> Pairs:
     return _labelled(path, items)
 
 
-def _labelled(path: Path, items: dict[str, tuple[Any, Iterable[str], Any]]) -> Pairs:
+def _labelled(path: Path, items: Mapping[str, tuple[Any, Iterable[str], Any]]) -> Pairs:
     """Yield variables with the axes that their dimensions and coordinates give.
 
     ``items`` are arrays, the names of their dimensions, and their attributes.

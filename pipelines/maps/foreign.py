@@ -350,8 +350,8 @@ class ForeignMap(Sampled, Stored):
         chosen = numbers if rng is None else rng.choice(numbers, 1)
         names = tuple(f"{_SAMPLE}{number}" for number in chosen)
         inside = self.box.contains(places.positions())
-        read = replace(self.shells, arrays=names, integrated=integrated)
-        found = at_all_places(dict(read.at(names, places.select(inside))), inside)
+        read: Any = replace(self.shells, arrays=names, integrated=integrated)
+        found = at_all_places(read.at(names, places.select(inside)), inside)
         drawn = np.stack([found[name] for name in names], axis=1)
         return drawn if rng is None else drawn[:, 0]
 

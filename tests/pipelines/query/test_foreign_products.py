@@ -6,6 +6,7 @@ import json
 import pickle
 import shlex
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 
 import foreign_maps as made
@@ -161,8 +162,10 @@ def test_an_export_of_an_unknown_band_fills_if_its_band_is_stated(
     assert command(f"{line} --fill-declare-band A_V").exit_code == 0
 
 
-def test_its_samples_are_exported(command, tmp_path):
-    sky, store = made.healpix_samples(tmp_path / "s.fits"), tmp_path / "o.zarr"
+@pytest.mark.parametrize("inner", [True, False])
+def test_its_samples_are_exported(command, tmp_path, inner):
+    sky, store = tmp_path / "s.fits", tmp_path / "o.zarr"
+    made.healpix_samples(sky, inner=inner)
     line = f"export {sky} --map-of edenhofer2024 --zarr {store} --spacing 40"
     assert command(f"{line} --samples 9").exit_code == 2
     assert command(f"{line} --samples 3 --nside 2").exit_code == 0
@@ -204,6 +207,14 @@ def test_it_answers_the_same_after_pickling(tmp_path, kind):
         again = pickle.loads(pickle.dumps(each))
         first, second = (one.query(place, integrated=True) for one in (each, again))
         np.testing.assert_array_equal(first, second)
+
+
+def test_it_answers_the_same_in_a_spawned_process(sky):
+    dust = dustmap.open_map(sky, map_of="edenhofer2024")
+    place = SkyCoord(90, 5, 100, unit=("deg", "deg", "pc"), frame="galactic")
+    with get_context("spawn").Pool(1) as pool:
+        found = pool.apply(dust.query, (place,), {"integrated": True})
+    np.testing.assert_array_equal(found, dust.query(place, integrated=True))
 
 
 @pytest.mark.parametrize(
