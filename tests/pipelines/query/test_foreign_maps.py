@@ -264,6 +264,18 @@ def test_extinctions_may_begin_at_the_sun_and_only_means_are_differences(tmp_pat
     assert density.std is None
 
 
+def test_arrays_that_are_not_used_are_not_read(tmp_path, monkeypatch):
+    path, plain, read = made.bayestar(tmp_path / "m.h5"), h5py.Dataset.__getitem__, []
+
+    def recorded(dataset, *index, **options):
+        read.append(dataset.name)
+        return plain(dataset, *index, **options)
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", recorded)
+    dustmap.open_map(path, map_of="bayestar2019")
+    assert set(read) == {"/pixel_info", "/samples"}
+
+
 def test_densities_of_samples_are_differences_of_each(tmp_path):
     path = made.bayestar(tmp_path / "m.h5")
     dust = dustmap.open_map(path, map_of="bayestar2019")
