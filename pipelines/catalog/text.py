@@ -36,7 +36,20 @@ from pipelines.catalog.formats import (
 from pipelines.catalog.tables import to_numpy
 from pipelines.catalog.units import parse_unit
 
-NULLS = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "--")
+NULLS = (
+    "",
+    "null",
+    "NULL",
+    "nan",
+    "NaN",
+    "NAN",
+    "NA",
+    "N/A",
+    "n/a",
+    "None",
+    "--",
+    "...",
+)
 """Marks of a missing value in text."""
 _BLOCK_BYTES = 1 << 24
 # Enough for the comments of any archive.
