@@ -135,6 +135,9 @@ class Stored(Answers):
     def has_samples(self) -> bool:
         return self.draws is not None
 
+    def origins(self) -> list[dict[str, Any]]:
+        return self.meta.get("maps", [])
+
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         part = self.rays if integrated else self.cells
         return () if part is None else part.arrays

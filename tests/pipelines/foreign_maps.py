@@ -98,13 +98,14 @@ def healpix_by_distance(
     return path
 
 
-def healpix_samples(path: Path, count: int = 4) -> Path:
+def healpix_samples(path: Path, count: int = 4, *, inner: bool = True) -> Path:
     """Write the layout of the samples of Edenhofer et al. 2024."""
     spread = 1 + 0.1 * np.arange(count)[:, None, None]
     units = [fits.PrimaryHDU(spread * MEAN)]
-    inner = fits.ImageHDU(spread[:, 0] * INNER, name="INTEGRATED INNER")
-    inner.header["CTYPE"] = "inner density integrated within 69.0 pc"
-    for each in (*units, inner):
+    if inner:
+        units.append(fits.ImageHDU(spread[:, 0] * INNER, name="INTEGRATED INNER"))
+        units[-1].header["CTYPE"] = "inner density integrated within 69.0 pc"
+    for each in units:
         each.header["NSIDE"], each.header["ORDERING"] = NSIDE, "NEST"
         each.header["CUNIT"] = E_ZGR
     for name, data in (
@@ -113,7 +114,7 @@ def healpix_samples(path: Path, count: int = 4) -> Path:
     ):
         column = fits.Column(name, "D", unit="pc", array=data)
         units.append(fits.BinTableHDU.from_columns([column]))
-    fits.HDUList([*units, inner]).writeto(path)
+    fits.HDUList(units).writeto(path)
     return path
 
 

@@ -6,6 +6,7 @@ import json
 import pickle
 import shlex
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 
 import foreign_maps as made
@@ -132,7 +133,11 @@ def test_what_is_exported_of_it_opens_fills_and_is_drawn(
     for name in names.values():
         found = dustmap.open_map(tmp_path / name).query(WHERE, integrated=True)
         np.testing.assert_allclose(found, first, rtol=0.05)
-        assert command(f"{line} {tmp_path / name}").exit_code == 0
+        filled = command(f"{line} {tmp_path / name}")
+        assert filled.exit_code == 0 and digest(cube) in filled.output
+        assert dustmap.open_map(tmp_path / name).answers.origins()[0]["band"] == "A_V"
+        with pytest.raises(InputError, match="another program's map"):
+            dustmap.open_map(tmp_path / name, samples=positive_run.path)
     image = tmp_path / "i.fits"
     line = f"export {cube} --image {image} --pixel 20 --distances 10,25"
     assert command(line).exit_code == 0
@@ -145,8 +150,22 @@ def test_what_is_exported_of_it_opens_fills_and_is_drawn(
     assert values[y, x] == pytest.approx(expected, rel=1e-5)
 
 
-def test_its_samples_are_exported(command, tmp_path):
-    sky, store = made.healpix_samples(tmp_path / "s.fits"), tmp_path / "o.zarr"
+def test_an_export_of_an_unknown_band_fills_if_its_band_is_stated(
+    command, positive_run, tmp_path
+):
+    cube, store = made.fits_cube(tmp_path / "m.fits"), tmp_path / "o.zarr"
+    assert command(f"export {cube} --zarr {store} --nside 2").exit_code == 0
+    run = shlex.quote(str(positive_run.path))
+    line = f"query {run} --l 10 --b 0 --distance 30 --fill {store}"
+    result = command(line)
+    assert result.exit_code == 2 and "--fill-declare-band" in result.output
+    assert command(f"{line} --fill-declare-band A_V").exit_code == 0
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_its_samples_are_exported(command, tmp_path, inner):
+    sky, store = tmp_path / "s.fits", tmp_path / "o.zarr"
+    made.healpix_samples(sky, inner=inner)
     line = f"export {sky} --map-of edenhofer2024 --zarr {store} --spacing 40"
     assert command(f"{line} --samples 9").exit_code == 2
     assert command(f"{line} --samples 3 --nside 2").exit_code == 0
@@ -188,6 +207,14 @@ def test_it_answers_the_same_after_pickling(tmp_path, kind):
         again = pickle.loads(pickle.dumps(each))
         first, second = (one.query(place, integrated=True) for one in (each, again))
         np.testing.assert_array_equal(first, second)
+
+
+def test_it_answers_the_same_in_a_spawned_process(sky):
+    dust = dustmap.open_map(sky, map_of="edenhofer2024")
+    place = SkyCoord(90, 5, 100, unit=("deg", "deg", "pc"), frame="galactic")
+    with get_context("spawn").Pool(1) as pool:
+        found = pool.apply(dust.query, (place,), {"integrated": True})
+    np.testing.assert_array_equal(found, dust.query(place, integrated=True))
 
 
 @pytest.mark.parametrize(
