@@ -59,7 +59,7 @@ def export_map(
     bands = options.band, options.declare_band
     by = {"curve": options.curve, "r_v": options.r_v}
     found = open_answers(path, **stated).in_band(*bands, **by)
-    done = Exported(changes=found.changes)
+    done = Exported(map=found)
     cut = options.spacing or options.box or options.sphere
     for name, target in ((n, p) for n, each in targets.items() for p in each):
         done.paths.append(target)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
 Found = dict[Kind, np.ndarray]
 Directions = Sequence[tuple[float, float]]
+Product = TypeVar("Product", Cube, SkyMaps, Columns)
 # Sources of values in continued maps: the map itself, the other, or the sum of both.
 OWN, OTHER, JOINED = 0.0, 1.0, 2.0
 FILLED = "filled"
@@ -237,6 +238,10 @@ class Answers:
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Return the extinction along lines of sight."""
         raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
+
+    def convert(self, product: Product) -> Product:
+        """Return a product of the map without conversions in this map's band."""
+        return product
 
     def in_band(
         self, band: str | None, declared: str | None = None, **by: Any
