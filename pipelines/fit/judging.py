@@ -16,7 +16,7 @@ from pipelines.catalog.schema import Stars
 from pipelines.fit.context import Context
 from pipelines.fit.shared_noise import last_residual, posterior_of
 from pipelines.fit.state import FitState
-from pipelines.run.assessment import crossed, sight_line_lengths
+from pipelines.run.assessment import describe_support, sight_line_lengths
 from pipelines.run.baseline import NO_BASELINE, krige_stars, learn_baseline
 from pipelines.run.held_out import held_out_score, measured_columns, with_law
 from pipelines.run.predict import predict_columns, stacked
@@ -99,7 +99,7 @@ def judge(state: FitState, at: Context) -> Judgement | None:
         supports=supports,
         columns=columns,
         score=score,
-        messages=(*result.messages, *lines, crossed(supports[0])),
+        messages=(*result.messages, *lines, describe_support(supports[0])),
         residual=residual,
     )
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from pipelines.bands import Conversion, known_band, wanted_conversion
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS, QUANTILES
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.places import Places

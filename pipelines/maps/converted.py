@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from pipelines.bands import Conversion
-from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.answers import (

@@ -18,7 +18,6 @@ from astropy import units as u
 
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts, box_facts
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import (
     NAMES,
@@ -26,6 +25,7 @@ from pipelines.base.quantiles import (
     interpolated_quantile,
     normal_quantile,
 )
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube, grid_of, truth_extinction
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.zarr import (
@@ -118,8 +118,7 @@ class Stored(Answers):
         facts: Facts = {"density": "none", "integrated extinction": "none"}
         if self.cells is not None:
             facts["density"] = ", ".join(self.cells.arrays)
-            spacing = list(self.cells.grids.box.spacing)
-            facts = {**box_facts(self.cells.box, spacing), **facts}
+            facts = {**self.cells.box.facts(self.cells.grids.box.spacing), **facts}
         if self.rays is not None:
             known = ", ".join(self.rays.arrays)
             facts["integrated extinction"] = (
