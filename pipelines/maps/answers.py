@@ -60,8 +60,6 @@ class Answers:
         The band of the extinction; empty if unknown.
     verdict
         The verdict on the fit; empty if not stated.
-    unit
-        Unit of the densities of `cube`.
     estimate
         Which of `ESTIMATES` the extinctions are; empty for other programs' maps.
     """
@@ -69,7 +67,6 @@ class Answers:
     path: Path
     band: str = ""
     verdict: str = ""
-    unit: str = "mag pc-1"
     estimate: str = ""
 
     @property

@@ -46,7 +46,6 @@ class Converted(Answers):
             path=own.path,
             band=own.band if change is None else change.target,
             verdict=own.verdict,
-            unit=own.unit,
             estimate=own.estimate,
             own=own,
             change=change,
