@@ -35,7 +35,7 @@ _BINS = 6
 # Bins of distance in the figure.
 _DRAWN_BINS = 12
 # Fewest places for a correlation.
-_FEW = 10
+_FEWEST_PLACES = 10
 # Offsets along each axis, in cells, of the places averaged over a cell.
 _OFFSETS = (-1 / 3, 0.0, 1 / 3)
 _UNITS = {"extinction": "mag", "density": "mag/pc"}
@@ -118,10 +118,11 @@ def compare_map(
         "asked": len(cells),
         "known to both": int(known.sum()),
     }
-    if known.sum() < _FEW:
+    if known.sum() < _FEWEST_PLACES:
         raise InputError(
             f"the other map knows {counts['known to both']} of the {len(cells)} chosen "
-            f"cells, expected at least {_FEW}: choose a map of the same volume"
+            f"cells, expected at least {_FEWEST_PLACES}: choose a map of the same "
+            "volume"
         )
     at, own = Places.of_points(cells[known]), RunMap.of(run)
     distance = np.linalg.norm(cells[known], axis=1)
@@ -138,7 +139,7 @@ def compare_map(
     by_distance: list[Row] = []
     for low, high in pairwise(np.quantile(distance, np.linspace(0, 1, _BINS + 1))):
         chosen = (distance >= low) & (distance <= high)
-        if chosen.sum() < _FEW:
+        if chosen.sum() < _FEWEST_PLACES:
             continue
         row: Row = {"from [pc]": float(low), "to [pc]": float(high)}
         row["places"] = int(chosen.sum())

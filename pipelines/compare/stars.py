@@ -35,7 +35,7 @@ from pipelines.run.surveys import calibrated
 _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
 # Fewest stars to describe a tail.
-_FEW = 20
+_FEWEST_IN_TAIL = 20
 # Relative distance within which two places are one: rays are in single precision.
 _SAME = 1e-6
 # Standard deviations beyond which a star is listed.
@@ -230,6 +230,6 @@ def _words(
             f"chi2/n is {np.mean(z[~far] ** 2):.2f} and the RMSE "
             f"{np.sqrt(np.mean(held.residual[~far] ** 2)):.3f} mag."
         )
-    if whole.stars < _FEW:
+    if whole.stars < _FEWEST_IN_TAIL:
         words.append(f"{whole.stars} stars are too few to judge intervals by.")
     return words

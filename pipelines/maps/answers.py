@@ -27,8 +27,12 @@ Kind = str | float
 Found = dict[Kind, np.ndarray]
 Directions = Sequence[tuple[float, float]]
 Product = TypeVar("Product", Cube, SkyMaps, Columns)
-# Sources of values in continued maps: the map itself, the other, or the sum of both.
-OWN, OTHER, JOINED = 0.0, 1.0, 2.0
+# Sources of values in continued maps: the map itself,
+OWN = 0.0
+# the other,
+OTHER = 1.0
+# or the sum of both.
+JOINED = 2.0
 FILLED = "filled"
 ESTIMATES = {"kriged": "map and kriging together", "map": "map without kriging"}
 """Estimates of extinctions in words; densities and their integrals are the map's."""

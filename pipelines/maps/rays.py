@@ -24,8 +24,10 @@ from pipelines.cubes.cube import Cube, farthest, truth_extinction
 from pipelines.maps.cells import GridCells, Take
 from pipelines.maps.places import Places
 
-# Sight lines per batch, with one value or a whole curve each.
-_VALUES, _CURVES = 1 << 17, 1 << 12
+# Sight lines per batch with one value each.
+_VALUES = 1 << 17
+# Sight lines per batch with a whole curve each.
+_CURVES = 1 << 12
 # Points of rays per batch of cell look-ups.
 _POINTS = 1 << 22
 

@@ -30,7 +30,7 @@ _MOST_DISTANCES = 160
 _FINEST_NSIDE = 128
 # Default lines of sight, and stars whose median extinction ranks a direction.
 _LINES = 6
-_NEAR = 7
+_RANKING_STARS = 7
 # Most stars beside a line of sight, and their largest angle [deg].
 _SHOWN = 60
 _WIDEST = 3.0
@@ -253,7 +253,7 @@ def default_directions(stars: Stars) -> list[tuple[float, float]]:
     """
     assert stars.extinction is not None
     vectors = unit_vectors(stars.l, stars.b)
-    _, near = KDTree(vectors).query(vectors, k=min(_NEAR, len(stars)))
+    _, near = KDTree(vectors).query(vectors, k=min(_RANKING_STARS, len(stars)))
     around = stars.extinction[near].reshape(len(stars), -1)
     order = np.argsort(np.median(around, axis=1))[::-1]
     separation = math.radians(30)

@@ -47,7 +47,7 @@ _STEPS = 9
 # Ratio of outer to inner radius of shells for star counts,
 _SHELL = 1.1
 # and the fewest stars in one.
-_FEWEST = 50
+_FEWEST_IN_SHELL = 50
 
 
 def choose_grids(
@@ -230,7 +230,7 @@ class Crowding:
         near = far / _SHELL
         count = np.arange(1, len(far) + 1) - np.searchsorted(far, near)
         volume = 4 / 3 * math.pi * (far**3 - near**3)
-        enough = count >= _FEWEST
+        enough = count >= _FEWEST_IN_SHELL
         separation = np.cbrt(volume[enough] / count[enough])
         order = separation.argsort()
         return cls(separation[order], np.maximum.accumulate(far[enough][order]))

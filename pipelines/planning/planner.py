@@ -24,7 +24,7 @@ from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import choose_grids
 
 # Nodes of Gauss's rule over a grid step.
-_NODES = 12
+_CELL_NODES = 12
 
 # The beginning of a note, which does not pass to a plan for other scales.
 RAISED = "lengthscale raised"
@@ -127,7 +127,7 @@ def resolved_std(
     """
     if tuple(raised) == tuple(lengthscale):
         return std
-    node, weight = (torch.from_numpy(x) for x in leggauss(_NODES))
+    node, weight = (torch.from_numpy(x) for x in leggauss(_CELL_NODES))
     # The separation of two points of a unit interval has the density 2 (1 - t).
     node, weight = (node + 1) / 2, (1 - (node + 1) / 2) * weight
     apart = torch.cartesian_prod(*(node * step for step in grid.spacing))

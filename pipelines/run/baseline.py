@@ -15,11 +15,14 @@ from pipelines.catalog.schema import Stars
 # Fewest stars to learn the covariance from.
 FEWEST = 100
 NO_BASELINE = f"a baseline needs {FEWEST} fitted stars, got fewer"
-# Most stars for learning the covariance, and their largest share of all.
-_HELD, _SHARE = 1500, 0.2
-# Stars beyond which only those near a target or a star to learn from are used, and how
-# many of them each has.
-_MANY, _AROUND = 200_000, 150
+# Most stars for learning the covariance,
+_HELD = 1500
+# and their largest share of all.
+_SHARE = 0.2
+# Stars beyond which only those near a target or a star to learn from are used,
+_MANY = 200_000
+# and how many of them each has.
+_AROUND = 150
 # Standard errors beyond which a map counts as worse.
 _WORSE = 2.0
 NAME = "grid-free kriging"

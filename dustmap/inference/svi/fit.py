@@ -39,7 +39,7 @@ from dustmap.models.rowwise import RowReport, RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening, Whitening
 
 # The share of all steps, at their end, over which the rise is measured.
-_STRETCH = 0.1
+_LATE_SHARE = 0.1
 # Limit on the iterations of the final solve for the mean.
 _MEAN_STEPS = 2000
 
@@ -254,7 +254,7 @@ def _trained(
     total = len(trainer.data)
     order = torch.from_numpy(stream(seed, Purpose.WATCHED).permutation(total))
     watched = order[: settings.watch_rows].sort().values
-    stretch = max(1, int(_STRETCH * trainer.count))
+    stretch = max(1, int(_LATE_SHARE * trainer.count))
     begin, before = trainer.count - stretch, None
     if trainer.steps == begin and len(watched):
         before = level(trainer.model(), trainer.observations(), watched)
