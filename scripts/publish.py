@@ -217,7 +217,7 @@ def readme_of(
             + (f", https://doi.org/{about['doi']}" if about["doi"] else ""),
             "",
             "A three-dimensional map of interstellar dust with uncertainty: extinction "
-            f"density in {done.band or 'an unnamed band'}, heliocentric Galactic "
+            f"density in {done.map.band or 'an unnamed band'}, heliocentric Galactic "
             "Cartesian coordinates in pc, x towards l = 0, y towards l = 90 deg, z "
             "towards the north Galactic pole. Where `support` is 0 no star's sight "
             "line passes, and the map is its prior.",

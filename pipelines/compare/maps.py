@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from pipelines.base.errors import InputError
-from pipelines.base.measurement import Row
-from pipelines.compare.comparison import Comparison, rows_of
+from pipelines.base.table import Row, Table
+from pipelines.compare.comparison import Comparison
 from pipelines.figures.style import (
     BLUE,
     ORANGE,
@@ -159,12 +159,14 @@ def compare_map(
             "by_distance": by_distance,
         },
         tables={
-            "summary": [
-                {"what": f"{name} [{_UNITS[name.partition(',')[0]]}]", **row}
-                for name, row in figures.items()
-            ],
-            "by_distance": by_distance,
-            "places": rows_of(columns),
+            "summary": Table.of_rows(
+                [
+                    {"what": f"{name} [{_UNITS[name.partition(',')[0]]}]", **row}
+                    for name, row in figures.items()
+                ]
+            ),
+            "by_distance": Table.of_rows(by_distance),
+            "places": Table(columns=columns),
         },
         shown=("summary", "by_distance"),
         words=(

@@ -21,9 +21,9 @@ from pipelines.base.calibration import (
 )
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.base.measurement import Row
+from pipelines.base.table import Row, Table
 from pipelines.catalog.schema import Stars, read_stars, read_table
-from pipelines.compare.comparison import Comparison, rows_of
+from pipelines.compare.comparison import Comparison
 from pipelines.figures.held_out import held_out_figure
 from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words, predict_baseline
@@ -182,11 +182,11 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
             "by_region": regions,
         },
         tables={
-            "summary": summary,
-            "without_a_map": without,
-            "by_distance": by_distance,
-            "by_region": regions,
-            "stars": rows_of({**columns, "z": z, "beyond_last_star": beyond}),
+            "summary": Table.of_rows(summary),
+            "without_a_map": Table.of_rows(without),
+            "by_distance": Table.of_rows(by_distance),
+            "by_region": Table.of_rows(regions),
+            "stars": Table(columns={**columns, "z": z, "beyond_last_star": beyond}),
         },
         shown=("summary", "without_a_map", "by_distance", "by_region"),
         words=(*_words(held, z, counts, whole), beside),

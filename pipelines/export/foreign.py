@@ -60,7 +60,7 @@ def export_map(
     bands = options.band, options.declare_band
     by = {"curve": options.curve, "r_v": options.r_v}
     found = open_answers(path, **stated).in_band(*bands, **by)
-    done = Exported(changes=found.changes)
+    done = Exported(map=found)
     for name, target in ((n, p) for n, each in targets.items() for p in each):
         done.paths.append(target)
         if name in _CUBES:

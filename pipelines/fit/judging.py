@@ -18,7 +18,7 @@ from pipelines.fit.budget import BASELINE_SECONDS
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState, Judgement
-from pipelines.run.assessment import crossed, sight_line_lengths
+from pipelines.run.assessment import describe_support, sight_line_lengths
 from pipelines.run.baseline import NO_BASELINE, krige_stars, learn_baseline
 from pipelines.run.held_out import held_out_score, measured_columns, with_law
 from pipelines.run.predict import predict_columns, stacked
@@ -84,7 +84,7 @@ def judge(state: FitState, stars: FittedStars, at: Context) -> FitState:
         supports=tuple(supports),
         columns={name: torch.as_tensor(column) for name, column in columns.items()},
         score=score,
-        messages=(*result.messages, *lines, crossed(supports[0])),
+        messages=(*result.messages, *lines, describe_support(supports[0])),
         residual=b"" if residual is None else residual_bytes(residual),
     )
     return replace(state, judged=judged)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import dustmap
-from pipelines.base.measurement import peak_memory
+from pipelines.base.allocation import peak_memory
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
 from pipelines.fit.context import Context

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from pipelines.bands import Conversion, known_band, wanted_conversion
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS, QUANTILES
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.places import Places
@@ -26,6 +26,7 @@ Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
 Found = dict[Kind, np.ndarray]
 Directions = Sequence[tuple[float, float]]
+Product = TypeVar("Product", Cube, SkyMaps, Columns)
 # Sources of values in continued maps: the map itself,
 OWN = 0.0
 # the other,
@@ -63,8 +64,6 @@ class Answers:
         The band of the extinction; empty if unknown.
     verdict
         The verdict on the fit; empty if not stated.
-    unit
-        Unit of the densities of `cube`.
     estimate
         Which of `ESTIMATES` the extinctions are; empty for other programs' maps.
     """
@@ -72,7 +71,6 @@ class Answers:
     path: Path
     band: str = ""
     verdict: str = ""
-    unit: str = "mag pc-1"
     estimate: str = ""
 
     @property
@@ -241,6 +239,10 @@ class Answers:
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Return the extinction along lines of sight."""
         raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
+
+    def convert(self, product: Product) -> Product:
+        """Return a product of the map without conversions in this map's band."""
+        return product
 
     def in_band(
         self, band: str | None, declared: str | None = None, **by: Any

@@ -20,8 +20,8 @@ import numpy as np
 
 from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import (
     EVERYWHERE,

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from pipelines.bands import Conversion
-from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
-from pipelines.cubes.cube import Cube
+from pipelines.base.table import Facts
+from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
-from pipelines.maps.answers import FILLED, Answers, Directions, Found, Kind
+from pipelines.maps.answers import (
+    FILLED,
+    Answers,
+    Directions,
+    Found,
+    Kind,
+    Product,
+)
 from pipelines.maps.places import Places
-from pipelines.maps.provenance import Product, convert
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run
@@ -40,7 +46,6 @@ class Converted(Answers):
             path=own.path,
             band=own.band if change is None else change.target,
             verdict=own.verdict,
-            unit=own.unit,
             estimate=own.estimate,
             own=own,
             change=change,
@@ -125,23 +130,23 @@ class Converted(Answers):
         return self.own.crossings(places, extinction / self.times)
 
     def cube(self) -> Cube:
-        return self._converted(self.own.cube())
+        return self._changed(self.own.cube())
 
     def sampled(
         self, spacing: float | None, box: dict[str, Ends] | None = None
     ) -> Cube:
-        return self._converted(self.own.sampled(spacing, box))
+        return self._changed(self.own.sampled(spacing, box))
 
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
     ) -> Columns | None:
         found = self.own.columns(along, between, level=level)
-        return None if found is None else self._converted(found)
+        return None if found is None else self._changed(found)
 
     def sky_maps(
         self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
-        return self._converted(self.own.sky_maps(distances, nside))
+        return self._changed(self.own.sky_maps(distances, nside))
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         return [line.scaled(self.times) for line in self.own.lines(directions)]
@@ -149,6 +154,42 @@ class Converted(Answers):
     def _estimated(self, estimate: str) -> Answers:
         return replace(self, own=self.own.estimated(estimate), estimate=estimate)
 
-    def _converted(self, product: Product) -> Product:
-        changes = () if self.change is None else (self.change,)
-        return convert(product, changes, self.times)
+    def convert(self, product: Product) -> Product:
+        return self._changed(self.own.convert(product))
+
+    def _changed(self, product: Product) -> Product:
+        """Return a product of ``own`` in this band, with the change in its provenance.
+
+        The provenance of `Columns` is that of their cube.
+        """
+        if isinstance(product, Cube) and product.finer:
+            return product.each(self._changed)
+        arrays = {
+            name: values * self.times if field_unit(name, "mag") else values
+            for name, values in product.arrays.items()
+        }
+        if isinstance(product, Columns):
+            return replace(product, arrays=arrays)
+        meta = product.meta
+        band = {}
+        if self.change is not None:
+            meta = with_change(meta, self.change)
+            band = {"band": self.band}
+        if maps := meta.get("maps"):
+            maps = [
+                {**one, **band, "factor": self.times * one["factor"]} for one in maps
+            ]
+            meta = {**meta, "maps": maps}
+        return replace(product, arrays=arrays, meta=meta)
+
+
+def with_change(meta: dict[str, Any], change: Conversion) -> dict[str, Any]:
+    """Return a provenance with a further conversion, and its citations."""
+    before, band = meta.get("band_conversions", []), change.target
+    meta = {**meta, "extinction_band": band}
+    meta["band_conversions"] = [*before, change.as_dict()]
+    if cited := meta.get("citation"):
+        curves = cited.get("extinction_curve", [])
+        curves = [*curves, *(work for work in change.cited if work not in curves)]
+        meta["citation"] = {**cited, "band": band, "extinction_curve": curves}
+    return meta

@@ -17,10 +17,10 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box, unit_vectors
 from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import KINDS, QUANTILES
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
 from pipelines.formats.foreign import Field, Stated, read_field

@@ -15,8 +15,8 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import (
     is_own,

@@ -18,9 +18,9 @@ from dustmap.isotonic import Ranked
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
 from dustmap.moments import Moments, moments_over_samples, sample_order
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.healpix import read_healpix

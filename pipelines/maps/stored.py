@@ -18,7 +18,6 @@ from astropy import units as u
 
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts, box_facts
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import (
     NAMES,
@@ -26,6 +25,7 @@ from pipelines.base.quantiles import (
     interpolated_quantile,
     normal_quantile,
 )
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube, grid_of, truth_extinction
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.zarr import (
@@ -90,6 +90,8 @@ class Stored(Answers):
         exported without it; at least one is given.
     read_cube, read_maps, read_columns
         Readers of the whole products, ``read_columns`` by axis.
+    scale
+        Factor from the unit of the file to mag/pc.
     blank
         True to return NaN along rays without any dust: they lie outside the footprint
         of a published map.
@@ -104,6 +106,7 @@ class Stored(Answers):
     read_cube: Callable[[], Cube] | None = None
     read_maps: Callable[[], SkyMaps] | None = None
     read_columns: Callable[[], dict[str, Columns]] = dict
+    scale: float = 1.0
     blank: bool = False
     draws: Answers | None = None
     meta: dict[str, Any] = field(default_factory=dict)
@@ -118,8 +121,7 @@ class Stored(Answers):
         facts: Facts = {"density": "none", "integrated extinction": "none"}
         if self.cells is not None:
             facts["density"] = ", ".join(self.cells.arrays)
-            spacing = list(self.cells.grids.box.spacing)
-            facts = {**box_facts(self.cells.box, spacing), **facts}
+            facts = {**self.cells.box.facts(self.cells.grids.box.spacing), **facts}
         if self.rays is not None:
             known = ", ".join(self.rays.arrays)
             facts["integrated extinction"] = (
@@ -201,8 +203,7 @@ class Stored(Answers):
             through = places.at(self.reach(places))
             dark = self._rays().at(("mean",), through)["mean"] == 0
             read = {name: np.where(dark, np.nan, v) for name, v in read.items()}
-        unit: Any = u.Unit(self.unit)
-        scale, found = float(unit.to(u.mag / u.pc)), {}
+        found = {}
         for kind, parts in made_of.items():
             if len(parts) == 1:
                 values = read[parts[0]]
@@ -211,7 +212,7 @@ class Stored(Answers):
                 values = interpolated_quantile(arrays, probability(kind))
             else:
                 values = normal_quantile(read["mean"], read["std"], probability(kind))
-            found[kind] = scale * values
+            found[kind] = self.scale * values
         return found
 
     def between(self, near: Places, far: Places) -> np.ndarray:
@@ -221,8 +222,7 @@ class Stored(Answers):
         cube = self.cube()
         name = next(name for name in _SUMMED if name in cube.arrays)
         ray, start = (far.l, far.b, far.distance), near.distance
-        found = truth_extinction(cube, *ray, start=start, name=name)
-        return found * u.Unit(cube.unit).to("mag pc-1")
+        return self.scale * truth_extinction(cube, *ray, start=start, name=name)
 
     def _rays(self) -> PixelRays | CubeRays:
         if self.rays is None:
@@ -370,6 +370,7 @@ def of_cube(
         prefixes=levels,
         has_support="support" in cube.arrays,
     )
+    unit: Any = u.Unit(cube.unit)
     summed = next((n for n in _SUMMED if n in cube.arrays), None)
     rays = None
     if curves is not None:
@@ -379,7 +380,7 @@ def of_cube(
     return Stored(
         path=path,
         **_stated({**cube.meta, **({} if curves is None else curves.meta)}),
-        unit=cube.unit,
+        scale=float(unit.to("mag pc-1")),
         cells=cells,
         rays=rays,
         read_cube=partial(_given, cube),

@@ -14,8 +14,8 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts, as_html, as_text
 from pipelines.base.quantities import numbers, path_of
+from pipelines.base.table import Facts, Table
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
 from pipelines.maps.continued import Continued
@@ -92,10 +92,10 @@ class DustMap:
         return {"answers": self.answers}
 
     def __repr__(self) -> str:
-        return as_text("dustmap map", self._facts())
+        return Table.of_rows([self._facts()], "dustmap map").listed()
 
     def _repr_html_(self) -> str:
-        return as_html("dustmap map", self._facts())
+        return Table.of_rows([self._facts()], "dustmap map").html()
 
     def _facts(self) -> Facts:
         facts = {"opened from": str(self.path), "band": self.band or "unknown"}

@@ -53,7 +53,7 @@ def sight_line_lengths(
     return found
 
 
-def crossed(support: torch.Tensor) -> str:
+def describe_support(support: torch.Tensor) -> str:
     """Describe the share of cells that sight lines cross."""
     share = float((support > 0).to(torch.float64).mean())
     text = "sight lines cross {} of the cells, the others show the prior"

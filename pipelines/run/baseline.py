@@ -109,7 +109,7 @@ def baseline_score(
     return {**score, "excess": float(difference.mean() / error) if error > 0 else 0.0}
 
 
-def loses(score: dict[str, float]) -> bool:
+def is_worse(score: dict[str, float]) -> bool:
     """Return true if the map is significantly worse than the baseline."""
     return score.get("excess", 0.0) > _WORSE
 
@@ -117,7 +117,7 @@ def loses(score: dict[str, float]) -> bool:
 def in_words(score: dict[str, float]) -> str:
     """Describe the baseline's error and the map's excess over it, if any."""
     said = f"RMSE without a map: {NAME} {score['rmse_kriging']:.4g} mag"
-    if not loses(score):
+    if not is_worse(score):
         return said
     return (
         f"{said}: the map, {score['rmse']:.4g}, loses to it "

@@ -30,8 +30,8 @@ from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
-from pipelines.base.facts import Facts, as_html, as_text, box_facts
 from pipelines.base.geometry import Box
+from pipelines.base.table import Facts, Table
 from pipelines.model.engine import build_model
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Place
@@ -63,7 +63,7 @@ class Run:
         held = self.summary.get("held_out", {})
         facts = {
             "run": str(self.path),
-            **box_facts(self.box, self.plan.grid.spacing),
+            **self.box.facts(self.plan.grid.spacing),
             "stars": f"{counts.get('fitted', 0):,} fitted, "
             f"{counts.get('held out', 0):,} held out",
             "samples": str(len(self.posterior.samples)),
@@ -73,10 +73,10 @@ class Run:
         return {**facts, "verdict": str(self.verdict)}
 
     def __repr__(self) -> str:
-        return as_text("dustmap run", self.facts)
+        return Table.of_rows([self.facts], "dustmap run").listed()
 
     def _repr_html_(self) -> str:
-        return as_html("dustmap run", self.facts)
+        return Table.of_rows([self.facts], "dustmap run").html()
 
     @property
     def verdict(self) -> Verdict:

@@ -240,6 +240,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     pixels = np.nonzero((np.diff(store.arrays["p50"], axis=0) == 0).any(axis=0))[0]
     arrays = {name: values[:, pixels] for name, values in store.arrays.items()}
     products = RunProducts(
+        map=RunMap.of(random_map),
         names=frozenset(),
         run=random_map,
         options=ExportOptions(fill=other, fill_beyond="stars"),
