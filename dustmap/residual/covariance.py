@@ -60,29 +60,44 @@ from dustmap.whitening.bands import band_covariance
 
 # Axes of the table of ``I``: least and largest value, and how many there are. It is
 # entered at its ends where arguments are beyond.
-_CHORDS, _LENGTHS = (1e-5, 2.0, 96), (3e-2, 3e3, 96)
+_CHORDS = (1e-5, 2.0, 96)
+_LENGTHS = (3e-2, 3e3, 96)
 _DIFFERENCES = (0.0, 12.0, 20)
 # Beyond this argument the integral of a decay is complete.
 _DECAY = 40.0
-# Arguments of the tables of κ and F, in √t, and how many there are for κ. Closer to its
-# line a point covaries no more, and further away by less than e^-25 of its variance.
-# A power of two is where even bits have a kink.
-_REMAINDER, _IMPACT_COUNT = (2.0**-13, 10.0), 1024
-# Nodes per octave of squared chords in the table of α κ and of the arguments of F, of
-# what number the columns of the first are a multiple, and the units in the last place
-# of a double in an octave.
-_NODES, _DECAYS, _WIDTH, _OCTAVE = 256, 16, 16, 2**52
-# Narrower cells, in √t, are points; averages are made at each so many of the distances.
-_NARROW, _SPARSE = 0.02, 4
+# Arguments of the tables of κ and F, in √t. Closer to its line a point covaries no
+# more, and further away by less than e^-25 of its variance. A power of two is where
+# even bits have a kink.
+_REMAINDER = (2.0**-13, 10.0)
+# Arguments of κ.
+_IMPACT_COUNT = 1024
+# Nodes per octave of squared chords in the table of α κ,
+_NODES = 256
+# and of the arguments of F.
+_DECAYS = 16
+# Of what number the columns of the first are a multiple.
+_WIDTH = 16
+# Units in the last place of a double in an octave.
+_OCTAVE = 2**52
+# Narrower cells, in √t, are points.
+_NARROW = 0.02
+# Averages are made at each so many of the distances.
+_SPARSE = 4
 # √t of a grid, in its spacing: the shortest scale that it carries.
 CUT = 0.6
 # Components of less than this part of the relative variance are left out.
 _NEGLIGIBLE = 1e-9
 # Scales [pc] where no map gives them.
 FREE_SCALES = (5.0, 20.0, 60.0, 180.0)
-# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, or the density in shells. In
-# place of the mean density those with shells have the number of the grid at the end.
-_LENGTH, _DENSITY, LEVEL, _LOGARITHM, _FALLS = 3, 4, 4, 5, 6
+# Columns of a ray after its direction: its length,
+_LENGTH = 3
+# its mean density, or with shells the number of the grid at its end,
+_DENSITY = 4
+LEVEL = 4
+# the logarithm of its length,
+_LOGARITHM = 5
+# and from here on e^(-d/ℓ) - 1 of every scale, or the density in shells.
+_FALLS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

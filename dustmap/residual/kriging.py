@@ -37,9 +37,10 @@ from dustmap.residual.covariance import (
 # Variances of rows are raised by this fraction, the accuracy of the tabulated
 # covariances: those of nearby rays would not be positive definite otherwise.
 JITTER = 5e-3
-# Places of a block that are solved at once, and places whose neighbours' columns are
-# held at once.
-_TOGETHER, _ROWS = 64, 131_072
+# Places of a block that are solved at once.
+_TOGETHER = 64
+# Places whose neighbours' columns are held at once.
+_ROWS = 131_072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,24 +25,34 @@ from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.scoring import learn_weights, tail_degrees
 
-# Neighbours of a row while the covariance is learnt, and in trials.
-_LEARNING_COUNT, _FEW = 30, 20
-# Factor on angles relative to logarithms of distance in the neighbour search, and those
-# tried without a grid.
-_STRETCH, _STRETCHES = 20.0, (5.0, 20.0, 40.0)
-# Held-out rows used to learn the covariance, and to find the first outliers; all
-# held-out rows calibrate the errors.
-_LEARNING, _FIRST = 1200, 400
-# Rows beyond which only those around the first held-out rows are learnt from, and how
-# many of them each brings.
-_MANY, _AROUND = 200_000, 45
+# Neighbours of a row while the covariance is learnt.
+_LEARNING_COUNT = 30
+# The same in trials.
+_TRIAL_COUNT = 20
+# Factor on angles relative to logarithms of distance in the neighbour search,
+_STRETCH = 20.0
+# and those tried without a grid.
+_STRETCHES = (5.0, 20.0, 40.0)
+# Held-out rows used to learn the covariance; all calibrate the errors.
+_LEARNING = 1200
+# Held-out rows used to find the first outliers.
+_FIRST = 400
+# Rows beyond which only those around the first held-out rows are learnt from.
+_MANY = 200_000
+# How many of them each of these rows brings.
+_AROUND = 45
 # Least fraction of outliers at which they are down-weighted.
 _FEW_OUTLIERS = 2e-3
-# Without a grid: trial numbers of stars of a local mean, the stretch in the search for
-# them, and the held-out rows of a trial.
-_MEANS, _AROUND_PLACE, _TRIED = (100, 300), 10.0, 300
-# Places whose means are computed at once, and most stars with means of their own.
-_ROWS, _MOST_MEANS = 32_768, 60_000
+# Without a grid: trial numbers of stars of a local mean,
+_MEANS = (100, 300)
+# the stretch in the search for them,
+_AROUND_PLACE = 10.0
+# and the held-out rows of a trial.
+_TRIED = 300
+# Places whose means are computed at once.
+_ROWS = 32_768
+# Most stars with means of their own.
+_MOST_MEANS = 60_000
 
 
 def learn_residual(
@@ -120,7 +130,7 @@ def _searched(
     if tells:
         # Rays through spikes of the density look like outliers.
         plain = replace(weighed, noise=weighed.stated)
-        field = _best([plain, weighed], known, _FEW)
+        field = _best([plain, weighed], known, _TRIAL_COUNT)
         tells = field.weighs_outliers
     field = _weighed(_best([field], known), noise, placing, outliers=tells)
     if tells or bool(placing.any()):
@@ -321,13 +331,16 @@ def learn_grid_free(
         variance = noise + (mean * placing) ** 2
         trials.append(_unlearnt(*_about(observed, mean), variance, _AROUND_PLACE))
     tried = held[:_TRIED]
-    first = _learnt(trials[0], tried, _FEW)
+    first = _learnt(trials[0], tried, _TRIAL_COUNT)
     # The other searches start from the weights of the first.
     trials = [replace(trial, weights=first.weights) for trial in trials]
-    learnt = [first, *(_learnt(trial, tried, _FEW) for trial in trials[1:])]
+    learnt = [first, *(_learnt(trial, tried, _TRIAL_COUNT) for trial in trials[1:])]
     best = max(range(len(learnt)), key=lambda number: learnt[number].score)
     stretched = [replace(trials[best], stretch=each) for each in _STRETCHES]
-    found = [learnt[best], *(_learnt(trial, tried, _FEW) for trial in stretched)]
+    found = [
+        learnt[best],
+        *(_learnt(trial, tried, _TRIAL_COUNT) for trial in stretched),
+    ]
     chosen = max(found, key=lambda trial: trial.score)
     field = learn_residual(
         chosen.rays,

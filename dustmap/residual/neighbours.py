@@ -12,8 +12,10 @@ from torch import Tensor
 
 # Most rows of a leaf of the tree.
 LEAF = 16
-# Rows whose neighbours are searched at once, and the end of the first block.
-_BLOCK, _LEAST_BLOCK = 131_072, 1_024
+# Rows whose neighbours are searched at once.
+_BLOCK = 131_072
+# End of the first block.
+_LEAST_BLOCK = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,10 @@ from torch import Tensor
 from dustmap.residual.covariance import rays_to
 from dustmap.residual.learning import GridFree
 
-# Fewest measurements that the share is learnt from, and the part of the mean absolute
-# error that a stack has to gain.
-_FEWEST, _GAIN = 200, 0.01
+# Fewest measurements that the share is learnt from.
+_FEWEST = 200
+# Part of the mean absolute error that a stack has to gain.
+_GAIN = 0.01
 # Prior means of the coefficients; the prior has standard deviations of one, and counts
 # as much as one measurement.
 _EXPECTED = (-1.0, 0.0, 0.0)
