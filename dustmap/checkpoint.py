@@ -1,128 +1,80 @@
-"""The state that a long computation saves between steps and resumes from.
+"""The progress that a long computation saves between steps and resumes from.
 
-A state is flat: tensors and plain values by name, ``part.name`` for those of a part. It
-holds only values that cannot be recomputed with the same bits. A state from a file is
-compared with an example before use (`check_state`), as the file may belong to another
-problem.
+Progress is a frozen dataclass of tensors, plain values and other such dataclasses. It
+holds only values that cannot be recomputed with the same bits. Its reader checks types
+and numbers of dims; the computation then compares shapes with its own (`restored`), as
+the file may belong to another problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-# Tensors, numbers, truth values and strings.
-State = dict[str, Any]
-
+P = TypeVar("P")
 T = TypeVar("T")
 
 
-class Checkpointer(Protocol):
-    """Storage for the states of a computation."""
+class Checkpointer(Protocol[P]):
+    """Storage for the progress of a computation."""
 
-    def save(self, state: State) -> None:
-        """Take the state after a step, to be written now, later or never.
+    def save(self, progress: P) -> None:
+        """Take the progress after a step, to be written now, later or never.
 
-        The computation does not change tensors of a saved state. An exception here ends
-        the computation, which can be resumed from the state.
+        The computation does not change its tensors. An exception here ends the
+        computation, which can be resumed from this progress.
         """
         ...
 
-    def restore(self) -> State | None:
-        """Return the state to resume from, once; ``None`` for a fresh start."""
+    def restore(self) -> P | None:
+        """Return the progress to resume from, once; ``None`` for a fresh start."""
         ...
 
 
-def flatten(name: str, value: Any) -> State:
-    """Return the entries of a value; of a dataclass as ``name.field``, recursively."""
-    if not is_dataclass(value):
-        return {name: value}
-    found: State = {}
-    for field in fields(value):
-        found |= flatten(f"{name}.{field.name}", getattr(value, field.name))
-    return found
-
-
-def rebuild(name: str, example: T, state: State) -> T:
-    """Return a value like the example, on its device; the inverse of `flatten`."""
-    if is_dataclass(example) and not isinstance(example, type):
-        found = {
-            field.name: rebuild(
-                f"{name}.{field.name}", getattr(example, field.name), state
-            )
-            for field in fields(example)
-        }
-        return replace(example, **found)
-    value = state[name]
-    return value.to(example.device) if isinstance(example, Tensor) else value
-
-
-def scoped(part: str, state: State) -> State:
-    """Return a state as a part of another."""
-    return {f"{part}.{name}": value for name, value in state.items()}
-
-
-def part_of(state: State, part: str) -> State:
-    """Return the entries of a part."""
-    start = f"{part}."
-    found = {n: value for n, value in state.items() if n.startswith(start)}
-    return {name.removeprefix(start): value for name, value in found.items()}
-
-
-def check_state(
-    state: State,
-    example: State,
-    *,
-    optional: Collection[str] = (),
-    any_length: Collection[str] = (),
-) -> None:
-    """Compare a restored state with an example.
+def restored(saved: T, own: Mapping[str, Tensor], name: str = "state") -> T:
+    """Return saved progress on the device of the computation that takes it up.
 
     Parameters
     ----------
-    example
-        A state of this problem and these settings.
-    optional
-        Parts that may be missing as a whole.
-    any_length
-        Tensors whose first dim may differ.
+    own
+        Tensors of the computation by names of the fields that hold their like, or
+        several as the rows of a matrix. States of generators remain on the CPU.
+    name
+        The value, in errors.
 
     Raises
     ------
     ValueError
-        If an entry is missing, unknown, or of another type, dtype or shape.
+        If a tensor has another dtype or shape than its like.
     """
-    absent = {part for part in optional if not part_of(state, part)}
-    expected = {n: v for n, v in example.items() if n.split(".")[0] not in absent}
-    for name in [*expected, *state]:
-        kinds = [
-            _kind(entries, name, is_free=name in any_length)
-            for entries in (expected, state)
-        ]
-        if kinds[0] != kinds[1]:
-            raise ValueError(
-                f"the saved state does not fit: {name} should be {kinds[0]}, found "
-                f"{kinds[1]}. It was saved by another problem, other settings or "
-                "another version: restore it with those, or start afresh"
-            )
+    if isinstance(saved, tuple):
+        return cast("T", tuple(restored(each, own, name) for each in saved))
+    if is_dataclass(saved) and not isinstance(saved, type):
+        names = [field.name for field in fields(saved)]
+        parts = {n: restored(getattr(saved, n), own, f"{name}.{n}") for n in names}
+        return cast("T", replace(saved, **parts))
+    last = name.split(".")[-1]
+    if not isinstance(saved, Tensor) or last == "generator":
+        return saved
+    if (like := own.get(last)) is not None:
+        shape = saved.shape[1:] if saved.dim() > like.dim() else saved.shape
+        if (saved.dtype, shape) != (like.dtype, like.shape):
+            kinds = [f"{x.dtype} of shape {tuple(x.shape)}" for x in (like, saved)]
+            raise misfit(name, *kinds)
+    return cast("T", saved.to(next(iter(own.values())).device))
 
 
-def _kind(entries: State, name: str, *, is_free: bool) -> str:
-    """Describe the type of an entry, or dtype and shape of a tensor."""
-    if name not in entries:
-        return "nothing"
-    value = entries[name]
-    if not isinstance(value, Tensor):
-        return f"one {type(value).__name__}"
-    shape = list(map(str, value.shape))
-    if is_free:
-        shape[:1] = ["any"]
-    dtype = str(value.dtype).removeprefix("torch.")
-    return f"a {dtype} tensor of shape ({', '.join(shape)})"
+def misfit(name: str, expected: object, found: object) -> ValueError:
+    """Return the error of saved progress that belongs to another computation."""
+    return ValueError(
+        f"the saved state does not fit: {name} should be {expected}, found {found}. It "
+        "was saved by another problem, other settings or another version: restore it "
+        "with those, or start afresh"
+    )
 
 
 def require_finite(where: str, **values: Tensor | float) -> None:

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dustmap.checkpoint import State
+from dustmap.checkpoint import misfit
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
 from dustmap.tails import log_student
@@ -49,6 +49,20 @@ _COMMONS = (-16, 5)
 # Weights, and held-out observations, before a model is prepared.
 _ONE = torch.ones(())
 _NONE = torch.zeros((), dtype=torch.bool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """What independent noise has learnt: w, τ², ν (``None`` if normal) and α.
+
+    ``held_out`` marks the observations that are excluded for now.
+    """
+
+    weights: Float[Tensor, " n"]
+    common: float
+    degrees: float | None
+    share: float
+    held_out: Bool[Tensor, " n"]
 
 
 class NoiseModel(ABC):
@@ -133,12 +147,21 @@ class NoiseModel(ABC):
         """
         return self
 
-    def state(self) -> State:
-        """Return the learnt state (Σ also depends on the field)."""
-        return {}
+    @property
+    def learnt(self) -> Learnt | None:
+        """What was learnt (Σ also depends on the field); ``None`` if ``fixed``."""
+        return None
 
-    def restored(self, state: State, share: float) -> Self:
-        """Return the model with a :meth:`state` and with this share."""
+    def with_learnt(self, learnt: Learnt | None) -> Self:
+        """Return the model with :attr:`learnt` of an earlier one.
+
+        Raises
+        ------
+        ValueError
+            If that was a model of another kind.
+        """
+        if learnt is not None:
+            raise misfit("the noise", "correlated", "independent")
         return self
 
 
@@ -304,22 +327,25 @@ class Normal(NoiseModel):
             low, high = (middle, high) if above else (low, middle)
         return replace(self, common=low)
 
-    def state(self) -> State:
-        return {
-            "weights": self.weights,
-            "common": float(self.common),
-            # Zero means a normal distribution.
-            "degrees": float(self.degrees or 0.0),
-            "held_out": self.held_out,
-        }
+    @property
+    def learnt(self) -> Learnt:
+        return Learnt(
+            weights=self.weights,
+            common=self.common,
+            degrees=self.degrees,
+            share=self.share,
+            held_out=self.held_out,
+        )
 
-    def restored(self, state: State, share: float) -> Self:
+    def with_learnt(self, learnt: Learnt | None) -> Self:
+        if learnt is None:
+            raise misfit("the noise", "independent", "correlated")
         return replace(
             self,
-            share=share,
-            weights=state["weights"].to(self.weights.device),
-            held_out=state["held_out"].to(self.weights.device),
-            common=state["common"],
+            share=learnt.share,
+            weights=learnt.weights,
+            held_out=learnt.held_out,
+            common=learnt.common,
         )
 
 
@@ -383,9 +409,11 @@ class StudentT(Normal):
             weights = ((degrees + 1) / (degrees + ratio)).to(self.stated)
         return replace(model, degrees=degrees, weights=weights)
 
-    def restored(self, state: State, share: float) -> Self:
-        model = replace(self, degrees=state["degrees"])
-        return super(StudentT, model).restored(state, share)
+    def with_learnt(self, learnt: Learnt | None) -> Self:
+        if learnt is None or learnt.degrees is None:
+            raise misfit("the noise", "of a Student-T distribution", "another")
+        model = replace(self, degrees=learnt.degrees)
+        return super(StudentT, model).with_learnt(learnt)
 
 
 def learn_share(

@@ -22,7 +22,6 @@ from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.citation import cited_papers, doi_of
 from pipelines.maps.provenance import provenance
-from pipelines.run.facts import run_facts
 from pipelines.run.folder import read_run
 from pipelines.storage.atomic import atomic_directory
 from pipelines.storage.digests import digest_of
@@ -67,7 +66,7 @@ def publish(run: Path, folder: Path, overwrite: bool, **about: Any) -> None:
         archive(made / "map.zarr")
         (made / "CITATION.cff").write_text(citation(meta["citation"], about))
         sums = {path.name: digest_of(path).sha256 for path in sorted(made.iterdir())}
-        readme = readme_of(run_facts(fitted), done, meta, about, sums)
+        readme = readme_of(fitted.facts, done, meta, about, sums)
         (made / "README.md").write_text(readme)
         sums["README.md"] = digest_of(made / "README.md").sha256
         lines = [f"{value}  {name}\n" for name, value in sorted(sums.items())]
@@ -218,7 +217,7 @@ def readme_of(
             + (f", https://doi.org/{about['doi']}" if about["doi"] else ""),
             "",
             "A three-dimensional map of interstellar dust with uncertainty: extinction "
-            f"density in {done.band or 'an unnamed band'}, heliocentric Galactic "
+            f"density in {done.map.band or 'an unnamed band'}, heliocentric Galactic "
             "Cartesian coordinates in pc, x towards l = 0, y towards l = 90 deg, z "
             "towards the north Galactic pole. Where `support` is 0 no star's sight "
             "line passes, and the map is its prior.",

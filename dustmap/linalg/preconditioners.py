@@ -17,7 +17,7 @@ from dustmap.linalg.toeplitz import extend, restrict
 _TALL = 200
 # Entries of the vectors that a sketch processes at once: larger blocks are no faster,
 # and their products would dominate the peak memory of a fit.
-_TOGETHER = 2**25
+_SKETCHED = 2**25
 
 
 class CirculantPreconditioner:
@@ -77,7 +77,7 @@ class NystromPreconditioner:
 
         The vectors are multiplied 16 at a time, or fewer if they are long.
         """
-        block, whole = max(1, min(16, _TOGETHER // size)), size
+        block, whole = max(1, min(16, _SKETCHED // size)), size
         if subspace is not None:
             size = len(subspace)
 

@@ -1,9 +1,10 @@
-"""The memory of this machine, and the reuse of what was freed by the C library."""
+"""Memory of this machine and this process, and reuse of what was freed."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
+import sys
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,14 @@ def total_memory(root: Path = Path("/")) -> int:
                 text = file.read_text().strip()
                 limits += [int(text)] if text.isdigit() else []
     return min(limits)
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process had until now [bytes]."""
+    import resource  # Linux and macOS
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else 1024 * used
 
 
 def keep_freed_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,14 @@ class Box:
     def of(cls, grid: Grid) -> Box:
         """Return the box between the first and the last point of a grid."""
         return cls(lower=grid.lower, upper=grid.upper)
+
+    def facts(self, spacing: Iterable[float]) -> dict[str, str]:
+        """Return the box and the spacing [pc] of its map in words."""
+        sides = zip("xyz", self.lower, self.upper, strict=True)
+        return {
+            "box [pc]": ", ".join(f"{a:g} < {axis} < {b:g}" for axis, a, b in sides),
+            "spacing [pc]": " x ".join(f"{step:g}" for step in spacing),
+        }
 
     def contains(self, positions: np.ndarray) -> np.ndarray:
         """Return a mask of ``x, y, z`` [pc] ``(..., 3)`` in the box, to rounding."""

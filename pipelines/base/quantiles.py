@@ -37,7 +37,9 @@ def summaries(moments: Moments | Ranked, *, quantiles: bool | None = None) -> di
     return {name: np.asarray(values) for name, values in found.items()}
 
 
-def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:
+def interpolated_quantile(
+    arrays: Mapping[str, np.ndarray], probability: float
+) -> np.ndarray:
     r"""Interpolate a quantile of a positive posterior between the stored ones.
 
     Their logarithms are interpolated, and extrapolated, linearly in the standard normal
@@ -67,7 +69,9 @@ def places_between(
     return left, (normals - z[left]) / (z[left + 1] - z[left])
 
 
-def normal(mean: np.ndarray, std: np.ndarray, probability: float) -> np.ndarray:
+def normal_quantile(
+    mean: np.ndarray, std: np.ndarray, probability: float
+) -> np.ndarray:
     """Return a quantile of a normal posterior, whose field may be negative."""
     from scipy.special import ndtri
 

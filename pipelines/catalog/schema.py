@@ -31,13 +31,19 @@ CANONICAL_UNITS = {
 # Columns of names, not of numbers.
 NAMES = ("source_id", "survey")
 _COLUMNS = (*NAMES, *CANONICAL_UNITS)
-# Stars for learning a residual: fewest, sufficient for a good one, and most; and most
-# that are held out.
-FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
+# Stars for learning a residual: fewest,
+FEWEST_VALIDATION = 50
+# sufficient for a good one,
+_ENOUGH_VALIDATION = 400
+# and most; and most that are held out.
+_MOST_VALIDATION = 3000
 _MOST_HELD_OUT = 5_000
-# Places: pixels, and the angle [deg] and relative distance within which stars of two
-# surveys are at one.
-_NSIDE, _AROUND, _APART = 256, 0.12, 0.2
+# Pixels of places.
+_NSIDE = 256
+# Angle [deg] within which stars of two surveys are at one place,
+_AROUND = 0.12
+# and relative distance.
+_APART = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ def export(run: str, overwrite: bool, **chosen: Any) -> None:
         )
     options = ExportOptions(field=Field(**view) if view else None, **chosen)
     done = export_map(run, targets, options, overwrite=overwrite, **stated)
-    for change in done.changes:
+    for change in done.map.changes:
         click.echo(change.summary(), err=True)
     for note in done.notes:
         click.echo(f"note: {note}", err=True)

@@ -85,7 +85,9 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     dust = open_map(map_, samples=samples, **stated_of(options))
     other, beyond = fill_of(options)
     if other is not None:
-        dust = dust.continued(other, beyond)
+        # The filling map is converted to the declared band.
+        declared = dust.in_band(None, options["declare_band"])
+        dust = declared.continued(other, beyond)
     dust = _converted(dust, options)
     question = _question(dust, options)
     if table is None:

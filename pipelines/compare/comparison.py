@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.base.measurement import Row, plain, table
+from pipelines.base.table import Table, strict_json
 from pipelines.figures.style import save_figure
 from pipelines.storage.atomic import (
     atomic_directory,
@@ -35,7 +34,7 @@ class Comparison:
 
     kind: str
     numbers: dict[str, Any]
-    tables: dict[str, list[Row]]
+    tables: dict[str, Table]
     shown: tuple[str, ...]
     words: tuple[str, ...]
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -43,10 +42,10 @@ class Comparison:
     def __str__(self) -> str:
         parts = []
         for name in self.shown:
-            if rows := self.tables[name]:
-                parts.append(table(rows[:_MOST_ROWS]))
-            if len(rows) > _MOST_ROWS:
-                rest = f"{_MOST_ROWS} of {len(rows):,} rows; all are in {name}.csv\n"
+            table = self.tables[name]
+            parts += [table.text(_MOST_ROWS)] if len(table) else []
+            if len(table) > _MOST_ROWS:
+                rest = f"{_MOST_ROWS} of {len(table):,} rows; all are in {name}.csv\n"
                 parts[-1] += rest
         return "\n".join([*parts, *self.words])
 
@@ -63,32 +62,14 @@ def write_comparison(
     names = [SUMMARY]
     with atomic_directory(path, overwrite=overwrite) as folder:
         content = {"kind": comparison.kind, "words": comparison.words}
-        content = plain(content | comparison.numbers)
+        content = strict_json(content | comparison.numbers)
         text = json.dumps(content, indent=1, allow_nan=False, default=np.generic.item)
         (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
-        for name, rows in comparison.tables.items():
+        for name, table in comparison.tables.items():
             names.append(f"{name}.csv")
-            columns = dict.fromkeys(column for row in rows for column in row)
-            with (folder / names[-1]).open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, columns, lineterminator="\n")
-                writer.writeheader()
-                for row in rows:
-                    writer.writerow({key: _cell(value) for key, value in row.items()})
+            table.write(folder / names[-1])
         for name, figure in comparison.figures.items():
             names.append(f"{name}.png")
             save_figure(figure, folder / names[-1])
         write_manifest(folder)
     return [path / name for name in names]
-
-
-def _cell(value: object) -> object:
-    """Format a number with six digits, or as empty if not finite."""
-    if isinstance(value, float):
-        return f"{value:.6g}" if np.isfinite(value) else ""
-    return value
-
-
-def rows_of(columns: dict[str, np.ndarray]) -> list[Row]:
-    """Return columns of equal length as rows."""
-    lists = [np.asarray(column).tolist() for column in columns.values()]
-    return [dict(zip(columns, row)) for row in zip(*lists, strict=True)]

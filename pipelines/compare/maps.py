@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from pipelines.base.errors import InputError
-from pipelines.base.measurement import Row
-from pipelines.compare.comparison import Comparison, rows_of
+from pipelines.base.table import Row, Table
+from pipelines.compare.comparison import Comparison
 from pipelines.figures.style import (
     BLUE,
     ORANGE,
@@ -35,7 +35,7 @@ _BINS = 6
 # Bins of distance in the figure.
 _DRAWN_BINS = 12
 # Fewest places for a correlation.
-_FEW = 10
+_FEWEST_PLACES = 10
 # Offsets along each axis, in cells, of the places averaged over a cell.
 _OFFSETS = (-1 / 3, 0.0, 1 / 3)
 _UNITS = {"extinction": "mag", "density": "mag/pc"}
@@ -94,7 +94,7 @@ def compare_map(
     spacing = run.plan.grid.spacing
     about = {"factor": factor, "integrated": integrated, "query": options}
     second = open_other(other, **about, step=min(spacing), **(stated or {}))
-    second = second.beside(RunMap.of(run))
+    second = second.in_band_of(RunMap.of(run))
     scale = f"{second.factor:.5g} times the values of {second.path.name}"
     cells, seen = seen_cells(run, points, generator)
     if not seen:
@@ -104,9 +104,11 @@ def compare_map(
         )
     mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
     around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
-    density = second.central(Places.of_points(around.reshape(-1, 3)), integrated=False)
+    density = second.median_or_mean(
+        Places.of_points(around.reshape(-1, 3)), integrated=False
+    )
     others = {
-        "extinction": second.central(Places.of_points(cells), integrated=True),
+        "extinction": second.median_or_mean(Places.of_points(cells), integrated=True),
         "density": density.reshape(len(cells), -1).mean(axis=1),
     }
     known = np.isfinite(list(others.values())).all(axis=0)
@@ -116,10 +118,11 @@ def compare_map(
         "asked": len(cells),
         "known to both": int(known.sum()),
     }
-    if known.sum() < _FEW:
+    if known.sum() < _FEWEST_PLACES:
         raise InputError(
             f"the other map knows {counts['known to both']} of the {len(cells)} chosen "
-            f"cells, expected at least {_FEW}: choose a map of the same volume"
+            f"cells, expected at least {_FEWEST_PLACES}: choose a map of the same "
+            "volume"
         )
     at, own = Places.of_points(cells[known]), RunMap.of(run)
     distance = np.linalg.norm(cells[known], axis=1)
@@ -136,7 +139,7 @@ def compare_map(
     by_distance: list[Row] = []
     for low, high in pairwise(np.quantile(distance, np.linspace(0, 1, _BINS + 1))):
         chosen = (distance >= low) & (distance <= high)
-        if chosen.sum() < _FEW:
+        if chosen.sum() < _FEWEST_PLACES:
             continue
         row: Row = {"from [pc]": float(low), "to [pc]": float(high)}
         row["places"] = int(chosen.sum())
@@ -156,12 +159,14 @@ def compare_map(
             "by_distance": by_distance,
         },
         tables={
-            "summary": [
-                {"what": f"{name} [{_UNITS[name.partition(',')[0]]}]", **row}
-                for name, row in figures.items()
-            ],
-            "by_distance": by_distance,
-            "places": rows_of(columns),
+            "summary": Table.of_rows(
+                [
+                    {"what": f"{name} [{_UNITS[name.partition(',')[0]]}]", **row}
+                    for name, row in figures.items()
+                ]
+            ),
+            "by_distance": Table.of_rows(by_distance),
+            "places": Table(columns=columns),
         },
         shown=("summary", "by_distance"),
         words=(

@@ -21,9 +21,9 @@ from pipelines.base.calibration import (
 )
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.base.measurement import Row
+from pipelines.base.table import Row, Table
 from pipelines.catalog.schema import Stars, read_stars, read_table
-from pipelines.compare.comparison import Comparison, rows_of
+from pipelines.compare.comparison import Comparison
 from pipelines.figures.held_out import held_out_figure
 from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words, predict_baseline
@@ -35,7 +35,7 @@ from pipelines.run.surveys import calibrated
 _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
 # Fewest stars to describe a tail.
-_FEW = 20
+_FEWEST_IN_TAIL = 20
 # Relative distance within which two places are one: rays are in single precision.
 _SAME = 1e-6
 # Standard deviations beyond which a star is listed.
@@ -182,11 +182,11 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
             "by_region": regions,
         },
         tables={
-            "summary": summary,
-            "without_a_map": without,
-            "by_distance": by_distance,
-            "by_region": regions,
-            "stars": rows_of({**columns, "z": z, "beyond_last_star": beyond}),
+            "summary": Table.of_rows(summary),
+            "without_a_map": Table.of_rows(without),
+            "by_distance": Table.of_rows(by_distance),
+            "by_region": Table.of_rows(regions),
+            "stars": Table(columns={**columns, "z": z, "beyond_last_star": beyond}),
         },
         shown=("summary", "without_a_map", "by_distance", "by_region"),
         words=(*_words(held, z, counts, whole), beside),
@@ -230,6 +230,6 @@ def _words(
             f"chi2/n is {np.mean(z[~far] ** 2):.2f} and the RMSE "
             f"{np.sqrt(np.mean(held.residual[~far] ** 2)):.3f} mag."
         )
-    if whole.stars < _FEW:
+    if whole.stars < _FEWEST_IN_TAIL:
         words.append(f"{whole.stars} stars are too few to judge intervals by.")
     return words

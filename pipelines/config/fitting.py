@@ -21,10 +21,9 @@ from pipelines.config.base import (
     Settings,
     Share,
 )
+from pipelines.config.engines import ABILITIES, Abilities, DensityKind, EngineName
 
 KernelName = Literal["matern12", "matern32", "matern52", "squared-exponential"]
-DensityKind = Literal["lognormal", "gaussian"]
-EngineName = Literal["full-batch", "svi"]
 Cover = Literal["stars", "cylinder", "sphere"]
 Quadrature = Literal["monte-carlo", "gauss-legendre"]
 
@@ -185,8 +184,16 @@ class InferenceConfig(Settings):
                 "samples = 1 gives no standard deviation: use at least 2, or 0 for the "
                 "mean alone"
             )
-        if self.teams > 1 and self.engine == "svi":
-            yield f"teams = {self.teams}: the engine svi has no teams, leave it out"
+        if self.teams > 1 and not self.abilities.teams:
+            yield (
+                f"teams = {self.teams}: the engine {self.engine} has no teams, leave "
+                "it out"
+            )
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the engine offers."""
+        return ABILITIES[self.engine]
 
 
 class SviConfig(Settings):
@@ -271,8 +278,8 @@ class CheckpointConfig(Settings):
     minutes: Positive = 5.0
     """most time between two checkpoints [min]"""
     iterations: Auto[Count] = None
-    """most Gauss-Newton steps (blocks of samples of a gaussian density, minibatches of
-    svi) between two checkpoints; no limit when auto"""
+    """most Gauss-Newton steps to the mode and pairs of batches of samples (blocks of a
+    gaussian density, minibatches of svi) between two checkpoints; no limit when auto"""
 
 
 class FitConfig(Settings):
@@ -296,8 +303,18 @@ class FitConfig(Settings):
                 "data.magnitude needs the residual of neighbouring stars: a lognormal "
                 "density, samples, a Matern kernel, model.residual = true"
             )
-        if self.inference.engine == "svi" and self.budget.minutes is not None:
-            yield "budget.minutes: the engine svi has no limit of time, leave it out"
+        engine, abilities = self.inference.engine, self.inference.abilities
+        if self.budget.minutes is not None and not abilities.time_limit:
+            yield (
+                f"budget.minutes: the engine {engine} has no limit of time, leave it "
+                "out"
+            )
+        if self.density not in abilities.densities:
+            other = abilities.densities[0]
+            yield (
+                f"engine {engine} has no {self.density} density: set model.density = "
+                f'"{other}"'
+            )
         if self.density == "lognormal":
             yield from self._conflicts_with_lognormal()
         elif self.model.subgrid_share is not None:
@@ -314,8 +331,6 @@ class FitConfig(Settings):
             yield f"{asked} needs a Matern kernel: choose another prior.kernel"
 
     def _conflicts_with_lognormal(self) -> Iterator[str]:
-        if self.inference.engine == "svi":
-            yield 'engine svi has no lognormal density: set model.density = "gaussian"'
         if self.inference.samples % 2:
             yield (
                 f"inference.samples = {self.inference.samples}: samples of a lognormal "
@@ -338,18 +353,16 @@ class FitConfig(Settings):
     @property
     def shares_noise(self) -> bool:
         """True if neighbours' noise is correlated; grids carry a band of the prior."""
-        full_batch = self.inference.engine == "full-batch"
+        shared = self.model.residual and self.inference.abilities.shared_errors
         lognormal = self.density == "lognormal"
         samples = self.inference.samples > 0
         bands = self.kernel != "squared-exponential"
-        return self.model.residual and lognormal and full_batch and samples and bands
+        return shared and lognormal and samples and bands
 
     @property
     def density(self) -> DensityKind:
         """``lognormal`` or ``gaussian``."""
-        if self.model.density is not None:
-            return self.model.density
-        return "gaussian" if self.inference.engine == "svi" else "lognormal"
+        return self.model.density or self.inference.abilities.densities[0]
 
     @property
     def kernel(self) -> KernelName:

@@ -21,15 +21,15 @@ from pipelines.config.base import Settings
 # Most errors in a message.
 _NAMED = 5
 
-T = TypeVar("T", bound=Settings)
+AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 def load_config(
-    model: type[T],
+    model: type[AnySettings],
     path: Path | None = None,
     overrides: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
-) -> T:
+) -> AnySettings:
     """Read and validate a configuration.
 
     Parameters

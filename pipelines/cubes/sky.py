@@ -52,7 +52,9 @@ def check_distances(distances: np.ndarray) -> None:
 def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
     """Return the share of the sky where ``maps (n, npix)`` are NaN, by distance."""
     parts = zip(np.isnan(maps).mean(axis=1), distances, strict=True)
-    return [f"{100 * part:.2g}% of the sky at {at:g} pc" for part, at in parts if part]
+    # Two digits, without an exponent.
+    shares = ((float(f"{100 * part:.2g}"), at) for part, at in parts if part)
+    return [f"{share:g}% of the sky at {at:g} pc" for share, at in shares]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import doing
@@ -25,6 +23,7 @@ from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import NOTHING, Answers
 from pipelines.maps.continued import Continued, filled_cube
+from pipelines.maps.converted import with_change
 from pipelines.maps.density import (
     density_samples,
     map_and_columns,
@@ -33,7 +32,7 @@ from pipelines.maps.density import (
 )
 from pipelines.maps.integrals import integrals_along, stack_of
 from pipelines.maps.places import Places
-from pipelines.maps.provenance import convert, converted, provenance
+from pipelines.maps.provenance import provenance
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.sky import (
     checked_distances,
@@ -55,9 +54,9 @@ _HELD = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The written ``paths``, ``notes`` for the user, and ``changes`` of the band."""
+    """A ``map`` in the user's band, the written ``paths``, ``notes`` for the user."""
 
-    changes: tuple[Conversion, ...] = ()
+    map: Answers
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -66,20 +65,13 @@ class Exported:
 class RunProducts(Exported):
     """The arrays of a run's products, in the user's band; computed on first use.
 
-    ``names`` are the requested products, ``changes`` is the conversion from the run's
-    band to the user's, if any. Writers add ``notes`` for the user, `export_run` the
-    written ``paths``.
+    ``names`` are the requested products. Writers add ``notes`` for the user,
+    `export_run` the written ``paths``.
     """
 
     names: frozenset[str]
     run: Run
     options: ExportOptions
-
-    @cached_property
-    def meta(self) -> dict[str, Any]:
-        """Provenance of all products, with the map that fills them."""
-        found = converted(provenance(self.run), self.changes)
-        return {**found, **self.others}
 
     @property
     def others(self) -> dict[str, Any]:
@@ -87,16 +79,6 @@ class RunProducts(Exported):
         fill = self.options.fill
         origins = [] if fill is None else fill.origins()
         return {"maps": origins} if origins else {}
-
-    @property
-    def band(self) -> str:
-        """Band of all products."""
-        return self.meta["extinction_band"]
-
-    @property
-    def factor(self) -> float:
-        """Factor from the run's band to the user's."""
-        return math.prod(change.factor for change in self.changes)
 
     @cached_property
     def density(self) -> tuple[Cube, list[Columns]]:
@@ -113,20 +95,18 @@ class RunProducts(Exported):
                 cube = cut_sphere(cube, options.sphere)
         else:
             cube, columns = map_and_columns(self.run, usual_ends(self.run))
-        shown = [convert(one, self.changes) for one in columns.values()]
-        return convert(cube, self.changes), shown
+        shown = [self.map.convert(one) for one in columns.values()]
+        return self.map.convert(cube), shown
 
     @cached_property
     def _continued(self) -> Continued:
         """The run, continued by the filling map."""
         other = self.options.fill
         assert other is not None
-        own = RunMap.of(self.run)
-        for change in self.changes:
-            own = own.converted(change)
+        for change in self.map.changes:
             # Of an unknown band it is in the run's.
             other = other if other.known_band else other.converted(change)
-        return Continued.of(own, other, self.options.fill_beyond)
+        return Continued.of(self.map, other, self.options.fill_beyond)
 
     @property
     def filled_cube(self) -> Cube:
@@ -144,10 +124,17 @@ class RunProducts(Exported):
             return arrays, None
         whole = self._continued
         ends = np.maximum(whole.ends(Places.of_points(directions)), NOTHING)
-        stack, _ = stack_of(self.run, self.options.estimate)
-        at_ends, _ = integrals_along(self.run, directions, ends[None], stack)
-        near = {name: self.factor * values for name, values in at_ends.items()}
+        near, _ = self.integrals(directions, ends[None])
         return whole.rays(directions, edges, arrays, near)
+
+    def integrals(
+        self, directions: np.ndarray, edges: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the run's integrals ``(e, n)``, and which estimate of them it is."""
+        stack, estimate = stack_of(self.run, self.options.estimate)
+        found, regression = integrals_along(self.run, directions, edges, stack)
+        found = {name: self.map.factor * values for name, values in found.items()}
+        return found, {"estimate": estimate, **regression}
 
     def verdict(self, answers: Answers) -> dict[str, Any]:
         """Return the verdict on a product and `others`, to add to its provenance.
@@ -162,7 +149,7 @@ class RunProducts(Exported):
             places = Places.along(unit_vectors(held.l, held.b), held.distance[:, None])
             found = answers.moments(places, known, integrated=True)
             predicted = dict.fromkeys(KINDS, np.full(len(held), np.nan))
-            predicted |= {kind: found[kind] / self.factor for kind in known}
+            predicted |= {kind: found[kind] / self.map.factor for kind in known}
             law = None if run.posterior.residual is None else run.posterior.residual.law
             found = held.by(predicted, law)
             score = found.score(positive=run.plan.is_lognormal)
@@ -204,7 +191,7 @@ class RunProducts(Exported):
             nside = default_nside(self.run)
         estimate = self.options.estimate
         found = integrated(self.run, nside=nside, distances=every, estimate=estimate)
-        return convert(found, self.changes)
+        return self.map.convert(found)
 
     def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
         """Note the part of the sky outside the maps ``(n, npix)``, if any."""
@@ -243,16 +230,10 @@ def export_run(
             f"{run} holds {held} posterior samples, got --samples {options.samples}: "
             "choose at most the former"
         )
-    change = wanted_conversion(
-        provenance(fitted)["extinction_band"],
-        options.band,
-        options.declare_band,
-        curve=options.curve,
-        r_v=options.r_v,
-    )
+    by = {"curve": options.curve, "r_v": options.r_v}
+    own = RunMap.of(fitted).in_band(options.band, options.declare_band, **by)
     names = frozenset(name for name, paths in targets.items() if paths)
-    changes = () if change is None else (change,)
-    products = RunProducts(names=names, run=fitted, options=options, changes=changes)
+    products = RunProducts(map=own, names=names, run=fitted, options=options)
     for name, exporter in EXPORTERS.items():
         for path in targets.get(name, ()):
             doing(path.name)
@@ -269,7 +250,7 @@ def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     found = products.curves()
     samples, count = [], products.options.samples
     if count is not None:
-        scale = np.float32(products.factor)
+        scale = np.float32(products.map.factor)
         drawn = (density_samples(products.run, each, count) for each in cube.levels)
         samples = [scale * values for values in drawn]
     judged = products.verdict(of_cube(path, cube, found))
@@ -322,9 +303,7 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         chosen = (usual[held] if held.any() else usual[:1])[-1:]
         products.notes.append(f"{path.name}: to {chosen[0]:g} pc (--distances chooses)")
     edges = np.asarray(chosen, dtype=np.float64)
-    stack, estimate = stack_of(run, products.options.estimate)
-    found, regression = integrals_along(run, vectors[on_sky], edges, stack)
-    found = {name: products.factor * values for name, values in found.items()}
+    found, estimate = products.integrals(vectors[on_sky], edges)
     found, origin = products.filled(vectors[on_sky], edges, found)
     if origin is not None:
         found["filled"] = origin
@@ -332,7 +311,10 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     for name, values in found.items():
         arrays[name] = np.full((len(edges), *on_sky.shape), np.nan, dtype=np.float32)
         arrays[name][:, on_sky] = values
-    meta = {**products.meta, "estimate": estimate, **regression}
+    meta = provenance(run)
+    for change in products.map.changes:
+        meta = with_change(meta, change)
+    meta = {**meta, **products.others, **estimate}
     write_images(path, arrays, edges, wcs, meta, overwrite=overwrite)
     products.note_outside(path, arrays["mean"][:, on_sky], edges)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import cut_box, cut_sphere
+from pipelines.cubes.cube import Cube, cut_box, cut_sphere
 from pipelines.cubes.sky import sky_outside
 from pipelines.export.exporters import Exported, export_run
 from pipelines.export.options import ExportOptions, Targets
@@ -18,7 +18,8 @@ from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.foreign import Sampled
+from pipelines.maps.answers import Answers
+from pipelines.maps.foreign import extinctions_along
 from pipelines.maps.opening import PACKAGE, form_of, open_answers
 from pipelines.maps.places import Places
 
@@ -50,62 +51,76 @@ def export_map(
         return export_run(Path(path), targets, options, overwrite=overwrite)
     if not targets:
         raise InputError(f"name a product of {path}, such as --zarr map.zarr")
-    if options.fill is not None or options.samples is not None:
-        raise InputError("--fill and --samples go with a run, not with another map")
+    if options.fill is not None:
+        raise InputError(
+            "--fill continues a run's map in its export: to continue another program's "
+            "map, query it with --fill"
+        )
     options.check(targets, overwrite=overwrite)
     bands = options.band, options.declare_band
     by = {"curve": options.curve, "r_v": options.r_v}
     found = open_answers(path, **stated).in_band(*bands, **by)
-    assert isinstance(found, Sampled)
-    done = Exported(changes=found.changes)
-    cut = options.spacing or options.box or options.sphere
+    done = Exported(map=found)
     for name, target in ((n, p) for n, each in targets.items() for p in each):
         done.paths.append(target)
         if name in _CUBES:
-            cube = (
-                found.cube() if not cut else found.sampled(options.spacing, options.box)
-            )
-            if options.box and not options.spacing:
-                cube = cut_box(cube, **options.box)
-            if options.sphere is not None:
-                cube = cut_sphere(cube, options.sphere)
-            if name == "zarr" and "mean" in found.kinds(integrated=True):
-                far = found.extent * np.arange(1, _DISTANCES + 1) / _DISTANCES
-                curves = found.sky_maps(far.tolist(), options.nside)
-                endless = np.full(curves.mean.shape[1], np.inf)
-                curves = replace(curves, last_star=endless)
-                write_zarr(target, cube, curves, overwrite=overwrite)
-            else:
-                _CUBES[name](target, cube, overwrite=overwrite)
+            cube, more = _cut(found, options), {}
+            if name == "zarr":
+                more["samples"] = _samples(found, cube, options.samples)
+                if "mean" in found.kinds(integrated=True):
+                    far = found.extent * np.arange(1, _DISTANCES + 1) / _DISTANCES
+                    curves = found.sky_maps(far.tolist(), options.nside)
+                    endless = np.full(curves.mean.shape[1], np.inf)
+                    more["integrated"] = replace(curves, last_star=endless)
+            _CUBES[name](target, cube, **more, overwrite=overwrite)
             continue
-        maps = found.sky_maps(options.distances, options.nside)
         if name == "healpix":
-            order = options.ordering or ORDERINGS[0]
+            maps = found.sky_maps(options.distances, options.nside)
+            order, outside = options.ordering or ORDERINGS[0], maps.mean
             write_healpix(target, maps, ordering=order, overwrite=overwrite)
             if options.moc:
                 from pipelines.formats.moc import write_mocs  # needs mocpy
 
                 done.paths.extend(write_mocs(target, maps, overwrite=overwrite))
-            outside = maps.mean
         else:
             wcs = (options.field or Field()).wcs()
             vectors = pixel_vectors(wcs)
             on_sky = np.isfinite(vectors).all(axis=-1)
-            arrays = {
-                n: np.full((len(maps.distances), *on_sky.shape), np.nan, "f4")
-                for n in maps.arrays
-            }
-            for row, distance in enumerate(maps.distances):
-                places = Places.along(
-                    vectors[on_sky], np.full((int(on_sky.sum()), 1), distance)
-                )
-                values = found.moments(places, tuple(arrays), integrated=True)
-                for kind, array in arrays.items():
-                    array[row, on_sky] = values[kind]
-            write_images(
-                target, arrays, maps.distances, wcs, maps.meta, overwrite=overwrite
-            )
-            outside = arrays["mean"][:, on_sky]
+            # The distances and the provenance, of few pixels.
+            maps = found.sky_maps(options.distances, nside=1)
+            values = extinctions_along(found, vectors[on_sky], maps.distances)
+            shape, arrays = (len(maps.distances), *on_sky.shape), {}
+            for kind, part in values.items():
+                arrays[kind] = np.full(shape, np.nan, "f4")
+                arrays[kind][:, on_sky] = part
+            about = maps.distances, wcs, maps.meta
+            write_images(target, arrays, *about, overwrite=overwrite)
+            outside = values["mean"]
         if parts := sky_outside(outside, maps.distances):
             done.notes.append(f"{target.name}: outside the map is {', '.join(parts)}")
     return done
+
+
+def _cut(found: Answers, options: ExportOptions) -> Cube:
+    """Return the density within the cuts."""
+    if not (options.spacing or options.box or options.sphere):
+        return found.cube()
+    cube = found.sampled(options.spacing, options.box)
+    if options.box and not options.spacing:
+        cube = cut_box(cube, **options.box)
+    return cube if options.sphere is None else cut_sphere(cube, options.sphere)
+
+
+def _samples(found: Answers, cube: Cube, count: int | None) -> list[np.ndarray]:
+    """Return the first samples of the density at a cube's points, if asked for."""
+    if count is None:
+        return []
+    drawn = found.samples(
+        Places.of_points(cube.points.reshape(-1, 3)), integrated=False
+    )
+    if not 1 <= count <= drawn.shape[1]:
+        raise InputError(
+            f"{found.path} holds {drawn.shape[1]} samples, got --samples {count}: "
+            "choose at most the former"
+        )
+    return [drawn.T[:count].reshape(count, *cube.points.shape[:3]).astype("f4")]

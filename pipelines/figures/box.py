@@ -62,9 +62,9 @@ _FLAT = 0.55
 # Width of a page with a single panel [mm].
 _ALONE = 134.0
 # Space for labels beside a panel [mm].
-_BESIDE = 9.0
+_LABELS = 9.0
 # Space above and below a panel with its bar [mm].
-_ABOVE = 24.0
+_BAR_AND_LABELS = 24.0
 # Height of a line of text [mm].
 _LINE = 4.0
 # Most letters of a map's name above a panel.
@@ -342,10 +342,10 @@ def _drawn(
         width = _ALONE
     if not small and any(p.seen is not None and not p.seen.all() for p in panels):
         notes = [*notes, _UNSEEN]
-    column = (width - _BESIDE) / columns
+    column = (width - _LABELS) / columns
     size = SMALL if small else NORMAL
     labels = [wrapped(panel.label, column, size) for panel in panels]
-    height = column * max(panel.aspect for panel in panels) + _ABOVE
+    height = column * max(panel.aspect for panel in panels) + _BAR_AND_LABELS
     height += _LINE * max(label.count("\n") for label in labels)
     figure, every = page(len(panels), columns, width=width, height=height, notes=notes)
     for number, (axes, panel, label) in enumerate(zip(every, panels, labels)):

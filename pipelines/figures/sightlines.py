@@ -26,9 +26,9 @@ from pipelines.figures.style import (
 )
 
 # Space for labels of a column [mm].
-_BESIDE = 12.0
+_COLUMN_LABELS = 12.0
 # Space for labels of a row, with its title [mm].
-_ABOVE = 14.0
+_ROW_LABELS = 14.0
 # Robust standard deviations beyond which stars do not set a panel's limits.
 _OUTLIER = 5.0
 _OPACITY = {"95%": 0.18, "68%": 0.36}
@@ -47,14 +47,14 @@ def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
     if not lines:
         raise ValueError("expected at least one line of sight")
     columns = min(len(lines), 3 if len(lines) > 4 else 2)
-    column = PAGE / columns - _BESIDE
-    height = column * (0.56 if columns < 3 else 0.8) + _ABOVE
+    column = PAGE / columns - _COLUMN_LABELS
+    height = column * (0.56 if columns < 3 else 0.8) + _ROW_LABELS
     figure, every = page(len(lines), columns, height=height, layout="constrained")
     factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
     for number, (axes, line) in enumerate(zip(every, lines)):
         handles |= _draw(axes, line, factor)
-        title = wrapped(_title(axes, line), column + _BESIDE / 2, SMALL)
+        title = wrapped(_title(axes, line), column + _COLUMN_LABELS / 2, SMALL)
         axes.set_title(title, fontsize=SMALL)
         axes.set_xlabel(f"distance [{unit}]")
         if number % columns == 0:

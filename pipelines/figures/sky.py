@@ -27,11 +27,11 @@ from pipelines.figures.style import (
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Function of Galactic longitude and latitude [deg]; NaN outside the map."""
 
-_UNSEEN = "pale, hatched: no sight line reaches that far, only the prior"
+_OUT_OF_REACH = "pale, hatched: no sight line reaches that far, only the prior"
 # Space for labels beside a panel [mm].
-_BESIDE = 8.0
+_PANEL_LABELS = 8.0
 # Space above and below a panel, with its title and bar [mm].
-_ABOVE = 24.0
+_TITLE_AND_BAR = 24.0
 # Cells around the sky, each half a degree.
 _CELLS = 720
 # Most distances by default.
@@ -68,8 +68,8 @@ def sky_panels(
     """
     columns = min(len(panels), columns)
     if any(panel.seen is not None for panel in panels):
-        notes = [*notes, _UNSEEN]
-    height = (PAGE / columns - _BESIDE) / 2 + _ABOVE
+        notes = [*notes, _OUT_OF_REACH]
+    height = (PAGE / columns - _PANEL_LABELS) / 2 + _TITLE_AND_BAR
     figure, every = page(
         len(panels),
         columns,

@@ -1,4 +1,4 @@
-"""The context of a fit's stages: stars, processes, time and saved state.
+"""The context of a fit's stages: processes, time and saved state.
 
 The ranks of a group run the same stages. They agree on when to save a state and when to
 stop after a signal; rank 0 writes.
@@ -9,34 +9,24 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from dustmap.checkpoint import State
 from dustmap.distributed.group import Group
 from pipelines.base.allocation import release_freed_memory
 from pipelines.base.errors import InputError, Stopped
-from pipelines.base.geometry import Box
 from pipelines.base.progress import StageClock, say
-from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
-from pipelines.fit.magnitude_limit import raised_by
 from pipelines.fit.state import FitState
-from pipelines.model.cost import LEARNERS
-from pipelines.model.problem import OnStep, Place, place_of
-from pipelines.planning.selection import inside_box, usable_stars
-from pipelines.run.surveys import calibrated
-from pipelines.saving.identity import differences, identity_of
-from pipelines.saving.state_file import read_state, write_state
+from pipelines.model.problem import OnStep, Place
+from pipelines.saving.identity import identity_of
+from pipelines.saving.state_file import write_state
 from pipelines.saving.stopping import StopFlag
-from pipelines.saving.workspace import Workspace, claimed, unfinished
-from pipelines.storage.digests import input_digests
+from pipelines.saving.workspace import Workspace
 
 # The state in `dustmap status` by stage; "running" during the others.
 _SHOWN = {
@@ -57,17 +47,13 @@ _NOTED = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """The surroundings of a stage, beside the state of the fit.
+    """The surroundings of a stage, beside stars and state of the fit.
 
     The ranks of ``team`` divide the stars, those of ``teams``, the counterparts in
-    other teams, the samples. ``resumed`` is an unfinished inference of an earlier
-    process. After planning, ``split`` holds the rows of ``stars`` in the box, and
-    ``counts`` the excluded stars by reason. ``measured`` are the stars before the
-    correction for a magnitude limit.
+    other teams, the samples. ``metrics`` are the records of solvers' steps, ``history``
+    those of earlier resumptions.
     """
 
-    source: Path
-    output: Path
     config: FitConfig
     place: Place
     group: Group
@@ -79,14 +65,9 @@ class Context:
     clock: StageClock = field(default_factory=StageClock)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
-    resumed: State | None = None
     now: Callable[[], float] = time.monotonic
     # Called at each step of a solver, with its ``stage``.
     follow: Callable[..., object] = dict
-    stars: Stars = field(init=False)
-    measured: Stars = field(init=False)
-    split: Split = field(init=False)
-    counts: dict[str, int] = field(init=False)
     stage: str = field(default="", init=False)
     _since: float = field(init=False)
     _steps: int = field(default=0, init=False)
@@ -101,23 +82,6 @@ class Context:
     def last(self) -> Path | None:
         """The saved state, if any."""
         return self.work.state if self.work.state.is_file() else None
-
-    def keep_inside(self, box: Box) -> None:
-        """Exclude the stars outside a box."""
-        self.split, counts = inside_box(self.stars, self.split, box)
-        self.counts |= counts
-
-    @property
-    def fitted(self) -> Stars:
-        """The stars to fit."""
-        return self.stars.select(self.split.train)
-
-    @property
-    def learners(self) -> Split:
-        """The rows of the maps to learn from: of many stars an even part on the sky."""
-        train = self.split.train
-        few = np.linspace(0, len(train) - 1, min(len(train), LEARNERS))
-        return replace(self.split, train=train[few.astype(np.int64)])
 
     @property
     def seconds_left(self) -> float:
@@ -168,11 +132,10 @@ class Context:
         generator.set_state(drawn)
         return made
 
-    @contextmanager
-    def steps(
+    def recorder(
         self, tolerances: Mapping[str, float] | None = None, *, alone: bool = False
-    ) -> Iterator[OnStep]:
-        """Yield a function that records every step, and stops after a signal.
+    ) -> OnStep:
+        """Return a function that records every step, and stops after a signal.
 
         A residual is recorded with the tolerance of the first word of its name. With
         ``alone`` the other ranks wait.
@@ -196,10 +159,10 @@ class Context:
                     self.note()
             self.follow(stage=stage)
 
-        yield on_step
+        return on_step
 
-    def save(self, state: FitState, *, ended: bool = True) -> FitState:
-        """Save the state after or within a stage, and return it.
+    def save(self, state: FitState) -> FitState:
+        """Save the state after a stage, and return it.
 
         Raises
         ------
@@ -208,14 +171,15 @@ class Context:
         """
         release_freed_memory()
         drawn = self.place["generator"].get_state()
-        state = replace(state, done=state.done + ended, generator=drawn)
+        done = state.done + 1
+        state = replace(state, done=done, generator=drawn, progress=None)
         self._latest = state, len(self.metrics)
         self._write()
         self.stop_if_asked()
         return state
 
     def offer(self, state: FitState) -> None:
-        """Write a state with an unfinished inference if one is due.
+        """Write a state within a stage, with its progress, if one is due.
 
         After a signal, the last state offered is written.
         """
@@ -257,7 +221,7 @@ class Context:
             state.require_finite()
             # Fails if another process may write there.
             self.note()
-            under_way = ", under way" if state.inference is not None else ""
+            under_way = ", under way" if state.progress is not None else ""
             content = {
                 "fit": state,
                 "stage": self.stage + under_way,
@@ -282,132 +246,3 @@ class Context:
             self.clock.lap("checkpoints")
         self.group.meet()
         self._since, self._steps = self.now(), 0
-
-
-@contextmanager
-def opened(
-    source: Path,
-    output: Path,
-    config: FitConfig,
-    *,
-    overwrite: bool,
-    resume: bool,
-    anyway: bool,
-    group: Group,
-) -> Iterator[tuple[FitState, Context]]:
-    """Begin or resume a fit; after the block, only the run remains.
-
-    Raises
-    ------
-    InputError
-        If the catalogue cannot be fitted; or if a fit exists at the output and
-        ``resume`` is false, another process works on it, its state is incomplete, or
-        (unless ``anyway``) its configuration, catalogue or version differs.
-    """
-    place = place_of(config)
-    try:
-        team, teams = group.split(config.inference.teams)
-    except ValueError as error:
-        raise InputError(
-            f"inference.teams = {config.inference.teams}: {error}; start a multiple of "
-            "that many processes (torchrun --nproc-per-node)"
-        ) from error
-    with ExitStack() as stack:
-        stop = stack.enter_context(StopFlag())
-        if group.first:
-            claim = claimed(output, overwrite=overwrite, resume=resume)
-            work = stack.enter_context(claim)
-        group.meet()
-        if not group.first:
-            # The workspace claimed by rank 0.
-            work = unfinished(output)
-            if work is None:
-                raise InputError(
-                    f"{output}: this rank cannot see the workspace of rank 0: run all "
-                    "ranks on one file system"
-                )
-        # Only rank 0 reads the whole catalogue for its hash.
-        inputs = group.from_first(lambda: input_digests(source))
-        at = Context(
-            source=source,
-            output=output,
-            config=config,
-            place=place,
-            group=group,
-            team=team,
-            teams=teams,
-            work=work,
-            stop=stop,
-            inputs=inputs,
-        )
-        found = _taken_up(at, anyway=anyway)
-        # Rank 0 writes the next state only after all ranks have read this one.
-        group.meet()
-        at.note(state="planning")
-        try:
-            # A resumed fit repeats its first draws, to hold out the same stars.
-            generator = place["generator"]
-            at.stars, at.counts = usable_stars(source, config, group)
-            numbers = at.stars.places()
-            at.split = at.stars.split(config, generator, numbers)
-            sizes = np.bincount(numbers)
-            say(
-                f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
-                "is fitted or held out as a whole"
-            )
-            state = FitState(generator=generator.get_state())
-            if found:
-                state = FitState.restore(found.pop("fit"), work.state, place["device"])
-                # Only the context refers to its tensors, and releases them.
-                at.resumed, state = state.inference, replace(state, inference=None)
-                generator.set_state(state.generator)
-            at.measured = calibrated(at.stars, state.surveys)
-            at.stars = raised_by(at.measured, state.raised)
-            if state.box is not None:
-                at.keep_inside(state.box)
-            at.clock.lap("read")
-            yield state, at
-        except Stopped as reason:
-            at.note(state="stopped", message=str(reason))
-            raise
-        except BaseException as error:
-            at.note(state="failed", message=f"{type(error).__name__}: {error}")
-            if at.last is not None:
-                say(
-                    f"the checkpoint {at.last} stays: remove the cause, then continue "
-                    "with the same command and --resume"
-                )
-            raise
-
-
-def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
-    """Return the state to resume, or nothing, and restore the context."""
-    path = at.last
-    if path is None:
-        return {}
-    found = read_state(path)
-    changed = differences(identity_of(at.config, at.inputs), found["identity"])
-    if changed and not anyway:
-        raise InputError(
-            f"{path} belongs to another fit:\n  "
-            + "\n  ".join(changed)
-            + "\nContinue with the original settings, start again with --overwrite, or "
-            "continue regardless with --resume-anyway"
-        )
-    for line in changed:
-        say(f"warning: resumed regardless, {line}")
-    threads = torch.get_num_threads()
-    if threads != found["threads"]:
-        before = found["threads"]
-        say(f"note: last digits may differ: {threads} threads, before {before}")
-    age = time.time() - found["written"]
-    say(f"resumed from {path} ({found['stage']}, {age:.0f} s old)")
-    once = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "stage": found["stage"],
-        "differences": changed,
-    }
-    at.clock.seconds.update(found["seconds"])
-    at.metrics += json.loads(found["records"])
-    at.history += [*found["history"], once]
-    return found

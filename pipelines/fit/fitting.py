@@ -8,11 +8,15 @@ from pathlib import Path
 from dustmap.distributed.group import Group
 from pipelines.base.progress import say
 from pipelines.config import FitConfig
-from pipelines.fit.context import Context, opened
+from pipelines.fit.budget import foreseen
+from pipelines.fit.context import Context
+from pipelines.fit.judging import judge
 from pipelines.fit.mapping import first_map, map_and_samples, second_map
+from pipelines.fit.opening import opened
 from pipelines.fit.pace import Pace
 from pipelines.fit.prior import learn_prior, plan
 from pipelines.fit.shared_noise import learn_residual
+from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
 from pipelines.fit.writing import FitReport, report_of, write
 from pipelines.run.folder import check_run_folder, fit_of
@@ -27,29 +31,40 @@ STAGES = (
     second_map,
     learn_residual,
     map_and_samples,
+    judge,
     write,
 )
 
 
-def run(state: FitState, at: Context) -> None:
-    """Run the remaining stages, and save the state after each change.
+# Fields of the state that change the stars.
+_OF_STARS = ("surveys", "box", "raised")
+
+
+def run(state: FitState, read: FittedStars, at: Context) -> None:
+    """Run the remaining stages on the stars that were ``read``.
+
+    The state is saved after each change.
 
     Raises
     ------
     Stopped
         After a signal; `opened` restores the state.
     """
+    stars, samples = read.at(state), at.config.inference.samples
     with Pace([stage.__name__ for stage in STAGES], at.stop) as pace:
         at.follow = pace.update
         for stage in STAGES[state.done :]:
             at.begin(stage.__name__)
-            pace.begin(state.done, state, at)
-            after = stage(state, at)
+            times = foreseen(state, stars, at)
+            pace.begin(state.done, times, samples=samples, left=at.seconds_left)
+            after = stage(state, stars, at)
             if stage is write:
                 # This stage writes the run itself.
                 return
             # Only rank 0 knows: the others may have a copy of its state.
             changed = at.group.numbers(int(after is not state))[0]
+            if any(getattr(after, n) is not getattr(state, n) for n in _OF_STARS):
+                stars = read.at(after)
             state = at.save(after) if changed else replace(state, done=state.done + 1)
 
 
@@ -99,8 +114,8 @@ def fit(
         # Check before rank 0 begins there.
         group.meet()
         how = {"overwrite": overwrite, "resume": resume, "anyway": anyway}
-        with opened(source, output, config, group=group, **how) as (state, at):
-            run(state, at)
+        with opened(source, output, config, group=group, **how) as (state, read, at):
+            run(state, read, at)
     else:
         # Rank 0 cleans up after all ranks have seen it.
         group.meet()

@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from dustmap.keyed_noise import Purpose, torch_stream
+from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
 from dustmap.residual.learning import GridFree
 from dustmap.residual.stacking import learn_stack
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Stars
+from pipelines.fit.budget import BASELINE_SECONDS
 from pipelines.fit.context import Context
-from pipelines.fit.shared_noise import last_residual, posterior_of
-from pipelines.fit.state import FitState
-from pipelines.run.assessment import crossed, sight_line_lengths
+from pipelines.fit.stars import FittedStars
+from pipelines.fit.state import FitState, Judgement
+from pipelines.run.assessment import describe_support, sight_line_lengths
 from pipelines.run.baseline import NO_BASELINE, krige_stars, learn_baseline
 from pipelines.run.held_out import held_out_score, measured_columns, with_law
 from pipelines.run.predict import predict_columns, stacked
-
-# Seconds for the held-out stars, and their baseline, on two idle cores, measured for
-# 6,000 and 57,000 stars; and the smallest share of the budget reserved for them.
-_TESTS, _BASELINE, _LEAST = 5.0, 8.0, 0.05
-
-
-def seconds_to_judge(at: Context) -> float:
-    """Return the part of ``budget.minutes`` reserved for this stage [s]."""
-    tested = _TESTS + _BASELINE if at.config.data.holdout > 0 else 0.0
-    return max(tested, _LEAST * at.config.budget.seconds)
+from pipelines.run.residual import (
+    NO_RESIDUAL,
+    residual_about,
+    residual_bytes,
+    residual_from,
+    residual_in_words,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """An assessment of a finished map.
-
-    ``supports`` are lengths of sight lines in the cells of every grid [cells], the
-    coarsest first; ``columns`` predictions of the held-out stars, ``score`` their
-    errors and coverage, ``messages`` lines for the user. ``residual`` is the residual
-    shared by neighbours beyond the samples.
-    """
-
-    supports: list[torch.Tensor]
-    columns: dict[str, np.ndarray]
-    score: dict[str, float]
-    messages: tuple[str, ...]
-    residual: ResidualField | None
-
-
-def judge(state: FitState, at: Context) -> Judgement | None:
+def judge(state: FitState, stars: FittedStars, at: Context) -> FitState:
     """Find the cells that rays cross; rank 0 predicts the held-out stars.
 
     The predictions include the residual shared by neighbours, calibrated here. The
@@ -57,19 +39,22 @@ def judge(state: FitState, at: Context) -> Judgement | None:
     """
     assert state.result is not None
     result, plan = state.result, state.result.plan
-    supports = sight_line_lengths(plan, at.fitted, at.group)
+    supports = sight_line_lengths(plan, stars.fitted, at.group)
     if not at.group.first:
-        return None
-    test, posterior = at.stars.select(at.split.test), posterior_of(result, at.config)
-    residual, lines = last_residual(posterior, state, at)
+        return state
+    test = stars.stars.select(stars.split.test)
+    posterior = state.posterior(at.config.inference.seed)
+    residual, lines = _last_residual(posterior, state, stars, at)
     if state.raised is not None:
-        raised = state.raised[at.split.known]
+        raised = state.raised[stars.split.known]
         middle, most = float(raised.median()), float(raised.max())
         said = f"{middle:.2g} mag at the median and {most:.2g} mag at most"
         lines = (*lines, f"magnitude limit: extinctions raised by {said}")
-    unseen = at.stars.select(at.split.validation)
-    kriging, beside, more = _baseline(at, test) if len(test) else (None, {}, ())
-    lines = (*lines, *more)
+    unseen = stars.stars.select(stars.split.validation)
+    kriging, beside = None, {}
+    if len(test):
+        kriging, beside, more = _baseline(stars, at, test)
+        lines = (*lines, *more)
     if residual is not None and len(unseen):
         blind = replace(posterior, residual=residual.without_last(len(unseen)))
         known = predict_columns(plan, blind, unseen)
@@ -95,26 +80,51 @@ def judge(state: FitState, at: Context) -> Judgement | None:
         columns |= measured_columns(residual, test, plan, columns)
         columns |= beside
     score = held_out_score(columns, test, plan)
-    return Judgement(
-        supports=supports,
-        columns=columns,
+    judged = Judgement(
+        supports=tuple(supports),
+        columns={name: torch.as_tensor(column) for name, column in columns.items()},
         score=score,
-        messages=(*result.messages, *lines, crossed(supports[0])),
-        residual=residual,
+        messages=(*result.messages, *lines, describe_support(supports[0])),
+        residual=b"" if residual is None else residual_bytes(residual),
     )
+    return replace(state, judged=judged)
+
+
+def _last_residual(
+    posterior: Posterior, state: FitState, stars: FittedStars, at: Context
+) -> tuple[ResidualField | None, tuple[str, ...]]:
+    """Return the residual shared by stars beyond the samples, and a line about it.
+
+    It has the covariance of the samples' noise.
+    """
+    config, rows = at.config, stars.split
+    if not state.residual:
+        expected = config.model.residual and config.density == "lognormal"
+        return None, (NO_RESIDUAL,) if expected else ()
+    assert state.result is not None
+    field = residual_about(
+        residual_from(state.residual),
+        posterior,
+        state.result.plan,
+        stars.stars.select(rows.known),
+        len(rows.validation),
+        torch_stream(config.inference.seed, Purpose.VALIDATION),
+    )
+    return field, (residual_in_words(field),)
 
 
 def _baseline(
-    at: Context, test: Stars
+    stars: FittedStars, at: Context, test: Stars
 ) -> tuple[GridFree | None, dict[str, np.ndarray], tuple[str, ...]]:
     """Predict the held-out stars from their neighbours, or explain the omission."""
-    if at.seconds_left < _BASELINE:
+    if at.seconds_left < BASELINE_SECONDS:
         why = f"they would exceed budget.minutes = {at.config.budget.minutes:g}"
         return None, {}, (f"no baseline predictions without a map: {why}",)
     say("predicting the held-out stars from their neighbours")
     generator = torch_stream(at.config.inference.seed, Purpose.BASELINE)
     try:
-        kriging = learn_baseline(at.stars.select(at.split.known), test, generator)
+        known = stars.stars.select(stars.split.known)
+        kriging = learn_baseline(known, test, generator)
         if kriging is None:
             return None, {}, (NO_BASELINE,)
         return kriging, krige_stars(kriging, test)._asdict(), ()

@@ -15,7 +15,6 @@ of its samples plus the prior variance below its grid.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,12 +24,14 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
-from pipelines.model.observations import rays
+from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
 from pipelines.run.residual import residual_from
 
-# Width of the two bins of magnitude, and the fewest stars in the brighter one.
-_STEP, _FEWEST = 0.5, 50
+# Width of the two bins of magnitude.
+_STEP = 0.5
+# Fewest stars in the brighter one.
+_FEWEST = 50
 
 
 def selection_beta(stars: Stars, config: FitConfig) -> float:
@@ -81,11 +82,3 @@ def extinction_variances(
         drawn = torch.stack([model.apply(eps) for eps in posterior.samples])
         found = found + drawn.double().cpu().var(dim=0)
     return found
-
-
-def raised_by(stars: Stars, raised: torch.Tensor | None) -> Stars:
-    """Return the stars with extinctions raised by these [mag], if any."""
-    if raised is None:
-        return stars
-    assert stars.extinction is not None
-    return replace(stars, extinction=stars.extinction + raised.numpy())

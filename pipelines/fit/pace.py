@@ -6,14 +6,9 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TextIO
 
 from pipelines.base.progress import Progress, Ticker, bar, in_words, say
-from pipelines.fit.context import Context
-from pipelines.fit.mapping import first_settings, second_samples
-from pipelines.fit.state import FitState
-from pipelines.model.cost import SECONDS_BESIDE, Work, seconds_beside
 from pipelines.saving.stopping import StopFlag
 
 WORDS = {
@@ -23,10 +18,9 @@ WORDS = {
     "learn_residual": "learning the dust finer than the grid that neighbours share",
     "second_map": "a second map, with that shared dust",
     "map_and_samples": "the map and its samples",
-    "write": "predicting the held-out stars and writing the run",
+    "judge": "predicting the held-out stars",
+    "write": "writing the run",
 }
-# Time of the plan itself, of 3,000 and of 20,000 stars [s].
-_PLAN = 0.2
 # Seconds of work for which the foreseen pace counts beside the measured one.
 _TRUSTED = 5.0
 # A stage that takes less than this part of what was foreseen was left out.
@@ -55,14 +49,19 @@ class Pace(Progress):
         self._samples: tuple[str, int, float] | None = None
         self._of = 0
 
-    def begin(self, number: int, state: FitState, at: Context) -> None:
-        """Report the start of a stage, after which ``number`` others are finished."""
+    def begin(
+        self, number: int, foreseen: Sequence[float], *, samples: int, left: float
+    ) -> None:
+        """Report the start of a stage, before which ``number`` others are finished.
+
+        ``foreseen`` are the seconds of all stages, if known, ``samples`` those of the
+        last map, ``left`` the seconds left of the budget.
+        """
         now = time.monotonic()
         if number > self._number:
             self._taken[self._number] = now - self._began
         self._number, self._began, self._samples = number, now, None
-        self._of, self._ends = at.config.inference.samples, now + at.seconds_left
-        self._foreseen = foreseen(state, at)
+        self._of, self._ends, self._foreseen = samples, now + left, foreseen
         self._report()
 
     def show(self, **postfix: object) -> None:
@@ -119,28 +118,3 @@ class Pace(Progress):
         passed = time.monotonic() - self._first
         drawn = f"{bar(passed / (passed + left))} " if self._is_live else ""
         return f"{drawn}{line}, about {in_words(left)} left"
-
-
-def foreseen(state: FitState, at: Context) -> list[float]:
-    """Return the seconds of all stages by the plan; nothing without a plan.
-
-    The engine svi has no model of its time.
-    """
-    if state.plan is None or not state.plan.is_full_batch:
-        return []
-    plan, speed = state.planned
-    work = Work.of(plan.grids, plan.build_kernel(), at.fitted.distance, at.config)
-    work = replace(work, ranks=at.group.size, here=at.group.here, block=plan.block)
-    whole = work.seconds(speed)
-    first = second = 0.0
-    if at.config.shares_noise:
-        none, few = (
-            replace(work, config=first_settings(at.config, n)).seconds(speed)
-            for n in (0, second_samples(at))
-        )
-        # A map without samples and one before it take about the same time.
-        first, second, whole = none / 2, few - none / 2, whole - none / 2
-    slower = seconds_beside(speed) / sum(SECONDS_BESIDE.values())
-    scales, residual, *judged = (slower * s for s in SECONDS_BESIDE.values())
-    each = residual / 2 if at.config.shares_noise else 0.0
-    return [_PLAN, scales, first, each, second, each, whole, sum(judged)]

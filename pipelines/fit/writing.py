@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 import dustmap
-from pipelines.base.measurement import peak_memory
+from pipelines.base.allocation import peak_memory
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
 from pipelines.fit.context import Context
-from pipelines.fit.judging import judge
+from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import in_words
@@ -25,7 +25,6 @@ from pipelines.run.folder import write_json, write_posterior
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import write_held_out
 from pipelines.run.residual import FILE as RESIDUAL
-from pipelines.run.residual import residual_bytes
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 
@@ -136,22 +135,21 @@ def choices(
     return {key: reason for key, reason in reasons.items() if is_auto(key)}
 
 
-def write(state: FitState, at: Context) -> FitState:
-    """Judge the map and write the run folder, on rank 0.
+def write(state: FitState, stars: FittedStars, at: Context) -> FitState:
+    """Write the run folder, on rank 0.
 
     Raises
     ------
     OSError
         If the folder cannot be written; the saved state remains.
     """
-    result, judged = state.result, judge(state, at)
+    result, judged = state.result, state.judged
     if result is None or judged is None:
         return state
-    at.clock.lap("judge")
     found = verdict(result.converged, judged.score)
-    train = at.stars.select(at.split.train)
+    train = stars.fitted
     summary = {
-        "counts": at.counts,
+        "counts": stars.counts,
         "held_out": judged.score,
         "seconds": at.clock.seconds,
         "peak_memory_bytes": float(peak_memory()),
@@ -190,18 +188,19 @@ def write(state: FitState, at: Context) -> FitState:
         every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)
         train = train.select(every)
     with atomic_directory(
-        at.output, overwrite=at.work.facts["overwrite"], within=at.work.folder
+        at.work.output, overwrite=at.work.facts["overwrite"], within=at.work.folder
     ) as folder:
         (folder / "config.toml").write_text(to_toml(at.config))
         write_json(folder / "run.json", record)
         write_stars(folder / "stars.parquet", train, overwrite=False)
         write_posterior(folder, result.mean, result.samples, judged.supports)
-        if judged.residual is not None:
-            (folder / RESIDUAL).write_bytes(residual_bytes(judged.residual))
+        if judged.residual:
+            (folder / RESIDUAL).write_bytes(judged.residual)
         lines = "".join(json.dumps(record) + "\n" for record in at.metrics)
         (folder / "metrics.jsonl").write_text(lines)
         if judged.columns:
-            test = at.stars.select(at.split.test)
-            write_held_out(folder / HELD_OUT, test, result.plan, judged.columns)
+            test = stars.stars.select(stars.split.test)
+            columns = {name: each.numpy() for name, each in judged.columns.items()}
+            write_held_out(folder / HELD_OUT, test, result.plan, columns)
         write_manifest(folder)
     return state

@@ -33,8 +33,10 @@ _CARD = 72
 # Most inputs with cards; HISTORY lists all.
 _INPUTS = 99
 _SPACE = "\\u0020"
-_WHOLE = 0xFFFFFFFF
-_SUMMARY = "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
+_ALL_BITS = 0xFFFFFFFF
+_CUBE_SUMMARY = (
+    "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
+)
 
 
 def write_hdus(
@@ -174,7 +176,7 @@ def _check_unit(stream: BinaryIO, hdu: Any, index: int) -> None:
     count = (end - start) // 4
     words = np.memmap(stream, dtype=">u4", mode="r", offset=start, shape=count)
     # The FITS standard (4.4.2.7): the sum with end-around carry has all bits set.
-    if int(words.sum(dtype=np.uint64)) % _WHOLE:
+    if int(words.sum(dtype=np.uint64)) % _ALL_BITS:
         raise ValueError(f"the checksum of unit {index} fails")
 
 
@@ -230,7 +232,7 @@ def write_fits(
         cards = {"ORDERING": "NESTED", "COORDSYS": "G", "NSIDE": curves.nside}
         estimate = curves.meta.get("estimate", "")
         images[-3].header.update({**cards, "ESTIMATE": estimate})
-    write_hdus(path, images, cube.meta, _SUMMARY, overwrite=overwrite)
+    write_hdus(path, images, cube.meta, _CUBE_SUMMARY, overwrite=overwrite)
 
 
 def read_fits(path: str | os.PathLike[str]) -> Cube:

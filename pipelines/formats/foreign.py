@@ -1,8 +1,7 @@
-"""Maps of other programs: arrays, axes, unit and band of FITS, HDF5, netCDF and zarr.
+"""Maps of other programs: what the arrays of a file are, their unit and their band.
 
-Every container gives `Variable` s by name; the rest is the same for all. Nothing is
-guessed: what neither the file, the user nor ``catalogs/maps/published.toml`` says is
-asked for. Checksums are not asked for, but a truncated file is refused.
+Nothing is guessed: what neither the file, the user nor
+``catalogs/maps/published.toml`` says is asked for.
 """
 
 from __future__ import annotations
@@ -10,35 +9,23 @@ from __future__ import annotations
 import importlib.resources
 import re
 import tomllib
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from astropy import units as u
-from astropy.io import fits
-from astropy.wcs import WCS
 
 from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
 from pipelines.base.quantities import numbers
+from pipelines.formats.containers import SPHERE, Variable, opened_variables
 
 _TABLE = importlib.resources.files("catalogs") / "maps" / "published.toml"
-SPHERE = ("l", "b", "distance")
-# Axes by their names in files, in lower case and without the projection.
-_AXES = {name: name for name in ("x", "y", "z", *SPHERE)} | {
-    "glon": "l",
-    "glat": "b",
-    "dist": "distance",
-    "d": "distance",
-}
 FRAMES = {"galactic": ("x", "y", "z"), "lbd": SPHERE}
 """Axes of files without any, in the order of FITS axes or array indices."""
 _STATISTICS = {"std.": "std", "sigma": "std", "median": "p50"}
-_UNIT_KEYS = ("BUNIT", "CUNIT", "UNIT", "units", "unit", "values_unit")
 _CENTRES = "radial pixel centers"
 _EDGES = "radial pixel boundaries"
 _INNER = "integrated inner"
@@ -86,18 +73,25 @@ class Stated:
         if self.step is not None and not all(self.step):
             raise InputError(f"--step is a size above 0, got {self.step}")
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts of the published map, none without ``map_of``.
+
+        Raises `InputError` for an unknown name.
+        """
+        if self.map_of is None:
+            return {}
+        known = _published()
+        if self.map_of not in known:
+            raise InputError(
+                f"--map-of {self.map_of}: there is no such map, only "
+                f"{', '.join(known)}; describe others by --unit and --declare-band"
+            )
+        return known[self.map_of]
+
     def given(self) -> list[str]:
         """Return the names of what is stated."""
         return [f.name for f in fields(self) if getattr(self, f.name) is not None]
-
-
-class Variable(NamedTuple):
-    """An array of a file, its axes by name in the array's order, and attributes."""
-
-    values: np.ndarray
-    axes: dict[str, np.ndarray]
-    attrs: dict[str, Any]
-    backwards: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +112,8 @@ class Field:
     pixels
         Nside and HEALPix indices of the pixels of the sky, if they are such.
     inner
-        Mean extinction to the first edge by pixel, in ``unit`` times pc; ``None`` if
-        the file has none.
+        Mean extinction to the first edge ``(pixel,)``, or its samples ``(pixel,
+        sample)``, in ``unit`` times pc; ``None`` if the file has none.
     per_bin
         True if values are extinctions of bins, for ``unit`` times their width.
     flags
@@ -138,20 +132,19 @@ class Field:
     per_bin: bool = False
 
     @property
+    def samples(self) -> int:
+        """Number of posterior samples of a map on the sky; 0 if it has none."""
+        first = next(iter(self.arrays.values()))
+        return first.shape[1] if len(self.edges) and first.ndim == 3 else 0
+
+    @property
     def integrated(self) -> bool:
         """True if values are extinctions from the Sun."""
         return self.unit.is_equivalent(u.mag)
 
 
-def published(name: str) -> dict[str, Any]:
-    """Return the facts of a published map; raises `InputError` for an unknown name."""
-    known = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    if name not in known:
-        raise InputError(
-            f"--map-of {name}: there is no such map, only {', '.join(known)}; describe "
-            "others by --unit and --declare-band"
-        )
-    return known[name]
+def _published() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
 
 
 def read_field(path: Path, stated: Stated) -> Field:
@@ -160,22 +153,16 @@ def read_field(path: Path, stated: Stated) -> Field:
     Raises `InputError` if unit or axes are neither in the file nor stated, they
     contradict ``map_of``, or the file holds no map.
     """
-    try:
-        found = {n: v for n, v in _variables(path) if v.values.dtype.kind in "fiuV"}
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path} cannot be read: {reason}") from error
-    facts = published(stated.map_of) if stated.map_of else {}
-    if "pixel_info" in found:
-        layout, read, text = "multiresolution", _multiresolution(path, found), ""
-    elif any("pixel" in variable.axes for variable in found.values()):
-        layout, (read, text) = "healpix", _healpix(path, found)
-    else:
-        read, text = _cube(path, found, stated, facts)
-        layout = "xyz" if "x" in read.axes else "lbd"
-    unit, band, per_bin = _unit_and_band(path, text, stated, facts)
+    facts = stated.facts
+    with opened_variables(path) as found:
+        if "pixel_info" in found:
+            layout, read, text = "multiresolution", _multiresolution(path, found), ""
+        elif any("pixel" in variable.axes for variable in found.values()):
+            layout, (read, text) = "healpix", _healpix(path, found)
+        else:
+            read, text = _cube(path, found, stated)
+            layout = "xyz" if "x" in read.axes else "lbd"
+    unit, band, per_bin = _unit_and_band(path, text, stated)
     if facts and layout not in facts["layouts"]:
         raise InputError(
             f"{path} is a map by {layout}, {stated.map_of} is one by "
@@ -199,16 +186,17 @@ def read_field(path: Path, stated: Stated) -> Field:
             f"{layout} a density is expected, such as --unit mag/pc"
         )
     if read.integrated and layout == "lbd":
-        return replace(read, edges=read.axes["distance"])
+        # At the Sun the extinction is zero, and no edge of a bin.
+        first = int(read.axes["distance"][0] == 0)
+        arrays = {name: array[first:] for name, array in read.arrays.items()}
+        return replace(read, arrays=arrays, edges=read.axes["distance"][first:])
     return read
 
 
-def _unit_and_band(
-    path: Path, text: str, stated: Stated, facts: dict[str, Any]
-) -> tuple[Any, str, bool]:
+def _unit_and_band(path: Path, text: str, stated: Stated) -> UnitText:
     """Return unit, band, and true for values per bin."""
     own = parse_unit(text)
-    if facts:
+    if facts := stated.facts:
         unit: Any = u.Unit(facts["unit"])
         told = parse_unit(stated.unit) if stated.unit else own
         where = "--unit" if stated.unit else "the file"
@@ -225,7 +213,7 @@ def _unit_and_band(
                 f"{facts['unit']} of {facts['band']} ({facts['reference']}): leave "
                 "--map-of out if it is another map"
             )
-        return unit, facts["band"], False
+        return UnitText(unit, facts["band"], per_bin=False)
     if stated.unit:
         told = parse_unit(stated.unit)
         if told is None:
@@ -233,17 +221,13 @@ def _unit_and_band(
                 f"--unit {stated.unit!r}: expected mag per length, such as mag/pc or "
                 "mag/kpc; mag for extinctions from the Sun; or mag/bin"
             )
-        band = told.band or ("" if own is None else own.band)
-        return told.unit, band, told.per_bin
+        return told._replace(band=told.band or ("" if own is None else own.band))
     if own is None:
         said = (
             f"states {text!r}, which is no unit of extinction" if text else "has none"
         )
-        names = [
-            n
-            for n, f in tomllib.loads(_TABLE.read_text(encoding="utf-8")).items()
-            if text in f.get("file_units", ())
-        ]
+        known = _published().items()
+        names = [name for name, facts in known if text in facts.get("file_units", ())]
         also = f" (as in --map-of {' or '.join(names)})" if names else ""
         raise InputError(f"the unit of {path}: it {said}{also}: state it, {_HINT}")
     if own.unit.is_equivalent(u.mag) and not own.per_bin:
@@ -251,7 +235,7 @@ def _unit_and_band(
             f"{path} is in mag: state --unit mag if these are extinctions from the "
             "Sun, or --unit mag/bin if each is that of its own bin of distance"
         )
-    return own.unit, own.band, own.per_bin
+    return own
 
 
 class UnitText(NamedTuple):
@@ -281,11 +265,6 @@ def parse_unit(text: str) -> UnitText | None:
     return UnitText(unit, band, bool(per_bin))
 
 
-def _text_of(attrs: dict[str, Any]) -> str:
-    found = (attrs[key] for key in _UNIT_KEYS if key in attrs)
-    return next((str(text).strip() for text in found if str(text).strip()), "")
-
-
 def _moments(path: Path, found: dict[str, Variable]) -> dict[str, Variable]:
     """Return arrays by the moment that they are; a single other one is the mean."""
     names = {name: name.rsplit("/", 1)[-1].strip().lower() for name in found}
@@ -300,24 +279,22 @@ def _moments(path: Path, found: dict[str, Variable]) -> dict[str, Variable]:
             )
         known["mean"] = found[others[0]]
     first = next(iter(known.values()))
-    if len({_text_of(v.attrs) for v in known.values()} - {""}) > 1:
+    if len({v.unit for v in known.values()} - {""}) > 1:
         raise InputError(f"{path}: mean and std have different units")
-    same = {n: v for n, v in known.items() if v.values.shape == first.values.shape}
+    same = {n: v for n, v in known.items() if v.shape == first.shape}
     if len(same) < len(known):
         raise InputError(f"{path}: mean and std have different shapes")
     return known
 
 
-def _cube(
-    path: Path, found: dict[str, Variable], stated: Stated, facts: dict[str, Any]
-) -> tuple[Field, str]:
+def _cube(path: Path, found: dict[str, Variable], stated: Stated) -> tuple[Field, str]:
     """Return the field of a cube on x, y, z or on l, b, distance, and its unit."""
-    cubes = {n: v for n, v in found.items() if v.values.ndim == 3}
+    cubes = {n: v for n, v in found.items() if len(v.shape) == 3}
     known = _moments(path, cubes)
-    text = next((t for v in known.values() if (t := _text_of(v.attrs))), "")
+    text = next((t for v in known.values() if (t := v.unit)), "")
     arrays, axes = {}, {}
     for name, variable in known.items():
-        axes = _axes_of(path, variable, stated, facts)
+        axes = _axes_of(path, variable, stated)
         values, names = variable.values, list(axes)
         wanted = ("z", "y", "x") if "x" in axes else ("distance", "b", "l")
         values = np.transpose(values, [names.index(axis) for axis in wanted])
@@ -337,11 +314,10 @@ def _cube(
     return Field(arrays=flat, axes=axes, unit=u.mag, edges=np.array(edges)), text
 
 
-def _axes_of(
-    path: Path, variable: Variable, stated: Stated, facts: dict[str, Any]
-) -> dict[str, np.ndarray]:
+def _axes_of(path: Path, variable: Variable, stated: Stated) -> dict[str, np.ndarray]:
     """Return the axes of a cube in the array's order [pc, deg]."""
-    shape, attrs = variable.values.shape, variable.attrs
+    shape, attrs, facts = variable.shape, variable.attrs, stated.facts
+    sizes = shape[::-1] if variable.backwards else shape
     origin, step, names = stated.origin, stated.step, FRAMES[stated.frame or "galactic"]
     if step is None and set(variable.axes) in map(set, FRAMES.values()):
         return dict(variable.axes)
@@ -357,9 +333,7 @@ def _axes_of(
         # The layout of STILISM and EXPLORE: cell k extends from k to k + 1.
         size = attrs.get("gridstep_values", attrs.get("STEP"))
         step = np.broadcast_to(np.asarray(size, dtype=np.float64), 3)
-        sun, sizes = np.asarray(sun, dtype=np.float64), shape
-        sizes = shape[::-1] if variable.backwards else shape
-        centre = np.asarray(sizes) / 2
+        sun, centre = np.asarray(sun, dtype=np.float64), np.asarray(sizes) / 2
         if not np.allclose(sun, centre) and np.allclose(np.roll(sun, -1), centre):
             # Some of these files, centred on the Sun, list its place along z first.
             sun = centre
@@ -374,8 +348,7 @@ def _axes_of(
             "--origin=-500,-500,-200 --step 10 (origin=, step=); --frame lbd for "
             "l, b [deg] and distance"
         )
-    counts = shape[::-1] if variable.backwards else shape
-    centres = [o + s * np.arange(n) for o, s, n in zip(origin, step, counts)]
+    centres = [o + s * np.arange(n) for o, s, n in zip(origin, step, sizes)]
     axes = dict(zip(names, centres))
     return dict(reversed(axes.items())) if variable.backwards else axes
 
@@ -385,16 +358,16 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
     sky = {n: v for n, v in found.items() if "pixel" in v.axes}
     inner = {n: v for n, v in sky.items() if _INNER in n.lower()}
     known = _moments(path, {n: v for n, v in sky.items() if n not in inner})
-    text = next((t for v in known.values() if (t := _text_of(v.attrs))), "")
+    text = next((t for v in known.values() if (t := v.unit)), "")
     first = next(iter(known.values()))
-    if first.values.ndim != 2:
+    if len(first.shape) not in (2, 3) or (len(first.shape) == 3 and len(known) > 1):
         raise InputError(
-            f"{path} has images of shape {first.values.shape}, expected (distance, "
-            "pixel): mean_and_std_healpix.fits, not the samples"
+            f"{path} has images of shape {first.shape}, expected (distance, "
+            "pixel), or one of (sample, distance, pixel)"
         )
     missing = [n for n in (_CENTRES, _EDGES) if n not in found]
-    sizes = [found[n].values.size for n in (_CENTRES, _EDGES) if n in found]
-    count = len(first.values)
+    sizes = [np.prod(found[n].shape) for n in (_CENTRES, _EDGES) if n in found]
+    count = first.shape[-2]
     if missing or sizes != [count, count + 1]:
         raise InputError(
             f"{path}: expected columns {_CENTRES!r} ({count}) and {_EDGES!r} "
@@ -405,7 +378,7 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
     )
     mean = [v for n, v in inner.items() if not n.lower().startswith("std")]
     orders = {str(v.attrs["ORDERING"]).upper()[:4] for v in sky.values()}
-    pixels = np.arange(first.values.shape[1])
+    pixels = np.arange(first.shape[-1])
     import healpy  # here, for its import takes longer than a query
 
     nside = healpy.npix2nside(len(pixels))
@@ -422,15 +395,16 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
             )
     if orders == {"RING"}:
         pixels = healpy.ring2nest(nside, pixels)
+    arrays = {name: variable.values for name, variable in known.items()}
+    if len(first.shape) == 3:
+        arrays = dict.fromkeys(KINDS, np.moveaxis(first.values, -1, 0))
     return Field(
-        arrays={name: variable.values for name, variable in known.items()},
+        arrays=arrays,
         axes={"distance": centres},
         unit=u.mag,
         edges=edges,
         pixels=(np.full(len(pixels), nside), pixels),
-        inner=np.asarray(mean[0].values, dtype=np.float64).reshape(-1)
-        if mean
-        else None,
+        inner=np.asarray(mean[0].values, dtype=np.float64).T if mean else None,
     ), text
 
 
@@ -469,151 +443,3 @@ def _multiresolution(path: Path, found: dict[str, Variable]) -> Field:
 
 def _parsecs(modulus: np.ndarray) -> np.ndarray:
     return 10.0 ** (np.asarray(modulus, dtype=np.float64) / 5 + 1)
-
-
-def _variables(path: Path) -> Iterator[tuple[str, Variable]]:
-    """Yield the arrays of a file by name, by its first bytes."""
-    if path.is_dir():
-        yield from _zarr_variables(path)
-        return
-    with path.open("rb") as stream:
-        head = stream.read(8)
-    if head == b"\x89HDF\r\n\x1a\n":
-        yield from _hdf5_variables(path)
-    elif head[:3] == b"CDF":
-        yield from _netcdf_variables(path)
-    else:
-        yield from _fits_variables(path)
-
-
-def _fits_variables(path: Path) -> Iterator[tuple[str, Variable]]:
-    with (
-        warnings.catch_warnings(record=True, action="always") as said,
-        fits.open(path, memmap=True, lazy_load_hdus=False) as hdus,
-    ):
-        if cut := [w for w in said if "truncated" in str(w.message)]:
-            raise InputError(f"{path} is damaged: {cut[0].message}")
-        # Mapped arrays outlive the open file.
-        pairs = (_of_unit(path, hdu, f"image {n}") for n, hdu in enumerate(hdus))
-        found = [pair for each in pairs for pair in each]
-    yield from found
-
-
-def _of_unit(path: Path, hdu: Any, name: str) -> Iterator[tuple[str, Variable]]:
-    """Yield an image, or the columns of a table."""
-    if hdu.data is not None and hdu.header.get("XTENSION") == "BINTABLE":
-        for column in hdu.data.names:
-            yield column, Variable(np.asarray(hdu.data[column]), {}, {})
-    elif hdu.data is not None:
-        axes = {}
-        if "ORDERING" in hdu.header and "NSIDE" in hdu.header:
-            axes = {"pixel": np.arange(hdu.data.shape[-1])}
-        elif hdu.data.ndim == 3:
-            axes = _wcs_axes(path, hdu.header, hdu.data.shape[::-1])
-        attrs = dict(hdu.header)
-        yield hdu.name or name, Variable(hdu.data, axes, attrs, backwards=True)
-
-
-def _wcs_axes(path: Path, header: Any, counts: Any) -> dict[str, np.ndarray]:
-    """Return the axes of a cube's WCS in the array's order; none if it names none."""
-    types = [str(header.get(f"CTYPE{number}", "")) for number in (1, 2, 3)]
-    kinds = [kind.split("-")[0].strip().lower() for kind in types]
-    if not all(kind in _AXES for kind in kinds):
-        return {}
-    wcs: Any = WCS(header)
-    # Plate carrées go around the sky from any CRVAL.
-    wcs.wcs.bounds_check(False, False)
-    axes = {}
-    for number, (kind, count) in enumerate(zip(kinds, counts)):
-        # Along one axis at the first and the last pixels of the others.
-        lines = np.array([np.zeros(3), np.array(counts) - 1.0])[:, None].repeat(
-            count, 1
-        )
-        lines[..., number] = np.arange(count)
-        low, high = (wcs.wcs_pix2world(line, 0)[:, number] for line in lines)
-        name, unit = _AXES[kind], wcs.wcs.cunit[number]
-        if name == "l":
-            low, high = (np.unwrap(a, period=360) for a in (low, high))
-        if not np.allclose(low, high, rtol=1e-6, atol=1e-6 * np.ptp(low)):
-            raise InputError(
-                f"{path}: axis {kind} depends on the others (projection or rotation): "
-                "expected a regular grid, such as GLON-CAR at GLAT = 0"
-            )
-        axes[name] = _converted(path, name, low, unit)
-    return dict(reversed(axes.items()))
-
-
-def _converted(path: Path, name: str, values: Any, unit: Any) -> np.ndarray:
-    """Return centres of an axis in pc or deg."""
-    wanted = u.deg if name in ("l", "b") else u.pc
-    try:
-        text: Any = u.Unit(unit)
-        return np.asarray(values, dtype=np.float64) * text.to(wanted)
-    except (ValueError, TypeError, u.UnitConversionError):
-        raise InputError(
-            f"{path}: the axis {name} has the unit {str(unit)!r}, expected one of "
-            f"{'angle' if wanted == u.deg else 'length'}: state --origin and --step"
-        ) from None
-
-
-def _hdf5_variables(path: Path) -> Iterator[tuple[str, Variable]]:
-    import h5py
-
-    held: Any = {}
-    with h5py.File(path) as file:
-        file.visititems(lambda name, item: held.update({name: item}))
-        items = {
-            n: d for n, d in held.items() if isinstance(d, h5py.Dataset) and d.ndim
-        }
-        attrs = {name: dict(item.attrs) for name, item in items.items()}
-        dims: Any = {
-            name: [str(d[0].name).strip("/") if len(d) else d.label for d in item.dims]
-            for name, item in items.items()
-        }
-        yield from _labelled(path, items, dims, attrs)
-
-
-def _netcdf_variables(path: Path) -> Iterator[tuple[str, Variable]]:
-    from scipy.io import netcdf_file
-
-    with netcdf_file(path, mmap=False) as file:
-        items: Any = file.variables
-        attrs = {name: dict(item._attributes) for name, item in items.items()}
-        dims = {name: list(item.dimensions) for name, item in items.items()}
-        yield from _labelled(path, items, dims, attrs)
-
-
-def _zarr_variables(path: Path) -> Iterator[tuple[str, Variable]]:
-    import zarr
-
-    group: Any = zarr.open_group(str(path), mode="r")
-    items = dict(group.arrays())
-    attrs = {name: dict(item.attrs) for name, item in items.items()}
-    dims = {
-        n: list(
-            getattr(i.metadata, "dimension_names", None)
-            or attrs[n].get("_ARRAY_DIMENSIONS", ())
-        )
-        for n, i in items.items()
-    }
-    yield from _labelled(path, items, dims, attrs)
-
-
-def _labelled(
-    path: Path, items: dict[str, Any], dims: dict[str, list[str]], attrs: dict[str, Any]
-) -> Iterator[tuple[str, Variable]]:
-    """Yield variables with the axes that their dimensions and coordinates give."""
-    for name, item in items.items():
-        axes, own = {}, {k: _plain(v) for k, v in attrs[name].items()}
-        for dim in dims[name] if len(item.shape) == 3 else ():
-            known = _AXES.get(str(dim).rsplit("/", 1)[-1].lower())
-            if known is None or dim not in items:
-                axes = {}
-                break
-            text = _text_of({k: _plain(v) for k, v in attrs[dim].items()})
-            axes[known] = _converted(path, known, items[dim][...], text)
-        yield name, Variable(np.asarray(item[...]), axes, own)
-
-
-def _plain(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value

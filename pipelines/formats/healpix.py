@@ -135,10 +135,10 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
     names = [kind_of.get(head, head) for head in heads]
     kinds = tuple(dict.fromkeys(names))
     ordered = names == [kind for kind in kinds for _ in range(maps)]
-    if kinds not in (KINDS[:2], KINDS) or not ordered:
+    if kinds not in (KINDS[:1], KINDS[:2], KINDS) or not ordered:
         raise InputError(
             f"{source}: {len(names)} columns of {', '.join(kinds)} for {maps} maps; "
-            "expected a mean and a std for each, and maybe quantiles"
+            "expected a mean for each, and maybe a std and quantiles"
         )
     stacked = np.stack(list(statistics.values())).reshape(len(kinds), maps, -1)
     last_star = others.pop(_LAST_STAR, None)

@@ -21,7 +21,7 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.formats.fits import write_hdus
 
 PROJECTIONS = ("CAR", "ZEA", "TAN", "ARC", "SIN", "STG", "AIT", "MOL")
-_WHOLE = ("CAR", "AIT", "MOL")
+_WHOLE_SKY = ("CAR", "AIT", "MOL")
 _MOST_PIXELS = 1 << 24
 _SUMMARY = "Cumulative extinction from the Sun, on the pixels of an image"
 
@@ -73,7 +73,7 @@ class Field:
 
 
 def _made(field: Field) -> Any:
-    whole = field.projection in _WHOLE
+    whole = field.projection in _WHOLE_SKY
     usual = (360.0, 180.0) if whole else (20.0, 20.0)
     columns, rows = (max(round(s / field.pixel), 1) for s in field.size or usual)
     longitude, latitude = field.centre

@@ -186,10 +186,10 @@ def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
     _write(group, "distance", rays.distances, ("distance",), "pc", title, (distances,))
     title = "HEALPix pixel (NESTED, Galactic)"
     _write(group, "pixel", np.arange(pixels), by_pixel, "1", title, long)
-    # The names by which xdggs knows a grid.
+    # xdggs takes the attributes for the parameters of a grid, and refuses others.
     level = (pixels // 12).bit_length() // 2
     grid = {"grid_name": "healpix", "level": level, "indexing_scheme": "nested"}
-    group["pixel"].attrs.update(grid)
+    group["pixel"].attrs.put(grid)
     last, title = rays.last_star, "end of the last stretch that a sight line crosses"
     _write(group, "last_star", last.astype(np.float32), by_pixel, "pc", title, long)
     for name, array in rays.arrays.items():

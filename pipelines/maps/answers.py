@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,11 +14,10 @@ from pipelines.bands import Conversion, known_band, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS, QUANTILES
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.places import Places
-from pipelines.maps.provenance import convert
-from pipelines.run.facts import Facts
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run
@@ -27,8 +26,13 @@ Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
 Found = dict[Kind, np.ndarray]
 Directions = Sequence[tuple[float, float]]
-# Sources of values in continued maps: the map itself, the other, or the sum of both.
-OWN, OTHER, JOINED = 0.0, 1.0, 2.0
+Product = TypeVar("Product", Cube, SkyMaps, Columns)
+# Sources of values in continued maps: the map itself,
+OWN = 0.0
+# the other,
+OTHER = 1.0
+# or the sum of both.
+JOINED = 2.0
 FILLED = "filled"
 ESTIMATES = {"kriged": "map and kriging together", "map": "map without kriging"}
 """Estimates of extinctions in words; densities and their integrals are the map's."""
@@ -48,10 +52,9 @@ def probability(kind: Kind) -> float:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Answers:
-    """A map of any origin; subclasses override the methods that begin with "_".
+    """A map of any origin, in its own band; `in_band` returns it in another one.
 
-    These return values in the map's own band, the public ones in the band of
-    ``change``. Values outside the map are NaN.
+    Values outside the map are NaN.
 
     Parameters
     ----------
@@ -61,10 +64,6 @@ class Answers:
         The band of the extinction; empty if unknown.
     verdict
         The verdict on the fit; empty if not stated.
-    unit
-        Unit of the densities of `cube`.
-    changes, factor
-        Conversions to other bands, in order, and the factor on all extinctions.
     estimate
         Which of `ESTIMATES` the extinctions are; empty for other programs' maps.
     """
@@ -72,15 +71,27 @@ class Answers:
     path: Path
     band: str = ""
     verdict: str = ""
-    unit: str = "mag pc-1"
-    changes: tuple[Conversion, ...] = ()
-    factor: float = 1.0
     estimate: str = ""
+
+    @property
+    def changes(self) -> tuple[Conversion, ...]:
+        """Conversions to other bands, in order."""
+        return ()
+
+    @property
+    def factor(self) -> float:
+        """Factor on all values, from the map's own."""
+        return 1.0
 
     @property
     def box(self) -> Box:
         """The volume of the map."""
         raise NotImplementedError
+
+    @property
+    def extent(self) -> float:
+        """Half the side of the largest cube that the map reaches [pc]."""
+        return float(np.abs([self.box.lower, self.box.upper]).max())
 
     @property
     def facts(self) -> Facts:
@@ -125,28 +136,38 @@ class Answers:
         self, places: Places, kinds: Sequence[Kind], *, integrated: bool
     ) -> Found:
         """Return moments of the extinction [mag] or density [mag/pc], ``(n,)`` each."""
-        found = self._moments(places, kinds, integrated)
-        return {k: v if k == FILLED else self.factor * v for k, v in found.items()}
+        inside = self.box.contains(places.positions())
+        return at_all_places(
+            self._answers(places.select(inside), kinds, integrated), inside
+        )
 
-    def both(self, places: Places, kinds: Sequence[Kind]) -> list[Found]:
+    def _answers(
+        self, places: Places, kinds: Sequence[Kind], integrated: bool
+    ) -> Found:
+        """Return moments at places in the box."""
+        raise NotImplementedError
+
+    def extinction_and_density(
+        self, places: Places, kinds: Sequence[Kind]
+    ) -> list[Found]:
         """Return `moments` of the extinctions, and of the densities."""
         return [
             self.moments(places, kinds, integrated=which) for which in (True, False)
         ]
 
-    def central(self, places: Places, *, integrated: bool) -> np.ndarray:
+    def median_or_mean(self, places: Places, *, integrated: bool) -> np.ndarray:
         """Return the median, or the mean where a map has no median."""
         kinds = self.kinds(integrated=integrated)
         kind = "p50" if "p50" in kinds else "mean"
         return self.moments(places, (kind,), integrated=integrated)[kind]
 
     def between(self, near: Places, far: Places) -> np.ndarray:
-        """Return the `central` extinction between two places of each direction."""
-        here = self.central(
+        """Return the `median_or_mean` extinction between places of each direction."""
+        here = self.median_or_mean(
             near.at(np.maximum(near.distance, NOTHING)), integrated=True
         )
         here = np.where(near.distance <= NOTHING, 0.0, here)
-        return self.central(far, integrated=True) - here
+        return self.median_or_mean(far, integrated=True) - here
 
     def samples(
         self,
@@ -159,7 +180,10 @@ class Answers:
 
         Raises `InputError` if the map has none.
         """
-        return self.factor * self._samples(places, integrated, rng)
+        raise InputError(
+            f"{self.path} holds no posterior samples: give the run folder with "
+            "--samples RUN or open_map(map, samples=RUN)"
+        )
 
     def support(self, places: Places) -> np.ndarray:
         """Return the sight-line length [cells] in each place's cell; 1 if unknown."""
@@ -180,31 +204,45 @@ class Answers:
 
         Raises `InputError` if the map holds no precomputed curves.
         """
-        return self._crossings(places, extinction / self.factor)
+        raise InputError(
+            "distances at given extinctions need precomputed curves: open the map "
+            "store written by `dustmap export RUN --zarr`"
+        )
 
     def cube(self) -> Cube:
         """Return the density on the map's own grid.
 
         This method and those below raise `MissingError` if the map lacks the product.
         """
-        return convert(self._cube(), self.changes, self.factor)
+        raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
+
+    def sampled(
+        self, spacing: float | None, box: dict[str, Ends] | None = None
+    ) -> Cube:
+        """Return the density at the points of a grid through the Sun [pc]."""
+        raise self._lacks("density at other points", "another program's map")
 
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
     ) -> Columns | None:
         """Return the integral through a level's box; ``None`` if unavailable."""
-        found = self._columns(along, between, level)
-        return None if found is None else convert(found, self.changes, self.factor)
+        return None
 
     def sky_maps(
         self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         """Return the cumulative extinction over the sky."""
-        return convert(self._sky_maps(distances, nside), self.changes, self.factor)
+        raise self._lacks(
+            "integrated extinctions", "a run, map.healpix.fits or a newer map.zarr"
+        )
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Return the extinction along lines of sight."""
-        return [line.scaled(self.factor) for line in self._lines(directions)]
+        raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
+
+    def convert(self, product: Product) -> Product:
+        """Return a product of the map without conversions in this map's band."""
+        return product
 
     def in_band(
         self, band: str | None, declared: str | None = None, **by: Any
@@ -214,10 +252,21 @@ class Answers:
 
     def converted(self, change: Conversion | None, factor: float = 1.0) -> Answers:
         """Return this map converted, with all values multiplied by a factor."""
-        if change is None:
-            return self if factor == 1 else replace(self, factor=self.factor * factor)
-        factor, changes = self.factor * change.factor, (*self.changes, change)
-        return replace(self, band=change.target, changes=changes, factor=factor)
+        from pipelines.maps.converted import Converted  # its base is this class
+
+        if change is None and factor == 1:
+            return self
+        return Converted.of(self, change, factor)
+
+    def in_band_of(self, first: Answers) -> Answers:
+        """Return this map for a comparison, in the band of the first.
+
+        If either band is unknown, this map is assumed to be in the band of the first
+        map's file.
+        """
+        if self.known_band and first.known_band:
+            return self.in_band(first.known_band)
+        return self.converted(None, first.factor)
 
     def said(self, *, integrated: bool) -> str:
         """Return in words what extinctions or densities are estimates of, if known."""
@@ -237,69 +286,12 @@ class Answers:
             )
         return self._estimated(estimate)
 
-    def beside(self, first: Answers) -> Answers:
-        """Return this map for a comparison, in the band of the first.
-
-        If either band is unknown, this map is assumed to be in the band of the first
-        map's file.
-        """
-        if self.known_band and first.known_band:
-            return self.in_band(first.known_band)
-        return self.converted(None, first.factor)
-
     def _estimated(self, estimate: str) -> Answers:
         held = ESTIMATES.get(self.estimate, "extinctions of another program")
         raise InputError(
             f"{self.path} holds {held}, not the {ESTIMATES[estimate]}: query the run "
             f"folder, or export it with --estimate {estimate}"
         )
-
-    def _moments(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
-    ) -> Found:
-        """Return `_answers` at places in the box, NaN elsewhere."""
-        inside = self.box.contains(places.positions())
-        return at_all_places(
-            self._answers(places.select(inside), kinds, integrated), inside
-        )
-
-    def _answers(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
-    ) -> Found:
-        """Return moments at places in the box."""
-        raise NotImplementedError
-
-    def _samples(
-        self, places: Places, integrated: bool, rng: np.random.Generator | None
-    ) -> np.ndarray:
-        raise InputError(
-            f"{self.path} holds no posterior samples: give the run folder with "
-            "--samples RUN or open_map(map, samples=RUN)"
-        )
-
-    def _crossings(
-        self, places: Places, extinction: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        raise InputError(
-            "distances at given extinctions need precomputed curves: open the map "
-            "store written by `dustmap export RUN --zarr`"
-        )
-
-    def _cube(self) -> Cube:
-        raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
-
-    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
-        return None
-
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
-    ) -> SkyMaps:
-        raise self._lacks(
-            "integrated extinctions", "a run, map.healpix.fits or a newer map.zarr"
-        )
-
-    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
-        raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
 
     def _lacks(self, what: str, where: str) -> MissingError:
         """Return the error for a missing product, and where to find one."""

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 import zarr
+from zarr.buffer import default_buffer_prototype
+from zarr.storage import MemoryStore
 
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
@@ -51,7 +53,7 @@ class ChunkReader:
         self._chunk = lru_cache(maxsize=_KEPT)(self._read)
 
     def __reduce__(self) -> Any:
-        return ChunkReader, (self._path, self._group)
+        return ChunkReader, (self._path, self._group, self._remote)
 
     def array(self, name: str) -> zarr.Array:
         """Return the array itself, unread."""
@@ -79,18 +81,24 @@ class ChunkReader:
 
     def _read(self, name: str, place: tuple[int, ...]) -> np.ndarray:
         """Return a chunk; axes that ``place`` does not name are whole."""
-        array = self.array(name)
+        array, fetched = self.array(name), {}
         counts = [-(-size // chunk) for size, chunk in zip(array.shape, array.chunks)]
         # zarr reads a missing chunk as an empty one.
         for rest in product(*(range(count) for count in counts[len(place) :])):
             key = array.metadata.encode_chunk_key((*place, *rest))
             if self._remote is not None:
-                self._remote.read(f"{name}/{key}")
+                fetched[key] = self._remote.read(f"{name}/{key}")
             elif not (self._path / name / key).is_file():
                 raise InputError(
                     f"{self._path} lacks {name}/{key}: restore it from a copy or "
                     "export it again"
                 )
+        if fetched:
+            # The verified bytes themselves, not fetched again.
+            kind = default_buffer_prototype()
+            held = {key: kind.buffer.from_bytes(part) for key, part in fetched.items()}
+            held |= array.metadata.to_buffer_dict(kind)
+            array = zarr.open_array(MemoryStore(held), mode="r")
         try:
             return np.asarray(array.blocks[place])
         except (OSError, ValueError, RuntimeError) as error:

@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import (
     EVERYWHERE,
@@ -33,7 +35,6 @@ from pipelines.maps.answers import (
     Kind,
 )
 from pipelines.maps.places import Places
-from pipelines.run.facts import Facts
 
 # Ends from which another map may continue: the box, or the last star.
 BEYOND = ("box", "stars")
@@ -76,6 +77,10 @@ class Continued(Answers):
         )
 
     @property
+    def changes(self) -> tuple[Conversion, ...]:
+        return self.own.changes
+
+    @property
     def box(self) -> Box:
         """Unbounded: the other map returns NaN outside its own box."""
         return EVERYWHERE
@@ -98,8 +103,8 @@ class Continued(Answers):
         """Return the map's own moments, and ``filled``."""
         return (*self.own.kinds(integrated=integrated), FILLED)
 
-    def _moments(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
+    def moments(
+        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
     ) -> Found:
         """Return the map's own moments, continued by the other's."""
         near, put, filled, alone = self._split(places, integrated)
@@ -107,8 +112,12 @@ class Continued(Answers):
         own = self.own.moments(near, own_kinds, integrated=integrated)
         return _joined(own, kinds, put, filled, alone)
 
-    def _samples(
-        self, places: Places, integrated: bool, rng: np.random.Generator | None
+    def samples(
+        self,
+        places: Places,
+        *,
+        integrated: bool,
+        rng: np.random.Generator | None = None,
     ) -> np.ndarray:
         near, put, filled, alone = self._split(places, integrated)
         drawn = self.own.samples(near, integrated=integrated, rng=rng)
@@ -128,7 +137,7 @@ class Continued(Answers):
         """Return the distance at which the map itself ends on each sight line [pc]."""
         return self.own.reach(places)
 
-    def _crossings(
+    def crossings(
         self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         # The other map has no error.
@@ -137,7 +146,7 @@ class Continued(Answers):
             "map without --fill"
         )
 
-    def _cube(self) -> Cube:
+    def cube(self) -> Cube:
         return filled_cube(self.own.cube(), self.other)
 
     def ends(self, places: Places) -> np.ndarray:
@@ -199,7 +208,7 @@ class Continued(Answers):
             filled = known & (self.support(places) <= 0)
             if filled.any():
                 there = places.select(filled)
-                put[filled] = self.other.central(there, integrated=False)
+                put[filled] = self.other.median_or_mean(there, integrated=False)
             # Rows keep the map's own value if the other has none.
             filled &= np.isfinite(put)
             return places, put, filled, filled
@@ -243,7 +252,9 @@ def filled_cube(cube: Cube, other: Answers) -> Cube:
 
     def fill(level: Cube) -> Cube:
         hole = level.arrays["support"] <= 0
-        values = other.central(Places.of_points(level.points[hole]), integrated=False)
+        values = other.median_or_mean(
+            Places.of_points(level.points[hole]), integrated=False
+        )
         filled = np.zeros(hole.shape, dtype=np.float32)
         filled[hole] = np.isfinite(values)
         arrays = {name: own.copy() for name, own in level.arrays.items()}

@@ -17,18 +17,24 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import Box
+from pipelines.base.geometry import Box, unit_vectors
 from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import KINDS, QUANTILES
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
-from pipelines.formats.foreign import Field, Stated, published, read_field
-from pipelines.maps.answers import Answers, Directions, Found, Kind, MissingError
+from pipelines.formats.foreign import Field, Stated, read_field
+from pipelines.maps.answers import (
+    Answers,
+    Directions,
+    Found,
+    Kind,
+    MissingError,
+    at_all_places,
+)
 from pipelines.maps.places import Places
-from pipelines.maps.provenance import convert
 from pipelines.maps.rays import PixelRays
 from pipelines.maps.stored import Stored, of_cube
-from pipelines.run.facts import Facts
 from pipelines.storage.digests import digest_of, visible_files
 
 # Cells along the widest side of a cube of a map on the sky.
@@ -41,31 +47,42 @@ _NSIDE = 64
 _DISTANCES = 6
 # Values of pixels in one block of rays.
 _VALUES = 1 << 17
+# Name of a sample before its number.
+_SAMPLE = "sample_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shells(PixelRays):
-    """Extinction and density of a field by pixel of the sky and distance.
+    """Extinctions, or if not ``integrated`` densities, by pixel of the sky.
 
-    Values nearer than ``start`` [pc] are NaN.
+    Extinctions nearer than ``start`` [pc] are NaN.
     """
 
     field: Field
     start: float = 0.0
+    integrated: bool = True
+    has_support: bool = False
 
     def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
+        """Return values by name [mag or mag/pc], shape ``(n,)``."""
+        if not self.integrated:
+            return {name: self._density(name, places) for name in names}
         found = PixelRays.at(self, names, places)
         for values in found.values():
             values[places.distance < self.start * (1 - 1e-9)] = np.nan
         return found
 
-    def density(self, name: str, places: Places) -> np.ndarray:
+    def support(self, places: Places) -> np.ndarray:
+        """Return ones: the map does not say where its stars are."""
+        return np.ones(len(places))
+
+    def _density(self, name: str, places: Places) -> np.ndarray:
         """Return the density of each place's bin between pixels [mag/pc]."""
         found, edges = np.full(len(places), np.nan), self.field.edges
         if self.field.integrated:
             edges = np.append(0.0, self.distance)
         for rows, near in self._blocks(places, _VALUES):
-            values = _densities(self.field, name, near.pixels)
+            values = _values(self.field, False, name, near.pixels)
             far = places.distance[rows]
             step = np.searchsorted(edges, far, side="right") - 1
             # The last edge belongs to the last bin.
@@ -83,8 +100,7 @@ class Shells(PixelRays):
         found = np.take_along_axis(pixels, nearest, 0)[0]
         return np.where(weights.any(axis=0), found, -1)
 
-    def _nearest(self, places: Places) -> np.ndarray:
-        return self.pixel_of(places)
+    _nearest = pixel_of
 
     def _around(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
         """Return pixels and weights: 4 of a regular grid, or the one that holds it."""
@@ -134,61 +150,54 @@ def _on_grid(
     return pixels, np.where(inside, weights, 0.0)
 
 
-def _values(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
-    """Return values of pixels ``(u, k)`` in mag or mag/pc."""
-    array, wanted = field.arrays[name], u.mag if field.integrated else u.mag / u.pc
-    if array.ndim == 2:
-        values = np.asarray(array[:, columns], dtype=np.float64).T
-    else:
-        draws = np.asarray(array[columns], dtype=np.float64)
-        if name in QUANTILES:
-            values = np.quantile(draws, QUANTILES[name], axis=1)
-        else:
-            values = draws.mean(axis=1) if name == "mean" else draws.std(axis=1)
+def _values(
+    field: Field, integrated: bool, name: str, columns: np.ndarray
+) -> np.ndarray:
+    """Return a moment, or ``sample_3``, of pixels by distance, ``(u, k)``.
+
+    They are extinctions to the edges of the bins [mag], or densities in them [mag/pc].
+    """
+    name, edges = name.removeprefix("extinction_"), field.edges
+    array = field.arrays[name if name in field.arrays else "mean"]
+    draws = array[:, columns].T[:, None] if array.ndim == 2 else array[columns]
+    draws = np.asarray(draws, dtype=np.float64)
     if field.per_bin:
-        values = values / np.diff(field.edges)
-    return values * field.unit.to(wanted)
+        draws = draws / np.diff(edges)
+    draws = draws * field.unit.to(u.mag if field.integrated else u.mag / u.pc)
+    if field.integrated and not integrated:
+        draws = np.diff(draws, axis=-1, prepend=0.0) / np.diff(edges, prepend=0.0)
+    elif integrated and not field.integrated:
+        draws = np.cumsum(draws * np.diff(edges), axis=-1)
+        if edges[0] > 0:
+            first = np.zeros((*draws.shape[:2], 1))
+            if field.inner is not None:
+                inner = field.inner[columns].reshape(len(columns), -1, 1)
+                first = first + inner * field.unit.to(u.mag / u.pc)
+            draws = np.concatenate([first, first + draws], axis=-1)
+    if array.ndim == 2:
+        return draws[:, 0]
+    if name.startswith(_SAMPLE):
+        return draws[:, int(name.removeprefix(_SAMPLE))]
+    if name in QUANTILES:
+        return np.quantile(draws, QUANTILES[name], axis=1)
+    return draws.mean(axis=1) if name == "mean" else draws.std(axis=1)
 
 
-def _densities(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
-    values = _values(field, name, columns)
-    if not field.integrated:
-        return values
-    return np.diff(values, axis=1, prepend=0.0) / np.diff(field.edges, prepend=0.0)
+def extinctions_along(
+    answers: Answers, directions: np.ndarray, distances: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the moments of extinctions that a map holds, ``(e, n)`` each [mag].
 
-
-def _extinctions(field: Field, name: str, columns: np.ndarray) -> np.ndarray:
-    """Return extinctions of pixels to the edges of the bins [mag], ``(u, k)``."""
-    values = _values(field, name.removeprefix("extinction_"), columns)
-    if field.integrated:
-        return values
-    summed = np.cumsum(values * np.diff(field.edges), axis=1)
-    if field.edges[0] == 0:
-        return summed
-    first = np.zeros(len(columns)) if field.inner is None else field.inner[columns]
-    first = first[:, None] * field.unit.to(u.mag / u.pc)
-    return np.concatenate([first, first + summed], axis=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellCells:
-    """Densities of `Shells`."""
-
-    shells: Shells
-    arrays: tuple[str, ...]
-    has_support: bool = False
-
-    @property
-    def box(self) -> Box:
-        return self.shells.box
-
-    def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
-        """Return densities by name [mag/pc], shape ``(n,)``."""
-        return {name: self.shells.density(name, places) for name in names}
-
-    def support(self, places: Places) -> np.ndarray:
-        """Return ones: the map does not say where its stars are."""
-        return np.ones(len(places))
+    ``directions`` are unit vectors ``(n, 3)``, ``distances`` [pc] have shape ``(e,)``.
+    """
+    kinds, parts = answers.asked(integrated=True), []
+    rows = max(1, _VALUES // len(distances))
+    for some in np.split(directions, range(rows, len(directions), rows)):
+        far = np.broadcast_to(distances, (len(some), len(distances)))
+        found = answers.moments(Places.along(some, far), kinds, integrated=True)
+        parts.append([found[kind].reshape(far.shape).T for kind in kinds])
+    whole = (np.concatenate(each, axis=1) for each in zip(*parts))
+    return dict(zip(map(str, kinds), whole))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -203,12 +212,8 @@ class Sampled(Answers):
         Without a spacing the widest side of the box has 97 points. Raises `InputError`
         if the box, or the map's, is not bounded.
         """
-        found = self._grid(spacing, box or {})
-        return convert(found, self.changes, self.factor)
-
-    def _grid(self, spacing: float | None, box: dict[str, Ends]) -> Cube:
         whole = (-self.extent, self.extent)
-        sides = np.array([box.get(axis, whole) for axis in AXES])
+        sides = np.array([(box or {}).get(axis, whole) for axis in AXES])
         sides = np.clip(sides, *whole)
         if not np.isfinite(sides).all():
             raise InputError(
@@ -217,29 +222,24 @@ class Sampled(Answers):
         step = spacing or float(np.ptp(sides, axis=1).max()) / (_CELLS - 1)
         low, high = np.ceil(sides[:, 0] / step), np.floor(sides[:, 1] / step)
         x, y, z = (step * np.arange(a, b + 1) for a, b in zip(low, high))
-        mesh = np.stack(np.meshgrid(z, y, x, indexing="ij")[::-1], axis=-1)
-        places = Places.of_points(mesh.reshape(-1, 3))
-        found = self._moments(places, self.kinds(integrated=False), False)
-        arrays = {
-            str(n): v.reshape(mesh.shape[:3]).astype("f4") for n, v in found.items()
-        }
-        return Cube(x=x, y=y, z=z, arrays=arrays, meta=self.about())
-
-    @property
-    def extent(self) -> float:
-        """Half the side of the largest cube that the map reaches [pc]."""
-        return float(np.abs([self.box.lower, self.box.upper]).max())
+        cube = Cube(x=x, y=y, z=z, arrays={}, meta=self.about())
+        places = Places.of_points(cube.points.reshape(-1, 3))
+        kinds = self.kinds(integrated=False)
+        found = self.moments(places, kinds, integrated=False)
+        shape = cube.points.shape[:3]
+        arrays = {str(n): v.reshape(shape).astype("f4") for n, v in found.items()}
+        return replace(cube, arrays=arrays)
 
     def about(self) -> dict[str, Any]:
-        """Return the provenance of products: the band of `_moments`, and the origin."""
-        band = self.changes[0].source if self.changes else self.band
-        return {**({"extinction_band": band} if band else {}), "maps": self.origins()}
+        """Return the provenance of products: the band, and the origin."""
+        band = {"extinction_band": self.band} if self.band else {}
+        return {**band, "maps": self.origins()}
 
-    def _cube(self) -> Cube:
-        return self._grid(None, {})
+    def cube(self) -> Cube:
+        return self.sampled(None)
 
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
+    def sky_maps(
+        self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         """Return extinctions at pixels' centres, by default at six distances."""
         chosen = distances
@@ -250,45 +250,36 @@ class Sampled(Answers):
                 )
             chosen = np.linspace(0.0, self.extent, _DISTANCES + 1)[1:]
         far = np.asarray(sorted(chosen), dtype=np.float64)
-        pixels = np.arange(12 * (nside or _NSIDE) ** 2)
         check_distances(far)
+        self._check_extinctions()
         import healpy  # here, for its import takes longer than a query
 
-        lon, lat = healpy.pix2ang(nside or _NSIDE, pixels, nest=True, lonlat=True)
-        kinds = self._extinctions()
-        found = [
-            self._moments(_towards(lon, lat, np.full(len(lon), distance)), kinds, True)
-            for distance in far
-        ]
-        arrays = {
-            str(k): np.stack([one[k] for one in found]).astype("f4") for k in kinds
-        }
+        pixels = np.arange(12 * (nside or _NSIDE) ** 2)
+        directions = np.stack(healpy.pix2vec(nside or _NSIDE, pixels, nest=True), -1)
+        found = extinctions_along(self, directions, far)
+        arrays = {name: values.astype("f4") for name, values in found.items()}
         return SkyMaps(distances=far, arrays=arrays, meta=self.about())
 
-    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Return curves towards directions, by default six in the Galactic plane."""
-        kinds, lines = self._extinctions(), []
+        self._check_extinctions()
+        lines = []
         for lon, lat in directions or [(60.0 * i, 0.0) for i in range(6)]:
-            end = self.reach(_towards(np.array([lon]), np.array([lat]), np.ones(1)))
-            far = np.linspace(0.0, float(end[0]), _NODES + 1)[1:]
-            places = _towards(np.full(_NODES, lon), np.full(_NODES, lat), far)
-            found = self._moments(places, kinds, True)
-            arrays = {str(kind): values for kind, values in found.items()}
+            towards = unit_vectors(np.array([lon]), np.array([lat]))
+            end = float(self.reach(Places.of_points(towards))[0])
+            far = np.linspace(0.0, end, _NODES + 1)[1:]
+            found = extinctions_along(self, towards, far)
+            arrays = {name: values[:, 0] for name, values in found.items()}
             lines.append(LineOfSight(l=lon, b=lat, distance=far, arrays=arrays))
         return lines
 
-    def _extinctions(self) -> tuple[Kind, ...]:
+    def _check_extinctions(self) -> None:
         if "mean" not in self.kinds(integrated=True):
             raise self._lacks("mean extinction from the Sun", "another map")
-        return self.asked(integrated=True)
 
     def last_star(self, places: Places) -> np.ndarray:
         """Return infinity: the map does not say where its last stars are."""
         return np.full(len(places), np.inf)
-
-
-def _towards(lon: np.ndarray, lat: np.ndarray, distance: np.ndarray) -> Places:
-    return Places(l=lon, b=lat, distance=distance, shape=lon.shape)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -305,7 +296,7 @@ class ForeignMap(Sampled, Stored):
 
     @property
     def facts(self) -> Facts:
-        known = {"unit": self.own_unit, **origin_facts(self.stated, self.factor)}
+        known = {"unit": self.own_unit, **origin_facts(self.stated)}
         if self.shells is None:
             return {**known, **super().facts}
         edges, held = self.shells.field.edges, self.kinds(integrated=False)
@@ -338,12 +329,38 @@ class ForeignMap(Sampled, Stored):
             "unreliable": on & near,
         }
 
+    @property
+    def has_samples(self) -> bool:
+        return self.shells is not None and self.shells.field.samples > 0
+
+    def samples(
+        self,
+        places: Places,
+        *,
+        integrated: bool,
+        rng: np.random.Generator | None = None,
+    ) -> np.ndarray:
+        if self.shells is None or not self.has_samples:
+            raise InputError(
+                f"{self.path} has no samples, only "
+                f"{', '.join(self.kinds(integrated=integrated))}: choose one of these "
+                "(--mode, mode=)"
+            )
+        numbers = np.arange(self.shells.field.samples)
+        chosen = numbers if rng is None else rng.choice(numbers, 1)
+        names = tuple(f"{_SAMPLE}{number}" for number in chosen)
+        inside = self.box.contains(places.positions())
+        read: Any = replace(self.shells, arrays=names, integrated=integrated)
+        found = at_all_places(read.at(names, places.select(inside)), inside)
+        drawn = np.stack([found[name] for name in names], axis=1)
+        return drawn if rng is None else drawn[:, 0]
+
     def between(self, near: Places, far: Places) -> np.ndarray:
         """Return the extinction between places, also of a map that begins far away."""
         if not self.since or self.rays is None:
             return super().between(near, far)
         here, there = (self.rays.at(("mean",), end)["mean"] for end in (near, far))
-        return self.factor * (there - here)
+        return there - here
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -360,10 +377,10 @@ class ForeignMap(Sampled, Stored):
             )
         return super()._answers(places, kinds, integrated)
 
-    def _cube(self) -> Cube:
+    def cube(self) -> Cube:
         if self.shells is not None:
-            return self._grid(None, {})
-        return replace(Stored._cube(self), meta=self.about())
+            return self.sampled(None)
+        return replace(Stored.cube(self), meta=self.about())
 
     @property
     def extent(self) -> float:
@@ -403,34 +420,33 @@ def open_foreign(path: Path, stated: Stated) -> ForeignMap:
         raise InputError(f"{path}: its distances are not increasing from 0 pc")
     side = (3 * float(edges[-1]),) * 3
     inner = 0.0 if field.integrated else float(edges[0])
+    # Only means add up, unless there are samples of sums and differences.
+    means = tuple(name for name in field.arrays if field.samples or name == "mean")
     shells = Shells(
-        take=partial(_extinctions, field),
+        take=partial(_values, field, True),
         box=Box(lower=tuple(-s for s in side), upper=side),
         nside=0,
         distance=edges[1:] if edges[0] == 0 else edges,
-        # The std of a sum of bins is not in the file.
-        arrays=tuple(field.arrays)
-        if field.integrated
-        else ("mean",) * ("mean" in field.arrays),
+        arrays=tuple(field.arrays) if field.integrated else means,
         to_faces=False,
         field=field,
         start=inner,
     )
-    cells: Any = ShellCells(shells=shells, arrays=tuple(field.arrays))
+    held = means if field.integrated else tuple(field.arrays)
+    cells: Any = replace(shells, arrays=held, integrated=False)
     since = inner if field.inner is None else 0.0
     return ForeignMap(**own, cells=cells, rays=shells, shells=shells, since=since)
 
 
-def origin_facts(stated: Stated, factor: float) -> Facts:
-    """Return title and reference of a published map, and the factor on its values."""
-    facts = published(stated.map_of) if stated.map_of else {}
-    named = {key: facts[key] for key in ("title", "reference") if key in facts}
-    return {**named, "factor": f"{factor:g}"}
+def origin_facts(stated: Stated) -> Facts:
+    """Return title and reference of a published map, and a factor of one."""
+    named = {key: stated.facts[key] for key in ("title", "reference") if stated.map_of}
+    return {**named, "factor": "1"}
 
 
 def origin_of(answers: Answers, stated: Stated, unit: str) -> dict[str, Any]:
     """Return one of `Answers.origins`."""
-    facts = published(stated.map_of) if stated.map_of else {}
+    facts = stated.facts
     return {
         "map": facts.get("title", answers.path.name),
         "file": answers.path.name,
@@ -438,7 +454,7 @@ def origin_of(answers: Answers, stated: Stated, unit: str) -> dict[str, Any]:
         "sha256": sha256_of(answers.path),
         "unit": unit,
         "band": answers.band or "unknown",
-        "factor": answers.factor,
+        "factor": 1.0,
     }
 
 

@@ -22,8 +22,8 @@ from pipelines.base.progress import Progress, say
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.sky import REGRESSION
 from pipelines.maps.rays import grid_steps
-from pipelines.model.observations import rays
-from pipelines.model.plan import RESIDUAL_DRAWS
+from pipelines.model.cost import DRAWS
+from pipelines.model.engine import rays
 from pipelines.run.folder import Run
 
 # Bytes of samples' densities in the cache for the next rays.
@@ -311,7 +311,7 @@ def _whole_moments(run: Run, far: Tensor, within: Tensor) -> dict[str, Tensor]:
     part is drawn jointly.
     """
     plan, posterior = run.plan, run.posterior
-    if not plan.is_full_batch:
+    if not plan.abilities.cheap_integrals:
         # Rows are exact there, and joint residuals too expensive: use whole rays.
         found = posterior.moments(rays(plan, far[within]))
         return {"mean": found.mean, "std": found.std}
@@ -334,9 +334,9 @@ def _whole_moments(run: Run, far: Tensor, within: Tensor) -> dict[str, Tensor]:
         variance += deviation**2 / len(posterior.samples)
     # The same for all distances of a direction.
     generator = torch_stream(run.seed, Purpose.UNRESOLVED)
-    repeated = posterior.mean.expand(RESIDUAL_DRAWS, -1)
+    repeated = posterior.mean.expand(DRAWS, -1)
     for draw in model.residual_draws(repeated, generator):
-        variance += outwards(draw) ** 2 / RESIDUAL_DRAWS
+        variance += outwards(draw) ** 2 / DRAWS
     return {"mean": mean, "std": variance.sqrt()}
 
 

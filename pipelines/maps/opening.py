@@ -16,6 +16,7 @@ from astropy import units as u
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import (
     is_own,
@@ -23,14 +24,13 @@ from pipelines.formats.fits import (
     read_cube_and_curves,
     read_fits,
 )
-from pipelines.formats.foreign import Stated, parse_unit, published
+from pipelines.formats.foreign import Stated, parse_unit
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import is_own_store, read_zarr
 from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kind
 from pipelines.maps.foreign import Sampled, open_foreign, origin_facts, origin_of
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
-from pipelines.run.facts import Facts
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.remote import RemoteFolder, is_remote
 
@@ -115,7 +115,10 @@ def open_answers(
     form = form_of(path)
     if form == "foreign":
         if samples is not None:
-            raise InputError(f"{path} is another program's map: it has no --samples")
+            raise InputError(
+                f"{path} is another program's map, and a run has no samples of it: "
+                "leave --samples out; samples in its own file need no option"
+            )
         return open_foreign(path, given).in_band(None, band)
     if names := given.given():
         raise InputError(
@@ -140,6 +143,12 @@ def open_answers(
             answers = of_cube(path, _READERS[form](path))
     if samples is None:
         return answers.in_band(None, band)
+    if answers.origins() and "run" not in answers.meta:
+        raise InputError(
+            f"{path} is an export of another program's map, and a run has no samples "
+            "of it: leave --samples out, and open the file that it was exported from "
+            "if that holds samples"
+        )
     draws = open_run(samples)
     if draws.band != answers.band:
         raise InputError(
@@ -277,7 +286,7 @@ def open_named(
         source, name = open_package(reference.removeprefix(PACKAGE)), reference
     elif not hasattr(source, "query"):
         raise InputError(f"{name} is no map: expected an object with .query")
-    facts = published(stated.map_of) if stated.map_of else {}
+    facts = stated.facts
     text = stated.unit or facts.get("unit")
     told, scale = None if text is None else parse_unit(text), 1.0
     if text is not None:
@@ -333,7 +342,7 @@ class QueriedMap(Sampled):
 
     @property
     def facts(self) -> Facts:
-        return {"map": str(self.path), **origin_facts(self.stated, self.factor)}
+        return {"map": str(self.path), **origin_facts(self.stated)}
 
     def origins(self) -> list[dict[str, Any]]:
         unit = self.stated.unit or ("mag" if self.integrated else "mag/pc")

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import dustmap
-from pipelines.bands import Conversion, joined_bands
-from pipelines.cubes.cube import Cube, field_unit
-from pipelines.cubes.sky import Columns, SkyMaps
+from pipelines.bands import joined_bands
 from pipelines.formats.citation import citation_block
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run
-
-Product = TypeVar("Product", Cube, SkyMaps, Columns)
 
 
 def provenance(run: Run) -> dict[str, Any]:
@@ -42,39 +35,3 @@ def provenance(run: Run) -> dict[str, Any]:
         "estimate": "map",
         "citation": citation_block(catalogues, band, inputs),
     }
-
-
-def convert(
-    product: Product, changes: Sequence[Conversion], factor: float | None = None
-) -> Product:
-    """Multiply extinctions or densities by ``factor``, by default the conversions'.
-
-    The provenance of the result states band and conversions; for `Columns` it is that
-    of their cube.
-    """
-    if factor is None:
-        factor = math.prod(change.factor for change in changes)
-    if not changes and factor == 1:
-        return product
-    if isinstance(product, Cube) and product.finer:
-        return product.each(lambda cube: convert(cube, changes, factor))
-    arrays = {
-        name: values * factor if field_unit(name, "mag") else values
-        for name, values in product.arrays.items()
-    }
-    if isinstance(product, Columns):
-        return replace(product, arrays=arrays)
-    return replace(product, arrays=arrays, meta=converted(product.meta, changes))
-
-
-def converted(meta: dict[str, Any], changes: Sequence[Conversion]) -> dict[str, Any]:
-    """Return a provenance with further conversions, in order, and their citations."""
-    for change in changes:
-        before, band = meta.get("band_conversions", []), change.target
-        meta = {**meta, "extinction_band": band}
-        meta["band_conversions"] = [*before, change.as_dict()]
-        if cited := meta.get("citation"):
-            curves = cited.get("extinction_curve", [])
-            curves = [*curves, *(work for work in change.cited if work not in curves)]
-            meta["citation"] = {**cited, "band": band, "extinction_curve": curves}
-    return meta

@@ -19,13 +19,15 @@ import numpy as np
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.geometry import Box
 from pipelines.base.pixels import pixel_of, weights_around
-from pipelines.base.quantiles import NAMES, between
+from pipelines.base.quantiles import NAMES, interpolated_quantile
 from pipelines.cubes.cube import Cube, farthest, truth_extinction
 from pipelines.maps.cells import GridCells, Take
 from pipelines.maps.places import Places
 
-# Sight lines per batch, with one value or a whole curve each.
-_VALUES, _CURVES = 1 << 17, 1 << 12
+# Sight lines per batch with one value each.
+_VALUES = 1 << 17
+# Sight lines per batch with a whole curve each.
+_CURVES = 1 << 12
 # Points of rays per batch of cell look-ups.
 _POINTS = 1 << 22
 
@@ -173,7 +175,7 @@ class PixelRays:
             from dustmap.isotonic import non_decreasing  # needs torch
 
             known = {name: taken(name) for name in NAMES if name in self.arrays}
-            rays = between(known, float(name[1:]) / 100)
+            rays = interpolated_quantile(known, float(name[1:]) / 100)
             with np.errstate(divide="ignore", invalid="ignore"):
                 variances = np.log(known["p84"] / known["p50"]).reshape(-1) ** 2
             starts = rays.shape[1] * np.arange(len(rays) + 1)

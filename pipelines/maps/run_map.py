@@ -20,6 +20,7 @@ from dustmap.moments import Moments, moments_over_samples, sample_order
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.healpix import read_healpix
@@ -48,8 +49,7 @@ from pipelines.maps.sky import (
     lines_of_sight,
 )
 from pipelines.maps.stored import Stored, open_store
-from pipelines.model.observations import outward_rays
-from pipelines.run.facts import Facts, run_facts
+from pipelines.model.engine import rays
 from pipelines.run.folder import Run, read_run
 
 # Places per batch.
@@ -84,7 +84,7 @@ class RunMap(Answers):
 
     def __reduce__(self) -> Any:
         """Pickle the path alone: the copy reads the run folder again."""
-        own = ("band", "changes", "factor", "estimate")
+        own = ("band", "estimate")
         return _reopened, (self.path.absolute(), {n: getattr(self, n) for n in own})
 
     @property
@@ -101,13 +101,17 @@ class RunMap(Answers):
 
     @property
     def facts(self) -> Facts:
-        return {**run_facts(self.run), "extinctions": ESTIMATES[self.estimate]}
+        return {**self.run.facts, "extinctions": ESTIMATES[self.estimate]}
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         return KINDS
 
-    def _samples(
-        self, places: Places, integrated: bool, rng: np.random.Generator | None
+    def samples(
+        self,
+        places: Places,
+        *,
+        integrated: bool,
+        rng: np.random.Generator | None = None,
     ) -> np.ndarray:
         count = len(self.run.posterior.samples)
         if not count:
@@ -138,10 +142,12 @@ class RunMap(Answers):
         """Return the distance at which each sight line leaves the box [pc]."""
         return self.box.exits(places.directions)
 
-    def _cube(self) -> Cube:
+    def cube(self) -> Cube:
         return self._computed[0] if self._store is None else self._store.cube()
 
-    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
+    def columns(
+        self, along: str, between: Ends | None = None, *, level: int = 0
+    ) -> Columns | None:
         """Return the integral through a level's box; ``None`` with the engine svi."""
         if level:
             return columns(self.run, along, between, level=level)
@@ -153,8 +159,8 @@ class RunMap(Answers):
             return self._computed[1][along]
         return columns(self.run, along, between)
 
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
+    def sky_maps(
+        self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         stored = self.path / "map.healpix.fits"
         usual = nside is None and distances is None
@@ -173,7 +179,7 @@ class RunMap(Answers):
             estimate=self.estimate,
         )
 
-    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         return lines_of_sight(self.run, directions, estimate=self.estimate)
 
     @cached_property
@@ -240,7 +246,7 @@ class RunMap(Answers):
     def _functionals(self, integrated: bool, positions: torch.Tensor) -> Functionals:
         """Return extinctions to positions [pc], or densities there."""
         if integrated:
-            return outward_rays(self.run.plan, positions)
+            return rays(self.run.plan, positions, outwards=True)
         return PointValues(positions)
 
     def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, torch.Tensor]]:

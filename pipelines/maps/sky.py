@@ -30,7 +30,7 @@ _MOST_DISTANCES = 160
 _FINEST_NSIDE = 128
 # Default lines of sight, and stars whose median extinction ranks a direction.
 _LINES = 6
-_NEAR = 7
+_RANKING_STARS = 7
 # Most stars beside a line of sight, and their largest angle [deg].
 _SHOWN = 60
 _WIDEST = 3.0
@@ -52,7 +52,7 @@ def ray_distances(run: Run) -> np.ndarray:
     than 160; `default_distances` with the published engine, which needs a solve for
     each.
     """
-    if not run.plan.is_full_batch:
+    if not run.plan.abilities.cheap_integrals:
         return default_distances(run)
     grids = run.plan.nested_grids
     every = len(grid_steps(grids, 0.5)) / _MOST_DISTANCES
@@ -120,9 +120,9 @@ def _furthest_face(run: Run) -> float:
 
 def _nside(run: Run, distance: float, widest: float = math.inf) -> int:
     """Return the coarsest resolution with pixels of a grid step at a distance [pc]."""
-    full = run.plan.is_full_batch
-    nside = 16 if full else 8
-    width = min(run.plan.grid.spacing) / distance if full else math.inf
+    cheap = run.plan.abilities.cheap_integrals
+    nside = 16 if cheap else 8
+    width = min(run.plan.grid.spacing) / distance if cheap else math.inf
     while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > min(width, widest):
         nside *= 2
     return nside
@@ -253,7 +253,7 @@ def default_directions(stars: Stars) -> list[tuple[float, float]]:
     """
     assert stars.extinction is not None
     vectors = unit_vectors(stars.l, stars.b)
-    _, near = KDTree(vectors).query(vectors, k=min(_NEAR, len(stars)))
+    _, near = KDTree(vectors).query(vectors, k=min(_RANKING_STARS, len(stars)))
     around = stars.extinction[near].reshape(len(stars), -1)
     order = np.argsort(np.median(around, axis=1))[::-1]
     separation = math.radians(30)

@@ -19,7 +19,13 @@ from astropy import units as u
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.quantiles import NAMES, QUANTILES, between, normal
+from pipelines.base.quantiles import (
+    NAMES,
+    QUANTILES,
+    interpolated_quantile,
+    normal_quantile,
+)
+from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube, grid_of, truth_extinction
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.zarr import (
@@ -40,7 +46,6 @@ from pipelines.maps.answers import (
 from pipelines.maps.cells import ChunkReader, GridCells, in_memory
 from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
-from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
 from pipelines.storage.remote import RemoteFolder
 
@@ -85,6 +90,8 @@ class Stored(Answers):
         exported without it; at least one is given.
     read_cube, read_maps, read_columns
         Readers of the whole products, ``read_columns`` by axis.
+    scale
+        Factor from the unit of the file to mag/pc.
     blank
         True to return NaN along rays without any dust: they lie outside the footprint
         of a published map.
@@ -99,6 +106,7 @@ class Stored(Answers):
     read_cube: Callable[[], Cube] | None = None
     read_maps: Callable[[], SkyMaps] | None = None
     read_columns: Callable[[], dict[str, Columns]] = dict
+    scale: float = 1.0
     blank: bool = False
     draws: Answers | None = None
     meta: dict[str, Any] = field(default_factory=dict)
@@ -113,8 +121,7 @@ class Stored(Answers):
         facts: Facts = {"density": "none", "integrated extinction": "none"}
         if self.cells is not None:
             facts["density"] = ", ".join(self.cells.arrays)
-            spacing = list(self.cells.grids.box.spacing)
-            facts = {**box_facts(self.cells.box, spacing), **facts}
+            facts = {**self.cells.box.facts(self.cells.grids.box.spacing), **facts}
         if self.rays is not None:
             known = ", ".join(self.rays.arrays)
             facts["integrated extinction"] = (
@@ -129,6 +136,9 @@ class Stored(Answers):
     @property
     def has_samples(self) -> bool:
         return self.draws is not None
+
+    def origins(self) -> list[dict[str, Any]]:
+        return self.meta.get("maps", [])
 
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         part = self.rays if integrated else self.cells
@@ -151,21 +161,24 @@ class Stored(Answers):
     def reach(self, places: Places) -> np.ndarray:
         return self._rays().reach(places)
 
-    def _crossings(
+    def crossings(
         self, places: Places, extinction: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         rays = self._rays()
         if "std" not in rays.arrays or isinstance(rays, CubeRays):
             # A mean without quantiles has no intervals.
-            return super()._crossings(places, extinction)
+            return super().crossings(places, extinction)
         return rays.crossings(places, extinction)
 
-    def _samples(
-        self, places: Places, integrated: bool, rng: np.random.Generator | None
+    def samples(
+        self,
+        places: Places,
+        *,
+        integrated: bool,
+        rng: np.random.Generator | None = None,
     ) -> np.ndarray:
-        if self.draws is None:
-            return super()._samples(places, integrated, rng)
-        return self.draws._samples(places, integrated, rng)
+        drawn = super() if self.draws is None else self.draws
+        return drawn.samples(places, integrated=integrated, rng=rng)
 
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
@@ -190,17 +203,16 @@ class Stored(Answers):
             through = places.at(self.reach(places))
             dark = self._rays().at(("mean",), through)["mean"] == 0
             read = {name: np.where(dark, np.nan, v) for name, v in read.items()}
-        unit: Any = u.Unit(self.unit)
-        scale, found = float(unit.to(u.mag / u.pc)), {}
+        found = {}
         for kind, parts in made_of.items():
             if len(parts) == 1:
                 values = read[parts[0]]
             elif positive:
                 arrays = {name: read[name] for name in parts}
-                values = between(arrays, probability(kind))
+                values = interpolated_quantile(arrays, probability(kind))
             else:
-                values = normal(read["mean"], read["std"], probability(kind))
-            found[kind] = scale * values
+                values = normal_quantile(read["mean"], read["std"], probability(kind))
+            found[kind] = self.scale * values
         return found
 
     def between(self, near: Places, far: Places) -> np.ndarray:
@@ -210,8 +222,7 @@ class Stored(Answers):
         cube = self.cube()
         name = next(name for name in _SUMMED if name in cube.arrays)
         ray, start = (far.l, far.b, far.distance), near.distance
-        found = truth_extinction(cube, *ray, start=start, name=name)
-        return found * u.Unit(cube.unit).to("mag pc-1")
+        return self.scale * truth_extinction(cube, *ray, start=start, name=name)
 
     def _rays(self) -> PixelRays | CubeRays:
         if self.rays is None:
@@ -230,10 +241,12 @@ class Stored(Answers):
             )
         return self.cells
 
-    def _cube(self) -> Cube:
-        return super()._cube() if self.read_cube is None else self.read_cube()
+    def cube(self) -> Cube:
+        return super().cube() if self.read_cube is None else self.read_cube()
 
-    def _columns(self, along: str, between: Ends | None, level: int) -> Columns | None:
+    def columns(
+        self, along: str, between: Ends | None = None, *, level: int = 0
+    ) -> Columns | None:
         """Return the store's columns through the coarsest grid."""
         found = None if level else self.read_columns().get(along)
         if found is None:
@@ -242,21 +255,21 @@ class Stored(Answers):
         ends = between or (box.lower[axis], box.upper[axis])
         return found if np.allclose((found.low, found.high), ends) else None
 
-    def _sky_maps(
-        self, distances: Sequence[float] | None, nside: int | None
+    def sky_maps(
+        self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
         """Return sky maps at some of the store's distances."""
         if self.read_maps is None:
-            return super()._sky_maps(distances, nside)
+            return super().sky_maps(distances, nside)
         maps = self.read_maps()
         if nside not in (None, maps.nside):
             raise InputError(f"{self.path} has sky maps of nside {maps.nside} only")
         return maps.out_to(distances)
 
-    def _lines(self, directions: Directions | None) -> list[LineOfSight]:
+    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         # Plain sky maps have too few distances for curves.
         if self.read_maps is None or self.cells is None:
-            return super()._lines(directions)
+            return super().lines(directions)
         maps = self.read_maps()
         return [maps.ray(*one) for one in directions or maps.informed_directions()]
 
@@ -357,6 +370,7 @@ def of_cube(
         prefixes=levels,
         has_support="support" in cube.arrays,
     )
+    unit: Any = u.Unit(cube.unit)
     summed = next((n for n in _SUMMED if n in cube.arrays), None)
     rays = None
     if curves is not None:
@@ -366,7 +380,7 @@ def of_cube(
     return Stored(
         path=path,
         **_stated({**cube.meta, **({} if curves is None else curves.meta)}),
-        unit=cube.unit,
+        scale=float(unit.to("mag pc-1")),
         cells=cells,
         rays=rays,
         read_cube=partial(_given, cube),

@@ -34,7 +34,7 @@ _ITERATIONS = 300
 # Samples that are fitted together where memory is short.
 _FEW = 4
 # Draws of the variance below the grid of a Gaussian density.
-_DRAWS = 16
+DRAWS = 16
 # Vectors of each of them over points,
 _OVER_POINTS = 10
 # and over stars.
@@ -263,7 +263,7 @@ class Work:
             columns = samples + 1 + self.rank / steps
             residual = points * 2**3
             draw = 2 * residual * math.log2(residual) * speed.fft
-            return steps * columns * once(self.stars, shared=False) + _DRAWS * draw
+            return steps * columns * once(self.stars, shared=False) + DRAWS * draw
         singly = max(1.0, self.std / _EASY_STD) ** 2 * _SINGLY
         together = _TOGETHER if points < _CACHED else _APART
         few = min(self.stars, LEARNERS) if shared else self.stars

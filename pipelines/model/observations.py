@@ -1,4 +1,4 @@
-"""Sight lines of stars, and the noise of their extinctions."""
+"""Sight lines by even steps, and the noise of the stars' extinctions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from torch import Tensor
 from dustmap.functionals import (
     DistanceMarginalizedIntegrals,
     FixedStep,
-    GaussLegendre,
     LineIntegrals,
-    MonteCarlo,
-    Rule,
     StepsOutwards,
 )
 from dustmap.grid import Grid
@@ -26,33 +23,18 @@ from pipelines.config import FitConfig
 from pipelines.model.plan import Plan
 
 
-def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
-    """Return line integrals [pc] by the quadrature of the plan's engine."""
-    rule: Rule
-    if plan.is_full_batch:
-        rule = FixedStep(step=_step(plan), grids=plan.nested_grids)
-    elif plan.embedding.quadrature == "gauss-legendre":
-        rule = GaussLegendre(count=plan.embedding.nodes)
-    else:
-        rule = MonteCarlo(count=plan.embedding.nodes, seed=plan.embedding.seed)
-    return LineIntegrals(end, rule, start=start)
+def step_rays(
+    plan: Plan, end: Tensor, start: Tensor | None = None, *, outwards: bool = False
+) -> LineIntegrals:
+    """Return line integrals [pc] with steps of ``plan.ray_step`` cells.
 
-
-def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
-    """Return line integrals [pc] with even steps from the observer.
-
-    The steps are half those of the stars' own rays, for the sums of
-    `pipelines.maps.integrals`. Engine svi uses the nodes of `rays`.
+    With ``outwards`` even steps begin at the observer, half as long, for the sums of
+    `pipelines.maps.integrals`.
     """
-    if not plan.is_full_batch:
-        return rays(plan, end)
-    rule = StepsOutwards(step=_step(plan) / 2, grids=plan.nested_grids)
-    return LineIntegrals(end, rule)
-
-
-def _step(plan: Plan) -> float:
-    """Return the largest step [pc] of the stars' rays on the coarsest level."""
-    return plan.ray_step * min(plan.grid.spacing)
+    step, grids = plan.ray_step * min(plan.grid.spacing), plan.nested_grids
+    if outwards:
+        return LineIntegrals(end, StepsOutwards(step=step / 2, grids=grids))
+    return LineIntegrals(end, FixedStep(step=step, grids=grids), start=start)
 
 
 def sight_lines(
@@ -60,7 +42,7 @@ def sight_lines(
 ) -> LineIntegrals | DistanceMarginalizedIntegrals:
     """Return the stars' line integrals, averaged over uncertain distances."""
     ends = torch.as_tensor(stars.positions())
-    plain = rays(plan, ends)
+    plain = step_rays(plan, ends)
     if stars.distance_error is None:
         return plain
     spread = torch.as_tensor(np.nan_to_num(stars.distance_error, nan=0.0))
@@ -93,7 +75,7 @@ def noise_of(plan: Plan, stars: Stars, config: FitConfig) -> Normal:
         outer = torch.minimum(distance + error, exit_distances(plan.grid, ends))
         inner = (distance - error).clamp(min=0.0)
         along = ends / distance.clamp(min=1e-12)[:, None]
-        blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
+        blur = step_rays(plan, outer[:, None] * along, inner[:, None] * along)
         per_length = torch.as_tensor(stars.placing_error) / (outer - inner).clamp(
             min=1e-12
         )

@@ -17,12 +17,8 @@ from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
-from pipelines.config.fitting import (
-    DensityKind,
-    EngineName,
-    KernelName,
-    Quadrature,
-)
+from pipelines.config.engines import ABILITIES, Abilities, DensityKind, EngineName
+from pipelines.config.fitting import KernelName, Quadrature
 
 # Distance to the Galactic centre (GRAVITY Collaboration 2019, A&A 625, L10) [pc].
 CENTRE_DISTANCE = 8178.0
@@ -30,11 +26,6 @@ CENTRE_DISTANCE = 8178.0
 SCALE_LENGTH = 3200.0
 # Least lengthscale over spacing with which the grid resolves the field.
 RESOLVED = 1.5
-# Above this ratio the covariance of the field on the grid, with which the published
-# engine solves, is nearly singular.
-SOLVABLE = 5.0
-# Draws of the variance below the grid.
-RESIDUAL_DRAWS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +81,9 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     @property
-    def is_full_batch(self) -> bool:
-        """Whether the engine is full-batch, not svi."""
-        return self.engine == "full-batch"
+    def abilities(self) -> Abilities:
+        """What the engine offers."""
+        return ABILITIES[self.engine]
 
     @property
     def is_lognormal(self) -> bool:

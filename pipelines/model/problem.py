@@ -36,7 +36,7 @@ class Place(TypedDict):
 def place_of(config: FitConfig) -> Place:
     """Return the configured place; ``auto`` uses CUDA if present.
 
-    The engine svi always computes in float64.
+    Engines without single precision compute in float64.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def place_of(config: FitConfig) -> Place:
     on_cuda = uses_cuda(config)
     if on_cuda and torch.backends.cuda.matmul.allow_tf32:
         raise InputError("TF32 is on, but too coarse for a fit: switch it off")
-    precise = inference.dtype == "float64" or inference.engine == "svi"
+    precise = inference.dtype == "float64" or not inference.abilities.single_precision
     return Place(
         device=torch.device("cuda" if on_cuda else "cpu"),
         dtype=torch.float64 if precise else torch.float32,
@@ -68,8 +68,8 @@ class Problem:
     ``checkpointer`` holds the state to resume. The stars' noise is independent, or has
     this ``correlation``; beside it they have ``shared_errors`` (see
     `dustmap.inference.full_batch.infer`). The search of the mode begins at ``start``
-    if that is of the same modes, with loose tolerances if ``rough``. The engine
-    full-batch ends within ``time_left`` and draws the shared errors; svi does neither.
+    if that is of the same modes, with loose tolerances if ``rough``. Engines with these
+    abilities end within ``time_left`` and draw the shared errors.
     """
 
     plan: Plan
@@ -77,7 +77,7 @@ class Problem:
     config: FitConfig
     place: Place
     on_step: OnStep
-    checkpointer: Checkpointer | None = None
+    checkpointer: Checkpointer[Any] | None = None
     group: Group = field(default_factory=Group)
     teams: Group = field(default_factory=Group)
     correlation: Vecchia | None = None

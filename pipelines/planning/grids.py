@@ -15,12 +15,8 @@ from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.config.base import MOST_POINTS
 from pipelines.model import cost
-from pipelines.model.plan import SOLVABLE
+from pipelines.model.engine import ENGINES
 
-# Largest lengthscale in grid steps: with 7 instead of 5, errors of 48,000 stars were 4%
-# smaller, those of 3,200 stars 4% larger; so for more stars than this.
-_MANY = 20_000
-_FINEST = 7.0
 # Most grid points per star,
 _POINTS_PER_STAR = 1_000
 # and a floor for few stars.
@@ -30,8 +26,6 @@ _LEAST_POINTS = 20_000
 _SHARED_PER_STAR = 8
 _LEAST_SHARED = 500_000
 _MOST_SHARED = 800_000
-# Cost of a row of the published engine per grid point, measured at M = 4,000.
-_ROW_SECONDS = 4e-6
 # Work of a fit without a limit of time, and of every million stars more [s at the
 # reference speed].
 _WORK = 300.0
@@ -53,7 +47,7 @@ _STEPS = 9
 # Ratio of outer to inner radius of shells for star counts,
 _SHELL = 1.1
 # and the fewest stars in one.
-_FEWEST = 50
+_FEWEST_IN_SHELL = 50
 
 
 def choose_grids(
@@ -131,8 +125,9 @@ def choose_grids(
 
     extent = np.subtract(box.upper, box.lower)
     levels = 1 if config.levels is None else config.levels
-    full_batch = config.inference.engine == "full-batch"
-    times = _FINEST if full_batch and stars > _MANY else SOLVABLE
+    times, least = ENGINES[config.inference.engine].spacing_limits(
+        extent, stars, _SOLVE_SHARE * budget, config
+    )
     spacing = float(kernel.lengthscale.min()) / times
     why = f"the lengthscale over {times:g}"
     while over := excess(grids_of(spacing, levels)):
@@ -143,7 +138,7 @@ def choose_grids(
                 "budget.minutes or budget.memory_gib, or lower inference.samples"
             )
         spacing, why = spacing * _STEP, f"the finest within {over}"
-    if not full_batch and (least := svi_spacing(extent, stars, config)) > spacing:
+    if least > spacing:
         spacing, why = least, "the finest for which all rows fit the budget"
     best = grids_of(round_spacing(spacing), levels)
     if config.levels is None:
@@ -187,18 +182,6 @@ def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
     for grid in grids[1:]:
         cells[distances <= grid.reach] = max(grid.spacing)
     return float(np.log(cells).mean())
-
-
-def svi_spacing(extent: np.ndarray, stars: int, config: FitConfig) -> float:
-    """Return a spacing [pc] at which HIP-GP as published ends within the budget.
-
-    A row takes ``_ROW_SECONDS`` per grid point, and 8 bytes per point and star.
-    """
-    seconds = _SOLVE_SHARE * time_budget(stars, config)
-    by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
-    by_memory = config.budget.bytes / 4 / (8 * max(stars, 1))
-    points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
-    return float(np.prod(extent) / points) ** (1 / 3)
 
 
 def round_spacing(spacing: float) -> float:
@@ -247,7 +230,7 @@ class Crowding:
         near = far / _SHELL
         count = np.arange(1, len(far) + 1) - np.searchsorted(far, near)
         volume = 4 / 3 * math.pi * (far**3 - near**3)
-        enough = count >= _FEWEST
+        enough = count >= _FEWEST_IN_SHELL
         separation = np.cbrt(volume[enough] / count[enough])
         order = separation.argsort()
         return cls(separation[order], np.maximum.accumulate(far[enough][order]))

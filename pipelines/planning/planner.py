@@ -24,7 +24,7 @@ from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import choose_grids
 
 # Nodes of Gauss's rule over a grid step.
-_NODES = 12
+_CELL_NODES = 12
 
 # The beginning of a note, which does not pass to a plan for other scales.
 RAISED = "lengthscale raised"
@@ -54,7 +54,7 @@ def make_plan(
     InputError
         If no grid fits the budget.
     """
-    model, is_svi = config.model, config.inference.engine == "svi"
+    model = config.model
     given, family = tuple(scales.lengthscale.tolist()), KERNELS[config.kernel]
     lengthscale, std = given, scales.std
     # The second grids use the std of a raised lengthscale on the first.
@@ -90,7 +90,7 @@ def make_plan(
         common_noise=math.sqrt(scales.common_noise),
         engine=config.inference.engine,
         density=config.density,
-        outliers=model.outliers and not is_svi,
+        outliers=model.outliers and config.inference.abilities.outliers,
         degrees=model.degrees,
         subgrid_share=model.subgrid_share or 1.0,
         cut=CUT if config.shares_noise else 0.0,
@@ -127,7 +127,7 @@ def resolved_std(
     """
     if tuple(raised) == tuple(lengthscale):
         return std
-    node, weight = (torch.from_numpy(x) for x in leggauss(_NODES))
+    node, weight = (torch.from_numpy(x) for x in leggauss(_CELL_NODES))
     # The separation of two points of a unit interval has the density 2 (1 - t).
     node, weight = (node + 1) / 2, (1 - (node + 1) / 2) * weight
     apart = torch.cartesian_prod(*(node * step for step in grid.spacing))

@@ -37,7 +37,7 @@ _CELLS = 16
 # The start's lengthscale over the median distance.
 _PART = 0.1
 # Nodes on a ray.
-_NODES = 24
+_RAY_NODES = 24
 # Rounds of reweighting.
 _ROUNDS = 4
 # The least part of the scatter about the mean density that the start leaves to dust:
@@ -78,7 +78,9 @@ def start_scales(stars: Stars, config: FitConfig) -> tuple[PriorScales, list[str
     assert observed is not None
     even = mean_density(some)
     noise = some.variance(even, config.model.common_noise or 0.0)
-    rays = LineIntegrals(torch.as_tensor(some.positions()), GaussLegendre(count=_NODES))
+    rays = LineIntegrals(
+        torch.as_tensor(some.positions()), GaussLegendre(count=_RAY_NODES)
+    )
     found, likelihood, slope, notes = ConstantMean(value=0.0), -math.inf, 0.0, []
     for shape in mean_shapes(some, config):
         seen = shape.observed(rays).numpy()

@@ -17,7 +17,7 @@ from pipelines.config import FitConfig
 # Pixels of about a degree.
 _NSIDE = 64
 # Fewest stars for a map.
-_FEWEST = 5
+_FEWEST_STARS = 5
 # Largest volume of a box around the sphere, relative to the stars' box.
 _WIDER = 2.0
 
@@ -50,9 +50,9 @@ def usable_stars(
         near = stars.distance <= config.data.max_distance
         counts["beyond max_distance"] = int((~near).sum())
         stars = stars.select(near)
-    if len(stars) < _FEWEST:
+    if len(stars) < _FEWEST_STARS:
         raise InputError(
-            f"{source}: {len(stars)} usable stars, a map needs at least {_FEWEST}"
+            f"{source}: {len(stars)} usable stars, a map needs at least {_FEWEST_STARS}"
         )
     return stars, counts
 
@@ -116,12 +116,12 @@ def choose_box(
             notes.append(f"box: {'xyz'[axis]} widened to 2% of the longest side")
     found = Box(lower=tuple(box[0].tolist()), upper=tuple(box[1].tolist()))
     count = int(found.contains(positions).sum())
-    if count < _FEWEST:
+    if count < _FEWEST_STARS:
         sides = zip("xyz", found.lower, found.upper, strict=True)
         where = ", ".join(f"{a:g} < {axis} < {b:g}" for axis, a, b in sides)
         raise InputError(
             f"{source}: only {count} of {len(positions)} stars to fit lie in the box "
-            f"{where} pc, a map needs at least {_FEWEST}: enlarge [box]"
+            f"{where} pc, a map needs at least {_FEWEST_STARS}: enlarge [box]"
         )
     return found, notes
 

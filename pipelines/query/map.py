@@ -15,13 +15,13 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.base.quantities import numbers, path_of
+from pipelines.base.table import Facts, Table
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
 from pipelines.maps.continued import Continued
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places, places_of
 from pipelines.query.beams import Beam, BeamAverage, averaged
-from pipelines.run.facts import Facts, as_html, as_text
 from pipelines.storage.atomic import atomic_directory, atomic_file
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ class DustMap:
         return {"answers": self.answers}
 
     def __repr__(self) -> str:
-        return as_text("dustmap map", self._facts())
+        return Table.of_rows([self._facts()], "dustmap map").listed()
 
     def _repr_html_(self) -> str:
-        return as_html("dustmap map", self._facts())
+        return Table.of_rows([self._facts()], "dustmap map").html()
 
     def _facts(self) -> Facts:
         facts = {"opened from": str(self.path), "band": self.band or "unknown"}
@@ -310,7 +310,7 @@ class DustMap:
         places, reached = self._reached(coords, all(which), total)
         kinds = [answering.asked(integrated=w) or ("mean",) for w in which]
         if len(which) == 2 and kinds[0] == kinds[1]:
-            every = answering.both(reached, kinds[0])
+            every = answering.extinction_and_density(reached, kinds[0])
         else:
             every = [
                 answering.moments(reached, some, integrated=w)

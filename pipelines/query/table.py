@@ -42,7 +42,7 @@ _TEXTS = {
     "unreliable": "the distance is outside of the map's reliable ones here",
     "bounded": "the upper end of the interval is in the map",
 }
-_KINDS = {
+_STATISTICS = {
     "std": "standard deviation",
     "scatter": "standard deviation between directions",
 }
@@ -181,7 +181,7 @@ def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
         place = "over the beam, to this distance"
     elif options.total:
         place = "through the whole map"
-    statistic = _KINDS.get(kind, kind)
+    statistic = _STATISTICS.get(kind, kind)
     if kind.startswith("p"):
         statistic = f"{kind[1:].replace('_', '.')}% quantile"
     said = dust.answers.said(integrated=what == "extinction")

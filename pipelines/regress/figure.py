@@ -23,7 +23,7 @@ _FEWEST_PIXELS = 30
 # Most pixels along a side of a map.
 _PIXELS = 200
 # Most rows to draw.
-_ROWS = 4000
+_DRAWN_ROWS = 4000
 
 
 def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
@@ -150,7 +150,7 @@ def _against_truth(
 
 def _some(rows: np.ndarray) -> np.ndarray:
     """Choose at most 4,000 of the rows at random, reproducibly."""
-    return np.random.default_rng(0).permutation(rows)[:_ROWS]
+    return np.random.default_rng(0).permutation(rows)[:_DRAWN_ROWS]
 
 
 def _limit(axes: Axes, values: np.ndarray) -> None:

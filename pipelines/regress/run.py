@@ -23,8 +23,8 @@ import torch
 
 import dustmap
 from dustmap.residual.neighbours import nearest
+from pipelines.base.allocation import peak_memory
 from pipelines.base.errors import InputError
-from pipelines.base.measurement import peak_memory
 from pipelines.base.progress import StageClock, doing
 from pipelines.base.quantiles import QUANTILES
 from pipelines.catalog.answer_files import Described, answer_file

@@ -31,10 +31,12 @@ from pipelines.storage.metrics import Record, read_metrics
 # Dots per inch of pictures, and pixels of the page.
 _DPI = 180
 _PIXELS_PER_INCH = 125
-# Bins of held-out stars, and the fewest stars in one for a meaningful coverage.
-_BINS, _FEWEST = 6, 25
+# Bins of held-out stars.
+_BINS = 6
+# Fewest stars in a bin for a meaningful coverage.
+_FEWEST = 25
 # Beginnings of a fit's messages about solvers and results.
-_STATUS = ("mean: ", "samples: ", "sight lines ", "residual: ")
+_STATUS = ("mean: ", "samples: ", "sight lines ", "residual: ", "bound ")
 
 
 class Picture(NamedTuple):
@@ -130,7 +132,7 @@ class ReportData:
     def doubts(self) -> list[str]:
         """Messages of a converged fit that are warnings."""
         run = self.run
-        if not run.summary["converged"] or not run.plan.is_full_batch:
+        if not run.summary["converged"]:
             return []
         said = run.summary.get("messages", ())
         return [line for line in said if not line.startswith(_STATUS)]

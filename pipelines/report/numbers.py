@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-_MINUS, _FIXED = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
+_MINUS = "\N{MINUS SIGN}"
+_FIXED = "\N{NO-BREAK SPACE}"
 
 
 def count(number: float) -> str:

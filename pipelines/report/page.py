@@ -13,7 +13,7 @@ from pipelines.formats.citation import cited_papers
 from pipelines.report.data import ReportData, gather
 from pipelines.report.numbers import FORMATS
 from pipelines.report.view import view
-from pipelines.run.baseline import NAME, in_words, loses
+from pipelines.run.baseline import NAME, in_words, is_worse
 from pipelines.run.status import in_plain_words
 from pipelines.storage.atomic import atomic_file, check_output
 
@@ -77,7 +77,7 @@ def render(data: ReportData, sections: Sequence[str]) -> str:
         cited_papers=cited_papers,
         baseline=NAME,
         in_words=in_words,
-        loses=loses,
+        is_worse=is_worse,
     )
 
 

@@ -12,7 +12,7 @@ from dustmap.grid import Torus
 from dustmap.projection import projection
 from dustmap.tori import Tori
 from pipelines.catalog.schema import Stars
-from pipelines.model.observations import rays
+from pipelines.model.observations import step_rays
 from pipelines.model.plan import Plan
 
 # Stars whose rows of W are made at once.
@@ -38,10 +38,12 @@ def sight_line_lengths(
     ends = torch.as_tensor(stars.positions())[own]
     for count in range(1, len(tori) + 1):
         some = Tori(tori=tuple(tori[:count]))
-        counting = replace(plan, tori=some, engine="full-batch")
+        counting = replace(plan, tori=some)
         total = torch.zeros(some.size, dtype=torch.float32)
         for part in ends.split(_ROWS):
-            W = projection(some, rays(counting, part), dtype=total.dtype, tree=False)
+            W = projection(
+                some, step_rays(counting, part), dtype=total.dtype, tree=False
+            )
             total += W.rmatvec(torch.ones(len(part), dtype=total.dtype))
         total = group.sum(total)
         torus = tori[count - 1]
@@ -51,7 +53,7 @@ def sight_line_lengths(
     return found
 
 
-def crossed(support: torch.Tensor) -> str:
+def describe_support(support: torch.Tensor) -> str:
     """Describe the share of cells that sight lines cross."""
     share = float((support > 0).to(torch.float64).mean())
     text = "sight lines cross {} of the cells, the others show the prior"

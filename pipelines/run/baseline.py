@@ -15,11 +15,14 @@ from pipelines.catalog.schema import Stars
 # Fewest stars to learn the covariance from.
 FEWEST = 100
 NO_BASELINE = f"a baseline needs {FEWEST} fitted stars, got fewer"
-# Most stars for learning the covariance, and their largest share of all.
-_HELD, _SHARE = 1500, 0.2
-# Stars beyond which only those near a target or a star to learn from are used, and how
-# many of them each has.
-_MANY, _AROUND = 200_000, 150
+# Most stars for learning the covariance,
+_HELD = 1500
+# and their largest share of all.
+_SHARE = 0.2
+# Stars beyond which only those near a target or a star to learn from are used,
+_MANY = 200_000
+# and how many of them each has.
+_AROUND = 150
 # Standard errors beyond which a map counts as worse.
 _WORSE = 2.0
 NAME = "grid-free kriging"
@@ -106,7 +109,7 @@ def baseline_score(
     return {**score, "excess": float(difference.mean() / error) if error > 0 else 0.0}
 
 
-def loses(score: dict[str, float]) -> bool:
+def is_worse(score: dict[str, float]) -> bool:
     """Return true if the map is significantly worse than the baseline."""
     return score.get("excess", 0.0) > _WORSE
 
@@ -114,7 +117,7 @@ def loses(score: dict[str, float]) -> bool:
 def in_words(score: dict[str, float]) -> str:
     """Describe the baseline's error and the map's excess over it, if any."""
     said = f"RMSE without a map: {NAME} {score['rmse_kriging']:.4g} mag"
-    if not loses(score):
+    if not is_worse(score):
         return said
     return (
         f"{said}: the map, {score['rmse']:.4g}, loses to it "

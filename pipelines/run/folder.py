@@ -31,10 +31,10 @@ from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.model.forward import build_model
+from pipelines.base.table import Facts, Table
+from pipelines.model.engine import build_model
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Place
-from pipelines.run.facts import as_html, as_text, run_facts
 from pipelines.run.residual import read_residual
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.saving.workspace import SUFFIX, unfinished
@@ -56,11 +56,27 @@ class Run:
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def facts(self) -> Facts:
+        """Box, spacing, stars and held-out figures in a few lines."""
+        counts = self.summary.get("counts", {})
+        held = self.summary.get("held_out", {})
+        facts = {
+            "run": str(self.path),
+            **self.box.facts(self.plan.grid.spacing),
+            "stars": f"{counts.get('fitted', 0):,} fitted, "
+            f"{counts.get('held out', 0):,} held out",
+            "samples": str(len(self.posterior.samples)),
+        }
+        if held:
+            facts["held-out stars"] = f"RMSE {held['rmse']:.3g} mag, noise included"
+        return {**facts, "verdict": str(self.verdict)}
+
     def __repr__(self) -> str:
-        return as_text("dustmap run", run_facts(self))
+        return Table.of_rows([self.facts], "dustmap run").listed()
 
     def _repr_html_(self) -> str:
-        return as_html("dustmap run", run_facts(self))
+        return Table.of_rows([self.facts], "dustmap run").html()
 
     @property
     def verdict(self) -> Verdict:

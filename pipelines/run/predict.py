@@ -14,7 +14,7 @@ from dustmap.posterior import Posterior
 from dustmap.residual.stacking import StackedKriging
 from pipelines.base.quantiles import KINDS, summaries
 from pipelines.catalog.schema import Stars, write_table
-from pipelines.model.observations import outward_rays
+from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
 
 UNITS = {
@@ -59,7 +59,7 @@ def predict_columns(
         # Both in one call: they share the neighbours of a place, and the draws of the
         # sub-grid variance.
         for own, some in zip(inside.nonzero()[:, 0].split(_ROWS), ends.split(_ROWS)):
-            both = Stack([outward_rays(plan, some), PointValues(some)])
+            both = Stack([rays(plan, some, outwards=True), PointValues(some)])
             moments = posterior.moments(both, rows=len(both))
             for name, part in summaries(moments, quantiles=True).items():
                 integrals, values = part.reshape(2, -1)

@@ -24,7 +24,7 @@ from dustmap.residual.predictive import PredictiveLaw
 from dustmap.residual.stacking import StackedKriging
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
-from pipelines.model.observations import rays
+from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
 
 FILE = "residual.safetensors"

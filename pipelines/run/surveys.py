@@ -44,11 +44,11 @@ def surveys_of(
         )
     if len(names) < 2:
         return ()
-    if config.inference.engine == "svi":
+    if not config.inference.abilities.shared_errors:
         raise InputError(
             f"{source} has {len(names)} surveys ({', '.join(names)}), but the engine "
-            "svi does not know errors that stars share: fit them by full-batch, or "
-            "each in its own fit"
+            f"{config.inference.engine} does not know errors that stars share: fit "
+            "them by full-batch, or each in its own fit"
         )
     rows = _rows(stars.select(known), names)
     counts = torch.bincount(rows.survey, minlength=len(names))

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Standard errors beyond chance, in coverages and biases, and in comparisons.
-_TOO_FAR, _WORSE = 3.0, 2.0
+# Standard errors beyond chance, in coverages and biases.
+_TOO_FAR = 3.0
+# The same in comparisons.
+_WORSE = 2.0
 # Fewest objects to judge a fit.
 _FEWEST = 30
 _CHECK = "check the units, errors and outliers of the data"

@@ -27,9 +27,12 @@ from pipelines.storage.digests import (
     verify_checksum,
 )
 
-_RECORD, _FORMAT = "dustmap.state", 5
-# Keys in JSON of a tensor, and of bytes as a tensor.
-_TENSOR, _BYTES = "$tensor", "$bytes"
+_RECORD = "dustmap.state"
+_FORMAT = 6
+# Key in JSON of a tensor.
+_TENSOR = "$tensor"
+# Key of bytes as a tensor.
+_BYTES = "$bytes"
 
 
 def write_state(path: Path, content: dict[str, Any], *, version: int = _FORMAT) -> None:

@@ -37,7 +37,9 @@ SUFFIX = ".unfinished"
 STATE = "state.safetensors"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 # Patience for the short lock of `Workspace.is_held` [s].
-_PATIENCE, _PAUSE = 1.0, 0.05
+_PATIENCE = 1.0
+# Time between two attempts [s].
+_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,9 +58,6 @@ class RemoteFolder:
     def __reduce__(self) -> Any:
         return RemoteFolder, (self.place,)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.digests
-
     def read(self, name: str) -> bytes:
         """Return a file's content; raises `InputError` if it is missing or altered."""
         with self._reading():

@@ -29,7 +29,7 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.whitening import TorusWhitening
-from pipelines.base.measurement import table
+from pipelines.base.table import Table
 
 # Cells, their width [pc], the lengthscale [pc] and the median density [mag/pc].
 _SHAPE, _WIDTH, _LENGTHSCALE, _DENSITY = (10, 10, 6), 40.0, 100.0, 2e-3
@@ -51,7 +51,7 @@ def main() -> None:
                 error = float(values.std()) / math.sqrt(len(found))
                 row[name] = f"{float(values.mean()):.3f} ± {error:.3f}"
             rows.append(row)
-            print(table(rows[-1:]), file=sys.stderr, flush=True)
+            print(Table.of_rows(rows[-1:]).text(), file=sys.stderr, flush=True)
     report.tables = {
         f"Means over {len(options.skies)} skies, and their standard errors": rows
     }

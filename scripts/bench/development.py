@@ -39,8 +39,8 @@ from dustmap.residual.field import ResidualField
 from dustmap.residual.predictive import Measured, learn_law
 from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.calibration import coverage as z_coverage
-from pipelines.base.measurement import table
 from pipelines.base.quantiles import summaries
+from pipelines.base.table import Table
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.config import FitConfig
 from pipelines.maps.density import cell_means
@@ -78,8 +78,8 @@ def main() -> None:
         if part.cells is not None:
             run = options.output / name
             cells += [{"set": name, **each} for each in in_cells(*part.cells, run)]
-            print(table(cells), file=sys.stderr, flush=True)
-        print(table([*rows[-1:], *apart]), file=sys.stderr, flush=True)
+            print(Table.of_rows(cells).text(), file=sys.stderr, flush=True)
+        print(Table.of_rows([*rows[-1:], *apart]).text(), file=sys.stderr, flush=True)
     report.tables = {f"Held-out stars, {commit()}": rows}
     if shells:
         report.tables["By distance"] = shells

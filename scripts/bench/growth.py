@@ -36,7 +36,7 @@ from dustmap.functionals import (
 from dustmap.grid import Grid, Torus
 from dustmap.projection import projection
 from pipelines.base.geometry import unit_vectors
-from pipelines.base.measurement import table
+from pipelines.base.table import Table
 from pipelines.model.observations import exit_distances
 
 _SIZES, _QUICK = (48_000, 240_000, 1_000_000), (2_000, 4_000)
@@ -71,7 +71,8 @@ def main() -> None:
         spent = {f"{name} [s]": round(s, 1) for name, s in summary["seconds"].items()}
         memory = summary["peak_memory_bytes"] / 2**30
         stages.append({"stars": size, **spent, "memory [GiB]": round(memory, 2)})
-        print(table(rows), table(stages), sep="\n", file=sys.stderr, flush=True)
+        for each in (rows, stages):
+            print(Table.of_rows(each).text(), file=sys.stderr, flush=True)
     report.tables = {f"Held-out stars, {commit()}": rows, "Stages": stages}
     report.write(options.output)
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from report import Report, parser
 
-from pipelines.base.measurement import Row
+from pipelines.base.table import Row
 
 MAPS = ("ra=ra:deg", "dec=dec:deg", "distance=d:pc")
 MAPS += ("extinction=a:mag", "extinction_error=s:mag")

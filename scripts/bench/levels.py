@@ -26,7 +26,7 @@ from simulated import Simulated, simulated
 from verbs import Fitted, fit_and_predict
 
 import dustmap
-from pipelines.base.measurement import Row
+from pipelines.base.table import Row
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.cubes.cube import Cube
 from pipelines.formats.zarr import read_zarr

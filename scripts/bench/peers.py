@@ -25,8 +25,8 @@ from scoring import score
 
 import dustmap
 from pipelines.base.errors import InputError
-from pipelines.base.measurement import table
 from pipelines.base.progress import say
+from pipelines.base.table import Table
 from pipelines.storage.atomic import atomic_file
 
 
@@ -136,9 +136,9 @@ def entries(rows: Sequence[Row], truth: dict[str, np.ndarray]) -> list[dict[str,
 
 def write(record: dict[str, Any], output: Path) -> str:
     """Write peers.json and peers.md; return the latter."""
-    shown = table(
+    shown = Table.of_rows(
         [{k: v for k, v in r.items() if k != "facts"} for r in record["rows"]]
-    )
+    ).text()
     text = (
         f"{record['stars']:,} stars of {record['median_error']:.3f} mag, "
         f"{record['test_stars']:,} test stars (scatter "

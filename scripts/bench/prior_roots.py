@@ -23,7 +23,7 @@ from report import Report, parser
 
 from dustmap.grid import Grid
 from pipelines.base.errors import InputError
-from pipelines.base.measurement import Row
+from pipelines.base.table import Row
 
 _HERE = Path(__file__).resolve().parent
 _SIZES, _QUICK = (10**6, 10**7), (10**5,)

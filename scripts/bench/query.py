@@ -24,7 +24,7 @@ from simulated import BOX, simulated
 from verbs import dustmap
 
 from pipelines.base.geometry import Box
-from pipelines.base.measurement import Row
+from pipelines.base.table import Row
 from pipelines.catalog.schema import Stars
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import SkyMaps

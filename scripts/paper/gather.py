@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_report import SMOKE, Comparison, Row, facts, refusals, table
+from paper_report import SMOKE, Comparison, Row, facts, refusals
 
 from pipelines.base.errors import InputError
+from pipelines.base.table import Table
 from pipelines.storage.atomic import atomic_file
 
 # In the order of the paper; whatever else there is comes behind.
@@ -113,7 +114,7 @@ def _weight(record: dict[str, Any]) -> tuple[bool, str]:
 
 def page_of(records: Sequence[dict[str, Any]]) -> str:
     """The whole page in Markdown."""
-    overview = table([_overview(record) for record in records])
+    overview = Table.of_rows([_overview(record) for record in records]).text()
     sections = [_section(record) for record in records]
     return "\n".join([_HEAD, overview, *sections])
 
@@ -132,11 +133,12 @@ def _overview(record: dict[str, Any]) -> Row:
 
 def _section(record: dict[str, Any]) -> str:
     smoke = SMOKE if record["settings"]["quick"] else ""
+    compared = [Comparison(**entry).row() for entry in record["comparisons"]]
     return (
         f"## {record['name']}\n\n{smoke}{record['about']}\n\n"
         f"- `{command_of(record)}`, {record['seconds']:.0f} s\n"
         f"- {facts(record['machine'])}\n\n"
-        + table([Comparison(**entry).row() for entry in record["comparisons"]])
+        + Table.of_rows(compared).text()
         + "".join(f"- {note}\n" for note in record["notes"])
     )
 

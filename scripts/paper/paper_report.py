@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pipelines.base.errors import InputError
-from pipelines.base.measurement import Row, plain, processor, table
+from pipelines.base.table import Row, Table, strict_json
 from pipelines.figures.style import save_figure
 from pipelines.storage.atomic import atomic_file
 
@@ -105,7 +105,7 @@ def refusals() -> Iterator[None]:
 def machine() -> Row:
     """Describe what the figures were taken on, when and by which commit."""
     return {
-        "processor": processor(),
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -113,6 +113,15 @@ def machine() -> Row:
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "numpy", "scipy")},
     }
+
+
+def _processor() -> str:
+    """Return the system's name of the processor model."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text(encoding="utf-8").splitlines() if known.is_file() else ()
+    models = (line for line in lines if line.startswith("model name"))
+    model = next(models, "").partition(":")[2].strip()
+    return model or platform.processor() or "unknown"
 
 
 def _commit() -> str:
@@ -233,7 +242,7 @@ class Report:
             "notes": self.notes,
         }
         contents = {
-            "json": json.dumps(plain(record), indent=1, allow_nan=False) + "\n",
+            "json": json.dumps(strict_json(record), indent=1, allow_nan=False) + "\n",
             "md": self._markdown(record["command"], record["seconds"]),
         }
         for suffix, text in contents.items():
@@ -251,7 +260,8 @@ class Report:
             f"- {facts(self.machine)}\n"
         ]
         if rows := [entry.row() for entry in self.comparisons]:
-            parts.append(f"**Paper and here**\n\n{table(rows)}")
-        parts += [f"**{title}**\n\n{table(own)}" for title, own in self.tables.items()]
+            parts.append(f"**Paper and here**\n\n{Table.of_rows(rows).text()}")
+        for title, own in self.tables.items():
+            parts.append(f"**{title}**\n\n{Table.of_rows(own).text()}")
         parts += [f"- {note}\n" for note in self.notes]
         return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""States and their schemas."""
+"""Progress that is taken up, and numbers that are none."""
 
 from __future__ import annotations
 
@@ -7,68 +7,44 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from dustmap.checkpoint import (
-    check_state,
-    flatten,
-    rebuild,
-    require_finite,
-)
+from dustmap.checkpoint import require_finite, restored
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
     x: torch.Tensor
+    generator: torch.Tensor
     count: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    inner: Inner
-    done: bool
+    parts: tuple[Inner, ...]
+    more: Inner | None = None
 
 
-def example(length=3):
-    return Outer(inner=Inner(x=torch.zeros(length, 2), count=0), done=False)
+def outer(x):
+    inner = Inner(x=x, generator=torch.zeros(5, dtype=torch.uint8), count=4)
+    return Outer(parts=(inner,))
 
 
-def test_a_value_is_rebuilt_from_its_entries():
-    value = Outer(inner=Inner(x=torch.rand(3, 2), count=4), done=True)
-    state = flatten("run", value)
-    assert set(state) == {"run.inner.x", "run.inner.count", "run.done"}
-    assert state["run.inner.x"] is value.inner.x
-    found = rebuild("run", example(), state)
-    assert torch.equal(found.inner.x, value.inner.x)
-    assert (found.inner.count, found.done) == (4, True)
+@pytest.mark.parametrize("x", [torch.rand(2), torch.rand(3, 2)])
+def test_progress_is_taken_up_if_its_tensors_are_like_the_own_ones(x):
+    found = restored(outer(x), {"x": torch.zeros(2)})
+    assert torch.equal(found.parts[0].x, x)
+    assert found.parts[0].count == 4 and found.more is None
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"run.inner.count": 1.0}, r"count should be one int, found one float"),
-        ({"run.inner.count": True}, r"count should be one int, found one bool"),
-        ({"run.inner.count": None}, r"count should be one int, found nothing"),
-        ({"run.inner.x": 1.0}, r"x should be a float32 .* \(3, 2\), found one float"),
-        ({"run.inner.x": torch.zeros(3, 2).double()}, r"found a float64 tensor"),
-        ({"run.inner.x": torch.zeros(4, 2)}, r"\(3, 2\), found .* \(4, 2\)"),
-        ({"run.inner.x": torch.zeros(3)}, r"\(3, 2\), found .* \(3\)"),
-        ({"run.more": 2}, r"run.more should be nothing, found one int"),
-    ],
-)
-def test_a_state_that_does_not_fit_is_refused_by_name(change, said):
-    state = {**flatten("run", example()), **change}
-    state = {name: value for name, value in state.items() if value is not None}
-    with pytest.raises(ValueError, match=said):
-        check_state(state, flatten("run", example()))
+@pytest.mark.parametrize("x", [torch.rand(3), torch.rand(2, 3), torch.rand(2).double()])
+def test_a_tensor_unlike_the_own_one_is_refused_by_name(x):
+    with pytest.raises(ValueError, match=r"does not fit: state\.parts\.x should be"):
+        restored(outer(x), {"x": torch.zeros(2)})
 
 
-def test_a_part_is_there_whole_or_not_at_all():
-    known = {"number": 0, "end.x": 0.0, "end.y": 0.0}
-    check_state({"number": 1}, known, optional=["end"])
-    check_state({"number": 1, "end.x": 1.0, "end.y": 2.0}, known, optional=["end"])
-    with pytest.raises(ValueError, match=r"end\.y should be one float"):
-        check_state({"number": 1, "end.x": 1.0}, known, optional=["end"])
-    with pytest.raises(ValueError, match=r"number should be one int, found nothing"):
-        check_state({}, known, optional=["end"])
+def test_tensors_come_to_the_device_and_states_of_generators_stay():
+    found = restored(outer(torch.rand(2)), {"x": torch.zeros(2, device="meta")})
+    (inner,) = found.parts
+    assert inner.x.device.type == "meta" and inner.generator.device.type == "cpu"
 
 
 @pytest.mark.parametrize("value", [float("nan"), torch.tensor([1.0, float("inf")])])

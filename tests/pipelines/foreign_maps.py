@@ -98,6 +98,26 @@ def healpix_by_distance(
     return path
 
 
+def healpix_samples(path: Path, count: int = 4, *, inner: bool = True) -> Path:
+    """Write the layout of the samples of Edenhofer et al. 2024."""
+    spread = 1 + 0.1 * np.arange(count)[:, None, None]
+    units = [fits.PrimaryHDU(spread * MEAN)]
+    if inner:
+        units.append(fits.ImageHDU(spread[:, 0] * INNER, name="INTEGRATED INNER"))
+        units[-1].header["CTYPE"] = "inner density integrated within 69.0 pc"
+    for each in units:
+        each.header["NSIDE"], each.header["ORDERING"] = NSIDE, "NEST"
+        each.header["CUNIT"] = E_ZGR
+    for name, data in (
+        ("radial pixel centers", CENTRES),
+        ("radial pixel boundaries", EDGES),
+    ):
+        column = fits.Column(name, "D", unit="pc", array=data)
+        units.append(fits.BinTableHDU.from_columns([column]))
+    fits.HDUList(units).writeto(path)
+    return path
+
+
 def bayestar(path: Path) -> Path:
     """Write pixels of three resolutions, over a part of the sky."""
     kind = [("nside", "u4"), ("healpix_index", "u8"), ("n_stars", "u4")]

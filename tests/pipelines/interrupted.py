@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ from pipelines.storage.metrics import read_metrics
 
 
 def settings(**inference: Any) -> dict[str, Any]:
-    """A lognormal fit of a second that saves itself after every other step."""
+    """A lognormal fit of a second that saves itself wherever it can."""
     plain = one_cloud.positive_settings(**{"samples": 2, **inference})
     plain["box"]["spacing"] = 140.0
-    plain["checkpoint"] = {"iterations": 2}
+    plain["checkpoint"] = {"iterations": 1}
     return plain
 
 
@@ -116,6 +116,32 @@ def case_in(folder: Path, *, learns: bool = False, **inference: Any) -> Case:
     if learns:
         del plain["prior"]["lengthscale"]
     return Case(source=source, output=folder / "run", plain=plain)
+
+
+def cases(folder: Path) -> dict[str, Case]:
+    """A case for every engine, density and noise, each in a folder of its own."""
+    gaussian = one_cloud.settings(samples=2)
+    gaussian["box"]["spacing"] = 140.0
+    gaussian["model"]["outliers"] = True
+    svi = one_cloud.settings(engine="svi", samples=2)
+    svi["box"]["spacing"], svi["prior"]["lengthscale"] = 175.0, 260.0
+    svi["svi"] = {"epochs": 2, "nodes": 8, "quadrature": "gauss-legendre"}
+    shared = settings()
+    shared["data"], shared["model"]["residual"] = {"validation": 0.4}, True
+    plain = {"lognormal": None, "gaussian": gaussian, "svi": svi, "shared": shared}
+    found = {}
+    for name, chosen in plain.items():
+        place = folder / name
+        place.mkdir()
+        if name == "shared":
+            write_stars(
+                place / "stars.parquet", one_cloud.catalogue(200), overwrite=False
+            )
+        found[name] = case_in(place)
+        if chosen is not None:
+            chosen["checkpoint"] = {"iterations": 1}
+            found[name] = replace(found[name], plain=chosen)
+    return found
 
 
 def require_same(first: Path, second: Path) -> None:

@@ -58,10 +58,13 @@ class Server:
         line: str,
         *,
         after: float | None = None,
-        by: int = signal.SIGKILL,
+        at_state: bool = False,
     ) -> Ended:
-        """Run a command in a folder; after so many seconds send it a signal."""
-        job = {"folder": str(folder), "line": line, "after": after, "by": int(by)}
+        """Run a command in a folder; kill it after so many seconds, or at a state.
+
+        That is the first one that it writes.
+        """
+        job = {"folder": str(folder), "line": line, "after": after, "at": at_state}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
@@ -97,7 +100,7 @@ def _ended(job: dict[str, Any], main: Any) -> dict[str, Any]:
         if found:
             status = os.waitstatus_to_exitcode(raw)
         elif job["after"] is not None and time.monotonic() - start >= job["after"]:
-            os.kill(process, job["by"])
+            os.kill(process, signal.SIGKILL)
             status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         else:
             time.sleep(0.002)
@@ -111,6 +114,8 @@ def _become(job: dict[str, Any], said: Path, main: Any) -> None:
     target = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(target, stream)
+    if job["at"]:
+        _end_at_a_state()
     status = 70
     try:
         main(job["line"].split(), standalone_mode=True)
@@ -120,6 +125,19 @@ def _become(job: dict[str, Any], said: Path, main: Any) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _end_at_a_state() -> None:
+    """Let this process kill itself once it has written a state."""
+    from pipelines.fit import context
+
+    written = context.write_state
+
+    def write(path: Path, content: dict[str, Any]) -> None:
+        written(path, content)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    context.write_state = write
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pipelines.report.page import render
 from pipelines.run.baseline import (
     Baseline,
     baseline_score,
-    loses,
+    is_worse,
     predict_baseline,
 )
 from pipelines.run.held_out import HeldOut, read_held_out
@@ -57,7 +57,7 @@ def test_a_map_loses_where_its_squared_errors_are_larger(factor, worse) -> None:
     difference = (predicted - observed) ** 2 - 0.1**2
     error = difference.std(ddof=1) / np.sqrt(len(observed))
     assert score["excess"] == pytest.approx(difference.mean() / error)
-    assert loses(score) is worse
+    assert is_worse(score) is worse
 
 
 def test_a_fit_keeps_it_and_prints_it(positive_run) -> None:

@@ -45,8 +45,6 @@ def context(folder, clock, stop=None, **settings):
     alone = Group()
     config = FitConfig.model_validate({"checkpoint": settings})
     return Context(
-        source=folder / "stars.parquet",
-        output=folder / "run",
         config=config,
         place={
             "device": torch.device("cpu"),
@@ -109,10 +107,10 @@ def test_a_step_is_recorded_by_its_kind_with_its_tolerance(
 ):
     own = context(tmp_path, Turned())
     own.metrics.append({"seconds": 40.0})
-    with own.steps({"samples": 1e-2, "mean": 1e-4, "misfit": 1.0}) as on_step:
-        on_step(stage, 3, 0.5)
-        # What has no value leaves no record.
-        on_step(stage, 4, float("nan"))
+    on_step = own.recorder({"samples": 1e-2, "mean": 1e-4, "misfit": 1.0})
+    on_step(stage, 3, 0.5)
+    # What has no value leaves no record.
+    on_step(stage, 4, float("nan"))
     _, record = own.metrics
     assert record["iteration"] == 3 and record[kind] == 0.5
     assert record.get("tolerance") == tolerance

@@ -16,8 +16,7 @@ from dustmap.models.gaussian import TorusGaussian
 from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.cost import Work, machine_memory
-from pipelines.model.forward import build_model
-from pipelines.model.observations import rays
+from pipelines.model.engine import build_model, rays
 
 SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
 

@@ -16,9 +16,7 @@ from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.model.cost import REFERENCE
-from pipelines.model.engines import run_engine
-from pipelines.model.forward import build_model
-from pipelines.model.observations import rays
+from pipelines.model.engine import build_model, rays, run_engine
 from pipelines.model.plan import EmbeddingPlan
 from pipelines.model.problem import Place, Problem
 from pipelines.planning.planner import make_plan

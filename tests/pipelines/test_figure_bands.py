@@ -92,13 +92,13 @@ def test_a_second_map_of_a_known_band_is_converted_to_that_of_the_first(stores):
         open_answers(stores["A_V"]),
         open_answers(stores["run"] / "map.zarr"),
     ):
-        assert_scaled(first.cube(), second.beside(first).cube(), 1.0)
+        assert_scaled(first.cube(), second.in_band_of(first).cube(), 1.0)
     # One that states none is taken to be of the first one's own band.
     bare = of_cube(Path("b"), replace(first.cube(), meta={}))
-    assert bare.beside(first).factor == factor("A_V", "A_Ks")
+    assert bare.in_band_of(first).factor == factor("A_V", "A_Ks")
     named = replace(bare, band="A_V").converted(None, 3.1)
     # Of one with a factor to the first one's band, that band is not asked for.
-    brought = open_other(named, factor=3.1).beside(first)
+    brought = open_other(named, factor=3.1).in_band_of(first)
     assert brought.factor == pytest.approx(3.1**2 * factor("A_V", "A_Ks"))
 
 

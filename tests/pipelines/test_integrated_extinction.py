@@ -22,7 +22,7 @@ from pipelines.maps.sky import (
     pixel_directions,
     ray_distances,
 )
-from pipelines.model.observations import rays
+from pipelines.model.engine import rays
 from pipelines.run.predict import predict_columns
 
 SPACING = 70.0

@@ -1,6 +1,6 @@
-"""Kill -9 at random moments: the last good state is used, or there is nothing.
+"""Kill -9 at every state and at random moments: the last good state is used.
 
-At moments that are known fits are stopped in `test_resume` and `test_resumed_ranks`.
+Signals at known moments are those of `test_resume` and `test_resumed_ranks`.
 """
 
 import shutil
@@ -21,9 +21,11 @@ from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_zarr
+from pipelines.saving.state_file import read_state
 from pipelines.saving.workspace import unfinished
 from pipelines.verify import verify
 
+OTHERS = ("gaussian", "svi", "shared")
 # Kills of one of two ranks; without an answer for so long [s] one counts as lost.
 _KILLS, _TIMEOUT = 6, 20.0
 FIT = "fit stars.parquet -c fit.toml -o run --resume"
@@ -46,8 +48,7 @@ def server():
 def prepared(server, folder, **how):
     """A folder with a catalogue and the run that nothing interrupted; its seconds."""
     case = interrupted.case_in(folder, **how)
-    plain = {**case.plain, "checkpoint": {"iterations": 1}}
-    (folder / "fit.toml").write_text(to_toml(FitConfig.model_validate(plain)))
+    (folder / "fit.toml").write_text(to_toml(FitConfig.model_validate(case.plain)))
     ended = server.run(folder, FIT)
     assert ended.status == 0, ended.said
     (folder / "run").rename(folder / "whole")
@@ -84,6 +85,26 @@ def kill_and_go_on(server, folder, kills, seconds, rng):
     assert ended.status == 0, ended.said
     interrupted.require_same(folder / "whole", folder / "run")
     return table
+
+
+@pytest.mark.parametrize(
+    "name", ["lognormal", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
+)
+def test_a_fit_killed_at_each_of_its_states_ends_with_the_same_bits(
+    server, tmp_path, name
+):
+    case = interrupted.cases(tmp_path)[name]
+    folder, kills = case.output.parent, []
+    (folder / "fit.toml").write_text(to_toml(FitConfig.model_validate(case.plain)))
+    assert server.run(folder, FIT).status == 0
+    (folder / "run").rename(folder / "whole")
+    while (ended := server.run(folder, FIT, at_state=True)).status == -signal.SIGKILL:
+        kills.append(read_state(case.state_file)["stage"])
+    assert ended.status == 0, ended.said
+    # The last one killed had been judged: its state is there to be written as a run.
+    assert kills[-1] == "judge" and any("under way" in stage for stage in kills)
+    assert kills.count("judge") == 1
+    interrupted.require_same(folder / "whole", folder / "run")
 
 
 @pytest.mark.slow
@@ -183,7 +204,6 @@ def _killed_at(moment: float, rank: int, place: Path, folder: Path, plain: dict)
 @pytest.mark.slow
 def test_of_ranks_killed_at_random_moments_none_loses_the_fit(tmp_path, capsys):
     plain = interrupted.case_in(tmp_path, samples=8).plain
-    plain = {**plain, "checkpoint": {"iterations": 1}}
     begun = time.monotonic()
     on_ranks(_fit, 2, tmp_path, plain)
     seconds = time.monotonic() - begun

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipelines.run.assessment import crossed
+from pipelines.run.assessment import describe_support
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,6 @@ from pipelines.run.assessment import crossed
 def test_how_much_of_the_map_is_prior_is_said(cells, said):
     support = torch.zeros(4, 5, 5)
     support.view(-1)[:cells] = 0.25
-    text = crossed(support)
+    text = describe_support(support)
     assert said in text
     assert ("data.max_distance" in text) == (cells == 2)

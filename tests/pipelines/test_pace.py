@@ -10,27 +10,24 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.base.progress import Pulse, doing
-from pipelines.fit import pace as module
 from pipelines.fit.fitting import STAGES
 from pipelines.fit.pace import WORDS, Pace
 from pipelines.saving.stopping import StopFlag
 
-NAMES = ["learn_prior", "first_map", "map_and_samples", "write"]
+NAMES = ["learn_prior", "first_map", "map_and_samples", "judge"]
 FORESEEN = [10.0, 20.0, 100.0, 30.0]
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time, to set; every stage is foreseen."""
+    """The time, to set."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("time.monotonic", lambda: clock.now)
-    monkeypatch.setattr(module, "foreseen", lambda state, at: at.foreseen)
     return clock
 
 
-def fit(left=math.inf, samples=32, seen=FORESEEN):
-    config = SimpleNamespace(inference=SimpleNamespace(samples=samples))
-    return SimpleNamespace(config=config, seconds_left=left, foreseen=seen)
+def begin(pace, number, left=math.inf, seen=FORESEEN):
+    pace.begin(number, seen, samples=32, left=left)
 
 
 def test_every_stage_of_a_fit_has_words():
@@ -40,28 +37,28 @@ def test_every_stage_of_a_fit_has_words():
 
 def test_the_rest_takes_as_much_longer_as_the_first_stages_took(clock):
     pace = Pace(NAMES, StopFlag(), io.StringIO())
-    pace.begin(0, None, fit())
+    begin(pace, 0)
     assert pace.left() == pytest.approx(160)
     clock.now = 40.0
-    pace.begin(1, None, fit())
+    begin(pace, 1)
     # 45 s for 15 s: of ten foreseen seconds, and five that count as foreseen.
     assert pace.left() == pytest.approx(3 * 150)
     clock.now = 45.0
-    pace.begin(2, None, fit())
+    begin(pace, 2)
     # The second took a quarter of what was foreseen.
     assert pace.left() == pytest.approx((45 + 5) / (15 + 20) * 130)
 
 
 def test_a_stage_that_was_left_out_says_nothing_of_the_pace(clock):
     pace = Pace(NAMES, StopFlag(), io.StringIO())
-    pace.begin(0, None, fit())
-    pace.begin(1, None, fit())
+    begin(pace, 0)
+    begin(pace, 1)
     assert pace.left() == pytest.approx(150)
 
 
 def test_samples_are_counted_by_their_own_pace(clock):
     pace = Pace(NAMES, StopFlag(), io.StringIO())
-    pace.begin(2, None, fit())
+    begin(pace, 2)
     clock.now = 10.0
     pace.show(stage="samples 1-8")
     clock.now = 40.0
@@ -72,9 +69,9 @@ def test_samples_are_counted_by_their_own_pace(clock):
 def test_a_limit_of_time_holds_and_an_unknown_time_is_not_told(clock):
     stream = io.StringIO()
     pace = Pace(NAMES, StopFlag(), stream)
-    pace.begin(0, None, fit(seen=[]))
+    begin(pace, 0, seen=[])
     assert math.isnan(pace.left())
-    pace.begin(1, None, fit(left=12.0))
+    begin(pace, 1, left=12.0)
     assert pace.left() == 12.0
     first, second = stream.getvalue().splitlines()
     assert first == f"stage 1 of 4: {WORDS['learn_prior']}"
@@ -84,7 +81,7 @@ def test_a_limit_of_time_holds_and_an_unknown_time_is_not_told(clock):
 def test_a_log_has_a_line_every_half_minute_and_the_answer_to_a_signal(clock):
     stream, stop = io.StringIO(), StopFlag()
     pace = Pace(NAMES, stop, stream)
-    pace.begin(0, None, fit())
+    begin(pace, 0)
     for clock.now in (5.0, 29.0, 31.0, 45.0, 62.0):
         pace.tick()
     assert len(stream.getvalue().splitlines()) == 3

@@ -22,10 +22,11 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.fit.context import opened
+from pipelines.fit.opening import opened
 from pipelines.fit.prior import plan as make_first_plan
 from pipelines.model import cost
 from pipelines.model.cost import Work
+from pipelines.model.hipgp import spacing_limits
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import (
     Crowding,
@@ -33,7 +34,6 @@ from pipelines.planning.grids import (
     make_grid,
     mean_log_cell,
     nested_grids,
-    svi_spacing,
     time_budget,
 )
 from pipelines.planning.planner import make_plan, resolved_std
@@ -311,9 +311,9 @@ def test_only_a_limit_of_time_asks_for_the_speed_of_the_machine(
         monkeypatch.setattr(cost, "measure", lambda *_, speed=speed: speed)
         output, way = tmp_path / f"{factor}", dict.fromkeys(("overwrite", "resume"))
         place = tmp_path / "stars.parquet", output, settings
-        with opened(*place, **way, anyway=False, group=Group()) as (state, at):
+        with opened(*place, **way, anyway=False, group=Group()) as (state, stars, at):
             at.begin("plan")
-            found.append(make_first_plan(state, at).plan)
+            found.append(make_first_plan(state, stars, at).plan)
             status.append(at.work.facts.get("ends"))
     assert (found[0] == found[1] == found[2]) == same
     assert all((ends is None) == same for ends in status)
@@ -330,10 +330,12 @@ def test_a_budget_no_grid_fits_is_refused_with_the_remedy(change):
 
 def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
     extent = np.array([2000.0, 2000.0, 600.0])
-    few, many = (svi_spacing(extent, n, config()) for n in (500, 50_000))
-    assert many > few
-    short = config(budget={"minutes": 0.1})
-    assert svi_spacing(extent, 5000, short) > svi_spacing(extent, 5000, config())
+
+    def least(stars: int, seconds: float) -> float:
+        return spacing_limits(extent, stars, seconds, config())[1]
+
+    assert least(50_000, 600.0) > least(500, 600.0)
+    assert least(5000, 6.0) > least(5000, 600.0)
 
 
 def planned(lengthscale=(150.0,) * 3, std=0.8, resolved=False, **sections):

@@ -14,7 +14,7 @@ from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
 from pipelines.maps.places import Places
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.sky import lines_of_sight
-from pipelines.model.observations import rays
+from pipelines.model.engine import rays
 from pipelines.run.predict import predict_columns
 
 KINDS = ["mean", "std", "p2_5", "p16", "p50", "p84", "p97_5"]
@@ -128,6 +128,24 @@ def test_a_table_of_positions_is_enough(command, cloud_run, places, columns, tmp
     off = written["extinction_mean"] - columns["extinction_mean"]
     inside = columns["inside"]
     assert (np.abs(off) < 0.01 * columns["extinction_std"])[inside].all()
+
+
+def test_expressions_of_columns_are_positions_too(
+    command, cloud_run, places, columns, tmp_path
+):
+    far = 5 * np.log10(places.distance) - 5
+    rows = zip(places.l, places.b, far)
+    lines = [f"{lon - 7:.17g},{b:.17g},{m:.17g}" for lon, b, m in rows]
+    table, output = tmp_path / "p.csv", tmp_path / "o.parquet"
+    table.write_text("\n".join(["l-7,GLAT [deg],mu", *lines]))
+    maps = "--map 'l=`l-7`+7:deg' --map 'b=`GLAT [deg]`:deg'"
+    maps += " --map 'distance=10**(mu/5+1):pc'"
+    assert (
+        command(f"predict {cloud_run.path} {table} -o {output} {maps}").exit_code == 0
+    )
+    found = read_table(output)[0]["extinction_mean"]
+    known = columns["extinction_mean"]
+    np.testing.assert_allclose(found, known, rtol=1e-4)
 
 
 def test_a_table_without_positions_is_refused(command, cloud_run, tmp_path):

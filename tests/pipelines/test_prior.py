@@ -13,8 +13,7 @@ from dustmap.inference.scales.band_power import BandPower
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.tori import Tori
 from pipelines.config import FitConfig
-from pipelines.model.forward import build_model
-from pipelines.model.observations import rays
+from pipelines.model.engine import build_model, rays
 from pipelines.model.plan import Plan
 from pipelines.planning.prior import (
     learn_prior,

@@ -21,7 +21,7 @@ from pipelines.maps.sky import (
     default_nside,
     lines_of_sight,
 )
-from pipelines.model.observations import rays
+from pipelines.model.engine import rays
 
 SPACING = 70.0
 CLOUD_L = np.degrees(np.arctan2(one_cloud.CENTRE[1], one_cloud.CENTRE[0]))

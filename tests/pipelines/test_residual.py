@@ -103,7 +103,7 @@ def without_stack(run: Run) -> Run:
 def test_of_many_stars_first_maps_see_a_part_and_the_last_one_all(
     run: Run, tmp_path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("pipelines.fit.context.LEARNERS", 600)
+    monkeypatch.setattr("pipelines.fit.stars.LEARNERS", 600)
     write_stars(tmp_path / "stars.parquet", sky(1500, 1)[0], overwrite=False)
     config = load_config(FitConfig, overrides=SETTINGS)
     fit(tmp_path / "stars.parquet", tmp_path / "run", config)
@@ -240,6 +240,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     pixels = np.nonzero((np.diff(store.arrays["p50"], axis=0) == 0).any(axis=0))[0]
     arrays = {name: values[:, pixels] for name, values in store.arrays.items()}
     products = RunProducts(
+        map=RunMap.of(random_map),
         names=frozenset(),
         run=random_map,
         options=ExportOptions(fill=other, fill_beyond="stars"),

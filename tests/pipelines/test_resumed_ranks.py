@@ -15,7 +15,7 @@ from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
 from pipelines.fit.context import Context
-from pipelines.model import engines
+from pipelines.model import full_batch
 from pipelines.run.folder import read_run
 
 # Solves stop at a tenth of the gradient, by rounding an iteration earlier or later:
@@ -36,7 +36,7 @@ def _settings(teams: int, samples: int) -> FitConfig:
 
 def _stopped_and_resumed(group: Group, folder: Path, teams: int) -> str:
     """The second checkpoint within the inference ends it, as a signal would."""
-    engines._NEWTON_TOLERANCE = TO_THE_END
+    full_batch._NEWTON_TOLERANCE = TO_THE_END
     source, output = folder / "stars.parquet", folder / "run"
     config = _settings(teams, samples=2 * teams)
     plain, saves = Context._write, 0
@@ -44,7 +44,7 @@ def _stopped_and_resumed(group: Group, folder: Path, teams: int) -> str:
     def write(self: Context) -> None:
         nonlocal saves
         assert self._latest is not None
-        saves += self._latest[0].inference is not None
+        saves += self._latest[0].progress is not None
         plain(self)
         if saves == 2:
             raise Stopped("stopped by the test")
@@ -67,7 +67,7 @@ def _stopped_and_resumed(group: Group, folder: Path, teams: int) -> str:
 def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teams: int
 ) -> None:
-    monkeypatch.setattr(engines, "_NEWTON_TOLERANCE", TO_THE_END)
+    monkeypatch.setattr(full_batch, "_NEWTON_TOLERANCE", TO_THE_END)
     stars = tmp_path / "stars.parquet"
     write_stars(stars, one_cloud.catalogue(400), overwrite=False)
     report = fit(stars, tmp_path / "alone", _settings(1, samples=2 * teams))

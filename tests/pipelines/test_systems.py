@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.base.measurement import peak_memory
+from pipelines.base.allocation import peak_memory
 from pipelines.cli import main
 from pipelines.fit.launch import own_threads
 
@@ -71,7 +71,7 @@ def test_what_only_linux_has_is_named_where_another_way_is_beside_it(
     place: str,
 ) -> None:
     linux = r"sched_|ru_maxrss|/proc/|libc_ver|posix_fadvise|fallocate|O_TMPFILE|fcntl"
-    known = {"measurement.py", "allocation.py", "launch.py", "errors.py"}
+    known = {"allocation.py", "launch.py", "errors.py"}
     found = {
         file.name
         for file in (ROOT / place).rglob("*.py")

@@ -33,7 +33,13 @@ from dustmap.inference.full_batch.settings import (
     SecondsLeft,
     unlimited,
 )
-from dustmap.inference.full_batch.state import Fit, Mode, Samples
+from dustmap.inference.full_batch.state import (
+    FIRST,
+    InferenceState,
+    Iterate,
+    Progress,
+    Samples,
+)
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
@@ -43,6 +49,8 @@ from dustmap.noise import FEWEST, NoiseModel, Normal
 # hundred determined numbers were 2% to 15% short of those after 160 iterations.
 _PROBE_RTOL = 0.1
 _PROBE_STEPS = 40
+# The name of the search of the mode after the samples.
+_AGAIN = "mode again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +97,7 @@ def infer(
     generator: torch.Generator,
     start: Float[Tensor, " p"] | None = None,
     on_step: OnStep | None = None,
-    checkpointer: Checkpointer | None = None,
+    checkpointer: Checkpointer[Progress] | None = None,
     time_left: SecondsLeft = unlimited,
     teams: Group | None = None,
     shared_errors: Float[Tensor, "n r"] | None = None,
@@ -108,11 +116,12 @@ def infer(
         Called with stage, iteration and worst relative residual; after every
         Gauss–Newton step with the stage ``misfit`` and ``mean (y − apply)²/Σ``.
     checkpointer
-        Saves the state after every Gauss–Newton step and every block of exact samples.
-        A restored inference gives bit-identical results (same numbers of processes and
-        threads) and ignores ``start``. A state holds the finished samples, a few
-        vectors like ε and Σ, and the generator's state. Restoring costs
-        ``preconditioner_rank`` products with Λ to rebuild the preconditioner.
+        Saves the progress after every Gauss–Newton step to the mode, and every pair of
+        batches of samples (of a linear model, every block). A restored inference gives
+        bit-identical results (same numbers of processes and threads) and ignores
+        ``start``. Progress holds the finished samples, a few vectors like ε and Σ, and
+        the generator's state. Restoring costs ``preconditioner_rank`` products with Λ
+        to rebuild the preconditioner.
     time_left
         Tells the seconds left, the same on all ranks. Steps to the mode end, fewer
         samples are drawn and some not refined where they would take longer, if the next
@@ -152,7 +161,7 @@ def infer(
         allowed = settings.samples > 0 and settings.subgrid_noise and not model.linear
         enough = allowed and len(observations) >= FEWEST
         noise = replace(noise, learn_share=noise.learn_share and enough)
-    fit = Fit(
+    fit = InferenceState(
         model,
         observations,
         noise,
@@ -164,14 +173,13 @@ def infer(
         teams=teams,
         shared_errors=shared_errors,
     )
-    if fit.mode is None:
+    mode, solved = fit.progress.mode, None
+    if mode is None or mode.search == FIRST:
         eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
-        fit.save(mode=find_mode(fit, eps if start is None else start.to(eps)))
-    assert fit.mode is not None
-    mode, solved = fit.mode, None
+        mode = find_mode(fit, eps if start is None else start.to(eps))
     samples = mode.eps.new_zeros(0, len(mode.eps))
-    if fit.seed < 0:
-        fit.seed = int(torch.randint(2**62, (1,), generator=generator))
+    if fit.progress.seed < 0:
+        fit.note(seed=int(torch.randint(2**62, (1,), generator=generator)))
     if not settings.samples:
         if settings.refine and not model.linear:
             mode = refined_mode(fit, mode)
@@ -181,20 +189,21 @@ def infer(
         solved = _linear_samples(fit, tangent, noise, mode.eps)
         samples, total = solved.value, noise.variance
     else:
-        total = fit_rounds(fit).total
+        # A later search of the mode follows the samples, and has their Σ.
+        total = mode.total if mode.search == _AGAIN else fit_rounds(fit, mode.eps)
         if fit.noise.learn_share:
             # The mode excluded the held-out observations and had other weights.
-            again = find_mode(fit, mode.eps, fixed=total, name="mode again")
-            mode = replace(again, steps=mode.steps + again.steps)
-        solved = Samples.joined([fit.samples[number] for number in sorted(fit.samples)])
+            mode = find_mode(fit, mode.eps, fixed=total, name=_AGAIN)
+        solved = Samples.joined(fit.samples)
         samples = solved.eps
+    assert mode.solution is not None
     determined = _determined(fit, mode)
     return FullBatchResult(
         mean=mode.eps,
         samples=samples,
         noise_variance=total,
         prediction=fit.model.linearise(mode.eps).prediction,
-        newton_steps=mode.steps,
+        newton_steps=mode.count,
         mean_solution=mode.solution,
         sample_solution=solved,
         mode_converged=mode.converged,
@@ -203,14 +212,14 @@ def infer(
         degrees=fit.noise.degrees,
         common_noise=fit.noise.common,
         subgrid_share=fit.model.subgrid_share,
-        share_settled=fit.share_settled,
-        out_of_time=fit.out_of_time,
+        share_settled=fit.progress.share_settled,
+        out_of_time=fit.progress.out_of_time,
         determined=determined,
     )
 
 
 def _linear_samples(
-    fit: Fit,
+    fit: InferenceState,
     tangent: Linearisation,
     noise: NoiseModel,
     mean: Float[Tensor, " p"],
@@ -227,16 +236,15 @@ def _linear_samples(
     settings, precision = fit.settings, Precision(tangent.operator, noise)
 
     def right_side(number: int) -> Float[Tensor, "1 p"]:
-        given = fit.model, noise, fit.seed, [number], fit.shared_errors
+        given = fit.model, noise, fit.progress.seed, [number], fit.shared_errors
         errors, xi = drawn_errors(*given)
         return tangent.operator.rmatvec(noise.weighed(errors.to(fit.y))) + xi
 
-    done, pace = fit.blocks, Pace(fit.time_left)
-    while done is None or len(done.value) < settings.samples:
-        if done is not None and not pace.allows():
-            fit.out_of_time = True
+    blocks, pace = fit.blocks, Pace(fit.time_left)
+    while (first := sum(len(block.value) for block in blocks)) < settings.samples:
+        if first and not pace.allows():
+            fit.note(out_of_time=True)
             break
-        first = 0 if done is None else len(done.value)
         last = min(first + settings.block * fit.teams.size, settings.samples)
         name = f"samples {first + 1}-{last}"
         share, counts = fit.teams.share(last - first)
@@ -252,18 +260,20 @@ def _linear_samples(
         block = Solution(
             **{n: fit.teams.gather(x, counts, dim=0) for n, x in each.items()}
         )
-        done = block if done is None else Solution.joined([done, block])
-        fit.save(blocks=done)
+        blocks.append(block)
+        fit.save(samples=tuple(blocks))
+    done = Solution.joined(blocks)
     return replace(done, value=mean + done.value)
 
 
-def _determined(fit: Fit, mode: Mode) -> Float[Tensor, "2 p"] | None:
+def _determined(fit: InferenceState, mode: Iterate) -> Float[Tensor, "2 p"] | None:
     """Estimate the diagonals of G = 1 − Λ⁻¹ and G² at the mode (Hutchinson)."""
     model, count = fit.model, fit.settings.probes
-    if not count or model.linear or fit.out_of_time:
+    if not count or model.linear or fit.progress.out_of_time:
         return None
     tangent, noise = fit.tangent(mode.eps)
-    draws = [stream(fit.seed, Purpose.PROBES, number) for number in range(count)]
+    seed = fit.progress.seed
+    draws = [stream(seed, Purpose.PROBES, number) for number in range(count)]
     probe = torch.stack([model.white_noise(draw) for draw in draws])
     solved = Precision(tangent.operator, noise).solve(
         probe,

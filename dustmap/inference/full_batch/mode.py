@@ -10,7 +10,7 @@ from torch import Tensor
 from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.gauss_newton import Step
 from dustmap.inference.full_batch.settings import Pace
-from dustmap.inference.full_batch.state import Fit, Iterate, Mode
+from dustmap.inference.full_batch.state import FIRST, InferenceState, Iterate
 from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
 
@@ -25,32 +25,36 @@ DECREMENT_LIMIT = 5.0
 _UNAIDED = 2
 # Fraction of the time at its beginning that a search reserves for the samples.
 _FOR_SAMPLES = 0.5
+_REFINED = "refined mode"
 
 
 def find_mode(
-    fit: Fit,
+    fit: InferenceState,
     start: Float[Tensor, " p"],
     *,
     fixed: Float[Tensor, " n"] | None = None,
     forcing: float = _FORCING,
-    name: str = "mode",
-) -> Mode:
-    """Make Gauss–Newton steps to the mode, from ``start`` or a restored iterate.
+    name: str = FIRST,
+) -> Iterate:
+    """Make Gauss–Newton steps to the mode, from ``start`` or an iterate of this search.
 
     They end when the gradient or the gain is small, at their limit, or if another step
     would leave too little time for the samples. Σ is updated between steps unless
-    ``fixed``. ``name`` appears in errors.
+    ``fixed``. ``name`` is that of the search. The fit is saved after every step.
 
     Raises
     ------
     FloatingPointError
         If a prediction, Σ, the objective or a solve is not finite.
     """
-    settings, at = fit.settings, fit.search
-    if at is None:
+    settings, at = fit.settings, fit.progress.mode
+    if at is None or at.search != name:
+        earlier = 0 if at is None else at.count
         total = fit.tangent(start)[1].variance if fixed is None else fixed
-        at = Iterate(eps=start, total=total)
-    samples_follow = fit.mode is None and settings.samples > 0
+        at = Iterate(search=name, eps=start, total=total, earlier=earlier)
+    if at.solution is not None:
+        return at
+    samples_follow = name == FIRST and settings.samples > 0
     pace = Pace(fit.time_left, reserve=_FOR_SAMPLES if samples_follow else 0.0)
     tangent = fit.model.linearise(at.eps)
     _require_finite(f"{name}, step {at.steps}", tangent, at.total)
@@ -64,9 +68,10 @@ def find_mode(
             solver = replace(solver, max_steps=min(solver.max_steps, _UNAIDED * rank))
         newton = fit.newton(at.total, solver=solver, forcing=rough)
         step = newton.step(tangent, at.eps, f"{name}, step {at.steps}")
-        fit.iterations += int(step.solution.iterations.max())
+        made = int(step.solution.iterations.max())
+        fit.note(iterations=fit.progress.iterations + made)
         tangent, steps = step.tangent, at.steps + 1
-        at = Iterate(eps=step.eps, total=at.total, steps=steps)
+        at = replace(at, eps=step.eps, steps=steps)
         if fixed is None:
             total, misfit = fit.learn_at(at.eps, tangent)
             fit.on_step("misfit", steps, misfit)
@@ -79,16 +84,16 @@ def find_mode(
         converged = reached or (little and steps > 2)
         ended = converged or not moved or not solved or steps >= settings.newton_steps
         if not ended and not pace.allows():
-            ended = fit.out_of_time = True
+            ended = True
+            fit.note(out_of_time=True)
         if ended:
-            fit.search = None
-            return Mode(
-                eps=at.eps, steps=steps, converged=converged, solution=step.solution
-            )
-        fit.save(search=at)
+            at = replace(at, converged=converged, solution=step.solution)
+        fit.save(mode=at)
+        if ended:
+            return at
 
 
-def refined_mode(fit: Fit, mode: Mode) -> Mode:
+def refined_mode(fit: InferenceState, mode: Iterate) -> Iterate:
     """Refine the mode to the samples' tolerance when none are drawn.
 
     Its steps stop when rough solves gain little; the Newton decrement of an accurate
@@ -96,24 +101,21 @@ def refined_mode(fit: Fit, mode: Mode) -> Mode:
     """
     allowed = DECREMENT_LIMIT * fit.enough
     # At zero tolerance only the gradient decides.
-    if not allowed or not (mode.converged or mode.refined):
+    if not allowed or (mode.search == FIRST and not mode.converged):
         return mode
 
-    def small(mode: Mode) -> bool:
+    def small(mode: Iterate) -> bool:
         total = fit.tangent(mode.eps)[1].variance
         newton = fit.newton(total, solver=fit.settings.solver)
         return float(newton.decrement(mode.eps)) <= allowed
 
-    if not mode.refined:
-        if fit.search is None and small(mode):
-            return mode
-        again = find_mode(fit, mode.eps, name="refined mode", forcing=_FINER_FORCING)
-        mode = replace(again, steps=mode.steps + again.steps, refined=True)
-        fit.save(mode=mode)
+    if mode.search == FIRST and small(mode):
+        return mode
+    mode = find_mode(fit, mode.eps, name=_REFINED, forcing=_FINER_FORCING)
     return replace(mode, converged=mode.converged and small(mode))
 
 
-def _merits_preconditioner(fit: Fit) -> bool:
+def _merits_preconditioner(fit: InferenceState) -> bool:
     """Return whether to make a preconditioner now; for a linear model, once."""
     rank = fit.settings.preconditioner_rank
     if fit.model.linear:
@@ -121,10 +123,12 @@ def _merits_preconditioner(fit: Fit) -> bool:
     # Tangents change with every step. A new preconditioner pays off after a third of an
     # iteration per vector, as its products are made in blocks: first maps of 116,000
     # stars took 27 s with a third and 29 s with one.
-    return fit.iterations > rank / 3 > 0
+    return fit.progress.iterations > rank / 3 > 0
 
 
-def _stationary(fit: Fit, tangent: Linearisation, at: Iterate, step: Step) -> bool:
+def _stationary(
+    fit: InferenceState, tangent: Linearisation, at: Iterate, step: Step
+) -> bool:
     """Return whether the gradient is within the solver's tolerance.
 
     Like the solver's residual it is relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``; a

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.settings import Pace
-from dustmap.inference.full_batch.state import Fit, Round, Samples
+from dustmap.inference.full_batch.state import InferenceState, Round, Samples
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
 from dustmap.noise import NoiseModel
@@ -50,8 +50,8 @@ _ROUGH_ROUNDS = 3
 _UNCHANGED = 1.2
 
 
-def fit_rounds(fit: Fit) -> Round:
-    """Fit all samples; return the last round, with the Σ they were fitted with.
+def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
+    """Fit all samples, from the mode; return the Σ they were fitted with.
 
     Unless Σ is fixed, a few rough samples, first with the Σ of the mode, provide that
     of the final ones. If the share of the unresolved variance is learnt, rough samples
@@ -64,112 +64,107 @@ def fit_rounds(fit: Fit) -> Round:
     FloatingPointError
         If a prediction, Σ, an objective or a solve is not finite.
     """
-    assert fit.mode is not None
-    if fit.round is None:
-        eps = fit.mode.eps
-        tangent, noise = fit.tangent(eps)
-        fit.precondition(tangent, eps, noise.variance)
-        fit.round = Round(total=noise.variance, rough=not noise.fixed)
-    while not fit.round.finished:
-        fit.save(round=(_rough if fit.round.rough else _final)(fit, fit.round))
-    return fit.round
+    at, few = fit.progress.round, min(_ROUGH_SAMPLES, fit.settings.samples)
+    if at is None:
+        tangent, noise = fit.tangent(mode)
+        fit.precondition(tangent, mode, noise.variance)
+        at = Round(total=noise.variance, rough=not noise.fixed)
+    fits = [(_FORCINGS[0], _ROUGH_TOLERANCE, "rough samples")]
+    while at.rough:
+        _fit_all(fit, mode, at, few, fits)
+        at = _learnt(fit, at, few)
+        if not at.rough and not fit.settings.refine and few == fit.settings.samples:
+            return at.total
+    # Rough solves, refined by a step or more: the last step's expected decrease decides
+    # whether a sample has converged.
+    fits = [
+        (_FORCINGS[0], _ROUGH_TOLERANCE, "samples"),
+        (_FORCINGS[1], DECREMENT_LIMIT, "refined samples"),
+    ]
+    fits = fits if fit.settings.refine else fits[:1]
+    _fit_all(fit, mode, at, fit.settings.samples, fits)
+    return at.total
 
 
-def _rough(fit: Fit, at: Round) -> Round:
-    """Fit a few rough samples, and learn Σ; the last such round if α settled."""
-    learnt, few = fit.noise.learn_share, min(_ROUGH_SAMPLES, fit.settings.samples)
-    _fit_all(fit, at, few, [(_FORCINGS[0], _ROUGH_TOLERANCE, "rough samples")])
-    eps = torch.cat([fit.samples[number].eps for number in range(few)])
+def _learnt(fit: InferenceState, at: Round, few: int) -> Round:
+    """Learn Σ from a few rough samples; return the next round, final if α settled."""
+    learnt = fit.noise.learn_share
+    eps = torch.cat([one.eps for one in fit.samples[:few]])
     before, total = fit.noise.share, fit.learn_over(eps)
     still = abs(math.log(fit.noise.share / before)) < math.log(_UNCHANGED)
-    fit.share_settled = still and not fit.noise.at_edge
+    fit.note(share_settled=still and not fit.noise.at_edge)
     number = at.number + 1
     last = still or not learnt or number == _ROUGH_ROUNDS
     if last and learnt:
         total = fit.include_all(eps)
     require_finite("samples, rough round", noise_variance=total)
-    enough = not fit.settings.refine and few == fit.settings.samples
-    return Round(
-        total=total,
-        rough=not last,
-        number=0 if last else number,
-        finished=last and enough,
-    )
-
-
-def _final(fit: Fit, at: Round) -> Round:
-    """Fit samples by rough solves, and refine them by a step or more.
-
-    The last step's expected decrease decides whether a sample has converged.
-    """
-    fits = [
-        (_FORCINGS[0], _ROUGH_TOLERANCE, "samples"),
-        (_FORCINGS[1], DECREMENT_LIMIT, "refined samples"),
-    ]
-    _fit_all(fit, at, fit.settings.samples, fits if fit.settings.refine else fits[:1])
-    return replace(at, finished=True)
+    return Round(total=total, rough=not last, number=0 if last else number)
 
 
 def _fit_all(
-    fit: Fit, at: Round, count: int, fits: Sequence[tuple[float, float, str]]
+    fit: InferenceState,
+    mode: Float[Tensor, " p"],
+    at: Round,
+    count: int,
+    fits: Sequence[tuple[float, float, str]],
 ) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
     Each batch has its ``fits`` in turn: forcing, tolerance and name. A pair of batches
-    begins if it would end in time at the pace of the last one. The first pair is always
-    fitted, and marked as unconverged if there is no time to refine it.
+    begins if it would end in time at the pace of the last one, and is saved at its end.
+    The first pair is always fitted, and marked as unconverged if there is no time to
+    refine it.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size
     parts = np.array_split(pairs, math.ceil(len(pairs) / together))
-    # The second samples of pairs start from the first ones.
-    batches = [(part + side).tolist() for part in parts for side in (0, 1)]
+    samples = dict(enumerate(fit.samples))
     of_pair, of_fit, late = Pace(fit.time_left), Pace(fit.time_left), False
-    for place, (numbers, one) in enumerate(itertools.product(batches, fits)):
-        if place < at.fitted:
-            continue
-        pair, within = divmod(place, 2 * len(fits))
-        if pair and not within and (late or not of_pair.allows()):
-            fit.out_of_time = True
+    for pair, part in list(enumerate(parts))[at.pairs :]:
+        if pair and (late or not of_pair.allows()):
+            fit.note(out_of_time=True)
             return
-        timely = of_fit.allows() and not late
-        if place % len(fits) and not pair and not timely:
-            fit.out_of_time = late = True
-            for number in numbers:
-                known = fit.samples[number]
-                failed = torch.zeros_like(known.converged)
-                fit.samples[number] = replace(known, converged=failed)
-            continue
-        forcing, tolerance, name = one
-        done = sum(map(len, batches[: 1 + place // len(fits)]))
-        newton = fit.newton(
-            at.total,
-            solver=fit.settings.sample_solver,
-            forcing=forcing,
-            stage=f"{name} {done - len(numbers) + 1}-{done}",
-        )
-        newton = perturbed(newton, fit.seed, numbers, fit.shared_errors)
-        if fit.batch is None:
-            fit.batch = Samples.at(_starts(fit, newton, numbers))
-        fitted = fit_samples(
-            newton,
-            fit.batch,
-            steps=fit.settings.newton_steps,
-            tolerance=tolerance * fit.enough,
-            save=lambda batch: fit.save(batch=batch),
-            teams=fit.teams,
-        )
-        for row, number in enumerate(numbers):
-            fit.samples[number] = fitted.select(torch.tensor([row]))
-        fit.save(batch=None, round=replace(at, fitted=place + 1))
+        # The second samples of pairs start from the first ones.
+        for side, (place, one) in itertools.product((0, 1), enumerate(fits)):
+            numbers, timely = (part + side).tolist(), of_fit.allows() and not late
+            if place and not pair and not timely:
+                late = True
+                fit.note(out_of_time=True)
+                for number in numbers:
+                    known = samples[number]
+                    failed = torch.zeros_like(known.converged)
+                    samples[number] = replace(known, converged=failed)
+                continue
+            forcing, tolerance, name = one
+            first = int(part[0]) + side * len(part) + 1
+            newton = fit.newton(
+                at.total,
+                solver=fit.settings.sample_solver,
+                forcing=forcing,
+                stage=f"{name} {first}-{first + len(part) - 1}",
+            )
+            seed = fit.progress.seed
+            newton = perturbed(newton, seed, numbers, fit.shared_errors)
+            fitted = fit_samples(
+                newton,
+                Samples.at(_starts(samples, mode, newton, numbers)),
+                steps=fit.settings.newton_steps,
+                tolerance=tolerance * fit.enough,
+                teams=fit.teams,
+            )
+            for row, number in enumerate(numbers):
+                samples[number] = fitted.select(torch.tensor([row]))
+        finished = tuple(samples[number] for number in sorted(samples))
+        fit.save(samples=finished, round=replace(at, pairs=pair + 1))
 
 
 def _starts(
-    fit: Fit, newton: GaussNewton, numbers: Sequence[int]
+    known: Mapping[int, Samples],
+    mode: Float[Tensor, " p"],
+    newton: GaussNewton,
+    numbers: Sequence[int],
 ) -> Float[Tensor, "b p"]:
     """Return earlier fits; else the mode, or the antithetic twin's reflection."""
-    assert fit.mode is not None
-    known, mode = fit.samples, fit.mode.eps
     starts = [known[n].eps[0] if n in known else mode for n in numbers]
     starts = torch.stack(starts)
     new = [i for i, n in enumerate(numbers) if n % 2 and n not in known]
@@ -205,15 +200,13 @@ def fit_samples(
     *,
     steps: int,
     tolerance: float,
-    save: Callable[[Samples], None] | None = None,
     teams: Group | None = None,
 ) -> Samples:
     """Step until expected decreases are below ``tolerance`` [nats], ``steps`` at most.
 
     A tolerance in nats does not depend on the size of the signal, as a relative
     residual would. The solver only limits the number of iterations. Each of the
-    ``teams`` makes the steps of its share of the samples. ``save`` is called between
-    two steps.
+    ``teams`` makes the steps of its share of the samples.
 
     Raises
     ------
@@ -221,8 +214,8 @@ def fit_samples(
         If a prediction, the objective or a solve is not finite.
     """
     tangent, teams = None, teams or Group()
-    while True:
-        where = f"{newton.stage}, step {at.steps}"
+    for number in range(steps):
+        where = f"{newton.stage}, step {number}"
         members = torch.nonzero(~at.converged)[:, 0]
         share, counts = teams.share(len(members))
         own = at.select(members[share])
@@ -241,13 +234,12 @@ def fit_samples(
         columns = {name: getattr(at, name).clone() for name in names}
         for column, new in zip(columns.values(), (*found[:3], ended), strict=True):
             column[members] = new
-        at = Samples(**columns, steps=at.steps + 1)
-        if bool(at.converged.all()) or at.steps >= steps:
-            return replace(at, converged=at.expected_decrease < tolerance, steps=0)
-        # Recompute the tangent when samples have left the batch, as after a restart.
+        at = Samples(**columns)
+        if bool(at.converged.all()):
+            break
+        # Recompute the tangent when samples have left the batch.
         tangent = None if bool(ended.any()) else tangent
-        if save is not None:
-            save(at)
+    return replace(at, converged=at.expected_decrease < tolerance)
 
 
 def drawn_errors(

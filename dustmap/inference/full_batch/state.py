@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dustmap.checkpoint import (
-    Checkpointer,
-    State,
-    check_state,
-    flatten,
-    part_of,
-    rebuild,
-    scoped,
-)
+from dustmap.checkpoint import Checkpointer, misfit, restored
 from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import (
     GaussNewton,
@@ -31,30 +23,32 @@ from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimi
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.noise import NoiseModel, Normal
+from dustmap.noise import Learnt, NoiseModel, Normal
+
+FIRST = "mode"
+"""The name of the first search of the mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:
-    """ε between two Gauss–Newton steps to the mode, its Σ, and the number of steps."""
+    """ε after some Gauss–Newton steps to the mode, and its Σ.
 
+    ``search`` names the search that makes the ``steps``, after ``earlier`` ones of
+    searches before it. At the end ``solution`` is that of the last step.
+    """
+
+    search: str
     eps: Float[Tensor, " p"]
     total: Float[Tensor, " n"]
     steps: int = 0
+    earlier: int = 0
+    converged: bool = False
+    solution: Solution | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
-    """The end of the Gauss–Newton steps: their number, status and last solve.
-
-    ``refined`` is true if its solves were the finer ones.
-    """
-
-    eps: Float[Tensor, " p"]
-    steps: int
-    converged: bool
-    solution: Solution
-    refined: bool = False
+    @property
+    def count(self) -> int:
+        """The number of steps of all searches."""
+        return self.earlier + self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +57,12 @@ class Samples:
 
     ``expected_decrease`` is that of the objective in the last step [nats];
     ``iterations`` counts those of conjugate gradients in all steps of the last round.
-    Between two ``steps`` of a batch, ``converged`` marks the samples that have ended.
     """
 
     eps: Float[Tensor, "b p"]
     expected_decrease: Float[Tensor, " b"]
     iterations: Int[Tensor, " b"]
     converged: Bool[Tensor, " b"]
-    steps: int = 0
 
     @classmethod
     def at(cls, eps: Float[Tensor, "b p"]) -> Samples:
@@ -86,21 +78,13 @@ class Samples:
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
         """Join batches."""
-        names = ("eps", "expected_decrease", "iterations", "converged")
-        columns: dict[str, Any] = {
-            name: torch.cat([getattr(part, name) for part in parts]) for name in names
-        }
-        return cls(**columns)
+        names = [field.name for field in fields(cls)]
+        return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
 
     def select(self, index: Int[Tensor, " k"]) -> Samples:
         """Return some of the samples."""
-        return replace(
-            self,
-            eps=self.eps[index],
-            expected_decrease=self.expected_decrease[index],
-            iterations=self.iterations[index],
-            converged=self.converged[index],
-        )
+        names = [field.name for field in fields(self)]
+        return Samples(**{name: getattr(self, name)[index] for name in names})
 
     @property
     def message(self) -> str:
@@ -121,14 +105,13 @@ class Round:
     """One round of sample fits, with Σ ``total``.
 
     The first rounds, of a few samples, are ``rough``, and counted by ``number`` from 0;
-    ``fitted`` counts the fits of batches in this round. The last one is ``finished``.
+    ``pairs`` of batches are finished in this round.
     """
 
     total: Float[Tensor, " n"]
     rough: bool = True
     number: int = 0
-    fitted: int = 0
-    finished: bool = False
+    pairs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,29 +123,35 @@ class Origin:
     generator: Tensor
 
 
-class Fit:
-    """Model, noise, preconditioner, generator and progress of one inference.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The progress of one inference with ``count`` samples, as checkpoints hold it.
 
-    Its stages in order: ``search`` is the current iterate of the mode; ``seed`` that of
-    the samples' white noise, negative before they begin; ``blocks`` are the finished
-    samples of a linear model; ``round`` and ``batch`` the current ones of a non-linear
-    model, whose ``samples`` were fitted in this round or the one before, by number.
-    ``out_of_time`` is true if a stage ended early. ``iterations`` counts those of
-    conjugate gradients with the current preconditioner, of which checkpoints hold the
-    ``origin`` instead of the vectors.
+    ``mode`` is the current iterate of the mode; ``seed`` that of the samples' white
+    noise, negative before they begin. Of a linear model ``samples`` are finished
+    blocks; of a non-linear one single samples, fitted in this ``round`` or the one
+    before. ``out_of_time`` is true if a stage ended early. ``iterations`` counts those
+    of conjugate gradients with the current preconditioner, of which only the ``origin``
+    is kept, not its vectors.
     """
 
-    search: Iterate | None = None
-    mode: Mode | None = None
+    count: int
+    generator: Tensor
+    noise: Learnt | None = None
+    origin: Origin | None = None
+    mode: Iterate | None = None
     seed: int = -1
-    blocks: Solution | None = None
     round: Round | None = None
-    batch: Samples | None = None
+    samples: tuple[Samples | Solution, ...] = ()
     share_settled: bool = True
     out_of_time: bool = False
-    preconditioner: NystromPreconditioner | None = None
-    origin: Origin | None = None
     iterations: int = 0
+
+
+class InferenceState:
+    """Model, noise, preconditioner, generator and progress of one inference."""
+
+    preconditioner: NystromPreconditioner | None = None
 
     def __init__(
         self,
@@ -173,7 +162,7 @@ class Fit:
         generator: torch.Generator,
         *,
         on_step: OnStep | None = None,
-        checkpointer: Checkpointer | None = None,
+        checkpointer: Checkpointer[Progress] | None = None,
         time_left: SecondsLeft = unlimited,
         teams: Group | None = None,
         shared_errors: Float[Tensor, "n r"] | None = None,
@@ -185,11 +174,22 @@ class Fit:
         self._blurred = None if noise.blur is None else model.at(noise.blur)
         self.on_step, self.time_left = on_step or quiet, time_left
         self.teams = Group() if teams is None else teams
-        self.samples: dict[int, Samples] = {}
         self._checkpointer = checkpointer
-        state = None if checkpointer is None else checkpointer.restore()
-        if state is not None:
-            self._restore(state)
+        drawn = generator.get_state()
+        self.progress = Progress(count=settings.samples, generator=drawn)
+        saved = None if checkpointer is None else checkpointer.restore()
+        if saved is not None:
+            self._restore(saved)
+
+    @property
+    def samples(self) -> list[Samples]:
+        """The samples of a non-linear model so far, one by one."""
+        return [one for one in self.progress.samples if isinstance(one, Samples)]
+
+    @property
+    def blocks(self) -> list[Solution]:
+        """The finished blocks of samples of a linear model."""
+        return [one for one in self.progress.samples if isinstance(one, Solution)]
 
     @property
     def enough(self) -> float:
@@ -299,12 +299,14 @@ class Fit:
         precision = Precision(tangent.operator, self.noise.at(total))
         size, subspace = precision.shape[0], self.model.leading
         most = size if subspace is None else len(subspace)
-        rank, self.iterations = min(self.settings.preconditioner_rank, most), 0
+        rank = min(self.settings.preconditioner_rank, most)
+        self.note(iterations=0)
         if rank == 0:
             return
         origin = Origin(eps=eps, total=total, generator=self.generator.get_state())
         # Free the memory of the old preconditioner first.
-        self.preconditioner = self.origin = None
+        self.preconditioner = None
+        self.note(origin=None)
         self.on_step("preconditioner", rank, math.nan)
         self.preconditioner = NystromPreconditioner.build(
             precision.data_term,
@@ -315,80 +317,34 @@ class Fit:
             device=precision.device,
             subspace=subspace,
         )
-        self.origin = origin
+        self.note(origin=origin)
 
-    def save(self, **progress: Any) -> None:
-        """Record progress by name, and save the state."""
-        for name, value in progress.items():
-            setattr(self, name, value)
-        if self._checkpointer is None:
-            return
-        state = self._values()
-        names = ("origin", "search", "mode", "blocks", "round", "batch")
-        parts = {name: getattr(self, name) for name in names}
-        parts |= {f"sample {i}": each for i, each in self.samples.items()}
-        for name, part in parts.items():
-            state |= {} if part is None else flatten(name, part)
-        self._checkpointer.save(state)
+    def note(self, **changes: Any) -> None:
+        """Change the progress, by names of its fields."""
+        self.progress = replace(self.progress, **changes)
 
-    def _values(self) -> State:
-        """Return the entries of every state, without copies."""
-        return {
-            "generator": self.generator.get_state(),
-            "share": float(self.model.subgrid_share),
-            "share_settled": self.share_settled,
-            "out_of_time": self.out_of_time,
-            "count": self.settings.samples,
-            "seed": self.seed,
-            "iterations": self.iterations,
-            **scoped("noise", self.noise.state()),
-        }
+    def save(self, **changes: Any) -> None:
+        """Change the progress, and save it."""
+        drawn = self.generator.get_state()
+        self.note(generator=drawn, noise=self.noise.learnt, **changes)
+        if self._checkpointer is not None:
+            self._checkpointer.save(self.progress)
 
-    def _restore(self, state: State) -> None:
-        """Go on from a state, or raise a ValueError if it belongs to another fit."""
+    def _restore(self, saved: Progress) -> None:
+        """Go on from saved progress, or raise a ValueError if it is another fit's."""
+        if not isinstance(saved, Progress):
+            raise misfit("it", "of this engine", "that of another")
+        if saved.count != self.settings.samples:
+            raise misfit("the number of samples", self.settings.samples, saved.count)
         p, n = self.y.new_zeros(self.model.latent_size), torch.zeros_like(self.y)
-        sample = Samples.at(p[None])
-        solution = Solution(
-            value=p[None],
-            residual=sample.expected_decrease,
-            iterations=sample.iterations,
-            converged=sample.converged,
-        )
-        examples: dict[str, Any] = {
-            "origin": Origin(eps=p, total=n, generator=self.generator.get_state()),
-            "search": Iterate(eps=p, total=n),
-            "mode": Mode(eps=p, steps=0, converged=False, solution=solution),
-            "blocks": solution,
-            "round": Round(total=n),
-            "batch": sample,
-            **{f"sample {i}": sample for i in range(self.settings.samples)},
-        }
-        expected = self._values()
-        for name, example in examples.items():
-            expected |= flatten(name, example)
-        rows = [n for n in expected if n.startswith(("blocks.", "batch."))]
-        check_state(state, expected, optional=examples, any_length=rows)
-        if state["count"] != self.settings.samples:
-            raise ValueError(
-                f"the saved state does not fit: it has {state['count']} samples, "
-                f"expected {self.settings.samples}"
-            )
-        self.noise = self.noise.restored(part_of(state, "noise"), state["share"])
-        if state["share"] != self.model.subgrid_share:
-            self.model = self.model.with_subgrid_share(state["share"])
-        for name, example in examples.items():
-            if not part_of(state, name):
-                continue
-            value = rebuild(name, example, state)
-            if name.startswith("sample "):
-                self.samples[int(name.split()[1])] = value
-            else:
-                setattr(self, name, value)
-        if self.origin is not None:
-            origin = self.origin
+        own = {"eps": p, "value": p, "total": n, "weights": n, "held_out": n.bool()}
+        self.progress = saved = restored(saved, own)
+        self.noise = self.noise.with_learnt(saved.noise)
+        if saved.noise and saved.noise.share != self.model.subgrid_share:
+            self.model = self.model.with_subgrid_share(saved.noise.share)
+        if (origin := saved.origin) is not None:
             self.generator.set_state(origin.generator)
             tangent = self.model.linearise(origin.eps)
             self.precondition(tangent, origin.eps, origin.total)
-        self.generator.set_state(state["generator"])
-        for name in ("share_settled", "seed", "out_of_time", "iterations"):
-            setattr(self, name, state[name])
+            self.note(iterations=saved.iterations)
+        self.generator.set_state(saved.generator)

@@ -29,7 +29,7 @@ from dustmap.inference.svi.bound import Observations, Svgp, elbo, expected_terms
 from dustmap.inference.svi.gaussian import NaturalGaussian, StepReport
 from dustmap.inference.svi.hyperparameters import widened
 from dustmap.inference.svi.settings import SvgpSettings
-from dustmap.inference.svi.training import Trainer
+from dustmap.inference.svi.training import Trainer, Training
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
@@ -39,7 +39,7 @@ from dustmap.models.rowwise import RowReport, RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening, Whitening
 
 # The share of all steps, at their end, over which the rise is measured.
-_STRETCH = 0.1
+_LATE_SHARE = 0.1
 # Limit on the iterations of the final solve for the mean.
 _MEAN_STEPS = 2000
 
@@ -187,7 +187,7 @@ def fit_svi(
     generator: torch.Generator,
     on_step: OnStep | None = None,
     on_progress: OnProgress | None = None,
-    checkpointer: Checkpointer | None = None,
+    checkpointer: Checkpointer[Training] | None = None,
 ) -> SvgpResult:
     """Fit q and hyperparameters to normal data of a forward model; it can be resumed.
 
@@ -221,10 +221,10 @@ def fit_svi(
         model = model.on(widened(model.whitening, settings.lengthscale_range))
     seed = int(torch.randint(2**62, (), generator=generator))
     trainer = Trainer(model, data, settings, generator)
-    state = None if checkpointer is None else checkpointer.restore()
-    if state is not None:
-        trainer.restore(state)
-        del state
+    saved = None if checkpointer is None else checkpointer.restore()
+    if saved is not None:
+        trainer.restore(saved)
+        del saved
     return _trained(trainer, seed, on_step, on_progress, checkpointer)
 
 
@@ -233,7 +233,7 @@ def _trained(
     seed: int,
     on_step: OnStep | None,
     on_progress: OnProgress | None = None,
-    checkpointer: Checkpointer | None = None,
+    checkpointer: Checkpointer[Training] | None = None,
 ) -> SvgpResult:
     """Make the remaining steps, solve the mean, and take the bound on all data.
 
@@ -254,7 +254,7 @@ def _trained(
     total = len(trainer.data)
     order = torch.from_numpy(stream(seed, Purpose.WATCHED).permutation(total))
     watched = order[: settings.watch_rows].sort().values
-    stretch = max(1, int(_STRETCH * trainer.count))
+    stretch = max(1, int(_LATE_SHARE * trainer.count))
     begin, before = trainer.count - stretch, None
     if trainer.steps == begin and len(watched):
         before = level(trainer.model(), trainer.observations(), watched)
@@ -264,7 +264,7 @@ def _trained(
         if on_step is not None:
             on_step(step, trainer.count, trainer.bounds[-1])
         if checkpointer is not None:
-            checkpointer.save(trainer.state())
+            checkpointer.save(trainer.progress)
     model, data = trainer.model(), trainer.observations()
     if settings.solve_mean:
         keep_rows(model.forward)

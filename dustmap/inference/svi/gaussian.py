@@ -44,9 +44,9 @@ from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.rowwise import RowReport, RowwiseGaussian
 
-_HALVINGS = 10
+_MEAN_HALVINGS = 10
 # Limit on the iterations of solves with the precision.
-_STEPS = 500
+_PRECISION_STEPS = 500
 # Relative rounding error that does not count as a cut.
 _ROUNDING = 1e-9
 
@@ -262,17 +262,17 @@ class NaturalGaussian:
             before = bound(q.mean)
             # At the optimum a step changes the bound by rounding only.
             least = before - 1e-10 * abs(before)
-            while halvings <= _HALVINGS and not bound(mean) >= least:
+            while halvings <= _MEAN_HALVINGS and not bound(mean) >= least:
                 halvings += 1
                 mean = q.mean + 0.5**halvings * step
-            if halvings > _HALVINGS:
+            if halvings > _MEAN_HALVINGS:
                 mean = q.mean
         return q.with_mean(mean), StepReport(
             steps=1,
             clipped=batch.clipped,
             limited=int(length * (1 + _ROUNDING) < rate),
             halved=int(halvings > 0),
-            refused=int(halvings > _HALVINGS),
+            refused=int(halvings > _MEAN_HALVINGS),
         )
 
 
@@ -331,7 +331,9 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
         )
     prior = block_prior(shape, width, forward.device)
     if settings.family == "full" and settings.solves == "iterative":
-        prior.solver = ConjugateGradients(rtol=settings.solver_rtol, max_steps=_STEPS)
+        prior.solver = ConjugateGradients(
+            rtol=settings.solver_rtol, max_steps=_PRECISION_STEPS
+        )
     return prior
 
 

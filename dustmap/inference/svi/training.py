@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.checkpoint import (
-    State,
-    check_state,
-    flatten,
-    part_of,
-    rebuild,
-    require_finite,
-    scoped,
-)
+from dustmap.checkpoint import misfit, require_finite, restored
 from dustmap.inference.svi.bound import Observations, Svgp
 from dustmap.inference.svi.gaussian import StepReport, initial_family
 from dustmap.inference.svi.hyperparameters import Hyperparameters
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.models.means import ConstantMean
-from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
+from dustmap.models.rowwise import FeatureRows, RowReport, RowwiseGaussian
 
 # Pairs of nodes and inducing points whose kernel values autograd may hold at once.
 _PAIRS = 2**22
@@ -38,6 +30,29 @@ class Terms(NamedTuple):
     mean: Float[Tensor, " b"]
     variance: Float[Tensor, " b"]
     expected: Float[Tensor, " b"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The progress of a run, as checkpoints hold it; q consists of blocks.
+
+    ``generator`` is the state before the order of the current epoch was drawn,
+    ``vector`` holds the hyperparameters, and ``adam_step``, ``exp_avg`` and
+    ``exp_avg_sq`` are the moments of their optimiser.
+    """
+
+    generator: Tensor
+    step: int
+    bounds: Float[Tensor, " t"]
+    bounded_steps: int
+    rows: RowReport
+    steps: StepReport
+    mean: Float[Tensor, " p"]
+    precision: Float[Tensor, "k b b"]
+    vector: Float[Tensor, " h"]
+    adam_step: Float[Tensor, ""]
+    exp_avg: Float[Tensor, " h"]
+    exp_avg_sq: Float[Tensor, " h"]
 
 
 class Trainer:
@@ -204,39 +219,54 @@ class Trainer:
         q = replace(self.q, solver=None) if self.q.solver else self.q
         return Svgp(forward=forward, q=q, likelihood=likelihood)
 
-    def state(self) -> State:
-        """Return the state of a run; q must consist of blocks."""
-        return {
-            "generator": self._before,
-            "step": self.steps,
-            "bounds": torch.tensor(self.bounds, dtype=torch.float64),
-            "bounded_steps": self.hyperparameters.bounded_steps,
-            **flatten("rows", self._rows),
-            **flatten("steps", self.report),
-            **scoped("q", {"mean": self.q.mean, "precision": self.q.precision}),
+    @property
+    def progress(self) -> Training:
+        """The progress of the run, to be saved."""
+        moments = self._moments
+        return Training(
+            generator=self._before,
+            step=self.steps,
+            bounds=torch.tensor(self.bounds, dtype=torch.float64),
+            bounded_steps=self.hyperparameters.bounded_steps,
+            rows=self._rows,
+            steps=self.report,
+            mean=self.q.mean,
+            precision=self.q.precision,
             # The optimiser changes these tensors in place.
-            "vector": self._vector.detach().clone(),
-            **{f"adam.{key}": value.clone() for key, value in self._moments.items()},
-        }
+            vector=self._vector.detach().clone(),
+            adam_step=moments["step"].clone(),
+            exp_avg=moments["exp_avg"].clone(),
+            exp_avg_sq=moments["exp_avg_sq"].clone(),
+        )
 
-    def restore(self, state: State) -> None:
-        """Go on from a state.
+    def restore(self, saved: Training) -> None:
+        """Go on from saved progress.
 
         Raises
         ------
         ValueError
-            If it is not one of this run.
+            If it is not that of this run.
         """
-        check_state(state, self.state(), any_length=("bounds",))
-        self._before = state["generator"]
+        if not isinstance(saved, Training):
+            raise misfit("it", "of this engine", "that of another")
+        moments = self._moments
+        own = {
+            "mean": self.q.mean,
+            "precision": self.q.precision,
+            "vector": self._vector,
+            "exp_avg": self._vector,
+            "exp_avg_sq": self._vector,
+        }
+        saved = restored(saved, own)
+        self._before = saved.generator
         self._generator.set_state(self._before)
-        self.steps, self.bounds = state["step"], state["bounds"].tolist()
-        self.hyperparameters.bounded_steps = state["bounded_steps"]
-        self.report = rebuild("steps", self.report, state)
-        q = {n: value.to(self._ones) for n, value in part_of(state, "q").items()}
-        self.q = replace(self.q, **q)
+        self.steps, self.bounds = saved.step, saved.bounds.tolist()
+        self.hyperparameters.bounded_steps = saved.bounded_steps
+        self.report = saved.steps
+        self.q = replace(self.q, mean=saved.mean, precision=saved.precision)
         with torch.no_grad():
-            self._vector.copy_(state["vector"])
-        for key, value in self._moments.items():
-            value.copy_(state[f"adam.{key}"])
-        self._rows = self.forward.report = rebuild("rows", self._rows, state)
+            self._vector.copy_(saved.vector)
+        moments["step"].copy_(saved.adam_step)
+        moments["exp_avg"].copy_(saved.exp_avg)
+        moments["exp_avg_sq"].copy_(saved.exp_avg_sq)
+        self._rows = self.forward.report = saved.rows

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
+import pickle
 from dataclasses import fields, is_dataclass
 
 import dense_torus
 import numpy as np
-import safetensors.torch
 import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
@@ -111,19 +110,6 @@ def flat(value, name="result"):
     return {name: value}
 
 
-def stored(state):
-    """A state as files would hold it: tensors as safetensors, the rest as JSON."""
-    # Parts of one tensor may be among them.
-    tensors = {k: v.clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
-    rest = {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
-    return safetensors.torch.save(tensors), json.dumps(rest, allow_nan=False)
-
-
-def restored(files):
-    """The state that was stored."""
-    return safetensors.torch.load(files[0]) | json.loads(files[1])
-
-
 def assert_same(one, other):
     """Bit by bit, in every place."""
     ours, theirs = flat(one), flat(other)
@@ -149,26 +135,26 @@ class Recorder:
     stop
         Number of the state to end the run at, after it has been stored.
     files
-        What to go on from.
+        What to go on from, pickled.
     """
 
     def __init__(self, *, every=None, stop=None, files=None):
         self.files = {}
         self.steps = 0
         self._every, self._stop = every, stop
-        self._restored = None if files is None else restored(files)
+        self._restored = None if files is None else pickle.loads(files)
 
-    def save(self, state):
+    def save(self, progress):
         self.steps += 1
         often = self._every is not None and self.steps % self._every == 0
         if often or self.steps == self._stop:
-            self.files[self.steps] = stored(state)
+            self.files[self.steps] = pickle.dumps(progress)
         if self.steps == self._stop:
             raise StoppedError
 
     def restore(self):
-        state, self._restored = self._restored, None
-        return state
+        progress, self._restored = self._restored, None
+        return progress
 
 
 def interrupted(run, interval):

@@ -18,7 +18,7 @@ from dustmap.functionals import (
     LineIntegrals,
 )
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.full_batch.state import Fit
+from dustmap.inference.full_batch.state import InferenceState
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
@@ -57,7 +57,7 @@ def around(ends, spread):
 def fit_of(noise, *, subgrid=True):
     model = log_normal(LineIntegrals(0.7 * dense_torus.inside(2, 6, 3), RULE))
     settings = FullBatch(subgrid_noise=subgrid)
-    return model, Fit(model, torch.ones(6), noise, settings, rng())
+    return model, InferenceState(model, torch.ones(6), noise, settings, rng())
 
 
 def test_the_parts_of_the_noise_add_up():

@@ -17,7 +17,7 @@ from dustmap.inference.full_batch.randomized_map import (
     fit_samples,
     perturbed,
 )
-from dustmap.inference.full_batch.state import Fit, Samples
+from dustmap.inference.full_batch.state import InferenceState, Samples
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.noise import Normal
@@ -166,7 +166,7 @@ def test_odd_numbers_of_samples_are_refused():
 def test_averages_are_those_of_the_samples():
     model, y, _ = seen()
     eps = torch.randn(4, model.latent_size, generator=rng(8), dtype=torch.float64)
-    fit = Fit(model, y, Normal(stated=y), FullBatch(), rng())
+    fit = InferenceState(model, y, Normal(stated=y), FullBatch(), rng())
     (residual, spread, variance), predictions = fit.averages(eps), model.apply(eps)
     variances = torch.stack([model.linearise(one).variance for one in eps])
     close = functools.partial(torch.testing.assert_close, rtol=1e-10, atol=0)

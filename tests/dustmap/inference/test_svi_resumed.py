@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,7 @@ from checkpoint_cases import (
     assert_same,
     flat,
     interrupted,
-    restored,
     rng,
-    stored,
 )
 from dense_box import box, fresh_model
 
@@ -100,14 +99,14 @@ def test_the_generator_ends_where_it_would_have():
 
 def test_a_state_that_does_not_fit_is_refused():
     _, files = whole("learning")
-    state = restored(files[max(files)])
-    short = {k: v for k, v in state.items() if k != "adam.exp_avg"}
-    for name, files, said in [
-        ("learning", stored(short), "adam.exp_avg .* found nothing"),
-        ("learning the noise", stored(state), ".* should be"),
-        ("mean-field", stored(state), ".* should be"),
+    saved = pickle.loads(files[max(files)])
+    short = replace(saved, exp_avg=torch.zeros(1))
+    for name, given, said in [
+        ("learning", short, "exp_avg should be"),
+        ("learning the noise", saved, ".* should be"),
+        ("mean-field", saved, ".* should be"),
     ]:
-        recorder = Recorder(files=files, every=1)
+        recorder = Recorder(files=pickle.dumps(given), every=1)
         with pytest.raises(ValueError, match=said):
             run(name, recorder)
         assert not recorder.files

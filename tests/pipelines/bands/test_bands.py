@@ -1,6 +1,7 @@
 """Extinction in other bands: published tables, identities, and what is refused."""
 
 import builtins
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from pipelines.bands import (
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import SkyMaps
-from pipelines.maps.provenance import convert
+from pipelines.maps.places import Places
+from pipelines.maps.stored import of_cube, of_sky_maps
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.
 # (Their B, 1.337, is not what their own equation 3 gives at 2.27 per µm: 1 + 1/3.1.)
@@ -149,7 +151,7 @@ def test_products_are_scaled_and_say_so():
     meta = {"extinction_band": "A_V", "citation": {"band": "A_V"}}
     names = ("mean", "std", "p50", "support")
     cube = Cube(x=axis, y=axis, z=axis, arrays=dict.fromkeys(names, values), meta=meta)
-    found = convert(cube, [change])
+    found = of_cube(Path("map.fits"), cube).converted(change).cube()
     for name in names[:3]:
         np.testing.assert_allclose(found.arrays[name], change.factor * values)
         assert found.arrays[name].dtype == np.float32
@@ -165,6 +167,28 @@ def test_products_are_scaled_and_say_so():
         arrays={"mean": rays, "std": rays},
         last_star=np.ones(12),
     )
-    scaled = convert(integrated, [change])
+    sky = of_sky_maps(Path("sky.fits"), integrated)
+    scaled = sky.converted(change).convert(integrated)
     np.testing.assert_allclose(scaled.arrays["std"], change.factor)
     np.testing.assert_array_equal(scaled.last_star, 1.0)
+
+
+def test_conversions_follow_each_other_and_products_name_all_of_them():
+    changes = conversion("A_V", "A_G"), conversion("A_G", "E(B-V)")
+    axis = np.array([-1.0, 0.0, 1.0])
+    arrays = {"mean": np.ones((3, 3, 3)), "std": np.full((3, 3, 3), 0.5)}
+    meta = {"extinction_band": "A_V"}
+    cube = Cube(x=axis, y=axis, z=axis, arrays=arrays, meta=meta)
+    own = of_cube(Path("map.fits"), cube)
+    last = own.converted(changes[0]).converted(changes[1], 2.0)
+    ratio = 2 * changes[0].factor * changes[1].factor
+    assert (last.changes, last.band) == (changes, "E(B-V)")
+    assert last.factor == pytest.approx(ratio)
+    at = Places.of_points(np.array([[0.5, 0.0, 0.0]]))
+    assert last.moments(at, ["std"], integrated=False)["std"] == pytest.approx(
+        ratio * own.moments(at, ["std"], integrated=False)["std"]
+    )
+    for found in (last.cube(), last.convert(cube)):
+        assert found.arrays["mean"] == pytest.approx(ratio)
+        assert found.meta["band_conversions"] == [one.as_dict() for one in changes]
+        assert found.meta["extinction_band"] == "E(B-V)"

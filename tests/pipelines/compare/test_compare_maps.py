@@ -62,7 +62,7 @@ def queried(*, integrated: bool, **options) -> Answers:
 
 def at(other: Answers, name: str, points=PLACES) -> np.ndarray:
     places = Places.of_points(points)
-    return other.central(places, integrated=name == "extinction")
+    return other.median_or_mean(places, integrated=name == "extinction")
 
 
 def cube_map(cube: Cube, factor=1.0, *, blank=True) -> Answers:

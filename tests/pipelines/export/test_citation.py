@@ -14,7 +14,7 @@ from pipelines.formats.citation import (
     cited_papers,
     doi_of,
 )
-from pipelines.maps.provenance import converted
+from pipelines.maps.converted import with_change
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,9 +50,9 @@ def test_every_paper_of_a_survey_is_cited_with_its_doi():
 
 def test_a_converted_band_cites_its_curve():
     meta = {"citation": block_of("hunt2023")}
-    changed = converted(meta, [conversion("A_V", "A_G")])["citation"]
+    changed = with_change(meta, conversion("A_V", "A_G"))["citation"]
     assert changed["band"] == "A_G"
     assert doi_of(cited_papers(changed)[1][1]) == "10.3847/1538-4357/accb59"
     # R_V alone needs no curve.
-    changed = converted(meta, [conversion("A_V", "E(B-V)")])["citation"]
+    changed = with_change(meta, conversion("A_V", "E(B-V)"))["citation"]
     assert not changed["extinction_curve"]

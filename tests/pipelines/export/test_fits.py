@@ -14,7 +14,7 @@ from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.citation import citation_block
 from pipelines.formats.fits import read_cube_and_curves, read_fits, write_fits
-from pipelines.maps.provenance import converted
+from pipelines.maps.converted import with_change
 
 
 def make_cube(values=None, meta=None):
@@ -152,7 +152,7 @@ def test_band_conversion_and_citation_have_cards_of_their_own(tmp_path):
         "citation": citation_block([catalogue], "A_V", inputs),
     }
     change = conversion("A_V", "A_G", curve="F19", r_v=3.3)
-    meta = converted(meta, [change])
+    meta = with_change(meta, change)
     write_fits(tmp_path / "map.fits", make_cube(meta=meta))
     assert read_fits(tmp_path / "map.fits").meta == meta
     header = fits.getheader(tmp_path / "map.fits")
@@ -165,7 +165,7 @@ def test_band_conversion_and_citation_have_cards_of_their_own(tmp_path):
     assert header["DOI1"] == "10.1051/1" and header["DOI2"].startswith("10.3847/")
     assert (header["INPUT1"], header["SHA1"]) == ("stars.parquet", "0f" * 32)
     then = conversion("A_G", "A_Ks", r_v=3.1)
-    again = converted(read_fits(tmp_path / "map.fits").meta, [then])
+    again = with_change(read_fits(tmp_path / "map.fits").meta, then)
     write_fits(tmp_path / "twice.fits", make_cube(meta=again))
     header = fits.getheader(tmp_path / "twice.fits")
     assert (header["EXTBAND"], header["BANDFROM"]) == ("A_Ks", "A_V")

@@ -247,6 +247,46 @@ def test_a_cube_of_l_b_distance_holds_densities_bins_or_extinctions(tmp_path, ki
     np.testing.assert_allclose(found, 20 * SKY[0, row, [0, 35]].mean(), rtol=1e-5)
 
 
+def test_extinctions_may_begin_at_the_sun_and_only_means_are_differences(tmp_path):
+    sums = np.concatenate([np.zeros((1, 18, 36)), np.cumsum(20 * SKY, axis=0)])
+    path = sky_cube(tmp_path / "m.fits", "mag", sums, CRVAL3=0.0)
+    with fits.open(path, mode="append") as units:
+        units.append(fits.ImageHDU(0.1 * sums, units[0].header, name="STD."))
+        units[0].header["EXTNAME"] = "MEAN"
+    dust = dustmap.open_map(path, unit="mag")
+    places = at(np.full(2, 75.0), np.full(2, 25.0), [20.0, 50.0])
+    found = dust.extinction(places)
+    expected = [20 * SKY[0, 11, 7], (20 * SKY[:2, 11, 7]).sum() + 10 * SKY[2, 11, 7]]
+    np.testing.assert_allclose(found.mean.value, expected, rtol=1e-5)
+    np.testing.assert_allclose(found.std.value, 0.1 * found.mean.value, rtol=1e-5)
+    density = dust.density(places)
+    np.testing.assert_allclose(density.mean.value, SKY[[1, 2], 11, 7], rtol=1e-4)
+    assert density.std is None
+
+
+def test_arrays_that_are_not_used_are_not_read(tmp_path, monkeypatch):
+    path, plain, read = made.bayestar(tmp_path / "m.h5"), h5py.Dataset.__getitem__, []
+
+    def recorded(dataset, *index, **options):
+        read.append(dataset.name)
+        return plain(dataset, *index, **options)
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", recorded)
+    dustmap.open_map(path, map_of="bayestar2019")
+    assert set(read) == {"/pixel_info", "/samples"}
+
+
+def test_densities_of_samples_are_differences_of_each(tmp_path):
+    path = made.bayestar(tmp_path / "m.h5")
+    dust = dustmap.open_map(path, map_of="bayestar2019")
+    far = 10 ** (made.MODULI / 5 + 1)
+    lon, lat = healpy.pix2ang(2, 17, nest=True, lonlat=True)
+    density = dust.density(at([lon], [lat], [far[3:5].mean()]))
+    drawn = np.diff(made.SAMPLES[29, :, 3:5])[:, 0] / np.diff(far[3:5])
+    np.testing.assert_allclose(density.mean.value, drawn.mean(), rtol=1e-5)
+    np.testing.assert_allclose(density.std.value, drawn.std(), rtol=1e-4)
+
+
 def test_part_of_the_sky_is_nan_elsewhere(tmp_path):
     path = sky_cube(tmp_path / "m.fits", "mag/pc", SKY[..., :9])
     found = dustmap.open_map(path).query(
@@ -298,6 +338,37 @@ def test_edenhofer_agrees_with_the_package_of_its_authors(tmp_path):
     for mode in ("mean", "std"):
         found = ours.query(places, integrated=False, mode=mode).value
         np.testing.assert_allclose(found, theirs.query(places, mode=mode), rtol=1e-4)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("dustmaps"), reason="needs dustmaps")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("integrated", [False, True])
+def test_samples_agree_with_the_package_of_their_authors(tmp_path, integrated):
+    from dustmaps.edenhofer2023 import Edenhofer2023Query
+
+    path = made.healpix_samples(tmp_path / "m.fits")
+    nodes = healpy.pix2ang(made.NSIDE, np.arange(192), nest=True, lonlat=True)
+    # Densities agree at the centres of bins, extinctions at their outer edges, which
+    # the package states at the centres.
+    ours = dustmap.open_map(path, map_of="edenhofer2024")
+    theirs = Edenhofer2023Query(str(path), load_samples=True, integrated=integrated)
+    distance = (made.EDGES[1:] if integrated else made.CENTRES)[2]
+    places = at(*nodes, np.full(192, distance))
+    centres = at(*nodes, np.full(192, made.CENTRES[2]))
+    for mode in ("mean", "std", "samples"):
+        found = ours.query(places, integrated=integrated, mode=mode).value
+        expected = theirs.query(centres, mode=mode)
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    every = ours.query(places, integrated=integrated, mode="samples").value
+    one = ours.query(
+        places,
+        integrated=integrated,
+        mode="random_sample",
+        rng=np.random.default_rng(1),
+    ).value
+    assert (np.abs(every - one[:, None]).max(axis=0) == 0).sum() == 1
+    median = ours.query(places, integrated=integrated, mode="median").value
+    np.testing.assert_allclose(median, np.median(every, axis=1), rtol=1e-9)
 
 
 def test_without_the_inner_integral_no_extinction_is_stated(tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shlex
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 
 import foreign_maps as made
@@ -15,6 +17,7 @@ import zarr
 from astropy.coordinates import SkyCoord
 from astropy.io import fits
 from astropy.table import Table
+from astropy.wcs import WCS
 from documents import ROOT, blocks, commands
 from PIL import Image
 
@@ -114,6 +117,104 @@ def test_exports_hold_the_same_numbers_and_the_origin(command, cube, sky, tmp_pa
         centre = np.array(units["MEAN"].shape) // 2
         assert np.isnan(units["MEAN"].data[tuple(centre)])
         assert np.isfinite(units["MEAN"].data[centre[0], centre[1], centre[2] + 5])
+
+
+def test_what_is_exported_of_it_opens_fills_and_is_drawn(
+    command, cube, positive_run, tmp_path
+):
+    names = {"--zarr": "o.zarr", "--fits": "o.fits", "--healpix": "h.fits"}
+    targets = " ".join(f"{kind} {tmp_path / name}" for kind, name in names.items())
+    line = f"export {cube} {targets} --nside 16 --distances 10,25"
+    assert command(line).exit_code == 0
+    first = dustmap.open_map(cube).query(WHERE, integrated=True)
+    # The run begins at the observer: its own part is its whole box.
+    run = shlex.quote(str(positive_run.path))
+    line = f"query {run} --l 10 --b 0 --distance 30 --fill"
+    for name in names.values():
+        found = dustmap.open_map(tmp_path / name).query(WHERE, integrated=True)
+        np.testing.assert_allclose(found, first, rtol=0.05)
+        filled = command(f"{line} {tmp_path / name}")
+        assert filled.exit_code == 0 and digest(cube) in filled.output
+        assert dustmap.open_map(tmp_path / name).answers.origins()[0]["band"] == "A_V"
+        with pytest.raises(InputError, match="another program's map"):
+            dustmap.open_map(tmp_path / name, samples=positive_run.path)
+    image = tmp_path / "i.fits"
+    line = f"export {cube} --image {image} --pixel 20 --distances 10,25"
+    assert command(line).exit_code == 0
+    with fits.open(image) as units:
+        values, wcs = units["MEAN"].data[1], WCS(units["MEAN"].header).celestial
+        x, y = np.round(wcs.world_to_pixel_values(30, 0)).astype(int)
+        lon, lat = wcs.pixel_to_world_values(x, y)
+    place = SkyCoord(lon, lat, 25, unit=("deg", "deg", "pc"), frame="galactic")
+    expected = dustmap.open_map(cube).query(place, integrated=True).value
+    assert values[y, x] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_export_of_an_unknown_band_fills_if_its_band_is_stated(
+    command, positive_run, tmp_path
+):
+    cube, store = made.fits_cube(tmp_path / "m.fits"), tmp_path / "o.zarr"
+    assert command(f"export {cube} --zarr {store} --nside 2").exit_code == 0
+    run = shlex.quote(str(positive_run.path))
+    line = f"query {run} --l 10 --b 0 --distance 30 --fill {store}"
+    result = command(line)
+    assert result.exit_code == 2 and "--fill-declare-band" in result.output
+    assert command(f"{line} --fill-declare-band A_V").exit_code == 0
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_its_samples_are_exported(command, tmp_path, inner):
+    sky, store = tmp_path / "s.fits", tmp_path / "o.zarr"
+    made.healpix_samples(sky, inner=inner)
+    line = f"export {sky} --map-of edenhofer2024 --zarr {store} --spacing 40"
+    assert command(f"{line} --samples 9").exit_code == 2
+    assert command(f"{line} --samples 3 --nside 2").exit_code == 0
+    group = zarr.open_group(store, mode="r")
+    drawn, mean = group["density_samples"][...], group["mean"][...]
+    known = np.isfinite(mean)
+    # Samples of the file are 1, 1.1, 1.2 and 1.3 times the same map.
+    for number, part in enumerate(drawn):
+        ratio = part[known] / mean[known]
+        np.testing.assert_allclose(ratio, (1 + 0.1 * number) / 1.15, rtol=1e-4)
+
+
+def test_a_known_band_is_converted_where_it_fills_a_run_of_a_declared_one(
+    command, sky, chain
+):
+    run = chain.folder / "run"
+    line = f"query {run} --l 10 --b 0 --distance 3000 --fill {sky}"
+    line += " --fill-map-of edenhofer2024 --declare-band A_V"
+    found = command(line).output
+    assert float(found.rpartition("factor")[2].split()[0]) == pytest.approx(2.8)
+
+
+@pytest.mark.parametrize("kind", ["cube", "healpix", "multiresolution", "samples"])
+def test_it_answers_the_same_after_pickling(tmp_path, kind):
+    path, name = tmp_path / "m", {"map_of": "edenhofer2024"}
+    match kind:
+        case "cube":
+            path, name = made.fits_cube(path, unit="A_V/pc"), {}
+        case "healpix":
+            path = made.healpix_by_distance(path)
+        case "samples":
+            path = made.healpix_samples(path)
+        case _:
+            path, name = made.bayestar(path), {"map_of": "bayestar2019"}
+    dust = dustmap.open_map(path, **name)
+    far = 30 if kind == "cube" else 100
+    place = SkyCoord(90, 5, far, unit=("deg", "deg", "pc"), frame="galactic")
+    for each in (dust, dust.in_band("A_Ks")):
+        again = pickle.loads(pickle.dumps(each))
+        first, second = (one.query(place, integrated=True) for one in (each, again))
+        np.testing.assert_array_equal(first, second)
+
+
+def test_it_answers_the_same_in_a_spawned_process(sky):
+    dust = dustmap.open_map(sky, map_of="edenhofer2024")
+    place = SkyCoord(90, 5, 100, unit=("deg", "deg", "pc"), frame="galactic")
+    with get_context("spawn").Pool(1) as pool:
+        found = pool.apply(dust.query, (place,), {"integrated": True})
+    np.testing.assert_array_equal(found, dust.query(place, integrated=True))
 
 
 @pytest.mark.parametrize(

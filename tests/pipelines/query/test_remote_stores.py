@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import shutil
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,9 +22,11 @@ from pipelines.base.errors import InputError
 PLACES = ray_field.at([10.0, 200.0], [5.0, -20.0], [200.0, 100.0])
 
 
-class _Silent(SimpleHTTPRequestHandler):
+class _Recorded(SimpleHTTPRequestHandler):
+    fetched: ClassVar[list[str]] = []
+
     def log_message(self, *_) -> None:
-        pass
+        self.fetched.append(self.path)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def zipped(store, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def server(store) -> Iterator[str]:
     pytest.importorskip("aiohttp")
-    handler = functools.partial(_Silent, directory=str(store.parent))
+    handler = functools.partial(_Recorded, directory=str(store.parent))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as found:
         threading.Thread(target=found.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{found.server_port}"
@@ -93,6 +97,24 @@ def test_a_server_answers_as_its_folder(server, store, command):
     assert found == own
 
 
+def test_a_chunk_is_fetched_once_and_a_pickled_map_verifies_its_own(server, store):
+    dust = pickle.loads(pickle.dumps(dustmap.open_map(f"{server}/m.zarr")))
+    _Recorded.fetched.clear()
+    found = dust.query(PLACES, integrated=True)
+    own = dustmap.open_map(store).query(PLACES, integrated=True)
+    np.testing.assert_array_equal(found, own)
+    chunks = [path for path in _Recorded.fetched if "/c/" in path]
+    assert chunks and len(set(chunks)) == len(chunks)
+    held = [path for path in (store / "mean" / "c").rglob("*") if path.is_file()]
+    whole = {path: path.read_bytes() for path in held}
+    for path, content in whole.items():
+        path.write_bytes(content[::-1])
+    with pytest.raises(InputError, match="altered"):
+        dust.query(PLACES, integrated=False)
+    for path, content in whole.items():
+        path.write_bytes(content)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_s3_answers_as_its_folder(bucket, store):
     same(bucket, store)
@@ -131,5 +153,6 @@ def test_xarray_writes_a_store_as_netcdf(store, tmp_path):
     with xarray.open_dataset(tmp_path / "m.nc", engine="scipy") as read:
         np.testing.assert_array_equal(read["mean"], expected)
         assert read.attrs["unit"] == "mag pc-1"
-    assert (pixel["grid_name"], pixel["level"]) == ("healpix", 3)
-    assert pixel["indexing_scheme"] == "nested"
+    # xdggs takes all attributes for parameters of the grid.
+    grid = {"grid_name": "healpix", "level": 3, "indexing_scheme": "nested"}
+    assert pixel == grid

@@ -5,22 +5,102 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from dustmap.distributed.group import Group
+from dustmap.functionals import (
+    Functionals,
+    GaussLegendre,
+    LineIntegrals,
+    MonteCarlo,
+    Rule,
+)
 from dustmap.inference.svi import HipSettings, SvgpResult, fit_svi
 from dustmap.inference.svi.bound import Observations
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.likelihoods import Gaussian
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.toeplitz import EmbeddingLimits
+from dustmap.models.base import ForwardModel
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 from pipelines.base.errors import InputError
-from pipelines.model.forward import toeplitz_whitening
-from pipelines.model.observations import rays
+from pipelines.config import FitConfig
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
 
+# Above this ratio of lengthscale and spacing the covariance of the field on the grid,
+# which is solved with, is nearly singular.
+_SOLVABLE = 5.0
+# Cost of a row per grid point, measured at M = 4,000 [s].
+_ROW_SECONDS = 4e-6
 
-def run_svi(problem: Problem) -> Inference:
+
+def spacing_limits(
+    extent: np.ndarray, stars: int, seconds: float, config: FitConfig
+) -> tuple[float, float]:
+    """Return the most grid steps in a lengthscale, and the least spacing [pc].
+
+    With the latter all rows fit the budget: a row takes ``_ROW_SECONDS`` per grid
+    point, and 8 bytes per point and star.
+    """
+    by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
+    by_memory = config.budget.bytes / 4 / (8 * max(stars, 1))
+    points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
+    return _SOLVABLE, float(np.prod(extent) / points) ** (1 / 3)
+
+
+def work_of(
+    plan: Plan, distances: np.ndarray, config: FitConfig, *, ranks: int, here: int
+) -> None:
+    """Return nothing: the grid's spacing bounds the work (`spacing_limits`)."""
+
+
+def rays(
+    plan: Plan, end: Tensor, start: Tensor | None = None, *, outwards: bool = False
+) -> LineIntegrals:
+    """Return line integrals [pc] by the quadrature of the configuration.
+
+    Nodes are keyed by the ray, so that ``outwards`` ones are the same.
+    """
+    own = plan.embedding
+    rule: Rule = MonteCarlo(count=own.nodes, seed=own.seed)
+    if own.quadrature == "gauss-legendre":
+        rule = GaussLegendre(count=own.nodes)
+    return LineIntegrals(end, rule, start=None if outwards else start)
+
+
+def build_model(
+    plan: Plan,
+    functionals: Functionals,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator,
+    group: Group | None = None,
+) -> ForwardModel:
+    """Build the model of rows on the grid's circulant embedding, in float64."""
+    whitening = _whitening(plan, device)
+    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
+
+
+def _whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
+    own = plan.embedding
+    return ToeplitzWhitening(
+        plan.build_kernel(),
+        plan.grid,
+        lengthscales=plan.lengthscale,
+        nugget=own.nugget,
+        limits=EmbeddingLimits(max_points=own.max_points),
+        solver=ConjugateGradients(rtol=own.tolerance, max_steps=own.max_steps),
+        shape=own.shape or None,
+        device=device,
+    )
+
+
+def infer(problem: Problem) -> Inference:
     """Return the variational posterior.
 
     Raises
@@ -35,7 +115,7 @@ def run_svi(problem: Problem) -> Inference:
         learning["rate"] = svi.hyperparameter_rate
         learning["learn"] = ("kernel", "likelihood")
     try:
-        whitening = toeplitz_whitening(plan, problem.place["device"])
+        whitening = _whitening(plan, problem.place["device"])
         ends, mean = torch.as_tensor(stars.positions()), plan.mean
         model = RowwiseGaussian(
             whitening, rays(plan, ends), mean=mean, group=problem.group

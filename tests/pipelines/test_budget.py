@@ -12,8 +12,8 @@ from dustmap.models.means import ConstantMean
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.fit import announcing
-from pipelines.fit.announcing import require_memory
+from pipelines.fit import budget as module
+from pipelines.fit.budget import require_memory
 from pipelines.fit.context import Context
 from pipelines.model.plan import Plan
 
@@ -35,6 +35,6 @@ def test_a_grid_too_large_for_the_budget_or_the_machine_is_refused(
 ):
     config = FitConfig.model_validate({"budget": {"memory_gib": budget}})
     at = SimpleNamespace(config=config, group=Group())
-    monkeypatch.setattr(announcing, "machine_memory", lambda _: machine * 2**30)
+    monkeypatch.setattr(module, "machine_memory", lambda _: machine * 2**30)
     with pytest.raises(InputError, match=r"\(390 x 390 x 190 pc\).*budget.memory_gib"):
         require_memory(PLAN, np.full(9, 90.0), cast(Context, at))

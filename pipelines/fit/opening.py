@@ -1,0 +1,142 @@
+"""The beginning of a fit, or its resumption from a saved state."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError, Stopped
+from pipelines.base.progress import say
+from pipelines.config import FitConfig
+from pipelines.fit.context import Context
+from pipelines.fit.stars import FittedStars
+from pipelines.fit.state import FitState
+from pipelines.model.problem import place_of
+from pipelines.saving.identity import differences, identity_of
+from pipelines.saving.state_file import read_state
+from pipelines.saving.stopping import StopFlag
+from pipelines.saving.workspace import claimed, unfinished
+from pipelines.storage.digests import input_digests
+
+
+@contextmanager
+def opened(
+    source: Path,
+    output: Path,
+    config: FitConfig,
+    *,
+    overwrite: bool,
+    resume: bool,
+    anyway: bool,
+    group: Group,
+) -> Iterator[tuple[FitState, FittedStars, Context]]:
+    """Begin or resume a fit; after the block, only the run remains.
+
+    The stars are as they were read (see `FittedStars.at`).
+
+    Raises
+    ------
+    InputError
+        If the catalogue cannot be fitted; or if a fit exists at the output and
+        ``resume`` is false, another process works on it, its state is incomplete, or
+        (unless ``anyway``) its configuration, catalogue or version differs.
+    """
+    place = place_of(config)
+    try:
+        team, teams = group.split(config.inference.teams)
+    except ValueError as error:
+        raise InputError(
+            f"inference.teams = {config.inference.teams}: {error}; start a multiple of "
+            "that many processes (torchrun --nproc-per-node)"
+        ) from error
+    with ExitStack() as stack:
+        stop = stack.enter_context(StopFlag())
+        if group.first:
+            claim = claimed(output, overwrite=overwrite, resume=resume)
+            work = stack.enter_context(claim)
+        group.meet()
+        if not group.first:
+            # The workspace claimed by rank 0.
+            work = unfinished(output)
+            if work is None:
+                raise InputError(
+                    f"{output}: this rank cannot see the workspace of rank 0: run all "
+                    "ranks on one file system"
+                )
+        # Only rank 0 reads the whole catalogue for its hash.
+        inputs = group.from_first(lambda: input_digests(source))
+        at = Context(
+            config=config,
+            place=place,
+            group=group,
+            team=team,
+            teams=teams,
+            work=work,
+            stop=stop,
+            inputs=inputs,
+        )
+        found = _taken_up(at, anyway=anyway)
+        # Rank 0 writes the next state only after all ranks have read this one.
+        group.meet()
+        at.note(state="planning")
+        try:
+            # A resumed fit repeats its first draws, to hold out the same stars.
+            generator = place["generator"]
+            stars = FittedStars.read(source, config, group, generator)
+            state = FitState(generator=generator.get_state())
+            if found:
+                state = FitState.restore(found.pop("fit"), work.state, place["device"])
+                generator.set_state(state.generator)
+            at.clock.lap("read")
+            yield state, stars, at
+        except Stopped as reason:
+            at.note(state="stopped", message=str(reason))
+            raise
+        except BaseException as error:
+            at.note(state="failed", message=f"{type(error).__name__}: {error}")
+            if at.last is not None:
+                say(
+                    f"the checkpoint {at.last} stays: remove the cause, then continue "
+                    "with the same command and --resume"
+                )
+            raise
+
+
+def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
+    """Return the state to resume, or nothing, and restore the context."""
+    path = at.last
+    if path is None:
+        return {}
+    found = read_state(path)
+    changed = differences(identity_of(at.config, at.inputs), found["identity"])
+    if changed and not anyway:
+        raise InputError(
+            f"{path} belongs to another fit:\n  "
+            + "\n  ".join(changed)
+            + "\nContinue with the original settings, start again with --overwrite, or "
+            "continue regardless with --resume-anyway"
+        )
+    for line in changed:
+        say(f"warning: resumed regardless, {line}")
+    threads = torch.get_num_threads()
+    if threads != found["threads"]:
+        before = found["threads"]
+        say(f"note: last digits may differ: {threads} threads, before {before}")
+    age = time.time() - found["written"]
+    say(f"resumed from {path} ({found['stage']}, {age:.0f} s old)")
+    once = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "stage": found["stage"],
+        "differences": changed,
+    }
+    at.clock.seconds.update(found["seconds"])
+    at.metrics += json.loads(found["records"])
+    at.history += [*found["history"], once]
+    return found

@@ -1,0 +1,90 @@
+"""The stars of a fit and their parts: fitted, learnt from, held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dustmap.distributed.group import Group
+from dustmap.residual.surveys import SurveyLaw
+from pipelines.base.geometry import Box
+from pipelines.base.progress import say
+from pipelines.catalog.schema import Split, Stars
+from pipelines.config import FitConfig
+from pipelines.fit.state import FitState
+from pipelines.model.cost import LEARNERS
+from pipelines.planning.selection import inside_box, usable_stars
+from pipelines.run.surveys import calibrated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedStars:
+    """The usable stars of a catalogue, and the rows of their parts.
+
+    ``counts`` holds the excluded stars by reason. Once a box is chosen, ``split`` holds
+    the rows in it.
+    """
+
+    source: Path
+    stars: Stars
+    split: Split
+    counts: dict[str, int]
+
+    @classmethod
+    def read(
+        cls, source: Path, config: FitConfig, group: Group, generator: torch.Generator
+    ) -> FittedStars:
+        """Read a catalogue; the ``generator`` chooses the stars that are held out.
+
+        Raises
+        ------
+        InputError
+            As `usable_stars`.
+        """
+        stars, counts = usable_stars(source, config, group)
+        numbers = stars.places()
+        split = stars.split(config, generator, numbers)
+        sizes = np.bincount(numbers)
+        say(
+            f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
+            "is fitted or held out as a whole"
+        )
+        return cls(source=source, stars=stars, split=split, counts=counts)
+
+    def calibrated(self, laws: Sequence[SurveyLaw]) -> FittedStars:
+        """Return the stars with extinctions and errors by the laws of their surveys."""
+        return replace(self, stars=calibrated(self.stars, laws))
+
+    def within(self, box: Box) -> FittedStars:
+        """Return the parts inside a box."""
+        split, counts = inside_box(self.stars, self.split, box)
+        return replace(self, split=split, counts=self.counts | counts)
+
+    def corrected(self, added: torch.Tensor) -> FittedStars:
+        """Return the stars with extinctions raised by these [mag], shape ``(N,)``."""
+        assert self.stars.extinction is not None
+        extinction = self.stars.extinction + added.numpy()
+        return replace(self, stars=replace(self.stars, extinction=extinction))
+
+    def at(self, state: FitState) -> FittedStars:
+        """Return these stars, as they were read, as a state of the fit has them."""
+        found = self.calibrated(state.surveys)
+        if state.box is not None:
+            found = found.within(state.box)
+        return found if state.raised is None else found.corrected(state.raised)
+
+    @property
+    def fitted(self) -> Stars:
+        """The stars to fit."""
+        return self.stars.select(self.split.train)
+
+    @property
+    def learners(self) -> Split:
+        """The rows of the maps to learn from: of many stars an even part on the sky."""
+        train = self.split.train
+        few = np.linspace(0, len(train) - 1, min(len(train), LEARNERS))
+        return replace(self.split, train=train[few.astype(np.int64)])

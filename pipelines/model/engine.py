@@ -1,0 +1,105 @@
+"""The engines behind one door: `ENGINES` by the name in a plan.
+
+What an engine offers besides is data, in `pipelines.config.engines`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dustmap.distributed.group import Group
+from dustmap.functionals import Functionals, LineIntegrals
+from dustmap.models.base import ForwardModel
+from pipelines.config import FitConfig
+from pipelines.config.engines import EngineName
+from pipelines.model import full_batch, hipgp
+from pipelines.model.cost import Work
+from pipelines.model.plan import Plan
+from pipelines.model.problem import Inference, Problem
+
+
+class Engine(Protocol):
+    """From a plan and data to a posterior."""
+
+    def spacing_limits(
+        self, extent: np.ndarray, stars: int, seconds: float, config: FitConfig
+    ) -> tuple[float, float]:
+        """Return the most grid steps in a lengthscale, and the least spacing [pc].
+
+        ``seconds`` are for the solves, in a box with sides ``extent`` [pc].
+        """
+        ...
+
+    def work_of(
+        self,
+        plan: Plan,
+        distances: np.ndarray,
+        config: FitConfig,
+        *,
+        ranks: int,
+        here: int,
+    ) -> Work | None:
+        """Return memory and operations of a fit, if they can be foreseen."""
+        ...
+
+    def rays(
+        self,
+        plan: Plan,
+        end: Tensor,
+        start: Tensor | None = None,
+        *,
+        outwards: bool = False,
+    ) -> LineIntegrals:
+        """Return line integrals [pc]; see `rays` of this module."""
+        ...
+
+    def build_model(
+        self,
+        plan: Plan,
+        functionals: Functionals,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator,
+        group: Group | None = None,
+    ) -> ForwardModel:
+        """Build the forward model; see `build_model` of this module."""
+        ...
+
+    def infer(self, problem: Problem) -> Inference:
+        """Return the posterior."""
+        ...
+
+
+ENGINES: dict[EngineName, Engine] = {"full-batch": full_batch, "svi": hipgp}
+
+
+def rays(
+    plan: Plan, end: Tensor, start: Tensor | None = None, *, outwards: bool = False
+) -> LineIntegrals:
+    """Return line integrals [pc] by the quadrature of the plan's engine.
+
+    With ``outwards`` their nodes suit sums along the ray from the observer.
+    """
+    return ENGINES[plan.engine].rays(plan, end, start, outwards=outwards)
+
+
+def build_model(plan: Plan, functionals: Functionals, **place: Any) -> ForwardModel:
+    """Build the forward model of a plan for functionals such as stars' sight lines.
+
+    ``place`` is dtype, device and generator, and maybe a group, whose ranks divide the
+    functionals and call the model together.
+    """
+    return ENGINES[plan.engine].build_model(plan, functionals, **place)
+
+
+def run_engine(problem: Problem) -> Inference:
+    """Return the posterior by the engine the plan names; all ranks have it."""
+    state = problem.place["generator"].get_state()
+    for group in (problem.group, problem.teams):
+        group.require_alike("the random generator", state)
+    return ENGINES[problem.plan.engine].infer(problem)
