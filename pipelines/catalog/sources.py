@@ -45,6 +45,12 @@ class Source:
     columns: Mapping[str, ColumnInfo]
     read: Callable[[Kinds], Batches]
 
+    @property
+    def masks(self) -> dict[str, str]:
+        """Columns with the masks of others, by these, as astropy writes them."""
+        names = self.columns.keys()
+        return {name: f"{name}.mask" for name in names if f"{name}.mask" in names}
+
     def batches(self, kinds: Kinds) -> Batches:
         """Yield batches of the named columns, shapes ``(n,)`` or ``(n, width)``.
 
@@ -133,10 +139,14 @@ def expression_in(source: Source, reference: str) -> Expression | None:
 def all_columns(source: Source) -> dict[str, tuple[tuple[str, str], ColumnInfo]]:
     """Return request and description of each column by name.
 
-    One with several values per row is several, ``NAME_0``, ``NAME_1`` and so on.
+    One with several values per row is several, ``NAME_0``, ``NAME_1`` and so on. The
+    mask of another column is no column.
     """
     found = {}
+    masks = source.masks.values()
     for name, info in source.columns.items():
+        if name in masks:
+            continue
         if info.width is None:
             found[name] = (name, "own"), info
         for n in range(info.width or 0):
@@ -173,8 +183,7 @@ def read_columns(
     # A column may be needed twice: text is then read as the least convertible kind.
     order = sorted(needed, key=lambda request: (KINDS.index(request[1]), request[0]))
     kinds = {places[request][0]: request[1] for request in order}
-    # Astropy writes a masked column to parquet and HDF5 as two, values and mask.
-    masks = {base: f"{base}.mask" for base in kinds if f"{base}.mask" in source.columns}
+    masks = {base: mask for base, mask in source.masks.items() if base in kinds}
     kinds |= dict.fromkeys(masks.values(), "boolean")
     for batch in source.batches(kinds):
         for base, mask in masks.items():

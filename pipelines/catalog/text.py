@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from astropy.io import ascii
 from astropy.table.meta import get_header_from_yaml
@@ -48,7 +49,11 @@ NULLS = (
     "n/a",
     "None",
     "--",
+    "---",
     "...",
+    "<NA>",
+    "#N/A",
+    "masked",
 )
 """Marks of a missing value in text."""
 _BLOCK_BYTES = 1 << 24
@@ -58,6 +63,11 @@ _SEPARATORS = "\t;|,"
 _INTEGER = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
 # Also sexagesimal ones.
 _NUMBER = re.compile(r"[-+]?(\d+:\d+:)?(\d+\.?\d*|\.\d+)([eEdD][-+]?\d+)?")
+# What Arrow refuses in columns of numbers: exponents of Fortran's double precision,
+# the minus sign of typesetters, and a dash, which is missing there but text elsewhere.
+_ODD = re.compile(r"[-+−]?[\d.,]*\d[\d.,]*[dD][-+]?\d+|−[\d.,]+([eE][-+−]?\d+)?|[-−]")
+_COMMA = re.compile(r"[-+]?\d+,\d+")
+_POINT = re.compile(r"[-+]?\d*\.\d+")
 _WORDS = re.compile(r'"[^"]*"|\S+')
 _DASHES = re.compile(r"[-=+|;,\s]*[-=]{3}[-=+|;,\s]*")
 _DESCRIBED = re.compile(r"\s*Byte-by-byte Description of file\s*:\s*(.+)", re.I)
@@ -72,7 +82,8 @@ class _Layout(NamedTuple):
     """Descriptions of the columns, and where their rows begin.
 
     ``skipped`` lines come before the rows, of which ``row`` is the first. If ``padded``
-    there are blanks around the separators.
+    there are blanks around the separators. ``decimal`` is the sign before the
+    decimals; if ``odd``, some numbers are not as Arrow has them.
     """
 
     columns: list[tuple[str, ColumnInfo]]
@@ -80,6 +91,8 @@ class _Layout(NamedTuple):
     skipped: int
     row: str
     padded: bool = False
+    decimal: str = "."
+    odd: bool = False
 
 
 def open_text(path: Path, _: str) -> Opened:
@@ -94,11 +107,20 @@ def open_text(path: Path, _: str) -> Opened:
         if described or any(map(_DESCRIBED.match, beginning)):
             form = "cds"
         else:
-            first = next((line for line in beginning if line[0] != "\\"), "")
-            form = "ipac" if re.fullmatch(r"\|.*\|\s*", first) else ""
+            plain = [line for line in beginning if line[0] not in "\\#\r\n"]
+            bars = [bool(re.fullmatch(r"\|.*\|\s*", line)) for line in plain]
+            # Only the header of IPAC is between bars.
+            boxed = "basic" if all(bars) else "ipac"
+            form = boxed if True in bars[:1] else ""
         if form:
             lines = [line.rstrip("\r\n") for line in (*described, *beginning, *file)]
-            table: Any = ascii.read(lines, format=form, guess=False)
+            options: dict[str, Any] = {"guess": False}
+            options["fill_values"] = [(mark, "0") for mark in NULLS]
+            if form == "basic":
+                lines = [line for line in lines if not _DASHES.fullmatch(line)]
+                lines = [line.strip()[1:-1] for line in lines]
+                options["delimiter"] = "|"
+            table: Any = ascii.read(lines, format=form, **options)
             return from_astropy(table)
     layout = _layout(path, beginning)
     return layout.columns, lambda kinds: _read(path, encoding, layout, kinds)
@@ -149,6 +171,9 @@ def _layout(path: Path, beginning: Sequence[str]) -> _Layout:
     comments = [text[1:] for _, text in before if text.startswith("#")]
     if comments and comments[0].strip().startswith("%ECSV"):
         return _ecsv(path, comments, rows)
+    if rows and re.fullmatch(r'"?sep=.{0,1}"?', rows[0][1]):
+        # Spreadsheets are told the separator so.
+        rows = rows[1:]
     if not rows:
         raise InputError(f"{path} has no rows, only comments")
     separator = _separator([line for _, line in rows[:4]])
@@ -168,9 +193,21 @@ def _layout(path: Path, beginning: Sequence[str]) -> _Layout:
     elif True in dashes:
         first = dashes.index(True) + 2
         units = split[1] if first == 3 else []
-    elif len(split) > 2 and _are_units(split[1]) and _are_values(split[2]):
+    elif (
+        len(split) > 2
+        and _are_units(split[1])
+        and any(map(_NUMBER.fullmatch, split[2]))
+    ):
         first, units = 2, split[1]
+    if {len(each) for each in split[first:]} == {len(names) + 1} and not any(
+        each[-1] for each in split[first:]
+    ):
+        # Rows end with a separator, the names do not.
+        names = [*names, ""]
+        units = units and [*units, ""]
     units = [unit.strip("-") and unit for unit in units] or [""] * len(names)
+    words = [w for _, line in rows[first:] for w in _fields(line, separator)]
+    commas = separator in "\t;" and any(map(_COMMA.fullmatch, words))
     row = rows[first][1] if first < len(rows) else ""
     blank = rf" {re.escape(separator)}|{re.escape(separator)} |^ "
     return _Layout(
@@ -179,6 +216,8 @@ def _layout(path: Path, beginning: Sequence[str]) -> _Layout:
         skipped=rows[first][0] if row else len(beginning),
         row=row,
         padded=True in dashes or any(re.search(blank, line) for _, line in rows),
+        decimal="," if commas and not any(map(_POINT.fullmatch, words)) else ".",
+        odd=any(map(_ODD.fullmatch, words)),
     )
 
 
@@ -268,13 +307,14 @@ def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
     for name, value in zip(names, _fields(row, separator)):
         if kinds.get(name) == "identifier" and not _INTEGER.fullmatch(value):
             types[name] = pa.string()
-    comma = separator == ";" and re.search(r"\d,\d", row)
+    odd = [n for n in kinds if layout.odd and types.get(n) == pa.float64()]
+    types |= dict.fromkeys(odd, pa.string())
     conversion = pacsv.ConvertOptions(
         column_types=types,
         include_columns=list(kinds),
         null_values=list(NULLS),
         strings_can_be_null=True,
-        decimal_point="," if comma else ".",
+        decimal_point=layout.decimal,
     )
     # With threads errors would not name the row.
     blocks = pacsv.ReadOptions(
@@ -302,4 +342,12 @@ def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
         stream = file if plain else _Cleaned(file, change)
         with pacsv.open_csv(stream, blocks, parsing, conversion) as reader:
             for batch in reader:
-                yield {name: to_numpy(batch.column(name)) for name in kinds}
+                found = {name: batch.column(name) for name in kinds}
+                for name in odd:
+                    text = pc.replace_substring(found[name], "−", "-")
+                    text = pc.if_else(pc.equal(text, "-"), None, text)
+                    text = pc.replace_substring_regex(text, "([0-9.])[dD]", r"\1e")
+                    if layout.decimal == ",":
+                        text = pc.replace_substring(text, ",", ".")
+                    found[name] = pc.cast(text, pa.float64())
+                yield {name: to_numpy(column) for name, column in found.items()}

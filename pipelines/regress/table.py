@@ -94,7 +94,8 @@ def read_rows(
     source, notes = open_source(path), []
     reserved = tuple(filter(None, (target, split_column, noise)))
     if inputs is None:
-        free = [name for name in source.columns if name not in reserved]
+        used = {*reserved, *source.masks.values()}
+        free = [name for name in source.columns if name not in used]
         named = [n for n in free if n.strip() and source.columns[n].width is None]
         columns = _read(source, [*reserved, *named])
         inputs = [name for name in named if columns[name].dtype == np.float64]

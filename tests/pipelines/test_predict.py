@@ -7,6 +7,7 @@ import one_cloud
 import pyarrow.parquet as pq
 import pytest
 import torch
+from astropy.table import Table
 
 from dustmap.functionals import PointValues
 from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
@@ -160,6 +161,40 @@ def test_a_table_without_positions_is_refused(command, cloud_run, tmp_path):
     )
     assert done.exit_code == 2 and "gives no l and b" in done.output
     assert not (tmp_path / "o.fits").exists()
+
+
+def test_mapped_expressions_and_masks_are_those_of_ingest(
+    command, cloud_run, places, columns, tmp_path
+):
+    hidden = np.arange(len(places)) % 3 == 0
+    table = Table(
+        {
+            "my lon": places.l - 1.5,
+            "E(B-V)": places.b / 2,
+            "[Fe/H]": np.log10(places.distance) - 2,
+            "d": np.ma.array(places.distance, mask=hidden),
+        }
+    )
+    for name in ("a.h5", "a.parquet"):
+        options = {"path": "t", "serialize_meta": True} if name == "a.h5" else {}
+        table.write(tmp_path / name, **options)
+        line = f"predict {cloud_run.path} {tmp_path / name} "
+        line += "--map 'l=`my lon` + 3/2:deg' --map 'b=(E(B-V) + E(B-V))*1:deg' "
+        logarithm = f"{line} -o {tmp_path}/{name}.log.parquet "
+        done = command(f"{logarithm} --map 'distance=10**(log10(10**[Fe/H]) + 2):pc'")
+        assert done.exit_code == 0, done.output
+        written, _, _ = read_table(tmp_path / f"{name}.log.parquet")
+        inside = columns["inside"]
+        off = written["extinction_mean"] - columns["extinction_mean"]
+        assert (np.abs(off) < 0.01 * columns["extinction_std"])[inside].all()
+        done = command(f"{line} -o {tmp_path}/{name}.out.parquet --map distance=d:pc")
+        assert done.exit_code == 0, done.output
+        written, _, _ = read_table(tmp_path / f"{name}.out.parquet")
+        shown = inside & ~hidden
+        assert (np.isfinite(written["extinction_mean"]) == shown).all()
+        # The mask is no column of the table's own.
+        assert "d.mask" not in written
+        assert (np.isnan(np.ma.filled(written["d"], np.nan)) == hidden).all()
 
 
 def test_quantiles_of_a_gaussian_posterior_are_mean_and_one_std_around_it(columns):
