@@ -207,7 +207,10 @@ def _layout(path: Path, beginning: Sequence[str]) -> _Layout:
         units = units and [*units, ""]
     units = [unit.strip("-") and unit for unit in units] or [""] * len(names)
     words = [w for _, line in rows[first:] for w in _fields(line, separator)]
-    commas = separator in "\t;" and any(map(_COMMA.fullmatch, words))
+    # Between tabs a comma before three digits may also separate thousands.
+    decimals = [word.rpartition(",")[2] for word in words if _COMMA.fullmatch(word)]
+    commas = separator == ";" and bool(decimals)
+    commas |= separator == "\t" and any(len(digits) != 3 for digits in decimals)
     row = rows[first][1] if first < len(rows) else ""
     blank = rf" {re.escape(separator)}|{re.escape(separator)} |^ "
     return _Layout(

@@ -130,24 +130,6 @@ def test_a_table_of_positions_is_enough(command, cloud_run, places, columns, tmp
     assert (np.abs(off) < 0.01 * columns["extinction_std"])[inside].all()
 
 
-def test_expressions_of_columns_are_positions_too(
-    command, cloud_run, places, columns, tmp_path
-):
-    far = 5 * np.log10(places.distance) - 5
-    rows = zip(places.l, places.b, far)
-    lines = [f"{lon - 7:.17g},{b:.17g},{m:.17g}" for lon, b, m in rows]
-    table, output = tmp_path / "p.csv", tmp_path / "o.parquet"
-    table.write_text("\n".join(["l-7,GLAT [deg],mu", *lines]))
-    maps = "--map 'l=`l-7`+7:deg' --map 'b=`GLAT [deg]`:deg'"
-    maps += " --map 'distance=10**(mu/5+1):pc'"
-    assert (
-        command(f"predict {cloud_run.path} {table} -o {output} {maps}").exit_code == 0
-    )
-    found = read_table(output)[0]["extinction_mean"]
-    known = columns["extinction_mean"]
-    np.testing.assert_allclose(found, known, rtol=1e-4)
-
-
 def test_a_table_without_positions_is_refused(command, cloud_run, tmp_path):
     write_table(
         tmp_path / "t.parquet",
