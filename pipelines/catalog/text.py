@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.csv as pacsv
 from astropy.io import ascii
 from astropy.table.meta import get_header_from_yaml
@@ -343,14 +343,16 @@ def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
     opened: Any = unpacked(path) if plain else _lines(path, encoding)
     with opened as file:
         stream = file if plain else _Cleaned(file, change)
+        # Its functions are made when it is imported.
+        compute: Any = pyarrow.compute
         with pacsv.open_csv(stream, blocks, parsing, conversion) as reader:
             for batch in reader:
                 found = {name: batch.column(name) for name in kinds}
                 for name in odd:
-                    text = pc.replace_substring(found[name], "−", "-")
-                    text = pc.if_else(pc.equal(text, "-"), None, text)
-                    text = pc.replace_substring_regex(text, "([0-9.])[dD]", r"\1e")
+                    text = compute.replace_substring(found[name], "−", "-")
+                    text = compute.if_else(compute.equal(text, "-"), None, text)
+                    text = compute.replace_substring_regex(text, "([0-9.])[dD]", r"\1e")
                     if layout.decimal == ",":
-                        text = pc.replace_substring(text, ",", ".")
-                    found[name] = pc.cast(text, pa.float64())
+                        text = compute.replace_substring(text, ",", ".")
+                    found[name] = compute.cast(text, pa.float64())
                 yield {name: to_numpy(column) for name, column in found.items()}
