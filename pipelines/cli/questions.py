@@ -86,7 +86,7 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     other, beyond = fill_of(options)
     if other is not None:
         # The filling map is converted to the declared band.
-        declared = dust.in_band(None, options["declare_band"])
+        declared = dust.in_band(None, options.pop("declare_band"))
         dust = declared.continued(other, beyond)
     dust = _converted(dust, options)
     question = _question(dust, options)
@@ -218,7 +218,7 @@ def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
     """Choose the estimate and the band, and print the conversion."""
     by = {name: options[name] for name in ("curve", "r_v")}
     dust = dust.estimated(options["estimate"])
-    found = dust.in_band(options["band"], options["declare_band"], **by)
+    found = dust.in_band(options["band"], options.get("declare_band"), **by)
     for change in found.answers.changes:
         click.echo(change.summary(), err=True)
     return found

@@ -5,6 +5,7 @@ This module imports nothing heavy: the command line derives its options from it.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,8 @@ class ExportOptions:
             from pipelines.formats.moc import moc_path  # imports coordinates
 
             for path in targets.get("healpix", ()):
-                for held in path.parent.glob(moc_path(path, "*").name):
+                pattern = moc_path(Path(glob.escape(path.name)), "*").name
+                for held in path.parent.glob(pattern):
                     check_output(held, overwrite=overwrite)
         if len({path.resolve() for _, path in named}) < len(named):
             raise InputError(

@@ -117,9 +117,8 @@ def _second(source: Answers, options: PlotOptions) -> Answers:
     if options.other is None:
         raise MissingError("compare needs a second map: name it with --other")
     chosen = {"factor": options.factor, "integrated": options.other_integrated}
-    return open_other(options.other, **chosen, **options.other_stated).in_band_of(
-        source
-    )
+    second = open_other(options.other, **chosen, **options.other_stated)
+    return second.in_band_of(source)
 
 
 def _compare(source: Answers, options: PlotOptions) -> Figure:
@@ -131,10 +130,9 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         # A map of the package dustmaps is queried at points of the first map's grid.
         points = cube.points
         places = Places.of_points(points.reshape(-1, 3))
-        found = second.median_or_mean(places, integrated=False).reshape(
-            points.shape[:3]
-        )
-        other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays={"mean": found})
+        found = second.median_or_mean(places, integrated=False)
+        arrays = {"mean": found.reshape(points.shape[:3])}
+        other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays=arrays)
     return compare(
         cube,
         other,

@@ -173,10 +173,7 @@ def first_settings(config: FitConfig, samples: int = 0) -> FitConfig:
 
 
 def foreseen(state: FitState, stars: FittedStars, at: Context) -> list[float]:
-    """Return the seconds of all stages by the plan; nothing without a plan.
-
-    The engine svi has no model of its time.
-    """
+    """Return the seconds of all stages by the plan; nothing if not foreseeable."""
     if state.plan is None:
         return []
     plan, speed = state.planned

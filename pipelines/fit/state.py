@@ -19,9 +19,9 @@ from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.model.cost import Speed
+from pipelines.model.engine import posterior_model
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
-from pipelines.run.folder import posterior_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from dustmap.distributed.group import Group
-from dustmap.functionals import Functionals, LineIntegrals
+from dustmap.functionals import Functionals, LineIntegrals, PointValues
+from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.models.base import ForwardModel
 from pipelines.config import FitConfig
 from pipelines.config.engines import EngineName
 from pipelines.model import full_batch, hipgp
 from pipelines.model.cost import Work
 from pipelines.model.plan import Plan
-from pipelines.model.problem import Inference, Problem
+from pipelines.model.problem import Inference, Place, Problem
 
 
 class Engine(Protocol):
@@ -95,6 +96,20 @@ def build_model(plan: Plan, functionals: Functionals, **place: Any) -> ForwardMo
     functionals and call the model together.
     """
     return ENGINES[plan.engine].build_model(plan, functionals, **place)
+
+
+def posterior_model(
+    plan: Plan,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+) -> ForwardModel:
+    """Return the field of a plan, without functionals."""
+    generator = torch_stream(seed, Purpose.VARIANCE)
+    place: Place = {"dtype": dtype, "device": device, "generator": generator}
+    nowhere = torch.zeros(1, 3, dtype=torch.float64)
+    return build_model(plan, PointValues(nowhere), **place)
 
 
 def run_engine(problem: Problem) -> Inference:

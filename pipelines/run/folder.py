@@ -25,16 +25,12 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from dustmap.functionals import PointValues
-from dustmap.keyed_noise import Purpose, torch_stream
-from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.table import Facts, Table
-from pipelines.model.engine import build_model
+from pipelines.model.engine import posterior_model
 from pipelines.model.plan import Plan
-from pipelines.model.problem import Place
 from pipelines.run.residual import read_residual
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.saving.workspace import SUFFIX, unfinished
@@ -209,17 +205,3 @@ def fit_of(path: Path) -> str:
         return str(provenance["fit"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-
-
-def posterior_model(
-    plan: Plan,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    seed: int,
-) -> ForwardModel:
-    """Return the field of a plan, without functionals."""
-    generator = torch_stream(seed, Purpose.VARIANCE)
-    place: Place = {"dtype": dtype, "device": device, "generator": generator}
-    nowhere = torch.zeros(1, 3, dtype=torch.float64)
-    return build_model(plan, PointValues(nowhere), **place)

@@ -186,6 +186,7 @@ def test_a_known_band_is_converted_where_it_fills_a_run_of_a_declared_one(
     line += " --fill-map-of edenhofer2024 --declare-band A_V"
     found = command(line).output
     assert float(found.rpartition("factor")[2].split()[0]) == pytest.approx(2.8)
+    assert len(set(found.splitlines())) == len(found.splitlines())
 
 
 @pytest.mark.parametrize("kind", ["cube", "healpix", "multiresolution", "samples"])
