@@ -103,6 +103,11 @@ class Cube:
         return f"Cube of {size} cells (x, y, z){finer}: {names} [{self.unit}]"
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of cells along z, y and x, as of the arrays."""
+        return len(self.z), len(self.y), len(self.x)
+
+    @property
     def spacing(self) -> tuple[float, float, float]:
         """Cell sizes along x, y, z [pc]."""
         x, y, z = (float(axis[1] - axis[0]) for axis in (self.x, self.y, self.z))

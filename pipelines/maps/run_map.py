@@ -252,7 +252,7 @@ class RunMap(Answers):
     def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
         """Yield rows of neighbouring places in blocks, and their positions [pc]."""
         positions = places.positions()
-        pixels = healpy.vec2pix(_NSIDE, *positions.T, nest=True)
+        pixels = healpy.vec2pix(_NSIDE, *places.directions.T, nest=True)
         order = np.argsort(pixels, kind="stable")
         for start in range(0, len(places), _ROWS):
             rows = order[start : start + _ROWS]
