@@ -19,7 +19,7 @@ from pipelines.catalog.schema import Stars, read_stars
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import near_the_sun
 from pipelines.cubes.thinned import POINTS, shown_levels, thinned
-from pipelines.figures.integrals import crossed, ratio
+from pipelines.figures.integrals import crossed, density_name, ratio
 from pipelines.figures.scales import UNMAPPED, colour_scale
 from pipelines.maps.answers import Answers, MissingError
 from pipelines.maps.foreign import extinctions_along
@@ -102,11 +102,11 @@ def _cubes(source: Answers) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         level = cube.levels[number]
         arrays = {
             name: to_kpc * level.arrays[name].astype(np.float64)
-            for name in ("mean", "p50", "std")
+            for name in (density_name(level.arrays), "p50", "std")
             if name in level.arrays
         }
         saturated = 0.0
-        if "std" in arrays:
+        if {"std", "mean"} <= set(arrays):
             relative = ratio(arrays.pop("std"), arrays["mean"])
             saturated = float((relative > _LARGEST_RATIO).mean())
             arrays["ratio"] = np.minimum(relative, _LARGEST_RATIO)

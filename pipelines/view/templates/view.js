@@ -8,7 +8,7 @@
     modeBarButtons: [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"]],
   };
   const NAMES = {
-    mean: "mean", p50: "median", std: "std", ratio: "std / mean",
+    density: "", mean: "mean", p50: "median", std: "std", ratio: "std / mean",
     p2_5: "2.5% quantile", p16: "16% quantile", p84: "84% quantile", p97_5: "97.5% quantile",
   };
   const GREY = page.unmapped, BLUE = "#0072B2", ORANGE = "#D55E00";
@@ -219,8 +219,9 @@
     return state.view === "sumy" ? [across, 0, up] : [across, up, state.view === "z" ? state.z : 0];
   }
   const isDensity = () => state.view === "z" || state.view === "l";
+  const named = (name) => name === "ratio" ? "std / mean of the density" : `${NAMES[name] ?? name} density`.trim();
   const quantity = () => isDensity()
-    ? state.array === "ratio" ? "std / mean of the density" : `${NAMES[state.array] || state.array} density [mag/kpc]`
+    ? named(state.array) + (state.array === "ratio" ? "" : " [mag/kpc]")
     : `${NAMES[state.array]} extinction${page.band ? " " + page.band : ""} [mag]`;
 
   let now = null;
@@ -273,8 +274,8 @@
     const views = Object.fromEntries(Object.entries(VIEWS).filter(([key]) => key.length === 1 || cube.columns[key[3]]));
     if (!(state.view in views)) state.view = "z";
     const arrays = isDensity() ? cube.arrays : sums().arrays, names = {};
-    for (const name of Object.keys(arrays)) names[name] = isDensity() ? (name === "ratio" ? "std / mean" : `${NAMES[name] || name} density`) : `${NAMES[name]} extinction`;
-    if (!(state.array in names)) state.array = "mean";
+    for (const name of Object.keys(arrays)) names[name] = isDensity() ? named(name) : `${NAMES[name]} extinction`;
+    if (!(state.array in names)) [state.array] = Object.keys(names);
     options("plane-view", views, state.view);
     options("plane-array", names, state.array);
     options("plane-level", Object.fromEntries(cubes.map((one, i) => [i, one.title])), state.level);
@@ -433,7 +434,7 @@
       taken.fill(true, from, to + 1);
       if (!isNew) continue;
       const start = from ? curve[from - 1] : 0, level = (start + curve[to]) / 2;
-      found.push({ distance: crossing(distances, arrays.p50 || curve, level), near: crossing(distances, high, level), far: crossing(distances, low, level), rise: curve[to] - start });
+      found.push({ distance: crossing(distances, arrays.p50 || curve, level), near: high && crossing(distances, high, level), far: low && crossing(distances, low, level), rise: curve[to] - start });
     }
     return found.sort((a, b) => a.distance - b.distance);
   }
@@ -461,7 +462,7 @@
     const top = Math.max(...[...(bands[0][1] || []), ...arrays.mean].filter(Number.isFinite), 1e-3) * 1.1;
     if (cubes.length) {
       const cube = cubes[cubes.length - 1], whole = cubes[0], step = cube.step[0] / 2, density = { x: [], y: [] };
-      const [fine, coarse] = [await cube.values("mean"), await whole.values("mean")];
+      const [fine, coarse] = await Promise.all([cube, whole].map((one) => one.values(Object.keys(one.arrays)[0])));
       for (let d = step; d <= end; d += step) {
         const [px, py, pz] = towards.map((v) => v * d), value = sampled(cube, fine, px, py, pz);
         density.x.push(d);
@@ -470,18 +471,18 @@
       ray.density = density;
       traces.push({ ...density, yaxis: "y2", mode: "lines", line: { color: "black", width: 1.4 }, hovertemplate: "%{x:.0f} pc: %{y:.3g} mag/kpc<extra></extra>" });
     }
-    const [low68, high68] = bands[1], found = ray.peaks = low68 ? peaks(ray, low68, high68) : [];
+    const [low68, high68] = bands[1], found = ray.peaks = peaks(ray, low68, high68);
     await Plotly.react($("ray"), traces, {
       ...lower, shapes, margin: { l: 58, r: 12, t: 12, b: 44 }, uirevision: `${ray.l} ${ray.b}`,
       xaxis: { title: { text: "distance [pc]" }, range: [0, end * 1.02], anchor: cubes.length ? "y2" : "y" },
       yaxis: { title: { text: `extinction${page.band ? " " + page.band : ""} [mag]` }, range: [Math.min(0, -0.04 * top), top], domain: [cubes.length ? 0.36 : 0, 1] },
       yaxis2: { title: { text: "density<br>[mag/kpc]" }, domain: [0, 0.3], rangemode: "tozero" },
     }, SETTINGS);
-    const held = Number.isFinite(ray.last) && ray.last < 1e8 ? ` The last star that looks along it is ${ray.last > 0 ? signed(ray.last, 0) + " pc away" : "none"}.` : "";
+    const held = Number.isFinite(ray.last) && ray.last < end ? ` The last star that looks along it is ${ray.last > 0 ? signed(ray.last, 0) + " pc away" : "none"}.` : "";
     const away = page.served ? "" : " (the centre of its pixel)";
     const counted = stars ? ` ${near.length} of ${page.stars.shown < page.stars.of ? "the shown stars" : "the stars"} lie within ${state.cone.toFixed(1)}°.` : "";
     $("ray-read").textContent = `${place(ray.l, ray.b)}${away}: ${brief((arrays.p50 || arrays.mean)[known.length - 1])} mag to ${signed(end, 0)} pc.${counted}${held}`;
-    const rows = found.map((peak) => `<tr><td>${signed(peak.distance, 0)} pc</td><td>${signed(peak.near, 0)} to ${Number.isFinite(peak.far) ? signed(peak.far, 0) : "beyond " + signed(end, 0)} pc</td><td>${brief(peak.rise)} mag</td></tr>`);
+    const rows = found.map((peak) => `<tr><td>${signed(peak.distance, 0)} pc</td><td>${low68 ? `${signed(peak.near, 0)} to ${Number.isFinite(peak.far) ? signed(peak.far, 0) : "beyond " + signed(end, 0)} pc` : "not known"}</td><td>${brief(peak.rise)} mag</td></tr>`);
     $("ray-clouds").innerHTML = rows.length ? `<table><caption>Clouds towards this direction</caption><thead><tr><th>distance</th><th>68% interval</th><th>rise</th></tr></thead><tbody>${rows.join("")}</tbody></table>` : "";
     $("ray").dataset.drawn = `${state.l} ${state.b} ${state.cone}`;
   }
@@ -547,11 +548,11 @@
   choose("plane-stars", "stars", "change", planes);
   for (const id of ["plane-clouds", "sky-clouds"]) choose(id, "clouds", "change", () => { $("plane-clouds").checked = $("sky-clouds").checked = state.clouds; draw("plane", "sky"); });
   on("plane-at", "input", () => { state[state.view === "l" ? "cut" : "z"] = Number($("plane-at").value); showPlaneControls(); draw("plane"); });
-  let playing = 0, kept = "mean";
+  let playing = 0, kept = "";
   function stop() { clearInterval(playing); playing = 0; $("plane-play").textContent = "Play samples"; }
   on("plane-play", "click", () => {
     if (playing) { stop(); state.array = kept; return planes(); }
-    kept = state.array.startsWith("sample") ? "mean" : state.array;
+    kept = state.array;
     $("plane-play").textContent = "Stop";
     const names = samples(cubeNow());
     let i = 0;
@@ -580,7 +581,7 @@
   });
   on("ray-save", "click", () => {
     const names = Object.keys(ray.arrays);
-    const clouds = ray.peaks.map((peak) => `cloud: ${written(peak.distance)} pc (68%: ${written(peak.near)} to ${written(peak.far)} pc), rise ${written(peak.rise)} mag`);
+    const clouds = ray.peaks.map((peak) => `cloud: ${written(peak.distance)} pc (68%: ${written(peak.near) || "unknown"} to ${written(peak.far) || "unknown"} pc), rise ${written(peak.rise)} mag`);
     save("direction.csv", [...about(), `l = ${ray.l} deg, b = ${ray.b} deg`, ...clouds, `columns: distance [pc], ${names.map((name) => `${NAMES[name]} extinction [mag]`).join(", ")}`], ray.distances.map((d, i) => [written(d), ...names.map((name) => written(ray.arrays[name][i]))]));
   });
   on("ray-picture", "click", () => Plotly.downloadImage($("ray"), { format: "png", width: 1000, height: 750, scale: 2, filename: `l${state.l.toFixed(1)}_b${state.b.toFixed(1)}` }));
