@@ -55,6 +55,7 @@ from pipelines.figures.style import (
 
 _TOWARDS = {"x": "$l = 0°$", "y": "$l = 90°$", "z": "$b = +90°$"}
 _UNSEEN = "pale, hatched: no sight line passes, only the prior"
+_OUTSIDE = "grey: outside the map"
 # Most circles from the Sun to the farthest edge.
 _CIRCLES = 4
 # Ratio of height to width below which panels are stacked.
@@ -342,6 +343,8 @@ def _drawn(
         width = _ALONE
     if not small and any(p.seen is not None and not p.seen.all() for p in panels):
         notes = [*notes, _UNSEEN]
+    if any(np.isnan(panel.image).any() for panel in panels):
+        notes = [*notes, _OUTSIDE]
     column = (width - _LABELS) / columns
     size = SMALL if small else NORMAL
     labels = [wrapped(panel.label, column, size) for panel in panels]

@@ -528,6 +528,8 @@
       if (kind === "string") state[key] = text;
       else if (Number.isFinite(Number(text))) state[key] = kind === "boolean" ? text !== "0" : Number(text);
     }
+    [state.l, state.b] = [((state.l % 360) + 360) % 360, Math.min(Math.max(state.b, -90), 90)];
+    if (![...$("sky-field").options].some((one) => one.value === String(state.field))) state.field = 0;
     state.level = Math.min(Math.max(Math.round(state.level), 0), Math.max(cubes.length - 1, 0));
     if (sky) {
       if (!skyNames.includes(state.sky)) state.sky = skyNames.includes("p50") ? "p50" : "mean";
