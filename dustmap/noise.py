@@ -91,7 +91,7 @@ class NoiseModel(ABC):
         """Return ``R x``."""
 
     @abstractmethod
-    def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Return ``Σ⁻¹ x``."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ class NoiseModel(ABC):
         self, features: LinearOperator, x: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``Φᵀ Σ⁻¹ Φ x``."""
-        return features.rmatvec(self.weighed(features.matvec(x)))
+        return features.rmatvec(self.apply_precision(features.matvec(x)))
 
     @property
     def depends_on_field(self) -> bool:
@@ -120,11 +120,11 @@ class NoiseModel(ABC):
         """Return ``Σ_nn`` with all weights one, where the field adds this variance."""
         return self.variance
 
-    def around(self, unresolved: Float[Tensor, " n"]) -> Self:
+    def given_unresolved(self, unresolved: Float[Tensor, " n"]) -> Self:
         """Return Σ where the field adds this variance u."""
         return self
 
-    def at(self, total: Float[Tensor, " n"]) -> Self:
+    def with_total(self, total: Float[Tensor, " n"]) -> Self:
         """Return the model with these variances in Σ."""
         return self
 
@@ -227,7 +227,7 @@ class Normal(NoiseModel):
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         return x / self.variance.sqrt()
 
-    def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         return x / self.variance
 
     def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
@@ -258,14 +258,14 @@ class Normal(NoiseModel):
     def normal(self, unresolved: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return self.stated + self.common + unresolved
 
-    def around(self, unresolved: Float[Tensor, " n"]) -> Self:
-        return self.at(self._fitted(self.normal(unresolved)))
+    def given_unresolved(self, unresolved: Float[Tensor, " n"]) -> Self:
+        return self.with_total(self._fitted(self.normal(unresolved)))
 
     def including_all(self) -> Self:
         """Return the model with the held-out observations included again."""
         return replace(self, held_out=torch.zeros_like(self.held_out))
 
-    def at(self, total: Float[Tensor, " n"]) -> Self:
+    def with_total(self, total: Float[Tensor, " n"]) -> Self:
         return replace(self, total=total)
 
     def _fitted(self, normal: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -301,7 +301,7 @@ class Normal(NoiseModel):
             # Samples are independent of held-out data, whose residuals scatter more.
             scale = torch.where(self.held_out, normal + 2 * spread, normal)
         model = model._reweighed(residual, spread, scale)
-        return model.at(model._fitted(normal))
+        return model.with_total(model._fitted(normal))
 
     def _reweighed(
         self,

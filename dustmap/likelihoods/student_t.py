@@ -67,7 +67,7 @@ class StudentT(Likelihood):
     ranges: ClassVar[dict[str, tuple[float, float]]] = {"degrees": (2.1, 100.0)}
 
     @classmethod
-    def tamed(cls, y: Vector) -> Vector:
+    def clipped(cls, y: Vector) -> Vector:
         """Clip targets at six robust standard deviations from the median."""
         centre = y.median()
         spread = 1.4826 * (y - centre).abs().median()

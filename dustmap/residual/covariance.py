@@ -84,7 +84,7 @@ _NARROW = 0.02
 # Averages are made at each so many of the distances.
 _SPARSE = 4
 # √t of a grid, in its spacing: the shortest scale that it carries.
-CUT = 0.6
+GRID_CUT = 0.6
 # Components of less than this part of the relative variance are left out.
 _NEGLIGIBLE = 1e-9
 # Scales [pc] where no map gives them.
@@ -147,7 +147,7 @@ def rays_to(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remainder:
+class SubgridCovariance:
     """The part of a Matérn covariance of ln ρ that nested grids do not carry.
 
     Parameters
@@ -174,14 +174,14 @@ class Remainder:
     cell: float = 0.0
 
     @classmethod
-    def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> Remainder:
+    def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> SubgridCovariance:
         """Return what grids leave of a prior covariance."""
         scale = prior.lengthscale.detach().double()
         return cls(
             kernel=kernel,
             lengthscale=float(scale.log().mean().exp()),
             variance=float(prior.variance),
-            cuts=tuple(CUT * max(grid.spacing) for grid in grids),
+            cuts=tuple(GRID_CUT * max(grid.spacing) for grid in grids),
             bend=prior.bend,
         )
 
@@ -198,12 +198,12 @@ class Remainder:
     @property
     def variances(self) -> Float[np.ndarray, " g"]:
         """Variance of ρ over its mean, in a cell or at a point, for every grid."""
-        return _remainder_tables(self)[2]
+        return _subgrid_tables(self)[2]
 
     @property
     def lengths(self) -> Float[np.ndarray, " g"]:
         """Integral of that covariance along a line over the variance [pc]."""
-        return self.cuts * _remainder_tables(self)[3] / self.variances
+        return self.cuts * _subgrid_tables(self)[3] / self.variances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,29 +213,29 @@ class RayCovariance:
     Parameters
     ----------
     weights
-        Variances w_j of the relative density; with a ``remainder`` α of every grid.
+        Variances w_j of the relative density; with a ``subgrid`` α of every grid.
     lengthscales
         Its scales ℓ_j [pc].
-    remainder, cube
+    subgrid, cube
         The covariance below the grids, and the density of the map along rays; ``None``
         without a map.
     """
 
     weights: Float[Tensor, " j"]
     lengthscales: tuple[float, ...] = FREE_SCALES
-    remainder: Remainder | None = None
+    subgrid: SubgridCovariance | None = None
     cube: DensityCube | None = None
 
     @property
     def components(self) -> int:
         """How many weights there are."""
-        left = self.remainder
+        left = self.subgrid
         return len(self.lengthscales) if left is None else len(left.cuts)
 
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
         """Scales and weights without negligible ones."""
-        if self.remainder is not None:
+        if self.subgrid is not None:
             return np.empty(0), self.weights.numpy()
         used = (self.weights > _NEGLIGIBLE * self.weights.max()).numpy()
         return np.array(self.lengthscales)[used], self.weights.numpy()[used]
@@ -246,14 +246,14 @@ class RayCovariance:
         # The free spectrum has no shells.
         shells, by_chord = np.zeros((2, 0)), np.zeros((2, 0), dtype=np.float32)
         decays = np.zeros(2), np.zeros((1, 2, 2)), np.zeros((2, 1))
-        if self.remainder is not None:
+        if self.subgrid is not None:
             assert self.cube is not None
             edges = self.cube.edges()
             shells = torch.stack([edges[:-1], edges.diff()]).numpy()
             by_chord = self._by_chord
             if points:
-                abscissas, (_, halves), variances, _ = _remainder_tables(self.remainder)
-                own = np.stack([self.remainder.cuts, weights * variances])
+                abscissas, (_, halves), variances, _ = _subgrid_tables(self.subgrid)
+                own = np.stack([self.subgrid.cuts, weights * variances])
                 decays = abscissas[1], weights[:, None, None] * halves, own
         ratio, axes = ray_table()
         free = ratio, axes, np.log(scales)
@@ -265,15 +265,15 @@ class RayCovariance:
 
         Their bits are evenly spaced. Columns of zeros follow, up to whole vectors.
         """
-        assert self.remainder is not None
+        assert self.subgrid is not None
         assert self.cube is not None
         logarithms = np.log(_even_bits(_CHORDS[0] ** 2, _CHORDS[1] ** 2, _NODES)) / 2
-        (abscissas, _), (lines, _), *_ = _remainder_tables(self.remainder)
+        (abscissas, _), (lines, _), *_ = _subgrid_tables(self.subgrid)
         edges, levels = self.cube.edges().numpy(), self.cube.levels().numpy()
         width = -(-len(levels) // _WIDTH) * _WIDTH
         found = np.zeros((len(logarithms), width), dtype=np.float32)
         for b, level in enumerate(levels):
-            cut = self.remainder.cuts[level]
+            cut = self.subgrid.cuts[level]
             at = logarithms + math.log((edges[b] + edges[b + 1]) / 2 / cut)
             values = np.interp(at, abscissas, lines[level])
             found[:, b] = float(self.weights[level]) * cut * values
@@ -294,8 +294,8 @@ class RayCovariance:
 
 
 @lru_cache(maxsize=8)
-def _remainder_tables(
-    remainder: Remainder,
+def _subgrid_tables(
+    subgrid: SubgridCovariance,
 ) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
     """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid; ln i, and n.
 
@@ -311,11 +311,11 @@ def _remainder_tables(
     fine = _axis(math.log(_REMAINDER[0] / 10), math.log(2 * _REMAINDER[1]), 4_096)
     distance = torch.cat([torch.zeros(1).double(), fine.exp()]).numpy()
     lines, halves, variances, totals = [], [], [], []
-    for level, cut in enumerate(remainder.cuts):
-        at_points = remainder.relative(level, torch.from_numpy(distance)).numpy()
+    for level, cut in enumerate(subgrid.cuts):
+        at_points = subgrid.relative(level, torch.from_numpy(distance)).numpy()
         # Of a cell and a point, and of two places in one cell.
-        with_point = _over_cells(at_points, distance, remainder.cell / cut)
-        within = _over_cells(with_point, distance, remainder.cell / cut)
+        with_point = _over_cells(at_points, distance, subgrid.cell / cut)
+        within = _over_cells(with_point, distance, subgrid.cell / cut)
 
         def values(p: Tensor, known: np.ndarray) -> Tensor:
             where = (p[:, None] ** 2 + along.reshape(-1) ** 2).sqrt().log()

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.corrections import central_factor, corrected
-from dustmap.residual.covariance import RayCovariance, Rays, Remainder, rays_to
+from dustmap.residual.covariance import RayCovariance, Rays, SubgridCovariance, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
@@ -67,7 +67,7 @@ class ResidualField:
         Degrees of freedom of the Student-T distribution of held-out stars' errors.
     stretch
         Factor on angles relative to logarithms of distance in the neighbour search.
-    cube, remainder
+    cube, subgrid
         The mean map's density, and the part of the prior that its grids do not carry.
         ``None`` without a map: the covariance is that of a free spectrum.
     score
@@ -87,7 +87,7 @@ class ResidualField:
     outliers: float
     stretch: float
     cube: DensityCube | None = None
-    remainder: Remainder | None = None
+    subgrid: SubgridCovariance | None = None
     score: float = math.nan
     tails: float = math.inf
     law: PredictiveLaw | None = None
@@ -98,12 +98,10 @@ class ResidualField:
         """Covariance of rays: along them, or without a cube by a free spectrum."""
         if self.cube is None:
             return RayCovariance(weights=self.weights)
-        return RayCovariance(
-            weights=self.weights, remainder=self.remainder, cube=self.cube
-        )
+        return RayCovariance(weights=self.weights, subgrid=self.subgrid, cube=self.cube)
 
     @property
-    def weighs_outliers(self) -> bool:
+    def has_outliers(self) -> bool:
         """True if any star's noise is raised."""
         return bool((self.noise > self.stated).any())
 
@@ -129,7 +127,9 @@ class ResidualField:
             noise=self.noise[rows],
         )
 
-    def with_outliers_weighed(self, outliers: float, rounds: int = 1) -> ResidualField:
+    def with_outliers_down_weighted(
+        self, outliers: float, rounds: int = 1
+    ) -> ResidualField:
         r"""Raise the noise of outliers relative to predictions from their neighbours.
 
         A star's deviation z from its leave-one-out prediction is standard normal or,
@@ -210,8 +210,8 @@ class ResidualField:
 
     def over_cells(self, width: float) -> ResidualField:
         """Return the field for mean densities in cells of this width [pc]."""
-        assert self.remainder is not None
-        return replace(self, remainder=replace(self.remainder, cell=width))
+        assert self.subgrid is not None
+        return replace(self, subgrid=replace(self.subgrid, cell=width))
 
     def correlation_length(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
         r"""Return the correlation length [pc] of the relative density along a line.
@@ -220,9 +220,9 @@ class ResidualField:
         t of the finest grid that reaches the point's distance in every direction.
         """
         assert self.cube is not None
-        assert self.remainder is not None
+        assert self.subgrid is not None
         level = self.cube.level_at(torch.linalg.vector_norm(points, dim=1))
-        return torch.from_numpy(self.remainder.lengths)[level]
+        return torch.from_numpy(self.subgrid.lengths)[level]
 
     def _predict(
         self, places: Rays, points: int

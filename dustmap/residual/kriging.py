@@ -36,7 +36,7 @@ from dustmap.residual.covariance import (
 
 # Variances of rows are raised by this fraction, the accuracy of the tabulated
 # covariances: those of nearby rays would not be positive definite otherwise.
-JITTER = 5e-3
+TABLE_ERROR = 5e-3
 # Places of a block that are solved at once.
 _TOGETHER = 64
 # Places whose neighbours' columns are held at once.
@@ -72,7 +72,7 @@ def krige_rays(
 ) -> Kriging:
     """Find the weights of the neighbours' residuals for every place.
 
-    The variance is at least `JITTER` times the prior variance, the tables' accuracy.
+    The variance is at least `TABLE_ERROR` times the prior variance.
 
     Raises
     ------
@@ -264,7 +264,7 @@ class Neighbourhoods:
         known = 2 * (across * a).sum(1) - inner[:, 1] - (a * a * own).sum(1)
         # The tables cannot resolve a smaller variance.
         prior = self.prior @ weights
-        return mean, torch.maximum(prior - known, JITTER * prior)
+        return mean, torch.maximum(prior - known, TABLE_ERROR * prior)
 
 
 @compiled
@@ -359,7 +359,7 @@ def _factor(rows, parts, noise, tables, matrix, found):
         covariances(rows[i], rows, parts, i + 1, tables, found)
         for j in range(i + 1):
             matrix[j, i] = found[j]
-        matrix[i, i] += JITTER * matrix[i, i] + noise[i]
+        matrix[i, i] += TABLE_ERROR * matrix[i, i] + noise[i]
     return _factorise(matrix)
 
 
@@ -382,7 +382,7 @@ def _krige(first, last, rays, places, noise, neighbours, tables, solved, left, p
         solved[m] = found
         _solve(matrix, solved[m])
         # The tables cannot resolve a smaller variance.
-        left[m] = max(prior[m] - (solved[m] * found).sum(), JITTER * prior[m])
+        left[m] = max(prior[m] - (solved[m] * found).sum(), TABLE_ERROR * prior[m])
 
 
 @compiled
@@ -441,7 +441,7 @@ def _predict(
                         result[s] += weight * values[s]
                 # The tables cannot resolve a smaller variance.
                 left = variance[some[p]]
-                variance[some[p]] = max(left - explained, JITTER * left)
+                variance[some[p]] = max(left - explained, TABLE_ERROR * left)
 
 
 @compiled
@@ -480,14 +480,14 @@ def _solve_weighed(first, last, among, across, weights, noise, near, solved, pro
                 for j in range(i, size):
                     row[j] += weight * component[j]
         for i in range(size):
-            matrix[i, i] += JITTER * matrix[i, i] + noise[m, i]
+            matrix[i, i] += TABLE_ERROR * matrix[i, i] + noise[m, i]
         if not _factorise(matrix):
             continue
         _solve(matrix, a)
         _solve(matrix, b)
         for s in range(scales):
             for i in range(size):
-                product[i] = JITTER * among[m, s, i, i] * a[i]
+                product[i] = TABLE_ERROR * among[m, s, i, i] * a[i]
             for i in range(size):
                 entry, component = a[i], among[m, s, i]
                 for j in range(size):

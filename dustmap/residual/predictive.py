@@ -80,20 +80,20 @@ class Measured:
     """Predicted measurements of stars, shape ``(n,)``.
 
     ``std`` is the standard deviation of prediction and stated noise together, and
-    ``extinction`` the predicted mean [mag]; ``placing`` is the distance error and
+    ``extinction`` the predicted mean [mag]; ``distance_std`` is the distance error and
     ``distance`` the distance [pc]; ``survey`` are names.
     """
 
     std: Column
     extinction: Column
-    placing: Column
+    distance_std: Column
     distance: Column
     survey: Shaped[np.ndarray, " n"] | None = None
 
     def select(self, rows: Shaped[np.ndarray, " k"]) -> Measured:
         """Return some of the stars."""
         survey = None if self.survey is None else self.survey[rows]
-        names = ("std", "extinction", "placing", "distance")
+        names = ("std", "extinction", "distance_std", "distance")
         columns = {name: getattr(self, name)[rows] for name in names}
         return Measured(**columns, survey=survey)
 
@@ -102,7 +102,7 @@ class Measured:
         columns = (
             self.std,
             np.maximum(self.extinction, self.std),
-            np.maximum(self.placing / self.distance, _PLACED),
+            np.maximum(self.distance_std / self.distance, _PLACED),
             self.distance,
         )
         return np.log(np.column_stack(columns))
@@ -334,8 +334,8 @@ def _shifts(
     surveys: tuple[str, ...],
 ) -> Float[np.ndarray, "n 10*s"]:
     """Return the factors of the shifts' coefficients [mag]."""
-    placing, distance = np.clip((stars.logarithms() - centres)[:, 2:], *ends).T
-    parts = [placing**i * distance**j for i in range(4) for j in range(4 - i)]
+    distance_std, distance = np.clip((stars.logarithms() - centres)[:, 2:], *ends).T
+    parts = [distance_std**i * distance**j for i in range(4) for j in range(4 - i)]
     own = np.maximum(stars.extinction, stars.std)[:, None] * np.column_stack(parts)
     whole = _members(stars, surveys)[:, :, None] * own[:, None]
     return whole.reshape(len(own), -1)

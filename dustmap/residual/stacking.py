@@ -24,7 +24,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from dustmap.residual.covariance import rays_to
-from dustmap.residual.learning import GridFree
+from dustmap.residual.learning import LocalMeanKriging
 
 # Fewest measurements that the share is learnt from.
 _FEWEST = 200
@@ -47,7 +47,7 @@ class StackedKriging:
     predicted better than by the map.
     """
 
-    kriging: GridFree
+    kriging: LocalMeanKriging
     coefficients: Float[np.ndarray, "3"]
     gain: float
 
@@ -64,7 +64,7 @@ class StackedKriging:
 
 
 def learn_stack(
-    kriging: GridFree, mean: Column, std: Column, observed: Column
+    kriging: LocalMeanKriging, mean: Column, std: Column, observed: Column
 ) -> StackedKriging | None:
     """Learn the share of kriging; return ``None`` unless the stack gains 1%.
 

@@ -36,7 +36,11 @@ from torch import Tensor
 
 from dustmap.minimise import minimise
 from dustmap.residual.covariance import Rays
-from dustmap.residual.learning import GridFree, learn_grid_free, local_means
+from dustmap.residual.learning import (
+    LocalMeanKriging,
+    learn_local_mean_kriging,
+    local_means,
+)
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.tails import log_student
 
@@ -114,7 +118,7 @@ class SurveyRows:
         Unit vectors to the stars, and distances [pc].
     extinction, error
         As measured, and the stated standard deviation [mag].
-    placing
+    distance_std
         Standard deviation of the distance [pc].
     survey
         Number of each row's survey.
@@ -124,7 +128,7 @@ class SurveyRows:
     lengths: Float[Tensor, " n"]
     extinction: Float[Tensor, " n"]
     error: Float[Tensor, " n"]
-    placing: Float[Tensor, " n"]
+    distance_std: Float[Tensor, " n"]
     survey: Int[Tensor, " n"]
 
     def calibrated(
@@ -153,7 +157,7 @@ class SurveyRows:
     @property
     def relative(self) -> Float[Tensor, " n"]:
         """Relative distance errors, in units of 3%."""
-        return (self.placing / self.lengths / _USUAL).clamp_min(1e-9)
+        return (self.distance_std / self.lengths / _USUAL).clamp_min(1e-9)
 
     def observed(self, extinction: Float[Tensor, " n"]) -> Rays:
         """Return rays whose density is extinction over distance."""
@@ -207,9 +211,9 @@ def learn_surveys(
     kriging = None
     for number in range(_ROUNDS):
         extinction, error = rows.calibrated(laws)
-        given = rows.observed(extinction), error**2, rows.placing
+        given = rows.observed(extinction), error**2, rows.distance_std
         if kriging is None or number < _LEARNT:
-            kriging = learn_grid_free(*given, shuffled[:learning])
+            kriging = learn_local_mean_kriging(*given, shuffled[:learning])
         else:
             kriging = kriging.renewed(*given)
         parts = []
@@ -243,7 +247,7 @@ def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float
 
 
 def _predicted(
-    kriging: GridFree, own: Int[Tensor, " m"], seen: Int[Tensor, " k"]
+    kriging: LocalMeanKriging, own: Int[Tensor, " m"], seen: Int[Tensor, " k"]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return mean, variance, density and coordinates of rows from others seen."""
     field, places = kriging.field, kriging.field.rays[own]
@@ -277,7 +281,7 @@ def _fitted(
     """
     mean, variance, density, points = predicted
     survey, observed, stated = rows.survey[own], rows.extinction[own], rows.error[own]
-    relative, placing = rows.relative[own], rows.placing[own]
+    relative, distance_std = rows.relative[own], rows.distance_std[own]
     shape = len(laws), len(_MEANS)
     origin = torch.tensor(_MEANS, dtype=torch.float64).expand(shape).clone()
     width = torch.tensor(_STDS, dtype=torch.float64).expand(shape).clone()
@@ -303,7 +307,7 @@ def _fitted(
         growing = (kappa * mean.clamp_min(0.0) * relative**q) ** 2
         # The variance of predictions is uncertain, too.
         left = (_VARIANCE_STD * steps[0]).exp() * variance
-        known = growing + left + (density * placing) ** 2
+        known = growing + left + (density * distance_std) ** 2
         scale = (f * stated) ** 2 + tau**2 + g**2 * known
         square = (observed - c - g * mean) ** 2
         return log_student(square, scale, 2 + tail, of="central68")

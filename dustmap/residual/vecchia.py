@@ -24,7 +24,7 @@ from dustmap.linalg.compiled_tasks import compiled, in_parallel
 from dustmap.linalg.sparse import SparseMatrix, precision
 from dustmap.noise import NoiseModel
 from dustmap.residual.field import ResidualField
-from dustmap.residual.kriging import JITTER
+from dustmap.residual.kriging import TABLE_ERROR
 from dustmap.residual.neighbours import nearest_earlier
 
 # Earlier neighbours of a row. Between 20 and 40, extinctions change by less than 1%.
@@ -88,7 +88,7 @@ class Vecchia(NoiseModel):
             """Write rows whose neighbours are their first known columns."""
             near = torch.from_numpy(columns[own, :known])
             found = field.krige(field.rays[rows[own]], rows[near])
-            std = (found.variance + JITTER * found.prior + noise[own]).sqrt()
+            std = (found.variance + TABLE_ERROR * found.prior + noise[own]).sqrt()
             values[own, :known] = -(found.weights / std[:, None]).numpy()
             values[own, count] = 1 / std.numpy()
             variance[own] = found.prior + noise[own]
@@ -123,7 +123,7 @@ class Vecchia(NoiseModel):
         """Return ``L x``."""
         return self._root_for(x).matvec(x)
 
-    def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         root = self._root_for(x)
         return root.rmatvec(root.matvec(x))
 

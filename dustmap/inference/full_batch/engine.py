@@ -238,7 +238,7 @@ def _linear_samples(
     def right_side(number: int) -> Float[Tensor, "1 p"]:
         given = fit.model, noise, fit.progress.seed, [number], fit.shared_errors
         errors, xi = drawn_errors(*given)
-        return tangent.operator.rmatvec(noise.weighed(errors.to(fit.y))) + xi
+        return tangent.operator.rmatvec(noise.apply_precision(errors.to(fit.y))) + xi
 
     blocks, pace = fit.blocks, Pace(fit.time_left)
     while (first := sum(len(block.value) for block in blocks)) < settings.samples:

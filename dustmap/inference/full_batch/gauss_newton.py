@@ -118,7 +118,7 @@ class GaussNewton:
         centre = None if self.centre is None else self.centre[members]
         return replace(self, y=self.y[members], centre=centre)
 
-    def beside(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
+    def from_centre(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
         """Return ``ε − ξ``."""
         return eps if self.centre is None else eps - self.centre
 
@@ -127,22 +127,22 @@ class GaussNewton:
     ) -> Float[Tensor, "*b"]:
         """Return J, in float64."""
         misfit = self.noise.whitened(self.y - prediction)
-        beside = self.beside(eps)
-        return (inner(beside, beside) + inner(misfit, misfit)) / 2
+        offset = self.from_centre(eps)
+        return (inner(offset, offset) + inner(misfit, misfit)) / 2
 
     def gradient(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``−∂J/∂ε``, the gradient of the log posterior."""
-        pull = self.noise.weighed(self.y - tangent.prediction)
-        return tangent.operator.rmatvec(pull) - self.beside(eps)
+        pull = self.noise.apply_precision(self.y - tangent.prediction)
+        return tangent.operator.rmatvec(pull) - self.from_centre(eps)
 
     def right_side(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``."""
         shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
-        rhs = tangent.operator.rmatvec(self.noise.weighed(shifted))
+        rhs = tangent.operator.rmatvec(self.noise.apply_precision(shifted))
         return rhs if self.centre is None else rhs + self.centre
 
     def step(

@@ -204,7 +204,9 @@ class InferenceState:
     def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
         """Return the tangent at ε, and Σ there with the current weights."""
         tangent = self.model.linearise(eps)
-        return tangent, self.noise.around(self.unresolved(eps[None], tangent.variance))
+        return tangent, self.noise.given_unresolved(
+            self.unresolved(eps[None], tangent.variance)
+        )
 
     def unresolved(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
@@ -226,7 +228,7 @@ class InferenceState:
         """
         unresolved = self.unresolved(eps[None], tangent.variance)
         residual = self.y - tangent.prediction
-        noise, squares = self.noise.around(unresolved), residual**2
+        noise, squares = self.noise.given_unresolved(unresolved), residual**2
         if float((squares / noise.normal(unresolved)).median()) < 1.0:
             noise = noise.updated(residual, 0.0, unresolved)
         self.noise = noise
@@ -237,7 +239,9 @@ class InferenceState:
         residual, spread, variance = self.averages(eps)
         unresolved, before = self.unresolved(eps, variance), self.noise
         if not before.learn_share:
-            self.noise = before.updated(residual, spread, unresolved).around(unresolved)
+            self.noise = before.updated(residual, spread, unresolved).given_unresolved(
+                unresolved
+            )
             return self.noise.variance
         # Only variances of line integrals are proportional to the share.
         model, share = self.model, before.share
@@ -272,7 +276,7 @@ class InferenceState:
         """Return held-out observations to the data; return Σ over these samples."""
         assert isinstance(self.noise, Normal)
         unresolved = self.unresolved(eps, self.averages(eps)[2])
-        self.noise = self.noise.including_all().around(unresolved)
+        self.noise = self.noise.including_all().given_unresolved(unresolved)
         return self.noise.variance
 
     def newton(self, total: Float[Tensor, " n"], **options: Any) -> GaussNewton:
@@ -280,7 +284,7 @@ class InferenceState:
         return GaussNewton(
             model=self.model,
             y=self.y,
-            noise=self.noise.at(total),
+            noise=self.noise.with_total(total),
             preconditioner=self.preconditioner,
             on_step=self.on_step,
             **options,
@@ -296,7 +300,7 @@ class InferenceState:
 
         Its vectors are in the model's ``leading`` subspace.
         """
-        precision = Precision(tangent.operator, self.noise.at(total))
+        precision = Precision(tangent.operator, self.noise.with_total(total))
         size, subspace = precision.shape[0], self.model.leading
         most = size if subspace is None else len(subspace)
         rank = min(self.settings.preconditioner_rank, most)

@@ -29,7 +29,7 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import Radial
 from dustmap.residual.covariance import RayCovariance, Rays
-from dustmap.residual.kriging import JITTER, krige_rays
+from dustmap.residual.kriging import TABLE_ERROR, krige_rays
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.tails import (
     OUTLIER_FACTOR,
@@ -157,7 +157,7 @@ class NeighbourLikelihood:
         weights = torch.tensor([variance], dtype=torch.float64)
         covariance = RayCovariance(weights=weights, lengthscales=(1.0,))
         nothing = torch.empty(len(rays), 0, dtype=torch.int64)
-        jitter = JITTER * krige_rays(covariance, rays, noise, rays, nothing).prior
+        jitter = TABLE_ERROR * krige_rays(covariance, rays, noise, rays, nothing).prior
         # The jitter of neighbourhoods counts as noise, which would be learnt too small.
         noise = (noise - jitter).clamp_min(0.0)
         found = krige_rays(covariance, rays, noise, own, self.neighbours)

@@ -6,8 +6,8 @@ import torch
 from numpy.testing import assert_allclose
 
 from dustmap.functionals import Derivatives, PointValues
+from dustmap.gp.evidence import LBFGS, maximise
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.neighbours import NeighbourGP
 from dustmap.kernels import (
     Matern12,
