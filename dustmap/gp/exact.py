@@ -22,8 +22,14 @@ from torch import Tensor
 
 from dustmap.covariance import functional_covariance, functional_variance
 from dustmap.functionals import Functionals, PointValues
-from dustmap.gp import regression
-from dustmap.gp.regression import MEAN, NOISE, ScoredRegression, gradients_of, leaves_of
+from dustmap.gp.regression import (
+    MEAN,
+    NOISE,
+    ScoredRegression,
+    block_rows,
+    gradients_of,
+    leaves_of,
+)
 from dustmap.kernels import Kernel
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.whitening import point_covariance
@@ -119,6 +125,6 @@ def _upper_blocks(
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield rows of the covariance from the diagonal on: each pair once."""
     count = len(functionals)
-    for rows, part in functionals.chunks(max(1, regression.BLOCK // count)):
+    for rows, part in functionals.chunks(block_rows(count)):
         rest = functionals.select(torch.arange(rows.start, count))
         yield rows, slice(rows.start, count), _covariance(kernel, part, rest)

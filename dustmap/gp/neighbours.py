@@ -41,11 +41,10 @@ from torch import Tensor
 from dustmap.functionals import Functionals, PointValues
 from dustmap.gp.regression import ScoredRegression, gradients_of, leaves_of
 from dustmap.kernels import Radial
+from dustmap.memory import rows_within
 from dustmap.residual.kriging import solve_neighbourhoods
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 
-# Covariances of neighbours in one block, which fits the processor's cache.
-_BLOCK = 2**17
 # Largest stretch of the index's axes relative to the lengthscales.
 _DISTORTION = 1.1
 
@@ -256,5 +255,6 @@ def scored_across_scales(
 
 def neighbour_blocks(places: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield places and their neighbours, block by block."""
-    size = max(1, _BLOCK // near.shape[1] ** 2)
+    # Covariances of a block of neighbourhoods fit into the processor's cache.
+    size = rows_within(8 * near.shape[1] ** 2, 2**20)
     return zip(places.split(size), near.split(size), strict=True)

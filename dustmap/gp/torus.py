@@ -51,6 +51,7 @@ from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.linalg.sparse import SparseMatrix
+from dustmap.memory import rows_within
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.noise import Normal
 from dustmap.residual.neighbours import nearest_earlier
@@ -75,8 +76,6 @@ _MOST_TORUS = 8 * MOST_POINTS
 _OFF_LATTICE = 0.05
 # Steps between neighbours on a lattice, in units of the smallest.
 _ONE_STEP = 1.5
-# Rows predicted at once.
-_ROWS = 2**18
 # Variances that rounding may leave, for their logarithm.
 _TINY = 1e-12
 # Values of an input that count as equal, relative to its extent.
@@ -322,7 +321,9 @@ class TorusGP(Regression):
         near = self.near.predict(functionals)
         inside = self.torus.grid.contains(functionals.points)
         mean, variance = near.mean + H @ self.trend, near.variance.clone()
-        for part in torch.nonzero(inside)[:, 0].split(_ROWS):
+        # W and its making take some 512 bytes for each place.
+        rows = rows_within(512)
+        for part in torch.nonzero(inside)[:, 0].split(rows):
             model = self.model.at(functionals.select(part))
             mean[part] = model.apply(eps) + H[part] @ self.trend
             variance[part] *= self._factors(near.variance[part])

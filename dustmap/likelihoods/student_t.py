@@ -28,6 +28,7 @@ from dustmap.likelihoods.base import (
     Vector,
     positive_parameter,
 )
+from dustmap.memory import rows_within
 from dustmap.tails import log_student, peak_excess
 
 _LOG_TWO_PI = math.log(2 * math.pi)
@@ -40,8 +41,6 @@ _ABOVE = 3.6
 _BELOW = 17.5
 # Minus the log of the integrand at which the integral over the mixture is truncated.
 _DEPTH = 32.0
-# Numbers in one block of rows and nodes.
-_BLOCK = 2**21
 # Limit on Newton's steps to a quantile, and their relative tolerance.
 _NEWTON_STEPS = 200
 _QUANTILE_RTOL = 1e-10
@@ -141,7 +140,8 @@ class StudentT(Likelihood):
         self, shift: Vector, variance: Vector, x: Float[Tensor, " k"]
     ) -> Iterator[tuple[Vector, Vector, Float[Tensor, "n k"]]]:
         """Yield ``(y − mean)/s``, ``variance/s²`` and ``√(variance/s² + 1/λ)``."""
-        rows = max(1, _BLOCK // len(x))
+        # Some eight arrays of rows and nodes.
+        rows = rows_within(64 * len(x))
         ratio = variance / self.scale**2
         for u, w in zip(shift.split(rows), ratio.split(rows), strict=True):
             yield u, w, (w[:, None] + torch.exp(-x)).sqrt()

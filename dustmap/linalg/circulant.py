@@ -16,8 +16,6 @@ from dustmap.linalg.operator import SymmetricOperator
 
 # Modes below this fraction of the largest are rounding error of a smooth kernel.
 DROP = 1e-14
-# Most points of fields that are transformed together.
-_TRANSFORMED = 2**22
 
 
 class Circulant(SymmetricOperator):
@@ -95,7 +93,7 @@ def inverse_transform(
     if spectrum.device.type != "cpu":
         return torch.fft.irfftn(spectrum, s=shape, dim=axes, norm=norm)
     batch = math.prod(spectrum.shape[: -len(shape)])
-    together = max(1, _TRANSFORMED // math.prod(shape))
+    together = max(1, 2**22 // math.prod(shape))
     if batch > together:
         parts = spectrum.reshape(batch, *spectrum.shape[-len(shape) :])
         found = spectrum.real.new_empty(batch, *shape)

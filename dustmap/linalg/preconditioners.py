@@ -11,13 +11,11 @@ from torch import Tensor
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.operator import inner
 from dustmap.linalg.toeplitz import extend, restrict
+from dustmap.memory import rows_within
 
 # Length of random vectors, in units of their number, above which they need no
 # orthogonalisation: their Gram matrix is the identity to some ten per cent.
 _TALL = 200
-# Entries of the vectors that a sketch processes at once: larger blocks are no faster,
-# and their products would dominate the peak memory of a fit.
-_SKETCHED = 2**25
 
 
 class CirculantPreconditioner:
@@ -77,7 +75,8 @@ class NystromPreconditioner:
 
         The vectors are multiplied 16 at a time, or fewer if they are long.
         """
-        block, whole = max(1, min(16, _SKETCHED // size)), size
+        # Larger blocks are no faster, and would dominate the peak memory of a fit.
+        block, whole = min(16, rows_within(4 * size)), size
         if subspace is not None:
             size = len(subspace)
 

@@ -40,6 +40,7 @@ from torch import Tensor
 
 from dustmap.linalg.cg import Product, Solution
 from dustmap.linalg.operator import inner, ratio
+from dustmap.memory import rows_within
 
 # Share of the tolerance for the quadrature, whose points cost no products.
 _QUADRATURE = 0.25
@@ -52,8 +53,6 @@ _ABOVE = 1.1
 _BELOW = 1e-3
 # Ritz values below minus this fraction of the largest are not rounding.
 _NEGATIVE = 1e-8
-# Limit on the Krylov bases of rows that are solved together [bytes].
-_MEMORY = 2**30
 # A new vector below this fraction of K v is rounding: the Krylov space is exhausted.
 _BREAKDOWN = 1e-14
 # Steps between checks of the error, at least 8 and an eighth of those so far: a check
@@ -236,7 +235,8 @@ class CIQ:
     ) -> RootSolution:
         """Take roots of as many rows at a time as memory allows."""
         row = b.element_size() * b.shape[1] * (min(self.max_steps, b.shape[1]) + 1)
-        parts = b.split(max(1, _MEMORY // row))
+        # A gibibyte for the Krylov bases of rows that share products.
+        parts = b.split(rows_within(row, 2**30))
         roots = [self._root(product, part, floor, positive) for part in parts]
         solution = RootSolution.joined(roots)
         if not bool(solution.converged.all()):

@@ -35,12 +35,11 @@ from dustmap.functionals import Functionals, PointValues
 from dustmap.kernels import Kernel
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator, inner
+from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
 
-# Values of one chunk of embedded rows (float64: 8 bytes each, times a few temporaries).
-_BLOCK = 2**22
 # Limit on the bytes of rows ``k_un`` that the operator keeps.
 _CROSS = 2**30
 # Limit on the observations whose residuals are drawn jointly, in O(N³).
@@ -224,7 +223,8 @@ class RowwiseGaussian(ForwardModel):
         self.inducing_size = len(points)
         self.dtype = torch.float64
         self.device = whitening.covariance.device
-        self.chunk = max(1, _BLOCK // whitening.size)
+        # Embedded rows in float64, and three temporary arrays of their size.
+        self.chunk = rows_within(32 * whitening.size)
         self.report = RowReport()
         self.embedded = isinstance(whitening, ToeplitzWhitening)
         self.kept: FeatureRows | None = None

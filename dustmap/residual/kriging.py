@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
+from dustmap.memory import rows_within
 from dustmap.residual.covariance import (
     LEVEL,
     RayCovariance,
@@ -39,8 +40,6 @@ from dustmap.residual.covariance import (
 TABLE_ERROR = 5e-3
 # Places of a block that are solved at once.
 _TOGETHER = 64
-# Places whose neighbours' columns are held at once.
-_ROWS = 131_072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +80,10 @@ def krige_rays(
     """
     weights = np.zeros(tuple(neighbours.shape))
     variance, prior = np.full((2, len(places)), np.nan)
-    for start in range(0, len(places), _ROWS):
-        own = slice(start, start + _ROWS)
+    # Besides its neighbours' numbers a place has columns of some 300 bytes.
+    rows = rows_within(8 * neighbours.shape[1] + 300)
+    for start in range(0, len(places), rows):
+        own = slice(start, start + rows)
         near, found = neighbours[own], (weights[own], variance[own], prior[own])
         given, _ = _prepared(covariance, rays, noise, places[own], near)
         _in_parts(_krige, near, *given, *found)

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.memory import rows_within
 from dustmap.residual.corrections import DEGREES
 from dustmap.residual.covariance import Rays, SubgridCovariance
 from dustmap.residual.cube import DensityCube
@@ -49,8 +50,6 @@ _MEANS = (100, 300)
 _AROUND_PLACE = 10.0
 # and the held-out rows of a trial.
 _TRIED = 300
-# Places whose means are computed at once.
-_ROWS = 32_768
 # Most stars with means of their own.
 _MOST_MEANS = 60_000
 
@@ -402,7 +401,8 @@ def local_means(
     if places is None and len(own) > _MOST_MEANS:
         own = torch.linspace(0, len(own) - 1, _MOST_MEANS).long()
     found = []
-    for rows in own.split(_ROWS):
+    # Numbers, extinctions and lengths of neighbours, and two sums of them.
+    for rows in own.split(rows_within(40 * most)):
         near = nearest(points, around[rows], most)
         if places is None:
             near = without_self(near, rows)

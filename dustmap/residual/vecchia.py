@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, in_parallel
 from dustmap.linalg.sparse import SparseMatrix, precision
+from dustmap.memory import rows_within
 from dustmap.noise import NoiseModel
 from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import TABLE_ERROR
@@ -29,8 +30,6 @@ from dustmap.residual.neighbours import nearest_earlier
 
 # Earlier neighbours of a row. Between 20 and 40, extinctions change by less than 1%.
 _COUNT = 30
-# Rows whose neighbours are handled at once.
-_ROWS = 131_072
 
 
 class Vecchia(NoiseModel):
@@ -98,15 +97,17 @@ class Vecchia(NoiseModel):
         for number, row in enumerate(first[:-1]):
             columns[row, :count] = np.delete(first, number)
             fill(first[number : number + 1], number)
+        # Numbers and weights of neighbours.
+        block = rows_within(16 * count)
         if count:
             points = field.rays.coordinates(field.stretch)[rows[order]]
             found = nearest_earlier(points, count).numpy()
-            for start in range(0, len(later), _ROWS):
-                some = slice(start, start + _ROWS)
+            for start in range(0, len(later), block):
+                some = slice(start, start + block)
                 columns[later[some], :count] = order[found[some]]
         later = np.sort(later)
-        for start in range(0, len(later), _ROWS):
-            fill(later[start : start + _ROWS], count)
+        for start in range(0, len(later), block):
+            fill(later[start : start + block], count)
         return cls(order, columns, values, variance)
 
     @property

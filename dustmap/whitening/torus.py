@@ -16,6 +16,7 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Radial
 from dustmap.linalg.circulant import Circulant, inverse_transform
+from dustmap.memory import rows_within
 from dustmap.tori import Tori
 from dustmap.whitening.bands import (
     band_covariance,
@@ -24,9 +25,6 @@ from dustmap.whitening.bands import (
     shortest_time,
 )
 from dustmap.whitening.modes import GridWhitening
-
-# Lags at which a kernel is evaluated at once, with some dozen numbers for each.
-_LAGS = 2**18
 
 
 def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
@@ -220,7 +218,8 @@ def _even_column(
     Kernels here are even along every axis: ``2^{-D}`` of the evaluations suffice.
     """
     column = torch.empty(shape, dtype=torch.float64, device=axes[0].device)
-    planes = max(1, _LAGS // math.prod(len(axis) for axis in axes[1:]))
+    # The kernel has some dozen temporary numbers for each lag.
+    planes = rows_within(96 * math.prod(len(axis) for axis in axes[1:]), 2**25)
     for place, first in enumerate(axes[0].split(planes)):
         mesh = torch.meshgrid(first, *axes[1:], indexing="ij")
         values = kernel(torch.stack(mesh, dim=-1))

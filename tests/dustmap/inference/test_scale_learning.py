@@ -51,7 +51,7 @@ def scales(lengthscale=100.0, std=1.0, mean=DISC, common_noise=0.0):
 @pytest.mark.parametrize("count", [1, 7, 39])
 @pytest.mark.parametrize("block", [5, 10**5])
 def test_neighbours_are_the_nearest_of_the_earlier_rows(count, block, monkeypatch):
-    monkeypatch.setattr(neighbours, "_BLOCK", block)
+    monkeypatch.setattr(neighbours, "rows_within", lambda *_: block)
     points = torch.randn(40, 3, generator=seeded(), dtype=torch.float64)
     found = nearest_earlier(points, count)
     assert found.shape == (40 - count, count)
