@@ -34,8 +34,6 @@ from dustmap.linalg.compiled_tasks import (
 # intervals, those with 95% of the errors are 1.04 times as wide as a normal's; of the
 # noise-free errors in six fits of simulated skies they were 1.02 to 1.06 times as wide.
 DEGREES = 20.0
-# Values of one sample in a block; the blocks of all samples fit into the cache.
-_TOGETHER = 256
 
 
 def central_factor(degrees: float) -> float:
@@ -99,10 +97,11 @@ def _sum(value, change):
 @compiled
 def _correct(first, last, values, changes, root, amplitude, shares, found):
     """Fill in the places from ``first`` to ``last``."""
-    samples = len(values)
-    value, change = np.empty(_TOGETHER), np.empty(_TOGETHER)
-    for begin in range(first, last, _TOGETHER):
-        count = min(_TOGETHER, last - begin)
+    # Blocks of all samples fit into the cache.
+    samples, block = len(values), 256
+    value, change = np.empty(block), np.empty(block)
+    for begin in range(first, last, block):
+        count = min(block, last - begin)
         value[:], change[:] = 0.0, 0.0
         for s in range(samples):
             for i in range(count):

@@ -58,45 +58,25 @@ from dustmap.linalg.compiled_tasks import compiled
 from dustmap.residual.cube import DensityCube
 from dustmap.whitening.bands import band_covariance
 
-# Axes of the table of ``I``: least and largest value, and how many there are. It is
-# entered at its ends where arguments are beyond.
-_CHORDS = (1e-5, 2.0, 96)
-_LENGTHS = (3e-2, 3e3, 96)
-_DIFFERENCES = (0.0, 12.0, 20)
-# Beyond this argument the integral of a decay is complete.
-_DECAY = 40.0
-# Arguments of the tables of κ and F, in √t. Closer to its line a point covaries no
-# more, and further away by less than e^-25 of its variance. A power of two is where
-# even bits have a kink.
-_REMAINDER = (2.0**-13, 10.0)
-# Arguments of κ.
-_IMPACT_COUNT = 1024
-# Nodes per octave of squared chords in the table of α κ,
-_NODES = 256
-# and of the arguments of F.
-_DECAYS = 16
-# Of what number the columns of the first are a multiple.
-_WIDTH = 16
+GRID_CUT = 0.6
+"""Shortest scale √t that a grid carries, in its spacing."""
+
+# Least and largest chord, and largest difference of lengths, in the tables. Arguments
+# beyond take the value at the end.
+_CHORDS = (1e-5, 2.0)
+_LARGEST_DIFFERENCE = 12.0
+# Nodes per octave of squared chords in the table of α κ, and of the arguments of F.
+_CHORD_NODES = 256
+_DECAY_NODES = 16
 # Units in the last place of a double in an octave.
 _OCTAVE = 2**52
-# Narrower cells, in √t, are points.
-_NARROW = 0.02
-# Averages are made at each so many of the distances.
-_SPARSE = 4
-# √t of a grid, in its spacing: the shortest scale that it carries.
-GRID_CUT = 0.6
-# Components of less than this part of the relative variance are left out.
-_NEGLIGIBLE = 1e-9
-# Scales [pc] where no map gives them.
-FREE_SCALES = (5.0, 20.0, 60.0, 180.0)
-# Columns of a ray after its direction: its length,
+# Columns of a ray after its direction: its length; its mean density, or with shells the
+# number of the grid at its end; the logarithm of its length; and from _FALLS on
+# e^(-d/ℓ) - 1 of every scale, or the density in shells.
 _LENGTH = 3
-# its mean density, or with shells the number of the grid at its end,
 _DENSITY = 4
 LEVEL = 4
-# the logarithm of its length,
 _LOGARITHM = 5
-# and from here on e^(-d/ℓ) - 1 of every scale, or the density in shells.
 _FALLS = 6
 
 
@@ -222,7 +202,7 @@ class RayCovariance:
     """
 
     weights: Float[Tensor, " j"]
-    lengthscales: tuple[float, ...] = FREE_SCALES
+    lengthscales: tuple[float, ...] = (5.0, 20.0, 60.0, 180.0)
     subgrid: SubgridCovariance | None = None
     cube: DensityCube | None = None
 
@@ -237,7 +217,7 @@ class RayCovariance:
         """Scales and weights without negligible ones."""
         if self.subgrid is not None:
             return np.empty(0), self.weights.numpy()
-        used = (self.weights > _NEGLIGIBLE * self.weights.max()).numpy()
+        used = (self.weights > 1e-9 * self.weights.max()).numpy()
         return np.array(self.lengthscales)[used], self.weights.numpy()[used]
 
     def tables(self, *, points: bool = False) -> tuple[Any, ...]:
@@ -263,14 +243,16 @@ class RayCovariance:
     def _by_chord(self) -> Float[np.ndarray, "c b"]:
         """``α κ`` [pc] in every shell, at squared chords that divide octaves evenly.
 
-        Their bits are evenly spaced. Columns of zeros follow, up to whole vectors.
+        Their bits are evenly spaced. Columns of zeros complete whole vectors of 16.
         """
         assert self.subgrid is not None
         assert self.cube is not None
-        logarithms = np.log(_even_bits(_CHORDS[0] ** 2, _CHORDS[1] ** 2, _NODES)) / 2
+        logarithms = (
+            np.log(_even_bits(_CHORDS[0] ** 2, _CHORDS[1] ** 2, _CHORD_NODES)) / 2
+        )
         (abscissas, _), (lines, _), *_ = _subgrid_tables(self.subgrid)
         edges, levels = self.cube.edges().numpy(), self.cube.levels().numpy()
-        width = -(-len(levels) // _WIDTH) * _WIDTH
+        width = -(-len(levels) // 16) * 16
         found = np.zeros((len(logarithms), width), dtype=np.float32)
         for b, level in enumerate(levels):
             cut = self.subgrid.cuts[level]
@@ -302,13 +284,15 @@ def _subgrid_tables(
     Also the variance of the relative density, and the integral of its covariance along
     a line, for every grid. All lengths are in √t.
     """
-    ends = [math.log(end) for end in _REMAINDER]
-    impacts = _axis(ends[0], ends[1], _IMPACT_COUNT)
-    apart = torch.from_numpy(_even_bits(*_REMAINDER, _DECAYS))
+    # Closer to its line a point covaries no more, and further away by less than e^-25
+    # of its variance. A power of two is where even bits have a kink.
+    nearest, farthest = 2.0**-13, 10.0
+    impacts = _axis(math.log(nearest), math.log(farthest), 1_024)
+    apart = torch.from_numpy(_even_bits(nearest, farthest, _DECAY_NODES))
     # Panels that shorten towards the cusp of rough kernels at zero.
     edges = torch.cat([torch.zeros(1).double(), apart])
     along, steps = _panels(edges[:-1], edges[1:], order=3)
-    fine = _axis(math.log(_REMAINDER[0] / 10), math.log(2 * _REMAINDER[1]), 4_096)
+    fine = _axis(math.log(nearest / 10), math.log(2 * farthest), 4_096)
     distance = torch.cat([torch.zeros(1).double(), fine.exp()]).numpy()
     lines, halves, variances, totals = [], [], [], []
     for level, cut in enumerate(subgrid.cuts):
@@ -353,10 +337,12 @@ def _over_cells(
        \left(e^{-(r - u)^2 / 2 s^2} - e^{-(r + u)^2 / 2 s^2}\right) du .
     """
     width = cell / math.sqrt(12)
-    if width < _NARROW:
+    # Narrower cells are points.
+    if width < 0.02:
         return values
     # The limit at zero is that at the least distance.
-    r, u = distance[1::_SPARSE, None], distance[1:]
+    # Averages at every fourth distance suffice.
+    r, u = distance[1::4, None], distance[1:]
     steps = u * np.gradient(np.log(u))
     kernel = np.exp(-((r - u) ** 2) / (2 * width**2)) * -np.expm1(-2 * r * u / width**2)
     found = (
@@ -415,7 +401,7 @@ def shell_parts(rows, tables):
 def _along(one, rows, parts, count, tables, found):
     """Find those along rays, by vectors of shells, which lie side by side in memory."""
     by_chord, shells = tables[4], tables[5]
-    least, scaling = _CHORDS[0] ** 2, _NODES / _OCTAVE
+    least, scaling = _CHORDS[0] ** 2, _CHORD_NODES / _OCTAVE
     origin, single = np.float64(least).view(np.int64), np.float32(1.0)
     length, whole = one[_LENGTH], 0
     mine = np.zeros(by_chord.shape[1], dtype=np.float32)
@@ -462,7 +448,7 @@ def _free(one, other, tables):
         u, difference = one[_LENGTH] / scales[j], apart / scales[j]
         shorter = max(one[_LOGARITHM] - logarithms[j], axes[0, 1])
         m, b = _position(shorter, axes[0, 1], axes[1, 1], ratio.shape[1])
-        further = math.log1p(min(difference, _DIFFERENCES[1]))
+        further = math.log1p(min(difference, _LARGEST_DIFFERENCE))
         k, c = _position(further, axes[0, 2], axes[1, 2], ratio.shape[2])
         value = 0.0
         for p in range(2):
@@ -522,7 +508,7 @@ def _between(x, nodes):
     """Index and fraction of a number among `_even_bits`, whose ends extend."""
     inside = min(max(x, nodes[0]), nodes[len(nodes) - 2])
     bits = np.float64(inside).view(np.int64) - np.float64(nodes[0]).view(np.int64)
-    place = bits * (_DECAYS / _OCTAVE)
+    place = bits * (_DECAY_NODES / _OCTAVE)
     return int(place), place - int(place)
 
 
@@ -553,9 +539,9 @@ def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
     v \cos\theta)`; ``I(θ, u, u)`` is twice the integral of ``H(v, v)``, and
     ``I(θ, u, v)`` adds that of ``H(u, t)`` from ``u`` to ``v``: cumulative sums.
     """
-    chords = _axis(math.log(_CHORDS[0]), math.log(_CHORDS[1]), _CHORDS[2])
-    lengths = _axis(math.log(_LENGTHS[0]), math.log(_LENGTHS[1]), _LENGTHS[2])
-    differences = _axis(0.0, math.log1p(_DIFFERENCES[1]), _DIFFERENCES[2])
+    chords = _axis(math.log(_CHORDS[0]), math.log(_CHORDS[1]), 96)
+    lengths = _axis(math.log(3e-2), math.log(3e3), 96)
+    differences = _axis(0.0, math.log1p(_LARGEST_DIFFERENCE), 20)
     u, delta = lengths.exp(), differences.expm1()
     # The last chord is 2 exactly, where rounding may pass it.
     turns = 2 * (chords.exp() / 2).clamp(max=1).asin()
@@ -592,7 +578,8 @@ def _across(angle: Tensor, u: Tensor, v: Tensor) -> Tensor:
 
 def decay_integral(p: Tensor, x: Tensor) -> Tensor:
     """``G(p, x)``, by Gauss' rule in ``τ`` where ``t = p sinh τ``."""
-    end = torch.asinh(x.clamp(-_DECAY, _DECAY) / p)
+    # Beyond 40 the integral is complete.
+    end = torch.asinh(x.clamp(-40.0, 40.0) / p)
     edges = torch.linspace(0, 1, 6).to(p)
     tau, weights = (x.reshape(-1) for x in _panels(edges[:-1], edges[1:], order=6))
     height = p[..., None] * (tau * end[..., None]).cosh()

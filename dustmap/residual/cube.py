@@ -13,9 +13,6 @@ from dustmap.grid import ROUNDING, Grid
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
 from dustmap.nested_grids import NestedGrids
 
-# Least thickness of a shell, relative to its distance.
-_SHELL = 0.1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityCube:
@@ -44,7 +41,7 @@ class DensityCube:
         while edges[-1] < furthest:
             level = sum(edges[-1] < grid.reach for grid in self.grids[1:])
             step = float(np.mean(self.grids[level].spacing))
-            edges.append(edges[-1] + max(step, _SHELL * edges[-1]))
+            edges.append(edges[-1] + max(step, 0.1 * edges[-1]))
         return torch.tensor(edges, dtype=torch.float64)
 
     def levels(self) -> Int[Tensor, " b"]:

@@ -38,8 +38,6 @@ from dustmap.residual.covariance import (
 # Variances of rows are raised by this fraction, the accuracy of the tabulated
 # covariances: those of nearby rays would not be positive definite otherwise.
 TABLE_ERROR = 5e-3
-# Places of a block that are solved at once.
-_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,9 +405,10 @@ def _predict(
     Residuals r and covariances c with places are whitened, ``U⁻ᵀ r`` and ``U⁻ᵀ c``:
     their products are means, those of the latter with themselves what is explained.
     """
-    size = neighbours.shape[1]
+    # Places of a block are solved 64 at a time, which vectorises.
+    size, together = neighbours.shape[1], 64
     matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
-    across = np.zeros((size, _TOGETHER))
+    across = np.zeros((size, together))
     for block in range(first, last):
         near = neighbours[block]
         rows = rays[near]
@@ -418,8 +417,8 @@ def _predict(
             continue
         known = residuals[near].astype(np.float64)
         _whiten_columns(matrix, known, known.shape[1])
-        for begin in range(starts[block], starts[block + 1], _TOGETHER):
-            some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
+        for begin in range(starts[block], starts[block + 1], together):
+            some = order[begin : min(begin + together, starts[block + 1])]
             for p in range(len(some)):
                 place = places[some[p] : some[p] + 1]
                 if some[p] >= split:

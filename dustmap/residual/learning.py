@@ -21,36 +21,21 @@ from dustmap.memory import rows_within
 from dustmap.residual.corrections import DEGREES
 from dustmap.residual.covariance import Rays, SubgridCovariance
 from dustmap.residual.cube import DensityCube
-from dustmap.residual.field import COUNT, ResidualField, least_density
+from dustmap.residual.field import NEIGHBOURS, ResidualField, least_density
 from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.scoring import learn_weights, tail_degrees
 
-# Neighbours of a row while the covariance is learnt.
-_LEARNING_COUNT = 30
-# The same in trials.
-_TRIAL_COUNT = 20
-# Factor on angles relative to logarithms of distance in the neighbour search,
-_STRETCH = 20.0
-# and those tried without a grid.
-_STRETCHES = (5.0, 20.0, 40.0)
+# Neighbours of a row in trials.
+_TRIAL_NEIGHBOURS = 20
 # Held-out rows used to learn the covariance; all calibrate the errors.
-_LEARNING = 1200
-# Held-out rows used to find the first outliers.
-_FIRST = 400
-# Rows beyond which only those around the first held-out rows are learnt from.
+_LEARNERS = 1200
+# Number of rows above which only rows near the held-out ones are used.
 _MANY = 200_000
-# How many of them each of these rows brings.
-_AROUND = 45
-# Least fraction of outliers at which they are down-weighted.
-_FEW_OUTLIERS = 2e-3
-# Without a grid: trial numbers of stars of a local mean,
+# Trial numbers of stars in a local mean, the stretch in the search for them, and the
+# largest number of stars with a mean of their own.
 _MEANS = (100, 300)
-# the stretch in the search for them,
-_AROUND_PLACE = 10.0
-# and the held-out rows of a trial.
-_TRIED = 300
-# Most stars with means of their own.
+_MEAN_STRETCH = 10.0
 _MOST_MEANS = 60_000
 
 
@@ -61,7 +46,7 @@ def learn_residual(
     held: Int[Tensor, " m"],
     *,
     distance_variance: Float[Tensor, " n"] | None = None,
-    stretch: float = _STRETCH,
+    stretch: float = 20.0,
     cube: DensityCube | None = None,
     subgrid: SubgridCovariance | None = None,
 ) -> ResidualField:
@@ -92,12 +77,12 @@ def learn_residual(
         start = replace(start, cube=cube, subgrid=subgrid, weights=one)
     if not len(held):
         return _with_noise(start, noise, distance_variance, outliers=False)
-    known = held[:_LEARNING]
+    known = held[:_LEARNERS]
     if len(rays) <= _MANY:
         return _searched(start, known, noise, distance_variance)
     # The known rows come first.
     points = rays.coordinates(stretch)
-    near = nearest(points, points[known], _AROUND).unique()
+    near = nearest(points, points[known], 45).unique()
     few = torch.cat([known, near[~torch.isin(near, known)]])
     learnt = _searched(
         replace(
@@ -124,13 +109,13 @@ def _searched(
 ) -> ResidualField:
     """Find outliers and weights that predict the ``known`` rows best."""
     # Find outliers before the trials, whose result they would dominate.
-    field = _best([start], known[:_FIRST])
+    field = _best([start], known[:400])
     down_weighted = _with_noise(field, noise, distance_variance)
     has_outliers = down_weighted.has_outliers
     if has_outliers:
         # Rays through spikes of the density look like outliers.
         plain = replace(down_weighted, noise=down_weighted.stated)
-        field = _best([plain, down_weighted], known, _TRIAL_COUNT)
+        field = _best([plain, down_weighted], known, _TRIAL_NEIGHBOURS)
         has_outliers = field.has_outliers
     field = _with_noise(
         _best([field], known), noise, distance_variance, outliers=has_outliers
@@ -174,7 +159,7 @@ def _with_noise(
         relative = variances[field.cube.level_at(field.rays.lengths)]
     stated = noise + distance_variance * (1 + relative)
     raised = (field.noise / field.stated).clamp_min(1.0)
-    if not outliers or field.outliers < _FEW_OUTLIERS:
+    if not outliers or field.outliers < 0.002:
         return replace(field, stated=stated, noise=stated)
     first = bool((raised == 1).all())
     field = replace(field, stated=stated, noise=raised * stated)
@@ -184,7 +169,7 @@ def _with_noise(
 def _best(
     fields: list[ResidualField],
     held: Tensor,
-    count: int = _LEARNING_COUNT,
+    count: int = 30,
 ) -> ResidualField:
     """Learn the covariance of each field from held-out rows; return the best field.
 
@@ -241,7 +226,7 @@ def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
     """Set the tails from the errors of held-out rows, else from their prior."""
     if not len(held):
         return replace(field, tails=DEGREES)
-    near = _near_unseen(field.rays, held, field.stretch, COUNT)
+    near = _near_unseen(field.rays, held, field.stretch, NEIGHBOURS)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
     # The spread of a single prediction is zero.
@@ -339,19 +324,19 @@ def learn_local_mean_kriging(
     trials = []
     for mean in means.T.clamp_min(least):
         variance = noise + (mean * distance_std) ** 2
-        trials.append(_unlearnt(*_about(observed, mean), variance, _AROUND_PLACE))
-    tried = held[:_TRIED]
-    first = _learnt(trials[0], tried, _TRIAL_COUNT)
+        trials.append(_unlearnt(*_about(observed, mean), variance, _MEAN_STRETCH))
+
+    def learnt(trial: ResidualField) -> ResidualField:
+        return _learnt(trial, held[:300], _TRIAL_NEIGHBOURS)
+
+    first = learnt(trials[0])
     # The other searches start from the weights of the first.
     trials = [replace(trial, weights=first.weights) for trial in trials]
-    learnt = [first, *(_learnt(trial, tried, _TRIAL_COUNT) for trial in trials[1:])]
-    best = max(range(len(learnt)), key=lambda number: learnt[number].score)
-    stretched = [replace(trials[best], stretch=each) for each in _STRETCHES]
-    found = [
-        learnt[best],
-        *(_learnt(trial, tried, _TRIAL_COUNT) for trial in stretched),
-    ]
-    chosen = max(found, key=lambda trial: trial.score)
+    found = [first, *map(learnt, trials[1:])]
+    best = max(range(len(found)), key=lambda number: found[number].score)
+    stretched = [replace(trials[best], stretch=each) for each in (5.0, 20.0, 40.0)]
+    candidates = [found[best], *map(learnt, stretched)]
+    chosen = max(candidates, key=lambda trial: trial.score)
     field = learn_residual(
         chosen.rays,
         chosen.residuals,
@@ -379,8 +364,8 @@ def near_rays(
     observed: Rays, own: Int[Tensor, " k"], places: Rays, count: int
 ) -> Int[Tensor, " u"]:
     """Return sorted numbers of the rays nearest to some of them and to places."""
-    points = observed.coordinates(_AROUND_PLACE)
-    around = torch.cat([points[own], places.coordinates(_AROUND_PLACE)])
+    points = observed.coordinates(_MEAN_STRETCH)
+    around = torch.cat([points[own], places.coordinates(_MEAN_STRETCH)])
     return nearest(points, around, count).unique()
 
 
@@ -393,9 +378,9 @@ def local_means(
     Of many stars an even part has means of its own; others take the nearest of these,
     which may include them.
     """
-    points = observed.coordinates(_AROUND_PLACE)
+    points = observed.coordinates(_MEAN_STRETCH)
     extinction = observed.density * observed.lengths
-    around = points if places is None else places.coordinates(_AROUND_PLACE)
+    around = points if places is None else places.coordinates(_MEAN_STRETCH)
     most = max(counts) + (places is None)
     own = torch.arange(len(around))
     if places is None and len(own) > _MOST_MEANS:

@@ -12,9 +12,6 @@ from torch import Tensor
 
 from dustmap.memory import rows_within
 
-# Most rows of a leaf of the tree.
-LEAF = 16
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIndex:
@@ -25,7 +22,7 @@ class RowIndex:
 
     @classmethod
     def of(
-        cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"], leaf: int = LEAF
+        cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"], leaf: int = 16
     ) -> RowIndex:
         """Build the index of these rows, with at most ``leaf`` of them in a leaf."""
         unit = unit.detach().expand(rows.shape[1])

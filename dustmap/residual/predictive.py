@@ -42,35 +42,20 @@ from torch import Tensor
 from dustmap.minimise import minimise
 from dustmap.tails import log_mixture
 
-# Prior standard deviations of a_0, of the other coefficients, of u and of the shift's
-# coefficients.
-_CONSTANT_STD = 0.5
-_STD = 0.3
-_SURVEY_STD = 0.3
-_SHIFT_STD = 0.1
-# Part of the stars beyond either end of a shift.
-_BEYOND = 0.01
-# Least ν, the mean and the standard deviation of the prior of ln(ν - 2.5), and that of
-# k, whose mean is zero.
+# Least ν.
 _LEAST_DEGREES = 2.5
-_DEGREES = 2.0
-_DEGREES_STD = 1.0
-_SKEWNESS_STD = 0.5
-# Priors of logit q and of ln W about the mean of ln s; that of B / W has the mean zero.
-_LOGIT = -5.0
-_LOGIT_STD = 1.0
-_WIDE = math.log(5.0)
-_WIDE_STD = 1.0
-_EXCESS_STD = 1.0
-# Gain of unseen halves [nats] at which a law has a shift: of catalogues of 600 stars
-# without one, one in forty has it.
-_GAIN = 3.0
-# Largest factor on scales learnt from all stars.
-_WIDEST = 1.5
-# Least relative distance error.
-_PLACED = 1e-3
-# Limit on the steps of a search.
-_STEPS = 100
+# Normal priors: mean and standard deviation.
+_LAW_PRIORS = {
+    "constant": (0.0, 0.5),  # a_0
+    "slope": (0.0, 0.3),  # a_1 to a_4
+    "survey": (0.0, 0.3),  # u
+    "shift": (0.0, 0.1),  # b
+    "degrees": (2.0, 1.0),  # ln(ν - 2.5)
+    "skewness": (0.0, 0.5),  # k
+    "outliers": (-5.0, 1.0),  # logit q
+    "width": (math.log(5.0), 1.0),  # ln W about the mean of ln s
+    "excess": (0.0, 1.0),  # B / W
+}
 
 Column = Float[np.ndarray, " n"]
 
@@ -102,7 +87,7 @@ class Measured:
         columns = (
             self.std,
             np.maximum(self.extinction, self.std),
-            np.maximum(self.distance_std / self.distance, _PLACED),
+            np.maximum(self.distance_std / self.distance, 1e-3),
             self.distance,
         )
         return np.log(np.column_stack(columns))
@@ -236,19 +221,21 @@ def learn_law(error: Column, stars: Measured) -> PredictiveLaw:
     def scores(law: PredictiveLaw, seen: Shaped[np.ndarray, " n"]) -> Column:
         return law.log_density(error[~seen], stars.select(~seen))
 
-    spread, gain = np.full(members.shape[1], _SHIFT_STD), np.zeros(members.shape[1])
+    gain = np.zeros(members.shape[1])
+    spread = np.full_like(gain, _LAW_PRIORS["shift"][1])
     for seen in halves:
         law = learnt(seen, spread)
         without = replace(law, slopes=0 * law.slopes)
         gain += (scores(law, seen) - scores(without, seen)) @ members[~seen]
-    spread = spread * (gain > _GAIN)
+    # Of catalogues of 600 stars without a shift, one in forty gains 3 nats.
+    spread = spread * (gain > 3.0)
     laws = [learnt(seen, spread) for seen in halves]
 
     def loss(factor: float) -> float:
         every = zip(laws, halves, strict=True)
         return -sum(float(scores(law.widened(factor), s).sum()) for law, s in every)
 
-    factor = minimize_scalar(loss, bounds=(1.0, _WIDEST), method="bounded").x
+    factor = minimize_scalar(loss, bounds=(1.0, 1.5), method="bounded").x
     return _learnt(error, stars, surveys, spread).widened(float(factor))
 
 
@@ -261,21 +248,26 @@ def _learnt(
     """Learn the law with these prior standard deviations of shifts' coefficients."""
     logarithms = stars.logarithms()
     centres = logarithms.mean(axis=0)
-    ends = np.quantile((logarithms - centres)[:, 2:], (_BEYOND, 1 - _BEYOND), axis=0)
+    ends = np.quantile((logarithms - centres)[:, 2:], (0.01, 0.99), axis=0)
     spread = np.repeat(shift_std, 10)
     shifts = torch.from_numpy(spread * _shifts(stars, centres, ends, surveys))
     factors = torch.from_numpy(_factors(stars, centres, surveys))
     given, start = torch.as_tensor(error), torch.as_tensor(stars.std).log()
-    deviations = [_CONSTANT_STD, *[_STD] * 4, *[_SURVEY_STD] * len(surveys)]
+    names = ["constant", *["slope"] * 4, *["survey"] * len(surveys)]
+    deviations = [_LAW_PRIORS[name][1] for name in names]
     width = torch.tensor(deviations, dtype=torch.float64)
     parts = len(width), 5, shifts.shape[1]
 
+    def prior(name: str, step: Tensor) -> Tensor:
+        mean, std = _LAW_PRIORS[name]
+        return mean + std * step
+
     def parameters(steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale, (tail, skewness, odds, wide, excess), slopes = steps.split(parts)
-        degrees = _LEAST_DEGREES + (_DEGREES + _DEGREES_STD * tail).exp()
-        wide = (centres[0] + _WIDE + _WIDE_STD * wide).exp()
-        outliers = (_LOGIT + _LOGIT_STD * odds).sigmoid()
-        skewness, excess = _SKEWNESS_STD * skewness, _EXCESS_STD * excess * wide
+        degrees = _LEAST_DEGREES + prior("degrees", tail).exp()
+        wide = (centres[0] + prior("width", wide)).exp()
+        outliers = prior("outliers", odds).sigmoid()
+        skewness, excess = prior("skewness", skewness), prior("excess", excess) * wide
         shape = torch.stack([degrees, skewness, outliers, wide, excess])
         return width * scale, shape, slopes
 
@@ -286,7 +278,7 @@ def _learnt(
         return steps.square().sum() / 2 - score.sum()
 
     origin = torch.zeros(sum(parts), dtype=torch.float64)
-    found = minimise(loss, origin, max_steps=_STEPS)
+    found = minimise(loss, origin)
     coefficients, shape, slopes = parameters(found.place)
     degrees, skewness, outliers, wide, excess = shape.tolist()
     return PredictiveLaw(

@@ -44,37 +44,20 @@ from dustmap.residual.learning import (
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.tails import log_student
 
-# Rounds. Six of them had half the error of a mock galaxy's zero points, .01 mag, but
-# let 49,000 Gaia stars drift .04 mag towards their own zero point.
-_ROUNDS = 4
-# Rounds that predict across surveys, and rounds that learn a covariance.
-_ACROSS = 2
-_LEARNT = 2
-# Most rows of each survey in a round.
-_MOST = 3_000
-# Most rows from which the covariance is learnt.
-_LEARNING = 1_500
-# Neighbours of a row.
-_COUNT = 32
-# Relative distance to a row nearby.
-_NEARBY = 0.2
-# Fewest rows of a survey with parameters of its own.
 FEWEST = 50
-# Relative distance error at which κ is the relative error of the extinction.
-_USUAL = 0.03
-# Prior means and standard deviations of c [mag], ln g, ln f, ln τ over the median
-# error, ln κ, q, and ln(ν - 2).
-_MEANS = (0.0, 0.0, 0.0, -1.0, -3.5, 0.9, 1.4)
-_STDS = (0.3, 0.2, 0.5, 1.0, 1.0, 0.3, 1.0)
-# Prior standard deviation of the logarithm of a factor on predictions' variances.
-_VARIANCE_STD = 0.5
-# Relative scatter of stated errors below which they are one guess.
-_CONSTANT = 0.02
-# Prior standard deviation of parameters that are known.
-_KNOWN = 1e-9
-# Step of differences, in prior standard deviations.
-_DIFFERENCE = 1e-4
-_UNCERTAIN = ("zero_error", "slope_error", "correlation")
+"""Fewest rows of a survey with parameters of its own."""
+# Neighbours of a row.
+_NEAREST = 32
+# Normal priors: mean and standard deviation.
+_SURVEY_PRIORS = {
+    "zero": (0.0, 0.3),  # c [mag]
+    "slope": (0.0, 0.2),  # ln g
+    "factor": (0.0, 0.5),  # ln f
+    "common": (-1.0, 1.0),  # ln τ over the median error
+    "growth": (-3.5, 1.0),  # ln κ
+    "power": (0.9, 0.3),  # q
+    "degrees": (1.4, 1.0),  # ln(ν - 2)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +88,7 @@ class SurveyLaw:
     @property
     def unconstrained(self) -> bool:
         """True if the prior rather than other surveys decides on the zero point."""
-        return self.zero_error >= _STDS[0]
+        return self.zero_error >= _SURVEY_PRIORS["zero"][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +132,7 @@ class SurveyRows:
         if bool((kappa > 0).any()):
             own = self.observed(extinction)
             known, places = (own, None) if others is None else (others, own)
-            nearby = local_means(known, places, (_COUNT,))[:, 0]
+            nearby = local_means(known, places, (_NEAREST,))[:, 0]
             about = (nearby * self.lengths).clamp_min(0.0)
             variance += (kappa * about * self.relative**q) ** 2
         return extinction, variance.sqrt()
@@ -157,7 +140,7 @@ class SurveyRows:
     @property
     def relative(self) -> Float[Tensor, " n"]:
         """Relative distance errors, in units of 3%."""
-        return (self.distance_std / self.lengths / _USUAL).clamp_min(1e-9)
+        return (self.distance_std / self.lengths / 0.03).clamp_min(1e-9)
 
     def observed(self, extinction: Float[Tensor, " n"]) -> Rays:
         """Return rays whose density is extinction over distance."""
@@ -192,8 +175,10 @@ def learn_surveys(
 ) -> tuple[SurveyLaw, ...]:
     """Learn the law of every survey; see the module.
 
-    A survey of fewer than `FEWEST` rows has the zero point and slope of the reference,
-    and its errors as stated.
+    Of four rounds, with at most 3,000 rows of each survey, the first two predict across
+    surveys and learn a covariance from at most 1,500 rows. A survey of fewer than
+    `FEWEST` rows has the zero point and slope of the reference, and its errors as
+    stated.
 
     Raises
     ------
@@ -202,32 +187,35 @@ def learn_surveys(
     """
     counts = torch.bincount(rows.survey, minlength=len(names)).tolist()
     shuffled = torch.randperm(len(rows.survey), generator=generator)
-    each = [shuffled[rows.survey[shuffled] == s][:_MOST] for s in range(len(names))]
+    each = [shuffled[rows.survey[shuffled] == s][:3_000] for s in range(len(names))]
     laws = [
         SurveyLaw(name=name, rows=count, overlap=overlap)
         for name, count, overlap in zip(names, counts, _overlaps(rows, each))
     ]
-    own, learning = torch.cat(each), min(_LEARNING, len(shuffled) // 5)
-    kriging = None
-    for number in range(_ROUNDS):
+    own, learning = torch.cat(each), min(1_500, len(shuffled) // 5)
+    kriging, across = None, 2
+    # Six rounds had half the error of a mock galaxy's zero points, .01 mag, but let
+    # 49,000 Gaia stars drift .04 mag towards their own zero point.
+    for number in range(4):
         extinction, error = rows.calibrated(laws)
         given = rows.observed(extinction), error**2, rows.distance_std
-        if kriging is None or number < _LEARNT:
+        if kriging is None or number < 2:
             kriging = learn_local_mean_kriging(*given, shuffled[:learning])
         else:
             kriging = kriging.renewed(*given)
         parts = []
         for s, some in enumerate(each):
             seen = torch.ones_like(rows.survey)
-            if number < _ACROSS and s != reference:
+            if number < across and s != reference:
                 seen = rows.survey != s if number else rows.survey == reference
             parts.append(_predicted(kriging, some, seen.nonzero()[:, 0]))
         predicted = [torch.cat(part) for part in zip(*parts, strict=True)]
         found = _fitted(rows, own, predicted, laws, reference)
-        if number >= _ACROSS:
+        if number >= across:
             # By its own rows a survey would seem better known than it is.
+            kept = ("zero_error", "slope_error", "correlation")
             found = [
-                replace(law, **{name: getattr(known, name) for name in _UNCERTAIN})
+                replace(law, **{name: getattr(known, name) for name in kept})
                 for law, known in zip(found, laws, strict=True)
             ]
         laws = found
@@ -236,7 +224,7 @@ def learn_surveys(
 
 def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float]:
     """Return the fraction of some rows of each survey that have others nearby."""
-    apart = math.log1p(_NEARBY)
+    apart = math.log1p(0.2)
     points = rows.observed(rows.extinction).coordinates(apart / math.radians(1))
     found = []
     for survey, own in enumerate(each):
@@ -252,7 +240,7 @@ def _predicted(
     """Return mean, variance, density and coordinates of rows from others seen."""
     field, places = kriging.field, kriging.field.rays[own]
     points = field.rays.coordinates(field.stretch)
-    near = seen[nearest(points[seen], points[own], _COUNT + 1)]
+    near = seen[nearest(points[seen], points[own], _NEAREST + 1)]
     if len(seen) == len(points):
         near = without_self(near, own)
     else:
@@ -282,23 +270,26 @@ def _fitted(
     mean, variance, density, points = predicted
     survey, observed, stated = rows.survey[own], rows.extinction[own], rows.error[own]
     relative, distance_std = rows.relative[own], rows.distance_std[own]
-    shape = len(laws), len(_MEANS)
-    origin = torch.tensor(_MEANS, dtype=torch.float64).expand(shape).clone()
-    width = torch.tensor(_STDS, dtype=torch.float64).expand(shape).clone()
+    shape = len(laws), len(_SURVEY_PRIORS)
+    priors = torch.tensor(list(_SURVEY_PRIORS.values()), dtype=torch.float64)
+    origin, width = (x.expand(shape).clone() for x in priors.T)
+    # The prior of a parameter that is known.
+    fixed = 1e-9
     for s, law in enumerate(laws):
         errors = stated[survey == s]
         if law.rows < FEWEST:
-            width[s] = _KNOWN
+            width[s] = fixed
             origin[s, 3:5] = -30.0
             continue
         origin[s, 3] += errors.median().log()
-        if errors.std() < _CONSTANT * errors.mean():
-            width[s, 2] = _KNOWN
-    width[reference, :2] = _KNOWN
+        # Errors that are all alike are one guess.
+        if errors.std() < 0.02 * errors.mean():
+            width[s, 2] = fixed
+    width[reference, :2] = fixed
     # Far from other surveys, extrapolated fields would pass for zero points.
     alone = torch.tensor([law.overlap == 0 and law.rows >= FEWEST for law in laws])
     alone[reference] = False
-    width[alone, :2] = _KNOWN
+    width[alone, :2] = fixed
 
     def scores(steps: Tensor) -> Tensor:
         law = origin + width * steps[1:].view(shape)
@@ -306,7 +297,7 @@ def _fitted(
         g, f, tau, kappa, tail = (x.exp() for x in (g, f, tau, kappa, tail))
         growing = (kappa * mean.clamp_min(0.0) * relative**q) ** 2
         # The variance of predictions is uncertain, too.
-        left = (_VARIANCE_STD * steps[0]).exp() * variance
+        left = (0.5 * steps[0]).exp() * variance
         known = growing + left + (density * distance_std) ** 2
         scale = (f * stated) ** 2 + tau**2 + g**2 * known
         square = (observed - c - g * mean) ** 2
@@ -320,22 +311,23 @@ def _fitted(
     with torch.enable_grad():
         curvature = torch.autograd.functional.hessian(loss, steps)
     assert isinstance(curvature, Tensor)
-    group = RowIndex.of(points, points.new_ones(1), leaf=_COUNT).leaves()[0]
+    group = RowIndex.of(points, points.new_ones(1), leaf=_NEAREST).leaves()[0]
     sums = curvature.new_zeros(len(steps), len(group.unique()))
-    for row, move in zip(sums, _DIFFERENCE * torch.eye(len(steps)), strict=True):
+    difference = 1e-4
+    for row, move in zip(sums, difference * torch.eye(len(steps)), strict=True):
         ahead, behind = scores(steps + move), scores(steps - move)
-        row.index_add_(0, group, (ahead - behind) / (2 * _DIFFERENCE))
+        row.index_add_(0, group, (ahead - behind) / (2 * difference))
     inverse = torch.linalg.inv(curvature)
     covariance = inverse @ (sums @ sums.T + torch.eye(len(steps))) @ inverse
     covariance = covariance[1:, 1:]
     error = covariance.diagonal().clamp_min(1e-30).sqrt()
     c = torch.arange(0, len(error), shape[1])
     correlations = covariance[c, c + 1] / (error[c] * error[c + 1])
-    free = width > _KNOWN
+    free = width > fixed
     # No larger than by the prior alone.
     error = error.view(shape).clamp_max(1.0)
     errors = torch.where(free, width * error, 0.0)
-    errors[alone, :2] = torch.tensor(_STDS[:2], dtype=torch.float64)
+    errors[alone, :2] = priors[:2, 1]
     shifts = torch.where(free, width * steps[1:].view(shape), 0.0)
     found = origin + shifts
     return [

@@ -288,7 +288,7 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     # Of many rows only those around the first held-out ones are learnt from.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dustmap.residual.learning._MANY", 1499)
-        patch.setattr("dustmap.residual.learning._LEARNING", 300)
+        patch.setattr("dustmap.residual.learning._LEARNERS", 300)
         near = learn_residual(*given, torch.arange(1000, 1500), **about)
     assert len(near.rays) == 1500
     assert float(near.weights) == pytest.approx(alpha, rel=0.6)
