@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -30,25 +30,11 @@ from dustmap.tails import log_student
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
 # The median of χ² with one degree of freedom.
 _MEDIAN = 0.4549364
-# Held-out fraction of the observations, and limit on their number.
-_FRACTION = 0.1
-_MOST = 2_000
 FEWEST = 300
 """Least number of observations for which α can be estimated."""
 # Factor on the variance of a held-out observation: finite, since perturbed data scatter
 # by its square root.
 _HELD_OUT_FACTOR = 1e12
-# Trial shares: from 2^-8 to 2^3, eight per octave.
-_LOWEST = -8
-_HIGHEST = 3
-_STEPS = 8
-# Standard deviation of ln α in its prior.
-_PRIOR = 1.0
-# Trial common variances: zero, and the median r² in half octaves.
-_COMMONS = (-16, 5)
-# Weights, and held-out observations, before a model is prepared.
-_ONE = torch.ones(())
-_NONE = torch.zeros((), dtype=torch.bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +59,7 @@ class NoiseModel(ABC):
 
     fixed: bool = True
     learn_share: bool = False
-    weights: Float[Tensor, "*n"] = _ONE
+    weights: Float[Tensor, "*n"] = torch.ones(())
     common: float = 0.0
     share: float = 1.0
     at_edge: bool = False
@@ -201,8 +187,10 @@ class Normal(NoiseModel):
     learn_share: bool = False
     common: float = 0.0
     share: float = 1.0
-    weights: Float[Tensor, "*n"] = _ONE
-    held_out: Bool[Tensor, "*n"] = _NONE
+    weights: Float[Tensor, "*n"] = NoiseModel.weights
+    held_out: Bool[Tensor, "*n"] = field(
+        default_factory=lambda: torch.zeros((), dtype=torch.bool)
+    )
     at_edge: bool = False
     total: Float[Tensor, " n"] | None = None
     fixed = False
@@ -240,10 +228,11 @@ class Normal(NoiseModel):
         return features.gram(x, (1.0 / self.variance).to(features.dtype))
 
     def prepared(self, place: Tensor, share: float, generator: torch.Generator) -> Self:
-        # A random tenth of the observations is held out if the share is learnt.
+        # A random tenth of the observations, 2,000 at most, is held out if the share is
+        # learnt.
         held_out = torch.zeros(len(self.stated), dtype=torch.bool)
         if self.learn_share:
-            some = min(round(_FRACTION * len(held_out)), _MOST)
+            some = min(round(0.1 * len(held_out)), 2_000)
             held_out[torch.randperm(len(held_out), generator=generator)[:some]] = True
         stated, scale = self.stated.to(place), self.blur_scale
         return replace(
@@ -435,12 +424,14 @@ def learn_share(
     """
     squares = residual.to(torch.float64) ** 2
     rest, lines = rest.to(torch.float64), lines.to(torch.float64)
-    shares = 2.0 ** torch.arange(_LOWEST, _HIGHEST + 1e-9, 1 / _STEPS).to(squares)
-    prior = (shares.log() / _PRIOR) ** 2 / 2
+    # Trial shares from 2^-8 to 2^3, eight per octave.
+    shares = 2.0 ** torch.arange(-8, 3 + 1e-9, 1 / 8).to(squares)
+    prior = shares.log() ** 2 / 2
     commons = [0.0]
     if learn_common and len(squares):
         size = float(squares.median())
-        commons += [size * 2.0 ** (step / 2) for step in range(*_COMMONS)]
+        # The median r² in half octaves.
+        commons += [size * 2.0 ** (step / 2) for step in range(-16, 5)]
     best, found = -math.inf, (1.0, 0.0, False)
     for common in commons:
         scale = rest + common + shares[:, None] * lines

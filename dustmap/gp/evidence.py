@@ -20,9 +20,6 @@ from torch import Tensor
 from dustmap.gp.regression import MEAN, ScoredRegression
 from dustmap.minimise import minimise
 
-# A start whose logarithm is out of range by less than this is at the end of the range.
-_ROUNDING = 1e-9
-
 Model = TypeVar("Model", bound=ScoredRegression)
 
 
@@ -152,7 +149,8 @@ def _bounds(
         if name in settings.ranges:
             ends = settings.ranges[name]
             least, most = ((torch.as_tensor(end) / value).log() for end in ends)
-            if bool((least > _ROUNDING).any() or (most < -_ROUNDING).any()):
+            # By rounding a start at the end of the range may be beyond.
+            if bool((least > 1e-9).any() or (most < -1e-9).any()):
                 raise ValueError(f"{name} starts at {value.tolist()}, out of its range")
             low = torch.maximum(low, least.clamp_max(0))
             high = torch.minimum(high, most.clamp_min(0))

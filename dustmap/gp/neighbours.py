@@ -45,9 +45,6 @@ from dustmap.memory import rows_within
 from dustmap.residual.kriging import solve_neighbourhoods
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 
-# Largest stretch of the index's axes relative to the lengthscales.
-_DISTORTION = 1.1
-
 
 class Solved(NamedTuple):
     """Neighbourhoods of some places: covariances, α and β, and the moments there."""
@@ -121,7 +118,7 @@ class NeighbourGP(ScoredRegression):
         The index is kept while no axis is stretched against another by more than 10%.
         """
         assert self.index is not None
-        stale = self.index.distortion(self.kernel.lengthscale) > _DISTORTION
+        stale = self.index.distortion(self.kernel.lengthscale) > 1.1
         index = None if stale else self.index
         return replace(self, **{"index": index, "near": None, **changes})
 

@@ -58,9 +58,6 @@ from dustmap.residual.neighbours import nearest_earlier
 from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import correlated_to
 
-# Correlation across the gap of the torus. With an exponential kernel this is a gap of
-# four lengthscales.
-_WRAP = 0.02
 # Grid steps per lengthscale where rows do not lie on a lattice, and the fewest at which
 # a grid resolves the field.
 _STEPS = 8.0
@@ -69,31 +66,10 @@ MOST_POINTS = 1_000_000
 """Points of a grid."""
 LEFT_OUT = 0.1
 """Part of the noise's variance that interpolation may leave."""
-# Points of a torus: those of a box in three inputs with gaps as wide as the box.
-_MOST_TORUS = 8 * MOST_POINTS
-# Distance of inputs from a lattice, in its spacings: coordinates of few digits. They
-# are interpolated where they are.
-_OFF_LATTICE = 0.05
-# Steps between neighbours on a lattice, in units of the smallest.
-_ONE_STEP = 1.5
 # Variances that rounding may leave, for their logarithm.
 _TINY = 1e-12
-# Values of an input that count as equal, relative to its extent.
-_EQUAL = 1e-7
-# Neighbours of the preconditioner. With 20 and 30 of them 105,569 rows took 22 and 17
-# iterations; the weights of 30 cost three times as much.
-_EARLIER = 20
 # Right-hand sides solved at once.
 _TOGETHER = 8
-# Vectors of the preconditioner on the torus.
-_RANK = 200
-# Samples of a variance that is known by samples alone: they give its root to 9%.
-_DRAWS = 64
-# Samples and places from which the factors on variances are learnt, and the places in a
-# bin: 16 · 250 squares give its factor to 2%.
-_SAMPLES = 16
-_PLACES = 4_000
-_IN_BIN = 250
 
 
 class _Factors(NamedTuple):
@@ -190,13 +166,15 @@ class TorusGP(Regression):
             return values.new_zeros(len(points)).index_add_(0, place, values)
 
         variance = 1 / summed(weight)
+        # Neighbours of the preconditioner. With 20 and 30 of them 105,569 rows took 22
+        # and 17 iterations; the weights of 30 cost three times as much.
         return NeighbourGP(
             self.kernel,
             PointValues(points),
             summed(weight * self.observations) * variance,
             noise=variance.min(),
             known_noise=variance - variance.min(),
-            count=_EARLIER,
+            count=20,
             scored=torch.empty(0, dtype=torch.int64),
             jitter=0.0,
         )
@@ -256,7 +234,7 @@ class TorusGP(Regression):
         return NystromPreconditioner.build(
             self.precision.data_term,
             size,
-            min(_RANK, len(self), size),
+            min(200, len(self), size),
             torch.Generator().manual_seed(0),
             dtype=torch.float64,
         )
@@ -314,7 +292,8 @@ class TorusGP(Regression):
         H, (first, *columns) = self.basis(functionals), self.solved.eps
         eps = first - self.trend @ torch.stack(columns)
         if not (self.of_values and isinstance(functionals, PointValues)):
-            drawn = self.samples(functionals, _DRAWS, 0, Purpose.VARIANCE)
+            # The root of a variance by 64 samples is accurate to 9%.
+            drawn = self.samples(functionals, 64, 0, Purpose.VARIANCE)
             model = self.model.at(functionals)
             mean = model.apply(eps) + H @ self.trend
             return LatentMoments(mean, drawn.var(dim=0) + model.variance)
@@ -337,19 +316,22 @@ class TorusGP(Regression):
 
     @cached_property
     def _known_factors(self) -> _Factors:
-        """Factors on variances, learnt from samples at random places."""
+        """Factors on variances, learnt from 16 samples at 4,000 random places.
+
+        Bins of 250 places, 4,000 squares, give factors to 2%.
+        """
         generator = np.random.default_rng(0)
         grid = self.torus.grid
-        unit = torch.from_numpy(generator.random((_PLACES, grid.dimension)))
+        unit = torch.from_numpy(generator.random((4_000, grid.dimension)))
         low, high = (unit.new_tensor(end) for end in (grid.lower, grid.upper))
         points = low + unit * (high - low)
         there = PointValues(points)
         near = self.near.predict(there).variance.clamp_min(_TINY)
-        drawn, solution = self._drawn(there, _SAMPLES, 0, Purpose.VARIANCE)
+        drawn, solution = self._drawn(there, 16, 0, Purpose.VARIANCE)
         left = interpolation_variance(self.kernel, grid, points)
         square = drawn.var(dim=0) + left
         order = near.argsort()
-        bins = [(near[own], square[own]) for own in order.split(_IN_BIN)]
+        bins = [(near[own], square[own]) for own in order.split(250)]
         known = [float(each.log().mean()) for each, _ in bins]
         factors = [float(other.sum() / each.sum()) for each, other in bins]
         return _Factors(np.array(known), np.array(factors), solution)
@@ -473,14 +455,17 @@ def lattice_of(points: Float[Tensor, "n d"]) -> Grid | None:
         values = torch.unique(column)
         extent = float(values[-1] - values[0])
         steps = values.diff()
-        steps = steps[steps > _EQUAL * extent]
+        # Closer values are equal.
+        steps = steps[steps > 1e-7 * extent]
         if not len(steps):
             return None
-        count = round(extent / float(steps[steps < _ONE_STEP * steps.min()].mean()))
+        # Longer steps are several.
+        count = round(extent / float(steps[steps < 1.5 * steps.min()].mean()))
         if count >= MOST_POINTS:
             return None
         place = (values - values[0]) / (extent / count)
-        if float((place - place.round()).abs().max()) > _OFF_LATTICE:
+        # Coordinates of few digits are a little off, and interpolated where they are.
+        if float((place - place.round()).abs().max()) > 0.05:
             return None
         axes.append((count + 1, extent / count, float(values[0])))
     shape, spacing, origin = zip(*axes, strict=True)
@@ -545,14 +530,16 @@ def torus_for(
 
 def _with_gap(grid: Grid, kernel: Radial) -> Torus:
     """Return a torus of the grid whose gap is as wide as memory allows."""
-    reach, scales = correlated_to(kernel, _WRAP), kernel.lengthscale.detach()
+    # Across the gap the correlation is 2%: four lengthscales of an exponential kernel.
+    reach, scales = correlated_to(kernel, 0.02), kernel.lengthscale.detach()
     scales = scales.expand(grid.dimension).tolist()
     for boxes in (4, 2, 1):
         shape = tuple(
             smooth_size(n + min(boxes * (n - 1), math.ceil(reach * scale / h)))
             for n, h, scale in zip(grid.shape, grid.spacing, scales, strict=True)
         )
-        if math.prod(shape) <= _MOST_TORUS:
+        # A box in three inputs has gaps as wide as itself.
+        if math.prod(shape) <= 8 * MOST_POINTS:
             break
     return Torus(grid=grid, shape=shape)
 

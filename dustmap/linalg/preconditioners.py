@@ -13,10 +13,6 @@ from dustmap.linalg.operator import inner
 from dustmap.linalg.toeplitz import extend, restrict
 from dustmap.memory import rows_within
 
-# Length of random vectors, in units of their number, above which they need no
-# orthogonalisation: their Gram matrix is the identity to some ten per cent.
-_TALL = 200
-
 
 class CirculantPreconditioner:
     """The box's block of ``C⁻¹`` as an approximate ``K⁻¹`` (HIP-GP, eq. 21–22).
@@ -91,10 +87,11 @@ class NystromPreconditioner:
         if not 1 <= rank <= size:
             raise ValueError(f"rank must lie in 1..{size}, got {rank}")
         sketch = torch.randn(rank, size, generator=generator, dtype=dtype).to(device)
-        if size < _TALL * rank:
+        if size < 200 * rank:
             basis = torch.linalg.qr(sketch.mT).Q.mT.contiguous()
         else:
-            # Random directions in many dimensions are nearly orthogonal.
+            # Random directions in many dimensions are nearly orthogonal: their Gram
+            # matrix is the identity to some ten per cent.
             basis = sketch.div_(size**0.5)
         # Drop the other name of the memory that `del basis` frees.
         del sketch

@@ -42,25 +42,6 @@ from dustmap.linalg.cg import Product, Solution
 from dustmap.linalg.operator import inner, ratio
 from dustmap.memory import rows_within
 
-# Share of the tolerance for the quadrature, whose points cost no products.
-_QUADRATURE = 0.25
-# Points of the quadrature in the paper; ten times as many do for any in float64.
-_POINTS = 15
-# Upper end of the quadrature in largest Ritz values, which converge at once.
-_ABOVE = 1.1
-# Lower end in smallest Ritz values, which converge late, and from above (of a floor 0.9
-# for rounding; values below rounding of the largest are rounding).
-_BELOW = 1e-3
-# Ritz values below minus this fraction of the largest are not rounding.
-_NEGATIVE = 1e-8
-# A new vector below this fraction of K v is rounding: the Krylov space is exhausted.
-_BREAKDOWN = 1e-14
-# Steps between checks of the error, at least 8 and an eighth of those so far: a check
-# after k steps takes as long as k / 15 steps.
-_LOOK = 8
-# Share of the tolerance to reach by recursion: rounding makes true residuals larger.
-_MARGIN = 0.9
-
 
 class RootQuadrature(NamedTuple):
     """``λ^{-1/2} ≈ Σ_q weights_q / (λ + shifts_q)`` for ``lower ≤ λ ≤ upper``.
@@ -86,7 +67,8 @@ def root_quadrature(lower: float, upper: float, rtol: float) -> RootQuadrature:
     """
     low, middle = math.sqrt(lower), math.sqrt(lower * upper)
     period = float(ellipkm1(lower / upper))
-    for points in range(_POINTS, 10 * _POINTS):
+    # The paper has 15 points; ten times as many do for any matrix in float64.
+    for points in range(15, 150):
         v = (np.arange((points + 1) // 2) + 0.5) * period / points
         sn, cn, dn, _ = ellipj(v, 1 - lower / upper)
         s, slope = low * sn / cn, low * dn / cn**2
@@ -137,7 +119,8 @@ class _Lanczos:
         known = self.basis[:, : step + 1]
         image = image - ((known @ image[..., None]).mT @ known)[:, 0]
         beta = inner(image, image).sqrt()
-        beta = beta.where(beta > _BREAKDOWN * size, 0.0)
+        # A vector of rounding errors: the Krylov space is exhausted.
+        beta = beta.where(beta > 1e-14 * size, 0.0)
         self.basis[:, step + 1] = image / beta.where(beta > 0, torch.inf)[:, None]
         self.off.append(beta)
         # Beyond the last entry of an exhausted row, the first extends no range.
@@ -275,10 +258,12 @@ class CIQ:
         krylov, eps = _Lanczos(b, self.max_steps), torch.finfo(b.dtype).eps
         while True:
             done = len(krylov.diagonal)
-            for _ in range(min(max(_LOOK, done // _LOOK), krylov.limit - done)):
+            # A check after k steps takes as long as k / 15 steps.
+            for _ in range(min(max(8, done // 8), krylov.limit - done)):
                 krylov.advance(product)
             smallest, largest = krylov.ends()
-            if smallest < -max(_NEGATIVE, eps) * largest or not largest > 0:
+            # Smaller negative values are rounding.
+            if smallest < -max(1e-8, eps) * largest or not largest > 0:
                 raise ValueError(
                     "a square root needs a positive definite matrix, Lanczos found "
                     f"eigenvalues from {smallest:.3g} to {largest:.3g}: add a nugget"
@@ -286,13 +271,17 @@ class CIQ:
             if isinstance(floor, RootQuadrature):
                 rule = floor._replace(smallest=min(smallest, floor.smallest))
             else:
-                upper, least = _ABOVE * largest, eps * _ABOVE * largest
+                # The largest Ritz value converges at once, the smallest late, and from
+                # above. A floor leaves room for rounding.
+                upper, least = 1.1 * largest, eps * 1.1 * largest
                 smallest = floor if least < floor < largest else max(smallest, least)
-                lower = max((0.9 if smallest == floor else _BELOW) * smallest, least)
-                rule = root_quadrature(lower, upper, _QUADRATURE * self.rtol)
+                lower = max((0.9 if smallest == floor else 1e-3) * smallest, least)
+                # Points of the quadrature cost no products.
+                rule = root_quadrature(lower, upper, 0.25 * self.rtol)
                 rule = rule._replace(smallest=smallest)
             left = (krylov.off[-1] > 0) & (len(krylov.diagonal) < krylov.limit)
-            left &= self._spent(krylov, rule, positive) > _MARGIN
+            # Rounding makes true residuals larger than those of the recursion.
+            left &= self._spent(krylov, rule, positive) > 0.9
             if not bool(left.any()):
                 u = krylov.solve(rule.shifts).to(b)
                 basis = krylov.basis[:, : len(u)]

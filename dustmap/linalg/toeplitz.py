@@ -32,9 +32,6 @@ from dustmap.linalg.cg import Solution
 from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.operator import SymmetricOperator
 
-# Eigenvalues below zero by less than this fraction of the largest are rounding.
-_ROUNDING = 1e-12
-
 Covariance = Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n"]]
 Solve = Callable[[Float[Tensor, "b m"]], Solution]
 
@@ -128,7 +125,8 @@ class CirculantEmbedding:
             column = first_column(covariance, self.torus, nugget)
             self.circulant = Circulant.from_first_column(column)
             smallest, largest = map(float, self.circulant.spectrum.aminmax())
-            clipped = smallest < -_ROUNDING * largest
+            # Smaller negative eigenvalues are rounding.
+            clipped = smallest < -1e-12 * largest
             # The axis that is thinnest in lengthscales grows by a quarter.
             sides = zip(shape, grid.spacing, lengthscales, strict=True)
             scales = [n * h / s for n, h, s in sides]

@@ -42,8 +42,6 @@ from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
 
 # Limit on the bytes of rows ``k_un`` that the operator keeps.
 _CROSS = 2**30
-# Limit on the observations whose residuals are drawn jointly, in O(N³).
-_DENSE = 4096
 
 
 class FeatureRows(NamedTuple):
@@ -394,10 +392,11 @@ class RowwiseGaussian(ForwardModel):
         It equals ``K_nn − Φ Φᵀ`` for exact solves, and is positive with early stopping.
         """
         seen, whitening = self._functionals, self.whitening
-        if len(seen) > _DENSE:
+        # Joint draws take O(N³).
+        if len(seen) > 4096:
             raise ValueError(
                 f"joint residuals of {len(seen)} observations need a dense covariance, "
-                f"limited to {_DENSE}: draw fewer at a time, take the variances "
+                f"limited to 4096: draw fewer at a time, take the variances "
                 "alone, or use the full-batch torus model"
             )
         parts = [self._rows_to_keep(index, dual=True) for index in self.batches()]

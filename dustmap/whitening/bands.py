@@ -33,10 +33,6 @@ from torch import Tensor
 from dustmap.grid import Torus
 from dustmap.kernels import Radial
 
-# Gauss–Legendre nodes of each part of the integral over times, without
-_NODES = 48
-# and with a bend.
-_NODES_OF_BEND = 16
 # Where the mixture's exp(−λ²τ) has ended.
 _END = 60.0
 
@@ -152,7 +148,8 @@ def _parts(
     end = min(longest, _END / rate)
     inner = [cell, *octaves] if kernel.bend else [cell]
     cuts = sorted({shortest, end, *(cut for cut in inner if shortest < cut < end)})
-    x, w = np.polynomial.legendre.leggauss(_NODES_OF_BEND if kernel.bend else _NODES)
+    # The octaves of a bend are many short parts.
+    x, w = np.polynomial.legendre.leggauss(16 if kernel.bend else 48)
     x, w = (x + 1) / 2, w / 2
     times, weights = [], []
     for first, last in itertools.pairwise(cuts):

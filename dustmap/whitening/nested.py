@@ -38,16 +38,6 @@ from dustmap.whitening.bands import band_spectrum, correlated_to, shortest_time
 from dustmap.whitening.modes import GridWhitening, TorusModes
 from dustmap.whitening.torus import padded_torus
 
-# The shortest scale of a level's own band, in its cells. For Matérn-1/2 with four cells
-# per lengthscale, errors of covariances within a grid are 1.4e-3 with 0.8 and 1.0e-3
-# with 0.9, those of variances of line integrals 3.4e-3 and 5.0e-3.
-_CUT = 0.9
-# Cells between opposite faces of a box, through its torus: a level's band has fallen to
-# 1e-3 there. With 12, the error of variances of line integrals is 5.8e-3.
-_GAP = 14
-# Correlation of the kernel through the coarsest torus.
-_WRAP = 1e-3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
@@ -91,7 +81,9 @@ def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) ->
 
 
 def _with_gap(grid: Grid) -> Torus:
-    shape = tuple(smooth_size(n - 1 + _GAP) for n in grid.shape)
+    # Over 14 cells between opposite faces, through the torus, a level's band falls to
+    # 1e-3. With 12, the error of variances of line integrals is 5.8e-3.
+    shape = tuple(smooth_size(n - 1 + 14) for n in grid.shape)
     return Torus(grid=grid, shape=shape)
 
 
@@ -99,9 +91,9 @@ def hidden_tori(finest: Torus, kernel: Radial) -> list[Torus]:
     """Return coarser tori over the whole box, the coarsest first.
 
     Each has twice the spacing of the next, over the same box or up to a cell more;
-    correlations of the kernel through the coarsest are negligible.
+    correlations of the kernel through the coarsest are below 1e-3.
     """
-    reach = correlated_to(kernel, _WRAP)
+    reach = correlated_to(kernel, 1e-3)
     scale = kernel.lengthscale.detach().expand(len(finest.shape)).tolist()
     tori = [finest]
     while True:
@@ -163,10 +155,12 @@ class LevelWhitening(GridWhitening):
         self.hidden = len(coarser)
         self._tori = (*coarser, *tori)
         super().__init__(kernel, tori, self._tori, cut=cut, dtype=dtype, device=device)
-        # ``t_l``, and the shortest times that fields have.
+        # ``t_l``, and the shortest times that fields have. For Matérn-1/2 with four
+        # cells per lengthscale, errors of covariances within a grid are 1.4e-3 with
+        # c = 0.8 and 1.0e-3 with 0.9, of variances of line integrals 3.4e-3 and 5.0e-3.
         self._cuts, self._lowest = (
             [shortest_time(kernel, torus.grid.spacing, c) for torus in self._tori]
-            for c in (_CUT, cut)
+            for c in (0.9, cut)
         )
         self._parts = [self._level(kernel, n) for n in range(len(self._tori))]
 

@@ -26,11 +26,6 @@ from dustmap.noise import NoiseModel
 
 OnStep = Callable[[str, int, float], None]
 
-# Limit on halvings of a step.
-_HALVINGS = 30
-# Relative tolerance of the solve for the Newton decrement.
-_ACCURATE = 0.01
-
 
 def quiet(stage: str, step: int, value: float) -> None:
     """Report nothing."""
@@ -148,7 +143,7 @@ class GaussNewton:
     def step(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
     ) -> Step:
-        """Solve ``Λ δ = −∂J/∂ε`` at ε, and halve δ until J decreases enough.
+        """Solve ``Λ δ = −∂J/∂ε`` at ε, and halve δ up to 29 times until J decreases.
 
         J must decrease by a quarter of the gradient's prediction (Armijo 1966), up to
         rounding: a linear model, for which it is half, takes the full step. Members
@@ -196,7 +191,7 @@ class GaussNewton:
         if not bool(moved.all()):
             value = after
             point[~moved] = eps[~moved]
-            for halvings in range(1, _HALVINGS):
+            for halvings in range(1, 30):
                 length, left = 0.5**halvings, ~moved
                 shorter = eps[left] + length * step[left]
                 value = self.select(left).value(shorter, self.model.apply(shorter))
@@ -224,7 +219,7 @@ class GaussNewton:
         gradient = self.gradient(tangent, eps)
         solution = Precision(tangent.operator, self.noise).solve(
             gradient,
-            replace(self.solver, rtol=_ACCURATE),
+            replace(self.solver, rtol=0.01),
             preconditioner=self.preconditioner,
             # Without the residual, which is not part of the fit's record.
             on_step=lambda step, _: self.on_step("decrement", step, math.nan),

@@ -36,19 +36,6 @@ from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
 from dustmap.noise import NoiseModel
 
-# Tolerances of solves relative to the gradient in the two final rounds: the total cost
-# of a sample is least between 0.1 and 0.5; the expected decrease is 12% too small at
-# 0.3 and 2% at 0.1 (for 24 samples, compared with a tolerance of 0.01).
-_FORCINGS = (0.3, 0.1)
-# Samples of a rough round.
-_ROUGH_SAMPLES = 4
-# Factor on the tolerance of rough solves.
-_ROUGH_TOLERANCE = 2.0
-# Most rough rounds.
-_ROUGH_ROUNDS = 3
-# Factor within which the share counts as unchanged.
-_UNCHANGED = 1.2
-
 
 def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
     """Fit all samples, from the mode; return the Σ they were fitted with.
@@ -64,12 +51,17 @@ def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, 
     FloatingPointError
         If a prediction, Σ, an objective or a solve is not finite.
     """
-    at, few = fit.progress.round, min(_ROUGH_SAMPLES, fit.settings.samples)
+    at, few = fit.progress.round, min(4, fit.settings.samples)
     if at is None:
         tangent, noise = fit.tangent(mode)
         fit.precondition(tangent, mode, noise.variance)
         at = Round(total=noise.variance, rough=not noise.fixed)
-    fits = [(_FORCINGS[0], _ROUGH_TOLERANCE, "rough samples")]
+    # Tolerances of solves, relative to the gradient, and of fits, relative to `enough`.
+    # The total cost of a sample is least with solves to between 0.1 and 0.5; the
+    # expected decrease is 12% too small at 0.3 and 2% at 0.1 (for 24 samples, compared
+    # with a tolerance of 0.01).
+    rough = (0.3, 2.0)
+    fits = [(*rough, "rough samples")]
     while at.rough:
         _fit_all(fit, mode, at, few, fits)
         at = _learnt(fit, at, few)
@@ -78,8 +70,8 @@ def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, 
     # Rough solves, refined by a step or more: the last step's expected decrease decides
     # whether a sample has converged.
     fits = [
-        (_FORCINGS[0], _ROUGH_TOLERANCE, "samples"),
-        (_FORCINGS[1], DECREMENT_LIMIT, "refined samples"),
+        (*rough, "samples"),
+        (0.1, DECREMENT_LIMIT, "refined samples"),
     ]
     fits = fits if fit.settings.refine else fits[:1]
     _fit_all(fit, mode, at, fit.settings.samples, fits)
@@ -91,10 +83,11 @@ def _learnt(fit: InferenceState, at: Round, few: int) -> Round:
     learnt = fit.noise.learn_share
     eps = torch.cat([one.eps for one in fit.samples[:few]])
     before, total = fit.noise.share, fit.learn_over(eps)
-    still = abs(math.log(fit.noise.share / before)) < math.log(_UNCHANGED)
+    # Within 20% the share counts as unchanged.
+    still = abs(math.log(fit.noise.share / before)) < math.log(1.2)
     fit.note(share_settled=still and not fit.noise.at_edge)
     number = at.number + 1
-    last = still or not learnt or number == _ROUGH_ROUNDS
+    last = still or not learnt or number == 3
     if last and learnt:
         total = fit.include_all(eps)
     require_finite("samples, rough round", noise_variance=total)

@@ -40,15 +40,6 @@ from dustmap.whitening import GridWhitening
 from dustmap.whitening.bands import mixture
 from dustmap.whitening.modes import TorusModes
 
-# A band is not constrained where a smaller part of its numbers is determined (solves
-# are as exact as that),
-_LEAST_PART = 0.02
-# or where fewer numbers are.
-_LEAST_DETERMINED = 10.0
-# Largest logarithm tried, of factors on scales and of changes between octaves.
-_FURTHEST = 1.0
-# Prior standard deviation of the changes: 0.5 changes the slope of a power law by 0.7.
-_BEND = 0.5
 # Relative error of the bands' ratios beyond their statistical one: modes are not linear
 # and end early. Of ten bands of three maps of two simulated skies it was 0.33 (RMS).
 _ERROR = 0.3
@@ -124,7 +115,8 @@ def fitted_kernel(
     share = np.array([band.share for band in bands])
     weight = 1 / (share / determined + _ERROR**2 / 2)
     octaves = max(math.ceil(math.log2(waves.max() * scale)), 0)
-    doubts = np.array([*errors, *[_BEND] * octaves])
+    # A change of 0.5 alters the slope of a power law by 0.7.
+    doubts = np.array([*errors, *[0.5] * octaves])
 
     def bent(theta: np.ndarray) -> Radial:
         stretch, factor = np.exp(theta[:2]).tolist()
@@ -143,7 +135,8 @@ def fitted_kernel(
         data = weight * (np.log(seen) + ratio / seen)
         return float(data.sum() + np.sum((theta / doubts) ** 2)) / 2
 
-    bounds = [(-_FURTHEST, _FURTHEST)] * len(start)
+    # Factors up to e on scales, and between octaves.
+    bounds = [(-1.0, 1.0)] * len(start)
     found = scipy.optimize.minimize(loss, start, bounds=bounds).x
     return bent(found), loss(start) - loss(found)
 
@@ -180,7 +173,8 @@ def _band(
     count: float, power: float, determined: float, squared: float, *, longest: float
 ) -> BandPower | None:
     """An octave, if it tells something."""
-    if determined < max(_LEAST_DETERMINED, _LEAST_PART * count):
+    # Solves determine no smaller part of the numbers.
+    if determined < max(10.0, 0.02 * count):
         return None
     ratio = power / determined
     return BandPower(

@@ -38,23 +38,9 @@ from dustmap.tails import (
     outlier_probability,
 )
 
-# Neighbours of a star.
-_NEIGHBOURS = 20
-# Stretch of angles against ln distance in the search for them.
-_STRETCH = 5.0
 # Least number of stars to learn scales from. With 40, 60 and 100 mock stars, logarithms
 # of the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
 FEWEST = 40
-# Degrees of freedom of the density: integrals of a lognormal have heavier tails than a
-# normal.
-_DEGREES = 5.0
-# Fraction of outliers where its search starts, and the largest: if all stars could be
-# outliers, there would be two maxima.
-_OUTLIERS = (0.01, 0.2)
-# Rounds of that search.
-_ROUNDS = 20
-# Quadrature nodes for the integral of the mean along a ray.
-_NODES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +64,16 @@ class Conditionals:
         It is a mixture with outliers, whose fraction, at most a fifth, maximises the
         likelihood (EM).
         """
-        square, fraction = self.errors(extinction) ** 2, _OUTLIERS[0]
+        # Integrals of a lognormal density have heavier tails than a normal.
+        square, degrees, fraction = self.errors(extinction) ** 2, 5.0, 0.01
         usual, wide = (
-            log_student(square, factor * self.variance, _DEGREES, of="std")
+            log_student(square, factor * self.variance, degrees, of="std")
             for factor in (1.0, OUTLIER_FACTOR**2)
         )
-        for _ in range(_ROUNDS):
+        # If all stars could be outliers, there would be two maxima.
+        for _ in range(20):
             found = float(outlier_probability(usual, wide, fraction).mean())
-            fraction = min(found, _OUTLIERS[1])
+            fraction = min(found, 0.2)
         return log_mixture(usual, wide, fraction)
 
 
@@ -118,12 +106,13 @@ class NeighbourLikelihood:
     ) -> None:
         self.ends, self.noise, self.positive = ends, noise, positive
         self._kernel = kernel
-        self._count = neighbours or min(_NEIGHBOURS, len(ends) // 3)
+        self._count = neighbours or min(20, len(ends) // 3)
         self._unit = kernel(lengthscale=1.0)
         self.distances = torch.linalg.vector_norm(ends, dim=1)
-        self._nodes = LineIntegrals(ends, GaussLegendre(count=_NODES)).nodes()
+        self._nodes = LineIntegrals(ends, GaussLegendre(count=24)).nodes()
         rays = self._rays(torch.ones(3, dtype=torch.float64), self.noise)
-        self.neighbours = nearest_earlier(rays.coordinates(_STRETCH), self._count)
+        # An angle of a fifth is as far as a factor e of the distance.
+        self.neighbours = nearest_earlier(rays.coordinates(5.0), self._count)
 
     def __len__(self) -> int:
         """Return the number of stars with a density: all but the first few."""

@@ -38,11 +38,6 @@ from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowReport, RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening, Whitening
 
-# The share of all steps, at their end, over which the rise is measured.
-_LATE_SHARE = 0.1
-# Limit on the iterations of the final solve for the mean.
-_MEAN_STEPS = 2000
-
 OnStep = Callable[[int, int, float], None]
 OnProgress = Callable[[str, int], None]
 
@@ -254,7 +249,7 @@ def _trained(
     total = len(trainer.data)
     order = torch.from_numpy(stream(seed, Purpose.WATCHED).permutation(total))
     watched = order[: settings.watch_rows].sort().values
-    stretch = max(1, int(_LATE_SHARE * trainer.count))
+    stretch = max(1, int(0.1 * trainer.count))
     begin, before = trainer.count - stretch, None
     if trainer.steps == begin and len(watched):
         before = level(trainer.model(), trainer.observations(), watched)
@@ -271,9 +266,7 @@ def _trained(
         solution = solve_mean(
             model.forward,
             data,
-            solver=ConjugateGradients(
-                rtol=settings.mean_tolerance, max_steps=_MEAN_STEPS
-            ),
+            solver=ConjugateGradients(rtol=settings.mean_tolerance, max_steps=2000),
             start=model.q.mean,
             on_step=lambda step, _: report("mean", step),
         )

@@ -44,12 +44,6 @@ from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.rowwise import RowReport, RowwiseGaussian
 
-_MEAN_HALVINGS = 10
-# Limit on the iterations of solves with the precision.
-_PRECISION_STEPS = 500
-# Relative rounding error that does not count as a cut.
-_ROUNDING = 1e-9
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -248,6 +242,7 @@ class NaturalGaussian:
                 "covariance loses its positive definiteness"
             )
         q, length, halvings = self.covariance_step(batch, rate), rate, 0
+        most = 10
         if len(q.index) > 1:
             # Only one block of all holds any Λ̂ exactly: its steps are stable.
             length = min(rate, 1 / max(q.curvature(batch), 1e-300))
@@ -262,17 +257,18 @@ class NaturalGaussian:
             before = bound(q.mean)
             # At the optimum a step changes the bound by rounding only.
             least = before - 1e-10 * abs(before)
-            while halvings <= _MEAN_HALVINGS and not bound(mean) >= least:
+            while halvings <= most and not bound(mean) >= least:
                 halvings += 1
                 mean = q.mean + 0.5**halvings * step
-            if halvings > _MEAN_HALVINGS:
+            if halvings > most:
                 mean = q.mean
         return q.with_mean(mean), StepReport(
             steps=1,
             clipped=batch.clipped,
-            limited=int(length * (1 + _ROUNDING) < rate),
+            # Rounding is no cut.
+            limited=int(length * (1 + 1e-9) < rate),
             halved=int(halvings > 0),
-            refused=int(halvings > _MEAN_HALVINGS),
+            refused=int(halvings > most),
         )
 
 
@@ -331,9 +327,7 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
         )
     prior = block_prior(shape, width, forward.device)
     if settings.family == "full" and settings.solves == "iterative":
-        prior.solver = ConjugateGradients(
-            rtol=settings.solver_rtol, max_steps=_PRECISION_STEPS
-        )
+        prior.solver = ConjugateGradients(rtol=settings.solver_rtol, max_steps=500)
     return prior
 
 

@@ -9,8 +9,6 @@ from typing import Literal, get_args
 Family = Literal["mean-field", "block", "full"]
 Solves = Literal["cholesky", "iterative"]
 
-# Both rates fall by this at each fraction of ``decay_at``.
-_DECAY = 0.1
 _LEAST = {
     **dict.fromkeys(("block", "batch_size", "epochs", "steps", "record_every"), 1),
     "watch_rows": 0,
@@ -137,7 +135,7 @@ class SvgpSettings:
 
     def decayed(self, done: float) -> float:
         """Return the factor of both rates after this fraction of all steps."""
-        return _DECAY ** sum(done >= fraction for fraction in self.decay_at)
+        return 0.1 ** sum(done >= fraction for fraction in self.decay_at)
 
     def length(self, batch: int, step: int, count: int) -> float:
         """Return the natural gradient's l for ``batch`` rows of ``count`` at a step.
