@@ -30,17 +30,20 @@ from dustmap.linalg.compiled_tasks import (
     thread_count,
 )
 
-# Degrees of freedom of errors of extinctions where no star tells. Relative to 68%
-# intervals, those with 95% of the errors are 1.04 times as wide as a normal's; of the
-# noise-free errors in six fits of simulated skies they were 1.02 to 1.06 times as wide.
 DEGREES = 20.0
+"""Degrees of freedom of errors of extinctions that no held-out star has determined.
+
+Relative to its 68% interval, the 95% interval of this Student-T is 1.04 times as wide
+as a normal distribution's; the intervals of noise-free errors in six fits of simulated
+skies were 1.02 to 1.06 times as wide.
+"""
 
 
 def central_factor(degrees: float) -> float:
     r"""Return :math:`f = t_{84\%}^2 (\nu - 2) / \nu`, with :math:`\nu` at least 20.
 
-    A Student-T of unit variance has 68% of its values within :math:`\sqrt f`. Heavier
-    tails may be those of noise.
+    A Student-T of unit variance has 68% of its values within :math:`\sqrt f`. Fewer
+    degrees of freedom may describe the noise rather than the prediction.
     """
     nu = max(degrees, DEGREES)
     return float(stdtrit(nu, ndtr(1.0))) ** 2 * (1 - 2 / nu)

@@ -1,11 +1,12 @@
-r"""Rays, and the covariance of extinctions along neighbouring ones.
+r"""Rays, and the covariance of extinctions along neighbouring rays.
 
 The prior of the logarithm of the density has the covariance k. A grid of spacing h
 carries its band of times longer than :math:`t = (c h)^2`
 (:mod:`dustmap.whitening.bands`); the remainder :math:`k_{[0, t]}` multiplies the
 density by a log-normal factor of mean one, whose covariance is
-:math:`e^{k_{[0, t]}} - 1`. It is short against the rays and adds up along them. At an
-angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
+:math:`e^{k_{[0, t]}} - 1`. Its range is short compared with the rays, along which its
+contributions add up. At an angle :math:`\theta`, with the densities
+:math:`\rho_n(s)` of `DensityCube`,
 
 .. math::
    C_{nm} = \sum_b \alpha\, \rho_n(s_b)\, \rho_m(s_b)\,
@@ -15,7 +16,7 @@ angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
 
 over shells up to the shorter ray's end, with the t and the :math:`\alpha` of the finest
 grid around the start of the shell. :math:`\alpha` is one if the prior is right. Near
-its ends a ray sees less than this: the error is of the order of :math:`\sqrt t`. With
+the ends of a ray this is too large, by a length of about :math:`\sqrt t`. With
 the chord for b the covariance is positive definite on every shell.
 
 Without a map the spectrum is free:
@@ -35,8 +36,8 @@ The relative density :math:`\delta` at a point and the extinction along a ray co
    F(p, x) = \int_0^x \left(e^{k_{[0, t]}(\sqrt{p^2 + s^2})} - 1\right) ds ,
 
 over shells up to the ray's end, with the t and the :math:`\alpha` of the shell that the
-point is in; ``p`` is the distance of the point from the ray's line and ``x`` that of
-its foot from the observer. ``F`` is odd in ``x``.
+point is in; ``p`` is the distance of the point from the ray's line and ``x`` the
+distance of its foot from the observer. ``F`` is odd in ``x``.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Rays:
     directions
         Unit vectors.
     lengths
-        [pc].
+        Lengths [pc].
     density
         Mean density along each ray [mag/pc].
     """
@@ -105,7 +106,7 @@ class Rays:
         return Rays(**{name: value[rows] for name, value in self._parts().items()})
 
     def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
-        """``(a e, ln d)`` with ``a = stretch``: nearest rows are nearest rays."""
+        """Return ``(a e, ln d)`` with ``a = stretch``, in which near rays are near."""
         logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
         return torch.cat([stretch * self.directions, logarithm], dim=-1)
 
@@ -116,7 +117,7 @@ class Rays:
 def rays_to(
     ends: Float[Tensor, "n 3"], extinction: Float[Tensor, " n"], least: float
 ) -> Rays:
-    """Rays from the observer to places [pc] where the map has these extinctions."""
+    """Return rays to places [pc], of these extinctions and at least this density."""
     lengths = torch.linalg.vector_norm(ends, dim=-1)
     safe = lengths.clamp_min(1e-9)
     return Rays(
@@ -133,17 +134,17 @@ class SubgridCovariance:
     Parameters
     ----------
     kernel
-        Its name in `KERNELS`.
+        Name of the kernel in `KERNELS`.
     lengthscale
-        [pc]; of an anisotropic covariance the geometric mean.
+        Lengthscale [pc]; of an anisotropic covariance the geometric mean.
     variance
-        σ² of ln ρ.
+        Variance σ² of ln ρ.
     cuts
         √t of every grid, the coarsest first [pc].
     bend
-        That of the kernel.
+        Bend of the kernel.
     cell
-        Width of the cells [pc] over which densities are averaged; 0 at points.
+        Width of the cells [pc] over which densities are averaged; 0 for points.
     """
 
     kernel: str
@@ -155,7 +156,7 @@ class SubgridCovariance:
 
     @classmethod
     def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> SubgridCovariance:
-        """Return what grids leave of a prior covariance."""
+        """Return the part of a prior covariance that the grids do not carry."""
         scale = prior.lengthscale.detach().double()
         return cls(
             kernel=kernel,
@@ -168,7 +169,7 @@ class SubgridCovariance:
     def relative(
         self, level: int, distance: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n"]:
-        """Return the covariance of ρ over its mean at distances in √t of a grid."""
+        """Return the relative density's covariance at distances in √t of a grid."""
         scaled = self.cuts[level] / self.lengthscale
         prior = KERNELS[self.kernel](
             lengthscale=1.0, variance=self.variance, bend=self.bend
@@ -177,12 +178,12 @@ class SubgridCovariance:
 
     @property
     def variances(self) -> Float[np.ndarray, " g"]:
-        """Variance of ρ over its mean, in a cell or at a point, for every grid."""
+        """Variance of the relative density in a cell, or at a point, for every grid."""
         return _subgrid_tables(self)[2]
 
     @property
     def lengths(self) -> Float[np.ndarray, " g"]:
-        """Integral of that covariance along a line over the variance [pc]."""
+        """Integral of the relative density's correlation along a line [pc]."""
         return self.cuts * _subgrid_tables(self)[3] / self.variances
 
 
@@ -195,7 +196,7 @@ class RayCovariance:
     weights
         Variances w_j of the relative density; with a ``subgrid`` α of every grid.
     lengthscales
-        Its scales ℓ_j [pc].
+        Scales ℓ_j [pc] of the free spectrum.
     subgrid, cube
         The covariance below the grids, and the density of the map along rays; ``None``
         without a map.
@@ -208,20 +209,20 @@ class RayCovariance:
 
     @property
     def components(self) -> int:
-        """How many weights there are."""
+        """Number of weights."""
         left = self.subgrid
         return len(self.lengthscales) if left is None else len(left.cuts)
 
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
-        """Scales and weights without negligible ones."""
+        """Scales and weights, without weights below 1e-9 of the largest."""
         if self.subgrid is not None:
             return np.empty(0), self.weights.numpy()
         used = (self.weights > 1e-9 * self.weights.max()).numpy()
         return np.array(self.lengthscales)[used], self.weights.numpy()[used]
 
     def tables(self, *, points: bool = False) -> tuple[Any, ...]:
-        """Return the tables of the compiled functions, with ``points`` that of F."""
+        """Return the tables of the compiled functions, with ``points`` also of F."""
         scales, weights = self._used
         # The free spectrum has no shells.
         shells, by_chord = np.zeros((2, 0)), np.zeros((2, 0), dtype=np.float32)
@@ -241,7 +242,7 @@ class RayCovariance:
 
     @cached_property
     def _by_chord(self) -> Float[np.ndarray, "c b"]:
-        """``α κ`` [pc] in every shell, at squared chords that divide octaves evenly.
+        """Table of ``α κ`` [pc] in every shell, at even steps within octaves of χ².
 
         Their bits are evenly spaced. Columns of zeros complete whole vectors of 16.
         """
@@ -279,10 +280,11 @@ class RayCovariance:
 def _subgrid_tables(
     subgrid: SubgridCovariance,
 ) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
-    """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid; ln i, and n.
+    """Return the axes and tables of κ and F, and moments of the relative density.
 
-    Also the variance of the relative density, and the integral of its covariance along
-    a line, for every grid. All lengths are in √t.
+    The tables are κ ``(g, i)`` over ln b and F ``(g, n, n)`` over p and x, for every
+    grid; the moments are its variance, and the integral of its covariance along a line.
+    All lengths are in √t.
     """
     # Closer to its line a point covaries no more, and further away by less than e^-25
     # of its variance. A power of two is where even bits have a kink.
@@ -297,7 +299,7 @@ def _subgrid_tables(
     lines, halves, variances, totals = [], [], [], []
     for level, cut in enumerate(subgrid.cuts):
         at_points = subgrid.relative(level, torch.from_numpy(distance)).numpy()
-        # Of a cell and a point, and of two places in one cell.
+        # The covariances of a cell and a point, and of two cells.
         with_point = _over_cells(at_points, distance, subgrid.cell / cut)
         within = _over_cells(with_point, distance, subgrid.cell / cut)
 
@@ -353,23 +355,23 @@ def _over_cells(
 
 @compiled
 def _position(logarithm, start, step, size):
-    """Index and fraction of a logarithm in a regular table, whose ends extend."""
+    """Return index and fraction of a logarithm in a regular table; its ends extend."""
     x = min(max((logarithm - start) / step, 0.0), size - 1 - 1e-9)
     return int(x), x - int(x)
 
 
 @compiled
 def _squared_chord(one, other):
-    """Squared distance of the tips of the two unit vectors."""
+    """Return the squared distance between the tips of two unit vectors."""
     x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
     return x * x + y * y + z * z
 
 
 @compiled
 def covariances(one, rows, parts, count, tables, found):
-    """Find those of one ray's extinction with the first ``count`` of ``rows``.
+    """Fill in the covariances of one ray's extinction and other rays' extinctions.
 
-    ``parts`` are those the rows' `shell_parts`.
+    These are the first ``count`` of ``rows``; ``parts`` holds the rows' `shell_parts`.
     """
     if tables[5].shape[1]:
         _along(one, rows, parts, count, tables, found)
@@ -380,7 +382,7 @@ def covariances(one, rows, parts, count, tables, found):
 
 @compiled
 def shell_parts(rows, tables):
-    """Return the part of rays' extinctions in every shell, and zeros beyond.
+    """Return the parts of rays' extinctions in every shell, and zeros beyond.
 
     Single precision is more accurate than the tables.
     """
@@ -399,7 +401,7 @@ def shell_parts(rows, tables):
 # Sums vectorise as their order is free; it is the same in every call.
 @partial(compiled, fastmath={"contract", "reassoc"})
 def _along(one, rows, parts, count, tables, found):
-    """Find those along rays, by vectors of shells, which lie side by side in memory."""
+    """Fill in covariances along rays by vectors of shells, adjacent in memory."""
     by_chord, shells = tables[4], tables[5]
     least, scaling = _CHORDS[0] ** 2, _CHORD_NODES / _OCTAVE
     origin, single = np.float64(least).view(np.int64), np.float32(1.0)
@@ -435,7 +437,7 @@ def _along(one, rows, parts, count, tables, found):
 
 @compiled
 def _free(one, other, tables):
-    """Return that of two rays by the free spectrum."""
+    """Return the covariance of two rays under the free spectrum."""
     scales, weights = tables[0], tables[1]
     ratio, axes, logarithms = tables[2]
     if one[_LENGTH] > other[_LENGTH]:
@@ -464,7 +466,7 @@ def _free(one, other, tables):
 
 @compiled
 def _parallel(u, difference, falls):
-    """``I(0, u, u + difference)``; the series where cancellation would set in."""
+    """Return ``I(0, u, u + difference)``, by a series where terms would cancel."""
     longer = u + difference
     if longer < 1e-3:
         return u * longer - (longer**3 - difference**3 + u**3) / 6
@@ -473,7 +475,7 @@ def _parallel(u, difference, falls):
 
 @compiled
 def point_covariances(point, rows, tables, found):
-    """Find those of the relative density at a point with the rays' extinctions."""
+    """Fill in the covariances of the relative density at a point with extinctions."""
     (nodes, halves, levels), shells = tables[3], tables[5]
     values, cell = halves[int(point[LEVEL])], levels[0, int(point[LEVEL])]
     reach = nodes[len(nodes) - 2]
@@ -505,7 +507,7 @@ def point_covariances(point, rows, tables, found):
 
 @compiled
 def _between(x, nodes):
-    """Index and fraction of a number among `_even_bits`, whose ends extend."""
+    """Return index and fraction of a number among `_even_bits`; the ends extend."""
     inside = min(max(x, nodes[0]), nodes[len(nodes) - 2])
     bits = np.float64(inside).view(np.int64) - np.float64(nodes[0]).view(np.int64)
     place = bits * (_DECAY_NODES / _OCTAVE)
@@ -527,9 +529,9 @@ def _decay(x, i, a, values, nodes):
 
 @cache
 def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
-    r"""Tabulate ``I(θ, u, v) / I(0, u, v)`` to 0.5%; starts and steps of its axes.
+    r"""Return ``I(θ, u, v) / I(0, u, v)`` to 0.5%, and starts and steps of the axes.
 
-    Parallel rays have a closed form with the kink at ``u = v``,
+    Parallel rays have a closed form, with a kink at ``u = v``,
     :math:`I(0, u, v) = 2\min(u, v) - 1 + e^{-u} + e^{-v} - e^{-|u-v|}`; the axes are
     :math:`(\ln\chi, \ln\min(u, v), \ln(1 + |u-v|))` with the chord
     :math:`\chi = |e - e'| = 2 \sin(\theta/2)`.
@@ -537,7 +539,8 @@ def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
     With :math:`G(p, x) = \int_0^x e^{-\sqrt{p^2 + t^2}}\,\mathrm dt` the integral over
     one ray is :math:`H(u, v) = G(v \sin\theta, u - v \cos\theta) + G(v \sin\theta,
     v \cos\theta)`; ``I(θ, u, u)`` is twice the integral of ``H(v, v)``, and
-    ``I(θ, u, v)`` adds that of ``H(u, t)`` from ``u`` to ``v``: cumulative sums.
+    ``I(θ, u, v)`` adds the integral of ``H(u, t)`` from ``u`` to ``v``: both are
+    cumulative sums.
     """
     chords = _axis(math.log(_CHORDS[0]), math.log(_CHORDS[1]), 96)
     lengths = _axis(math.log(3e-2), math.log(3e3), 96)
@@ -557,7 +560,7 @@ def _axis(start: float, stop: float, count: int) -> Float[Tensor, " count"]:
 def _ratios(
     angle: Tensor, u: Float[Tensor, " lengths"], delta: Float[Tensor, " differences"]
 ) -> Float[Tensor, "lengths differences"]:
-    """One angle of the table."""
+    """Return the table at one angle."""
     edges = torch.cat([u.new_zeros(1), u])
     # Below the first length the integrand is 2 v to first order: one panel will do.
     t, dt = _panels(edges[:-1], edges[1:], order=8)
@@ -571,13 +574,13 @@ def _ratios(
 
 
 def _across(angle: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """``H(u, v)``: one ray of length ``u`` integrated at the end of the other."""
+    """Return ``H(u, v)``, over one ray of length u at the end of the other."""
     apart, along = v * angle.sin(), v * angle.cos()
     return decay_integral(apart, u - along) + decay_integral(apart, along)
 
 
 def decay_integral(p: Tensor, x: Tensor) -> Tensor:
-    """``G(p, x)``, by Gauss' rule in ``τ`` where ``t = p sinh τ``."""
+    """Return ``G(p, x)``, by Gauss' rule in ``τ`` with ``t = p sinh τ``."""
     # Beyond 40 the integral is complete.
     end = torch.asinh(x.clamp(-40.0, 40.0) / p)
     edges = torch.linspace(0, 1, 6).to(p)
@@ -587,7 +590,7 @@ def decay_integral(p: Tensor, x: Tensor) -> Tensor:
 
 
 def _panels(start: Tensor, end: Tensor, *, order: int) -> tuple[Tensor, Tensor]:
-    """Gauss' nodes and weights on intervals, along a new last axis."""
+    """Return Gauss' nodes and weights on intervals, along a new last axis."""
     nodes, weights = (
         torch.from_numpy(x).to(start) for x in np.polynomial.legendre.leggauss(order)
     )

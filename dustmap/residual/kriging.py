@@ -35,8 +35,8 @@ from dustmap.residual.covariance import (
     shell_parts,
 )
 
-# Variances of rows are raised by this fraction, the accuracy of the tabulated
-# covariances: those of nearby rays would not be positive definite otherwise.
+# Fraction by which variances of rows are raised, the accuracy of the tables: otherwise
+# the covariance of nearby rays would not be positive definite.
 TABLE_ERROR = 5e-3
 
 
@@ -44,7 +44,7 @@ TABLE_ERROR = 5e-3
 class Kriging:
     """Weights of the neighbours' residuals, and variances of noise-free values.
 
-    ``variance`` is conditional on the neighbours, ``prior`` is not.
+    ``variance`` is conditional on the neighbours, ``prior`` without them.
     """
 
     neighbours: Int[Tensor, "m k"]
@@ -108,8 +108,7 @@ def predict_rays(
     Predictions are of the extinctions to the places or, at the last ``points`` of them,
     of the relative densities there. Places of one of the ``blocks`` share neighbours,
     whose covariance is factorised once. The variance has the lower bound of
-    `krige_rays`. ``columns`` of all rays, if given, are not
-    made anew.
+    `krige_rays`. ``columns`` holds the columns of all rays, if they are known.
 
     Raises
     ------
@@ -213,7 +212,7 @@ class Neighbourhoods:
         places: Rays,
         neighbours: Int[Tensor, "m k"],
     ) -> Neighbourhoods:
-        """Tabulate the components; the covariance's weights are ignored."""
+        """Tabulate the components; the weights of the covariance are ignored."""
         used, near = neighbours.unique(return_inverse=True)
         (count, size), scales = neighbours.shape, covariance.components
         among = np.empty((count, scales, size, size))
@@ -402,8 +401,8 @@ def _predict(
 ):
     """Fill in the means and variances of the blocks from ``first`` to ``last``.
 
-    Residuals r and covariances c with places are whitened, ``U⁻ᵀ r`` and ``U⁻ᵀ c``:
-    their products are means, those of the latter with themselves what is explained.
+    Residuals r and covariances c with places are whitened, ``U⁻ᵀ r`` and ``U⁻ᵀ c``.
+    Their product is the mean, and ``|U⁻ᵀ c|²`` the variance that is explained.
     """
     # Places of a block are solved 64 at a time, which vectorises.
     size, together = neighbours.shape[1], 64

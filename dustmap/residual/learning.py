@@ -1,7 +1,7 @@
 r"""The residual's covariance, learnt from held-out rows.
 
 Form, neighbours, outliers and weights maximise the log score; the errors of all
-held-out rows tell the tails (`calibrated_on`).
+held-out rows determine the tails (`calibrated_on`).
 
 Without a grid (`LocalMeanKriging`) the map is the mean density of a place's nearest
 stars, :math:`g = \sum_n y_n / \sum_n d_n`, times the distance; a `ResidualField` models
@@ -132,7 +132,7 @@ def _unlearnt(
     noise: Float[Tensor, " n"],
     stretch: float,
 ) -> ResidualField:
-    """Return a field without a covariance."""
+    """Return a field whose covariance is not yet learnt."""
     return ResidualField(
         rays=rays,
         residuals=residuals,
@@ -223,7 +223,7 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
 
 
 def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
-    """Set the tails from the errors of held-out rows, else from their prior."""
+    """Set the tails from the errors of held-out rows; without any, to `DEGREES`."""
     if not len(held):
         return replace(field, tails=DEGREES)
     near = _near_unseen(field.rays, held, field.stretch, NEIGHBOURS)
@@ -263,7 +263,7 @@ class LocalMeanKriging:
         noise: Float[Tensor, " n"],
         distance_std: Float[Tensor, " n"],
     ) -> LocalMeanKriging:
-        """Return the same kriging about other measurements of the same stars."""
+        """Return the same kriging for other measurements of the same stars."""
         mean = local_means(observed, None, (self.count,))[:, 0]
         least = least_density(observed.density * observed.lengths, observed.lengths)
         raised = mean.clamp_min(least)
@@ -281,7 +281,7 @@ class LocalMeanKriging:
         return replace(self, observed=observed, field=field, floored=floored)
 
     def without_last(self, count: int) -> LocalMeanKriging:
-        """Return the same kriging from the other stars."""
+        """Return the same kriging without the last ``count`` stars."""
         return replace(
             self,
             observed=self.observed[: len(self.observed) - count],
@@ -306,7 +306,7 @@ def learn_local_mean_kriging(
     distance_std: Float[Tensor, " n"],
     held: Int[Tensor, " m"],
 ) -> LocalMeanKriging:
-    """Learn the kriging whose covariance predicts the rows ``held`` best.
+    """Learn the kriging that predicts the rows with the numbers ``held`` best.
 
     Parameters
     ----------
@@ -363,7 +363,10 @@ def _about(
 def near_rays(
     observed: Rays, own: Int[Tensor, " k"], places: Rays, count: int
 ) -> Int[Tensor, " u"]:
-    """Return sorted numbers of the rays nearest to some of them and to places."""
+    """Return sorted numbers of the ``count`` rays nearest to each ray or place.
+
+    ``own`` holds numbers of rays.
+    """
     points = observed.coordinates(_MEAN_STRETCH)
     around = torch.cat([points[own], places.coordinates(_MEAN_STRETCH)])
     return nearest(points, around, count).unique()
@@ -374,9 +377,9 @@ def local_means(
 ) -> Float[Tensor, "m c"]:
     """Return mean densities [mag/pc] of the nearest stars (all if there are fewer).
 
-    They are around each of ``places``, or around every star without the star itself.
-    Of many stars an even part has means of its own; others take the nearest of these,
-    which may include them.
+    The stars are around each of ``places``; with ``None``, around every star, without
+    the star itself. Of more than 60,000 stars an even subset has means of its own; the
+    others take the mean of the nearest of these, which may include them.
     """
     points = observed.coordinates(_MEAN_STRETCH)
     extinction = observed.density * observed.lengths

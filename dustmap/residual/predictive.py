@@ -2,7 +2,7 @@ r"""The distribution of measured extinctions about their predictions.
 
 Errors of real stars grow with extinction, and more of them lie far above their
 prediction than far below: dust is never negative, clumps are dense, and some stars are
-redder than their temperature tells. A measurement differs from its predicted mean by
+redder than their temperature implies. A measurement differs from its predicted mean by
 :math:`M + S (t - \mathrm E\,t)`, with the shift M, the scale S and a skewed Student-T
 (Jones & Faddy 2003, JRSS B 65, 159) of :math:`n = a + b`,
 
@@ -62,11 +62,11 @@ Column = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Predicted measurements of stars, shape ``(n,)``.
+    """Predictions for measurements of stars, shape ``(n,)``.
 
     ``std`` is the standard deviation of prediction and stated noise together, and
-    ``extinction`` the predicted mean [mag]; ``distance_std`` is the distance error and
-    ``distance`` the distance [pc]; ``survey`` are names.
+    ``extinction`` the predicted mean [mag]; ``distance_std`` is the error of the
+    ``distance`` [pc]; ``survey`` holds the surveys' names.
     """
 
     std: Column
@@ -95,7 +95,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictiveLaw:
-    """The law of a map's stars, see the module.
+    """Distribution of measurements about a map's predictions; see the module.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class PredictiveLaw:
         """Return a quantile of the difference from the predicted mean [mag]."""
         (a, b, mean), scale = self._core, self.scale(stars)
         at = float(jf_skew_t(a, b).ppf(probability)) - mean
-        # It lies between those of the two parts.
+        # It lies between the quantiles of the two parts.
         parts = np.stack([at * scale, at * self.width + self.excess + 0 * scale])
         ends = parts.min(axis=0) - scale, parts.max(axis=0) + scale
 
@@ -187,11 +187,11 @@ class PredictiveLaw:
         return a, b, mean
 
     def _below(self, x: Column, scale: Column, sign: int = 1) -> Column:
-        """Return the probability below ``M + x``, for a ``sign`` of -1 that above."""
+        """Return the probability below ``M + x``, or above for a ``sign`` of -1."""
         a, b, mean = self._core
         parts = []
         for y in (x / scale, (x - self.excess) / self.width):
-            # That of scipy's law cancels at outliers beyond 10⁸ S.
+            # SciPy's distribution function loses all digits beyond 10⁸ S.
             odds = 2 * sign * np.arcsinh((y + mean) / math.sqrt(a + b))
             parts.append(betainc(*(a, b)[::sign], expit(odds)))
         return (1 - self.outliers) * parts[0] + self.outliers * parts[1]
@@ -200,14 +200,15 @@ class PredictiveLaw:
 def learn_law(error: Column, stars: Measured) -> PredictiveLaw:
     """Learn the law from differences, measured minus predicted, of unseen stars.
 
-    A survey has a shift if those of two halves raise the density of its stars in the
-    other halves. Errors of neighbours are alike: halves are alternate tenths of the
-    rows, whose order should be that of places in the sky.
+    A survey has a shift if the shifts learnt from two halves raise the density of its
+    stars in the other halves. Errors of neighbours are alike: halves are alternate
+    tenths of the rows, which should be ordered by place in the sky.
 
-    The scales of the law are multiplied by the factor with which laws of halves are the
-    most probable in the other halves. A law fits the stars that it was learnt from too
-    closely, and so do predictions whose residual, stack and zero points were learnt
-    from them: of seven surveys' clusters, its 68% intervals held 66% of others.
+    The scales of the law are multiplied by the factor, at most 1.5, with which the laws
+    of halves are most probable in the other halves. A law fits the stars that it was
+    learnt from too closely, as do predictions whose residual, stack and zero points
+    were learnt from them: for clusters of seven surveys, 68% intervals held 66% of
+    other stars.
     """
     surveys = () if stars.survey is None else tuple(np.unique(stars.survey).tolist())
     surveys = surveys if len(surveys) > 1 else ()
@@ -334,7 +335,7 @@ def _shifts(
 
 
 def _members(stars: Measured, surveys: tuple[str, ...]) -> Shaped[np.ndarray, "n s"]:
-    """Return whose stars they are, all of them those of a single survey."""
+    """Return a mask of every survey's stars; without names there is one survey."""
     if not surveys:
         return np.ones((len(stars.std), 1), dtype=bool)
     names = np.zeros(len(stars.std)) if stars.survey is None else stars.survey

@@ -18,7 +18,7 @@ from dustmap.tails import OUTLIER_FACTOR, log_mixture, log_student
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """Weights of the components, and the variance of independent residuals.
+    """Weights of the components, and the ``nugget``, of independent residuals.
 
     ``outliers`` is the fraction of rows that are outliers, ``score`` the log density of
     the held-out rows.

@@ -39,8 +39,8 @@ Column = Float[np.ndarray, " n"]
 class StackedKriging:
     """Kriging from all known stars, and the coefficients of its share.
 
-    ``gain`` is the part of the mean absolute error by which unseen measurements are
-    predicted better than by the map.
+    ``gain`` is the fraction by which the stack lowers the map's mean absolute error for
+    unseen measurements.
     """
 
     kriging: LocalMeanKriging

@@ -20,8 +20,8 @@ rows, whose predictions are sharper. As a prediction has not seen its own row, i
 is independent of the noise.
 
 A survey whose stated errors are all alike states a guess: f is one there, and
-:math:`\tau` is learnt. With no rows near those of other surveys the prior alone decides
-on zero point and slope.
+:math:`\tau` is learnt. Without rows near other surveys the prior alone determines zero
+point and slope.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ _SURVEY_PRIORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyLaw:
-    """The parameters of one survey.
+    """Parameters of one survey.
 
     ``zero`` (c) and ``common`` (τ) are in mag; ``slope`` (g), ``factor`` (f),
     ``growth`` (κ), ``power`` (q) and ``degrees`` (ν) have no unit. Errors of zero
     point and slope, which have this ``correlation``, are zero where both are known;
-    ``rows`` are those of the survey, and ``overlap`` is the fraction of them within one
-    degree and 20% in distance of a row of another survey.
+    ``rows`` is the survey's number of rows, and ``overlap`` the fraction of them within
+    one degree and 20% in distance of a row of another survey.
     """
 
     name: str
@@ -100,7 +100,7 @@ class SurveyRows:
     directions, lengths
         Unit vectors to the stars, and distances [pc].
     extinction, error
-        As measured, and the stated standard deviation [mag].
+        Measured extinctions and their stated standard deviations [mag].
     distance_std
         Standard deviation of the distance [pc].
     survey
@@ -119,9 +119,9 @@ class SurveyRows:
     ) -> tuple[Tensor, Tensor]:
         """Return extinctions and 68% errors on the scale of the reference [mag].
 
-        The growing part of the noise is that of the mean extinction of the nearest
-        rows, or of ``others`` on that scale; the first-order effect of distance errors
-        is left out.
+        The part of the noise that grows with extinction follows the mean extinction of
+        the nearest rows, or of ``others`` on the same scale; the first-order effect of
+        distance errors is left out.
         """
         names = ("zero", "slope", "factor", "common", "growth", "power")
         numbers = [[getattr(law, name) for law in laws] for name in names]
@@ -158,8 +158,8 @@ def shared_errors(
 ) -> Float[Tensor, "n r"]:
     """Return changes of calibrated extinctions by unknown zero points and slopes [mag].
 
-    One column for each independent unknown, by one standard deviation of it: standard
-    normals times these draw the calibration. Known zero points have no column.
+    There is a column for each independent unknown, changed by one standard deviation:
+    the columns times standard normals draw a calibration. Known zero points have none.
     """
     names = ("zero_error", "slope_error", "correlation", "slope")
     numbers = [[getattr(law, name) for law in laws] for name in names]
@@ -223,7 +223,7 @@ def learn_surveys(
 
 
 def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float]:
-    """Return the fraction of some rows of each survey that have others nearby."""
+    """Return the fraction of some rows of each survey near rows of other surveys."""
     apart = math.log1p(0.2)
     points = rows.observed(rows.extinction).coordinates(apart / math.radians(1))
     found = []
@@ -260,12 +260,13 @@ def _fitted(
 ) -> list[SurveyLaw]:
     r"""Maximise the posterior density of the parameters, from some rows.
 
-    The rows' errors depend on each other, as neighbours have predictions alike. With
+    Errors of neighbours are correlated, as their predictions are alike. With
     the curvature H and the sums of gradients over groups of 32 neighbours,
     :math:`s_k`, the covariance of the parameters is
     :math:`H^{-1} (\sum_k s_k s_k^\top + P) H^{-1}`, with the prior's precision P
-    (Liang & Zeger 1986, Biometrika 73, 13). Of three mocks errors of zero points and
-    slopes were 0.8 to 1.4 times these, and 1.3 to 2 times those of the curvature alone.
+    (Liang & Zeger 1986, Biometrika 73, 13). In three mocks, errors of zero points and
+    slopes were 0.8 to 1.4 times these standard deviations, and 1.3 to 2 times the ones
+    from the curvature alone.
     """
     mean, variance, density, points = predicted
     survey, observed, stated = rows.survey[own], rows.extinction[own], rows.error[own]
@@ -324,7 +325,7 @@ def _fitted(
     c = torch.arange(0, len(error), shape[1])
     correlations = covariance[c, c + 1] / (error[c] * error[c + 1])
     free = width > fixed
-    # No larger than by the prior alone.
+    # Errors are no larger than the prior's.
     error = error.view(shape).clamp_max(1.0)
     errors = torch.where(free, width * error, 0.0)
     errors[alone, :2] = priors[:2, 1]

@@ -1,4 +1,4 @@
-r"""The precision of all stars' residuals, each conditioned on its nearest earlier ones.
+r"""The precision of all stars' residuals, each given its nearest earlier stars.
 
 In a random order row n is predicted from its nearest earlier rows with weights
 :math:`B_n` and remaining variance :math:`F_n` (Vecchia 1988, JRSS B 50, 297), noise
