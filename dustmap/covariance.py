@@ -1,4 +1,4 @@
-r"""Inter-domain covariances of functionals, by their nodes.
+r"""Inter-domain covariances of functionals, from their nodes.
 
 ``k_un = Σ_j w_nj ∂^{α_j} k(z − x_nj)`` (HIP-GP, eq. 7) and
 ``k_nm = Σ_j Σ_i w_nj w_mi ∂^{α_j}∂^{α_i} k(x_nj − x_mi)`` (eq. 8), both with the same
@@ -95,7 +95,7 @@ def _covariance(
 
 
 def _variance(kernel: Kernel, nodes: Nodes, device: torch.device | str) -> Tensor:
-    """Sum over pairs of nodes within each row, in a padded ``(n, j, j)`` block.
+    """Return sums over pairs of nodes of each row, in a padded ``(n, j, j)`` block.
 
     The layout is made on the CPU, to avoid waiting for the device for its size.
     """

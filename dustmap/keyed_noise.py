@@ -1,7 +1,7 @@
 """Random numbers by seed and purpose: streams, and noise that belongs to places.
 
-No two streams share a draw: seed, number and purpose each have bits of their own. With
-one sum of them pair 1 of seed 0 would be pair 0 of seed 1.
+No two streams share a draw: seed, number and purpose have bits of their own. With their
+sum as the key, pair 1 of seed 0 would be pair 0 of seed 1.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 _STEP = 0x9E3779B97F4A7C15
 
 
-# What random numbers of a seed are for. FIT is what a fit draws in sequence, such as
-# split and sketches; DATA, LATENT, SHARED perturb the data, ε and errors in common.
+# Purposes of a seed's random numbers. FIT is for numbers that a fit draws in sequence,
+# as for split and sketches; DATA, LATENT, SHARED perturb the data, ε and shared errors.
 Purpose = IntEnum(
     "Purpose",
     "FIT DATA LATENT SHARED PROBES VARIANCE UNRESOLVED SAMPLES NODES SURVEYS "
@@ -73,7 +73,7 @@ def keyed_uniforms(
 def keyed_normals(
     keys: Int[Tensor, "n k"], count: int, seed: int, purpose: Purpose
 ) -> Float[Tensor, "s n"]:
-    """Draw standard normals like `keyed_uniforms`, which are inverted."""
+    """Draw standard normals, the deviates of `keyed_uniforms`."""
     return torch.from_numpy(ndtri(keyed_uniforms(keys, count, seed, purpose).numpy()))
 
 

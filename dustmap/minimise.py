@@ -23,7 +23,7 @@ class Minimum:
 
     ``finite`` is false if a value or derivative was not finite: the search ended there.
     ``failures`` counts places where the loss raised a `FloatingPointError`, which count
-    as the worst; ``scores`` are the rows' derivatives, those not finite set to zero.
+    as the worst; ``scores`` holds the rows' derivatives, zero where not finite.
     """
 
     place: Float[Tensor, " p"]
@@ -50,9 +50,9 @@ def minimise(
     """Minimise a loss with derivatives by SciPy's L-BFGS-B.
 
     Source: Byrd, Lu, Nocedal & Zhu 1995 (SIAM J. Sci. Comput. 16, 1190). It converges
-    where no derivative, but towards a bound, exceeds ``slope``, or where a step gains
-    less than the fraction ``flat`` of the value. The value is infinite if it is not
-    finite at the start.
+    where no derivative (except towards a bound) exceeds ``slope``, or where a step
+    gains less than the fraction ``flat`` of the value. The value is infinite if the
+    loss is not finite at the start.
 
     Raises
     ------

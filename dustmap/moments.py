@@ -31,11 +31,11 @@ class Moments:
         return cls(mean=mean, std=std, positive=parts[0].positive)
 
     def quantile(self, probability: float) -> Float[Tensor, "*n"]:
-        """Return one of the `quantiles`."""
+        """Return one quantile of every distribution."""
         return self.quantiles([probability])[0]
 
     def quantiles(self, probabilities: Sequence[float]) -> list[Float[Tensor, "*n"]]:
-        """Return quantiles; those of rays of zero length are zero.
+        """Return quantiles of every distribution; zero for rays of zero length.
 
         With :math:`σ^2 = ln(1 + std^2 / mean^2)` a log-normal quantile is
         :math:`mean exp(σ z_p - σ^2 / 2)`. A few samples determine two moments far
@@ -62,8 +62,8 @@ def sample_order(
 ) -> Int[Tensor, "s n"]:
     """Return every sample's place in the order of all samples, from 0, by column.
 
-    The variance between values has its share in the order, and the standard normals
-    ``white`` that of the conditional variances.
+    Values and standard normals ``white`` determine the order in proportion to the
+    variance between values and to the conditional variances.
     """
 
     def places(numbers: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ _HELD_OUT_FACTOR = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What independent noise has learnt: w, τ², ν (``None`` if normal) and α.
+    """Learnt parameters of independent noise: w, τ², ν (``None`` if normal) and α.
 
     ``held_out`` marks the observations that are excluded for now.
     """
@@ -54,7 +54,7 @@ class Learnt:
 class NoiseModel(ABC):
     """Σ of all observations, with a root R: ``Σ⁻¹ = Rᵀ R``.
 
-    A ``fixed`` model neither depends on the field nor learns: updates return it.
+    A ``fixed`` model neither depends on the field nor learns: updates change nothing.
     """
 
     fixed: bool = True
@@ -135,7 +135,7 @@ class NoiseModel(ABC):
 
     @property
     def learnt(self) -> Learnt | None:
-        """What was learnt (Σ also depends on the field); ``None`` if ``fixed``."""
+        """Learnt parameters; ``None`` if ``fixed``."""
         return None
 
     def with_learnt(self, learnt: Learnt | None) -> Self:
@@ -144,7 +144,7 @@ class NoiseModel(ABC):
         Raises
         ------
         ValueError
-            If that was a model of another kind.
+            If the earlier model was of another kind.
         """
         if learnt is not None:
             raise misfit("the noise", "correlated", "independent")
@@ -164,8 +164,8 @@ class Normal(NoiseModel):
         to first order: the density around the star times ``σ_d``, with ``L'`` the
         integral from ``d − σ_d`` to ``d + σ_d`` and ``b = ½``.
     learn_common
-        Learn a common variance ``τ²``, added to every Σ, that makes the median of
-        ``r²/Σ`` that of a normal distribution. The median is robust to the minority
+        Learn a common variance ``τ²``, added to every Σ, with which the median of
+        ``r²/Σ`` is as for normal residuals. The median is robust to the minority
         of observations behind structure that the model cannot follow. With
         ``learn_share`` both are learnt together.
     learn_share
@@ -304,7 +304,7 @@ class Normal(NoiseModel):
     def _with_common(
         self, squares: Float[Tensor, " n"], normal: Float[Tensor, " n"]
     ) -> Self:
-        """Set τ² so that the median of ``r²/(Σ + τ²)`` is that of ``χ²_1``, or zero."""
+        """Set τ², at least 0, so that ``r²/(Σ + τ²)`` has the median of ``χ²_1``."""
         if not self.learn_common or self.learn_share:
             return self
         known, low, high = normal - self.common, 0.0, float(squares.max())
@@ -352,7 +352,7 @@ class StudentT(Normal):
         For each observation, others with nearly the same expected value. A residual
         common to neighbours is unmodelled structure, not an outlier: an observation is
         down-weighted when its residual differs from the neighbours' median by more than
-        Σ and their scatter (median absolute deviation).
+        Σ and the neighbours' scatter (median absolute deviation).
     """
 
     degrees: float = 4.0

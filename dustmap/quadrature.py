@@ -64,7 +64,7 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stepped:
-    """Steps of at most ``step``, halved in each next finer one of the ``grids``.
+    """Steps of at most ``step``, halved from each of the ``grids`` to the next finer.
 
     Rays are cut at the faces of finer grids' boxes.
     """
@@ -77,7 +77,7 @@ class _Stepped:
             raise ValueError(f"step must be positive, got {self.step}")
 
     def pieces(self, start: Float[Tensor, "n d"], end: Float[Tensor, "n d"]) -> Pieces:
-        """Return the rays' parts in one box each; a ray without length has one part."""
+        """Return the rays' parts within each box; rays without length have one."""
         count, direction = len(start), end - start
         lengths = torch.linalg.vector_norm(direction, dim=-1)
         edges = [torch.zeros(count, 1), torch.ones(count, 1)]

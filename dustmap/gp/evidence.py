@@ -69,7 +69,7 @@ class EvidenceFit(Generic[Model]):
     """The best model found, and the status of the search.
 
     ``at_bounds`` names hyperparameters that ended at a bound of their range;
-    ``failures`` counts points without a Cholesky factor, which count as the worst.
+    ``failures`` counts trial points without a Cholesky factor, treated as the worst.
     """
 
     model: Model
@@ -82,7 +82,7 @@ class EvidenceFit(Generic[Model]):
 
 
 def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
-    """Maximise ``log_marginal`` over hyperparameters, starting from the model's.
+    """Maximise ``log_marginal`` over hyperparameters, from the values of the model.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
         value, gradient = moved.value_and_gradient()
         units = {**moved.parameters(), MEAN: torch.tensor(unit)}
         slopes = [(gradient[name] * units[name]).reshape(-1) for name in start]
-        # A linear function with the gradient.
+        # A linear function with this gradient.
         return -value - torch.cat(slopes) @ (steps - steps.detach())
 
     lower, upper = _bounds(start, settings)
@@ -142,7 +142,7 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
 def _bounds(
     start: Mapping[str, Tensor], settings: LBFGS
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
-    """Return the least and largest steps."""
+    """Return the lower and upper bounds of the steps."""
     lower, upper = [], []
     for name, value in start.items():
         low, high = (torch.full_like(value, s * settings.reach) for s in (-1, 1))

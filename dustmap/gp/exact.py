@@ -6,7 +6,7 @@ and 5.9):
 ``log p(y) = −½ [ rᵀ A⁻¹ r + log det A + N log 2π ]``,
 ``∂ log p / ∂θ = ½ tr[ (α αᵀ − A⁻¹) ∂A/∂θ ]``, ``α = A⁻¹ r``.
 
-Cost: ``N³`` per value, about three times that with the gradient.
+Cost: ``N³`` per value, about three times as much with the gradient.
 """
 
 from __future__ import annotations

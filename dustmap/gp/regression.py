@@ -44,7 +44,7 @@ class Regression(ABC):
     Raises
     ------
     ValueError
-        If shapes disagree or a number is out of its range.
+        If shapes disagree or a number is out of range.
     """
 
     kernel: Kernel

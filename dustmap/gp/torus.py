@@ -20,11 +20,11 @@ Functionals of other kinds have no such preconditioner. Their system is solved o
 torus, with :math:`\Lambda = I + \Phi^\top \Sigma^{-1} \Phi`,
 :math:`\Phi = W C^{1/2}`.
 
-A sample of the posterior is a sample of the prior plus the answer to what it leaves of
-the data (Matheron's rule). Variances at points are those given the nearest rows, times
-a factor: how much less samples scatter at random places where that variance is the
-same. In the holes of 105,569 rows, 32 nearest rows leave up to 20% more than all.
-Variances of other functionals, or given other functionals, are those of samples.
+A sample of the posterior is a sample of the prior plus the solution for its difference
+from the data (Matheron's rule). Variances at points are variances given the nearest
+rows, times a factor: the ratio of the variance of samples to it, at random places of
+similar variance. In the holes of 105,569 rows, the variance given 32 nearest rows is up
+to 20% larger than given all rows. Other variances are estimated by samples.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _TOGETHER = 8
 
 
 class _Factors(NamedTuple):
-    """Logarithms of variances given the nearest rows, and factors there."""
+    """Logarithms of variances given the nearest rows, and the factors on these."""
 
     known: np.ndarray
     factors: np.ndarray
@@ -89,7 +89,7 @@ class Rows(NamedTuple):
 
 
 class _Data(NamedTuple):
-    """Rows with one for each place, and the diagonal of Σ."""
+    """Rows, one for each place, and the diagonal of Σ."""
 
     functionals: Functionals
     observations: Float[Tensor, " n"]
@@ -101,9 +101,8 @@ class TorusGP(Regression):
     """Functionals of a field, predicted from all rows.
 
     Values at one place are merged: their mean has the same posterior. Where all rows
-    are values, places beyond the grid are predicted from their nearest rows, and
-    variances at points are those given the nearest ``count`` rows, times a factor.
-    ``mean`` is not used, β replaces it.
+    are values, places beyond the grid are predicted from their nearest rows. β replaces
+    the ``mean``, which is not used.
 
     Parameters
     ----------
@@ -112,7 +111,7 @@ class TorusGP(Regression):
     count
         Nearest rows for variances.
     linear
-        Whether the mean has a slope along every input.
+        True if the mean has a slope along every input.
     solver
         Solver of the systems with A, or with Λ.
 
@@ -142,7 +141,7 @@ class TorusGP(Regression):
 
     @property
     def of_values(self) -> bool:
-        """Whether all rows are values at points."""
+        """True if all rows are values at points."""
         return isinstance(self.functionals, PointValues)
 
     def basis(self, functionals: Functionals) -> Float[Tensor, "n b"]:
@@ -156,7 +155,7 @@ class TorusGP(Regression):
 
     @cached_property
     def merged(self) -> NeighbourGP:
-        """Values with one for each place, and the variance of their noise."""
+        """Values, one for each place, and the variance of their noise."""
         points, place = torch.unique(
             self.functionals.nodes().points, dim=0, return_inverse=True
         )
@@ -181,7 +180,7 @@ class TorusGP(Regression):
 
     @cached_property
     def near(self) -> NeighbourGP:
-        """Values less the mean, given their nearest rows."""
+        """Regression of values minus the mean on their nearest rows."""
         return NeighbourGP(
             self.kernel,
             PointValues(self.functionals.nodes().points),
@@ -194,13 +193,13 @@ class TorusGP(Regression):
 
     @cached_property
     def model(self) -> TorusGaussian:
-        """The field on the torus, observed at the rows, those of one place merged."""
+        """The field on the torus, observed at the (merged) rows."""
         functionals = self.merged.functionals if self.of_values else self.functionals
         return _observed(self.kernel, self.torus, functionals)
 
     @cached_property
     def data(self) -> _Data:
-        """What is solved for. Σ includes the variance that interpolation leaves out."""
+        """The (merged) rows; Σ includes the variance that interpolation leaves out."""
         if not self.of_values:
             noise = self.noise_variance + self.model.variance
             return _Data(self.functionals, self.observations, noise)
@@ -217,14 +216,14 @@ class TorusGP(Regression):
 
     @cached_property
     def preconditioner(self) -> SparseMatrix:
-        """L with ``A⁻¹ ≈ Lᵀ L``, of values."""
+        """L with ``A⁻¹ ≈ Lᵀ L``, for rows that are values."""
         # A fixed order: every answer of this model has the same rounding.
         order = np.random.default_rng(0).permutation(len(self.merged))
         return inverse_root(self.merged, torch.from_numpy(order))
 
     @cached_property
     def precision(self) -> Precision:
-        """Λ, of functionals of any kind."""
+        """Λ, for functionals of any kind."""
         return Precision(self.model.operator, Normal(stated=self.data.noise))
 
     @cached_property
@@ -309,7 +308,7 @@ class TorusGP(Regression):
         return LatentMoments(mean, variance)
 
     def _factors(self, variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return variances of samples over those given the nearest rows."""
+        """Return the factors on variances given the nearest rows."""
         known, factors, _ = self._known_factors
         found = np.interp(variance.clamp_min(_TINY).log().numpy(), known, factors)
         return torch.from_numpy(found)
@@ -418,7 +417,7 @@ def interpolation_variance(
 
 @torch.no_grad()
 def inverse_root(model: NeighbourGP, order: Int[Tensor, " n"]) -> SparseMatrix:
-    """Return L with ``(K + Σ)⁻¹ ≈ Lᵀ L`` of a model's rows, each given earlier ones.
+    """Return L with ``(K + Σ)⁻¹ ≈ Lᵀ L``, each row conditioned on earlier rows.
 
     Row i has ``(e_i − α_i) / √s_i``: the weights α of its nearest earlier rows in this
     order, as many as the model takes, and the variance s that they leave, with noise.
@@ -449,7 +448,7 @@ def inverse_root(model: NeighbourGP, order: Int[Tensor, " n"]) -> SparseMatrix:
 
 
 def lattice_of(points: Float[Tensor, "n d"]) -> Grid | None:
-    """Return the grid on which all points lie, if there is one of `MOST_POINTS`."""
+    """Return the grid of at most `MOST_POINTS` that holds all points, or ``None``."""
     axes = []
     for column in points.T:
         values = torch.unique(column)
@@ -479,11 +478,11 @@ def torus_for(
 ) -> Torus:
     """Return a torus around a grid that contains all nodes and resolves the kernel.
 
-    The grid is the lattice of the points, if they have one, else it has eight steps a
-    lengthscale, or more until interpolation leaves a tenth of the variance ``noise``
-    (that of every row, or one) or there are `MOST_POINTS`. The gap of the torus is four
-    lengthscales of an exponential kernel, or four, two or one times the box where that
-    is less or memory demands it.
+    The grid is the lattice of the points, if they have one. Otherwise it has eight
+    steps a lengthscale, or more, until interpolation leaves at most a tenth of the
+    variance ``noise`` (of every row, or common) or there are `MOST_POINTS`. The gap of
+    the torus is four lengthscales of an exponential kernel, but at most four, two or
+    one times the box, as memory allows.
 
     Raises
     ------

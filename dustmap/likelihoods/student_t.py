@@ -57,7 +57,7 @@ class StudentT(Likelihood):
 
     @classmethod
     def clipped(cls, y: Vector) -> Vector:
-        """Clip targets at six robust standard deviations from the median."""
+        """Return values clipped at six robust standard deviations from the median."""
         centre = y.median()
         spread = 1.4826 * (y - centre).abs().median()
         if not float(spread):
@@ -107,7 +107,7 @@ class StudentT(Likelihood):
         return variance + self.scale**2 * nu / (nu - 2)
 
     def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        """Find where the distribution function is ``probability``, by Newton's method.
+        """Return the quantile at a probability, by Newton's method.
 
         The search starts at the mean, above which the distribution function is concave:
         tangents lie above it, so iterates approach the root without passing it.

@@ -1,7 +1,7 @@
 r"""Multilevel circulant matrices: diagonal in Fourier space.
 
 ``C = F⁻¹ diag(F c) F`` with ``c`` the first column on a periodic grid (HIP-GP,
-eq. 17). With real even ``c`` the spectrum is real, and powers of C are powers of it.
+eq. 17). With real even ``c`` the spectrum is real; powers of C have its powers.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Circulant(SymmetricOperator):
         return inverse_transform(modes, self.grid_shape).reshape(x.shape)
 
     def dropped_modes(self) -> int:
-        """Number of eigenvalues that :meth:`power` replaces by zero."""
+        """Return the number of eigenvalues that :meth:`power` replaces by zero."""
         dropped = (self.spectrum <= DROP * self.spectrum.max()).cpu()
         return int((conjugates(self.grid_shape[-1]) * dropped).sum())
 
 
 def conjugates(last: int) -> Int[Tensor, " n"]:
-    """Return how many modes of a full spectrum each mode of its half represents.
+    """Return the number of full-spectrum modes that each stored mode represents.
 
     ``last`` is the length of the last axis, along which the spectrum is halved.
     """

@@ -2,8 +2,8 @@ r"""Roots ``K^{±1/2} b`` from products with K: contour integral quadrature (CIQ
 
 ``K^{-1/2} b ≈ y = Σ_q w_q x_q``, ``(K + t_q) x_q = b``, and ``K^{1/2} b ≈ K y``
 (Pleiss, Jankowiak, Eriksson, Damle & Gardner 2020, NeurIPS, arXiv:2006.11267). Unlike
-there, the tolerance is that of the root, the quadrature follows the Ritz values
-(eigenvalues of T) and errors are bounded: without these, wrong roots went unnoticed.
+there, the tolerance applies to the root, the quadrature follows the Ritz values
+(eigenvalues of T) and errors are bounded: otherwise wrong roots go unnoticed.
 
 *Quadrature*: ``λ^{-1/2} = (2/π) ∫_0^∞ ds / (λ + s²)``. With ``s = √m sn(v)/cn(v)`` of
 modulus ``k'² = 1 − m/M`` the error of the trapezoidal rule with Q points falls as
@@ -89,7 +89,7 @@ def root_quadrature(lower: float, upper: float, rtol: float) -> RootQuadrature:
 
 
 class _Lanczos:
-    """V and T of every row b of a batch, with one product for all of them a step.
+    """V and T of every row b of a batch; a step takes one product for all rows.
 
     ``diagonal`` and ``off`` are T by steps; ``off`` begins with 0 and ends with β, 0 if
     the Krylov space is exhausted. ``scale`` is ``‖b‖``.
@@ -203,7 +203,7 @@ class CIQ:
         Warns
         -----
         RootWarning
-            If the bound of an error exceeds the tolerance, also that of a derivative.
+            If the bound on the error of a root or a derivative exceeds the tolerance.
         """
         return self._roots(product, b, floor, positive=False)
 
@@ -280,7 +280,7 @@ class CIQ:
                 rule = root_quadrature(lower, upper, 0.25 * self.rtol)
                 rule = rule._replace(smallest=smallest)
             left = (krylov.off[-1] > 0) & (len(krylov.diagonal) < krylov.limit)
-            # Rounding makes true residuals larger than those of the recursion.
+            # Rounding makes true residuals larger than the recursion's.
             left &= self._spent(krylov, rule, positive) > 0.9
             if not bool(left.any()):
                 u = krylov.solve(rule.shifts).to(b)

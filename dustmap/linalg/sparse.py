@@ -46,10 +46,10 @@ class SparseMatrix(SizedOperator):
     """A compressed-row matrix, ready for fast products from both sides.
 
     On the CPU it holds the rows once (``nnz (value + 4) + 12 rows + 4 columns`` bytes,
-    where columns without entries may not count), and compiled loops walk over them for
-    every product. On other devices it holds torch's matrix and
-    its transpose (twice that), and ``gram`` is their two products. Products have no
-    derivative: vectors that require one raise an error.
+    mostly without counting empty columns), and compiled loops run over them for every
+    product. On other devices it holds torch's matrix and its transpose (twice as much),
+    and ``gram`` is two products. Products have no derivative: vectors that require one
+    raise an error.
 
     Raises
     ------

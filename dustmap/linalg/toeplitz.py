@@ -2,7 +2,7 @@ r"""Hierarchical Toeplitz matrices through a positive circulant embedding.
 
 The covariance of a stationary field on a regular grid is hierarchical (multilevel)
 Toeplitz. It is a block of a circulant matrix on a larger periodic grid, filled with
-the true covariance at the shortest wrapped lags (HIP-GP, eq. 16–19). ``R Rᵀ = K``
+the covariance at the shortest wrapped lags (HIP-GP, eq. 16–19). ``R Rᵀ = K``
 holds for the rows ``R`` of ``C^{1/2}`` only if every eigenvalue of C is non-negative,
 so the padding grows, the relatively thinnest axis first, until none is negative.
 

@@ -1,4 +1,4 @@
-"""Mean functions of the field, functionals of them, and gradients by their parameters.
+"""Mean functions of the field, and functionals of them.
 
 A new mean function is a subclass of :class:`Mean`, with its parameters ``learnable``.
 """
@@ -57,7 +57,7 @@ class Mean(ABC):
         return {n: torch.tensor(v, dtype=torch.float64) for n, v in values.items()}
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Mean:
-        """Return the mean with other values of those parameters that it has.
+        """Return the mean with new values; names that it does not have are ignored.
 
         Raises
         ------

@@ -2,12 +2,12 @@ r"""A Gaussian field with exact features, one solve per observation (HIP-GP).
 
 ``Φ`` has rows ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) with the plain kernel and any whitening of
 its inducing values: HIP-GP's Toeplitz embedding (PCG), Cholesky's factor or contour
-quadrature. What the points cannot resolve has variance ``v_n = k_nn − |k_n|²``, with
-the same nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves ``a_n`` short
-of ``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of the
+quadrature. What the points cannot resolve has the variance ``v_n = k_nn − |k_n|²``;
+``k_un`` and ``k_nn`` have the same nodes. If a solve stops early, ``a_n`` approximates
+``K⁻¹ k_un``, and ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n`` is the variance of the
 remainder ``L_n f − a_nᵀ u``, which can only be larger. (In exact arithmetic it would
-equal ``k_nn − |k_n|²``; with rounding that is up to 7% off either way at a relative
-residual of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
+equal ``k_nn − |k_n|²``; with rounding, the latter is up to 7% off either way at a
+relative residual of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
 
 A box is smaller than its embedding, so kept rows are ``a_n = K⁻¹ k_un`` (M numbers), of
 which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT. For free points, whose whitening
@@ -240,7 +240,7 @@ class RowwiseGaussian(ForwardModel):
 
     @cached_property
     def nodes_per_row(self) -> float:
-        """Nodes of an observation, on average, at least 1."""
+        """Mean number of nodes of an observation, at least 1."""
         total = sum(len(p.nodes().rows) for _, p in self._functionals.chunks(4096))
         return max(1.0, total / max(len(self._functionals), 1))
 
@@ -315,7 +315,7 @@ class RowwiseGaussian(ForwardModel):
     ) -> tuple[Tensor, ...]:
         """Share these rows among the ranks, and gather the results of ``solve``.
 
-        ``solve`` returns tensors whose first dim is that of the rows; reports are
+        ``solve`` returns tensors with the rows along their first dim; reports are
         joined. Results carry no gradients.
         """
         if self.group.size == 1:

@@ -35,7 +35,7 @@ _PHASES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalResidual:
-    """The residual's integral scale and variance.
+    """Integral scale and variance of the residual.
 
     ``line`` is κ, the variance of the residual's line integral per unit length,
     averaged over directions [field² · length]; ``phases`` are ``c(p)`` at even phases
@@ -75,7 +75,7 @@ def local_residual(
     ----------
     cut
         The shortest scale of the field on the grid, in its steps. Shorter scales are an
-        independent part of the residual, whose κ is that of its exponential,
+        independent part of the residual; its exponential has the κ
         :math:`\int (e^{k_{[0, t]}(x)} - 1) dx`.
     """
     dimension, prior = len(spacing), kernel
@@ -163,7 +163,7 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
 
 
 def _kinks(phases: Tensor) -> float:
-    """Return the mean of c over a cell by Simpson's rule, over that of its phases.
+    """Return the mean of c over a cell by Simpson's rule, over its mean at the phases.
 
     c has kinks at the points of the grid. Its plain mean over few phases, and thus the
     mean power of the residual, is too low by some per cent.

@@ -192,7 +192,7 @@ class WeightRows:
 def stored(rows: WeightRows, device: torch.device) -> SparseMatrix:
     """Store the rows of W, with equal columns of a row added up in float64.
 
-    Memory: that of the result and of one block per thread.
+    Memory: the result, and a block per thread.
     """
     parts = rows.entries(thread_count(rows.nonzeros))
     values_type = precision(rows.dtype)

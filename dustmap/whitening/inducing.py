@@ -24,7 +24,7 @@ from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ra
 
 @dataclass(eq=False)
 class Whitening(ABC):
-    """White ε to values ``u = R ε`` at M inducing points, with ``R Rᵀ = K``.
+    """Map from white ε to values ``u = R ε`` at M inducing points, ``R Rᵀ = K``.
 
     R has P columns. Roots of one covariance differ by a rotation: compare features of
     different whitenings by their inner products.

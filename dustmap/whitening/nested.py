@@ -9,11 +9,11 @@ level makes two fields:
   spline's symbol. The sum with the coarser levels' coefficients is passed to the next
   level by the two-scale relation, which is exact.
 - :math:`F^{-1} b_l F \epsilon_l` with :math:`b_l = \sqrt{D_{[0, t_{l-1}]}}`, the same
-  band and all finer ones, aliased onto this level's points. Added to the values of the
-  coarser levels' spline it is the field outside finer grids.
+  band and all finer bands, aliased onto this level's points. Together with the values
+  of the coarser levels' spline it is the field outside finer grids.
 
 The cuts are :math:`t_l = (c h_l)^2`, so that a level's own band is smooth over a cell.
-Covariances within a level are those of the kernel to some 1e-3 of its variance; across
+Covariances within a level differ from the kernel's by some 1e-3 of its variance; across
 the face of a finer box neighbouring points do not share the aliased scales. Hidden
 coarser grids over the whole box carry correlations longer than the torus of the
 coarsest level.
@@ -50,8 +50,8 @@ class _Level:
     # Both roots are for modes with the factors √2.
     folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
     own: Float[Tensor, "*n"] | None  # a, where there is a finer level
-    box: tuple[Any, ...]  # of an array on the torus
-    window: tuple[Any, ...]  # of the next box, of an array of coefficients
+    box: tuple[Any, ...]  # index of the box in an array on the torus
+    window: tuple[Any, ...]  # index of the next box in an array of coefficients
     finer: tuple[int, ...]  # points of the next box
 
     def gather(self, field: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def transformed_points(tori: Tori, kernel: Radial) -> int:
 
 
 class LevelWhitening(GridWhitening):
-    """Modes ε of white noise on all tori, hidden ones first, to the field.
+    """Map from modes ε of white noise on all tori, hidden ones first, to the field.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class LevelWhitening(GridWhitening):
     cut
         The shortest scale of the field on each grid, in its steps.
     dtype, device
-        Precision and place of products; spectra are computed in float64.
+        Precision and device of products; spectra are computed in float64.
 
     Raises
     ------

@@ -120,7 +120,7 @@ def _cube(posterior: Posterior, plan: Plan, box: Grid, least: float) -> DensityC
 
 
 def residual_in_words(field: ResidualField) -> str:
-    """The covariance that was chosen, in one line."""
+    """Describe the learnt covariance in one line."""
     assert field.cube is not None
     assert field.subgrid is not None
     cuts = ", ".join(f"{cut:.3g}" for cut in field.subgrid.cuts)

@@ -109,8 +109,8 @@ def infer(
     start
         Initial ε.
     on_step
-        Called with stage, iteration and worst relative residual; after every
-        Gauss–Newton step with the stage ``misfit`` and ``mean (y − apply)²/Σ``.
+        Called with the stage, the iteration and the worst relative residual; after
+        every Gauss–Newton step with the stage ``misfit`` and ``mean (y − apply)²/Σ``.
     checkpointer
         Saves the progress after every Gauss–Newton step to the mode, and every pair of
         batches of samples (of a linear model, every block). A restored inference gives
@@ -119,17 +119,17 @@ def infer(
         the generator's state. Restoring costs ``preconditioner_rank`` products with Λ
         to rebuild the preconditioner.
     time_left
-        Tells the seconds left, the same on all ranks. Steps to the mode end, fewer
-        samples are drawn and some not refined where they would take longer, if the next
-        part of each takes as long as the last one.
+        Returns the seconds left, the same on all ranks. If the next part would take too
+        long, at the pace of the last one, steps to the mode end, fewer samples are
+        drawn, or samples are not refined.
     teams
-        Share out the samples: the counterparts of this rank (`Group.split`), while the
-        team that it belongs to shares out the rows of the model. Within stages of
-        samples ``on_step`` is called by every team on its own.
+        The counterparts of this rank (`Group.split`), among which samples are divided;
+        the rank's own team divides the rows of the model. Within stages of samples
+        every team calls ``on_step`` by itself.
     shared_errors
-        F: errors of the observations by one standard deviation of each of r unknowns
-        that they share, such as zero points. Samples have data perturbed by F z with
-        standard normal z, too; Σ, and hence the mean, does not contain them.
+        F, the errors of the observations per standard deviation of r shared unknowns,
+        such as zero points. Samples have data perturbed by F z, too, with standard
+        normal z; Σ, and hence the mean, does not contain these errors.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def infer(
             f"instead of {settings.samples}"
         )
     if isinstance(noise, Normal):
-        # Whether the data allow it.
+        # Samples of a non-linear model and enough data are needed to learn α.
         allowed = settings.samples > 0 and settings.subgrid_noise and not model.linear
         enough = allowed and len(observations) >= FEWEST
         noise = replace(noise, learn_share=noise.learn_share and enough)

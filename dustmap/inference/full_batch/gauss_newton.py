@@ -67,8 +67,8 @@ class Precision(SymmetricOperator):
 class Step:
     """The end of a step, its tangent, and the decrease of J.
 
-    ``moved`` is true if some length decreased J, ``gain`` is the decrease.
-    ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``;
+    ``moved`` is true if some length of the step decreased J, by ``gain``.
+    ``expected_decrease`` is the decrease of J along the tangent, ``½ δᵀ(−∂J/∂ε)``;
     ``solution`` is the full step.
     """
 
@@ -91,9 +91,9 @@ class GaussNewton:
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
     forcing
-        The tolerance of a solve relative to the gradient: far from the optimum the
-        tangent does not merit an accurate solve (Eisenstat & Walker 1996). If zero,
-        the solver's, relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``.
+        Tolerance of a solve relative to the gradient: far from the optimum the tangent
+        does not merit an accurate solve (Eisenstat & Walker 1996). If zero, the
+        solver's tolerance applies, relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``.
     on_step, stage
         Called with the stage, iteration and worst relative residual of a solve.
     """

@@ -33,7 +33,8 @@ def find_mode(
 
     They end when the gradient or the gain is small, at their limit, or if another step
     would leave too little time for the samples. Σ is updated between steps unless
-    ``fixed``. ``name`` is that of the search. The fit is saved after every step.
+    ``fixed``. ``forcing`` is the tolerance of a solve relative to the gradient,
+    ``name`` the search's name. The fit is saved after every step.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def find_mode(
 
 
 def refined_mode(fit: InferenceState, mode: Iterate) -> Iterate:
-    """Refine the mode to the samples' tolerance when none are drawn.
+    """Refine the mode to the tolerance of samples, if none are drawn.
 
     Its steps stop when rough solves gain little; the Newton decrement of an accurate
     solve decides whether finer solves follow.
@@ -111,7 +112,7 @@ def refined_mode(fit: InferenceState, mode: Iterate) -> Iterate:
 
 
 def _merits_preconditioner(fit: InferenceState) -> bool:
-    """Return whether to make a preconditioner now; for a linear model, once."""
+    """Return whether to make a preconditioner now; once for a linear model."""
     rank = fit.settings.preconditioner_rank
     if fit.model.linear:
         return rank > 0 and fit.preconditioner is None

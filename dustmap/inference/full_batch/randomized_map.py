@@ -38,13 +38,13 @@ from dustmap.noise import NoiseModel
 
 
 def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
-    """Fit all samples, from the mode; return the Σ they were fitted with.
+    """Fit all samples, starting from the mode; return their Σ.
 
-    Unless Σ is fixed, a few rough samples, first with the Σ of the mode, provide that
-    of the final ones. If the share of the unresolved variance is learnt, rough samples
-    exclude the held-out observations, from which the share is estimated: the fit's
-    model receives it, and ``share_settled`` records whether it converged inside the
-    trial range.
+    Unless Σ is fixed, it is learnt from up to three rounds of four rough samples, the
+    first with the Σ of the mode. If the share of the unresolved variance is learnt,
+    rough samples exclude the held-out observations, from which the share is estimated;
+    the fit's model receives it, and ``share_settled`` records whether it converged
+    inside the trial range.
 
     Raises
     ------
@@ -103,10 +103,10 @@ def _fit_all(
 ) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    Each batch has its ``fits`` in turn: forcing, tolerance and name. A pair of batches
-    begins if it would end in time at the pace of the last one, and is saved at its end.
-    The first pair is always fitted, and marked as unconverged if there is no time to
-    refine it.
+    Each batch has all ``fits`` (forcing, tolerance, name) in turn. A pair of batches
+    begins if it would end in time at the pace of the previous pair, and is saved at its
+    end. The first pair is always fitted, and marked as unconverged if there is no time
+    to refine it.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size
@@ -177,7 +177,7 @@ def perturbed(
     numbers: Sequence[int],
     shared: Float[Tensor, "n r"] | None = None,
 ) -> GaussNewton:
-    """Return the objectives of these samples: 2k and 2k + 1 are antithetic.
+    """Return the objectives of these samples; 2k and 2k + 1 are antithetic.
 
     The data are perturbed by their noise and by their ``shared`` errors.
     """

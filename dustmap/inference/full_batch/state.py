@@ -1,4 +1,4 @@
-"""All that changes during one full-batch inference, and its checkpoints."""
+"""The changing state of one full-batch inference, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FIRST = "mode"
 class Iterate:
     """ε after some Gauss–Newton steps to the mode, and its Σ.
 
-    ``search`` names the search that makes the ``steps``, after ``earlier`` ones of
-    searches before it. At the end ``solution`` is that of the last step.
+    ``search`` names the search that made the ``steps``, after ``earlier`` steps of
+    other searches. At the end ``solution`` is the solution of the last step.
     """
 
     search: str
@@ -47,7 +47,7 @@ class Iterate:
 
     @property
     def count(self) -> int:
-        """The number of steps of all searches."""
+        """Number of steps of all searches."""
         return self.earlier + self.steps
 
 
@@ -55,8 +55,8 @@ class Iterate:
 class Samples:
     """Samples of a non-linear model, and the status of their fits.
 
-    ``expected_decrease`` is that of the objective in the last step [nats];
-    ``iterations`` counts those of conjugate gradients in all steps of the last round.
+    ``expected_decrease`` is the objective's expected decrease in the last step [nats];
+    ``iterations`` counts the iterations of conjugate gradients in the last round.
     """
 
     eps: Float[Tensor, "b p"]
@@ -88,7 +88,7 @@ class Samples:
 
     @property
     def message(self) -> str:
-        """One-line summary."""
+        """Summary in one line."""
         worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
         tail = (
             f"{most} iterations at most; the last step raised the log posterior by "
@@ -127,12 +127,12 @@ class Origin:
 class Progress:
     """The progress of one inference with ``count`` samples, as checkpoints hold it.
 
-    ``mode`` is the current iterate of the mode; ``seed`` that of the samples' white
-    noise, negative before they begin. Of a linear model ``samples`` are finished
-    blocks; of a non-linear one single samples, fitted in this ``round`` or the one
-    before. ``out_of_time`` is true if a stage ended early. ``iterations`` counts those
-    of conjugate gradients with the current preconditioner, of which only the ``origin``
-    is kept, not its vectors.
+    ``mode`` is the current iterate of the mode; ``seed`` is the seed of the samples'
+    white noise, negative before they begin. For a linear model ``samples`` holds
+    finished blocks, for a non-linear one single samples, fitted in this ``round`` or
+    the one before. ``out_of_time`` is true if a stage ended early. ``iterations``
+    counts iterations of conjugate gradients with the current preconditioner, of which
+    only the ``origin`` is kept, not its vectors.
     """
 
     count: int
@@ -211,7 +211,7 @@ class InferenceState:
     def unresolved(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
-        """Return the variance that samples of the field add to Σ."""
+        """Return the variance that the field adds to Σ, over samples of ε."""
         total = variance if self.settings.subgrid_noise else torch.zeros_like(variance)
         if self._blurred is not None and self.noise.blur_scale is not None:
             for one in eps:

@@ -1,15 +1,15 @@
 r"""Learn the prior's scales from stars, without a grid.
 
 They maximise an approximate likelihood ``q(y; θ)``
-(:mod:`dustmap.inference.scales.neighbour_likelihood`); the climb has the outer product
-of the stars' scores for a curvature H (:mod:`dustmap.minimise`). Standard errors
-allow for what is wrong with q, and for stars that share dust beyond their neighbours
+(:mod:`dustmap.inference.scales.neighbour_likelihood`); the search takes the outer
+product of the stars' scores for the curvature H (:mod:`dustmap.minimise`). Standard
+errors allow for errors of q, and for stars that share dust beyond their neighbours
 (White 1982, Econometrica 50, 1; Liang & Zeger 1986, Biometrika 73, 13),
 
 .. math::
    \operatorname{cov} \hat\theta = H^{-1} \Bigl(\sum_o s_o s_o^\top\Bigr) H^{-1} ,
 
-with the total score :math:`s_o` of the stars of every octant of the sky; the error of
+with the total score :math:`s_o` of the stars in every octant of the sky; the error of
 the approximation is added. A first map corrects the scales
 (:mod:`dustmap.inference.scales.band_power`).
 """

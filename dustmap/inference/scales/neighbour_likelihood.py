@@ -59,7 +59,7 @@ class Conditionals:
         return residual[len(residual) - len(predicted) :] - predicted
 
     def log_density(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
-        """Return the log density of every star but the first few, mere neighbours.
+        """Return the log density of every star but the first few, only neighbours.
 
         It is a mixture with outliers, whose fraction, at most a fifth, maximises the
         likelihood (EM).
@@ -91,8 +91,8 @@ class NeighbourLikelihood:
     positive
         True if the density is lognormal.
     neighbours
-        Number of each star's neighbours: 20, or a third of the stars if less, if
-        ``None``.
+        Number of each star's neighbours; by default 20, or a third of the stars if that
+        is less.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class NeighbourLikelihood:
         )
 
     def _moments(self, variance: float) -> tuple[float, float]:
-        """Return the density's variance, and the ratio of exponential's and field's ℓ.
+        """Return the density's variance, and the exponential's ℓ over the field's.
 
         The exponential matches the density's correlation at one half; the correlation
         of a lognormal density is ``(e^{σ² φ} − 1)/(e^{σ²} − 1)``.

@@ -1,6 +1,6 @@
-"""Stochastic variational inference: of any regression, and of HIP-GP as published.
+"""Stochastic variational inference for any regression, and HIP-GP as published.
 
-Departures from HIP-GP's paper, each because the published step fails without it:
+Departures from HIP-GP's paper, as the published step fails without them:
 
 - The step of m is cut where ``l λ_max(S Λ̂) > 1`` on the batch at hand: with blocks,
   unit steps of S11 diverge. Cuts are counted.
@@ -184,19 +184,19 @@ def fit_svi(
     on_progress: OnProgress | None = None,
     checkpointer: Checkpointer[Training] | None = None,
 ) -> SvgpResult:
-    """Fit q and hyperparameters to normal data of a forward model; it can be resumed.
+    """Fit q and hyperparameters to a forward model's data with normal noise.
 
     Parameters
     ----------
     model, data
         The whitening's solver has the tolerance and step limit of every row (HIP-GP's
-        early stopping). A learnt common noise starts from that of the likelihood, or
-        where that is 0 from a tenth of the median ``σ_n²``.
+        early stopping). A learnt common noise starts from the likelihood's, or if that
+        is 0 from a tenth of the median ``σ_n²``.
     settings, generator, on_step
         As in :func:`fit_svgp`.
     on_progress
         Called with ``rows`` and the number of kept rows solved so far, and with
-        ``mean`` and the iteration of its solve.
+        ``mean`` and the iteration of the final solve.
     checkpointer
         Saves the state after every step, and restores one to resume from with
         bit-identical results (on the CPU, one process, the same number of threads).
@@ -205,7 +205,7 @@ def fit_svi(
     Raises
     ------
     ValueError, FloatingPointError
-        As in :func:`fit_svgp`, and if the restored state is that of another run.
+        As in :func:`fit_svgp`, and if the restored state belongs to another run.
     """
     noise = data.likelihood
     assert isinstance(noise, NormalNoise)

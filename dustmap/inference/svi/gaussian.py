@@ -1,4 +1,4 @@
-r"""Gaussian distributions ``q(ε) = N(m, S)`` and the natural-gradient step of all.
+r"""Gaussian distributions ``q(ε) = N(m, S)`` and their natural-gradient step.
 
 With ``E_n = E_q[ln p(y_n | f_n)]``, ``f_n ~ N(L_n μ + k_nᵀm, k_nᵀ S k_n + v_n)`` and
 the gradients ``α_n = ∂E_n/∂mean_n``, ``β_n = ∂E_n/∂variance_n``, each times ``N/|B|``,
@@ -21,8 +21,9 @@ bound's part that depends on m, ``Σ_n E_n − ½ |m|²`` at the variances befor
 falls; after ten halvings m stays.
 
 One class covers the published families (HIP-GP, eq. 23): blocks of one parameter are
-mean-field, one block of all is full rank, blocks between tile the space of ε. The
-covariance is kept as the precision of its blocks, which natural steps average.
+mean-field, one block of all parameters is full rank, blocks in between tile the space
+of ε. The covariance is stored as the precision of its blocks, which natural steps
+average.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ class NaturalGaussian:
         q, length, halvings = self.covariance_step(batch, rate), rate, 0
         most = 10
         if len(q.index) > 1:
-            # Only one block of all holds any Λ̂ exactly: its steps are stable.
+            # Steps are stable only with one block of all, which represents Λ̂ exactly.
             length = min(rate, 1 / max(q.curvature(batch), 1e-300))
         step = length * q.direction(batch)
         mean = q.mean + step

@@ -1,4 +1,4 @@
-"""Settings of stochastic variational inference, and those of HIP-GP's publication."""
+"""Settings of stochastic variational inference, and HIP-GP's published settings."""
 
 from __future__ import annotations
 
@@ -42,13 +42,12 @@ class SvgpSettings:
         At these fractions of all steps the rates fall to a tenth. (Published: 0.05,
         0.25, 0.5 and 0.75 with rates of 0.01; Pleiss et al. 2020, section 5.1.)
     learn
-        Parameters that Adam learns: names of the kernel's with the prefix ``kernel.``,
-        the likelihood's with ``likelihood.``, and ``mean``; ``kernel`` and
-        ``likelihood`` are all of them.
+        Parameters that Adam learns: the kernel's with the prefix ``kernel.``, the
+        likelihood's with ``likelihood.``, and ``mean``; ``kernel`` and ``likelihood``
+        stand for all of their parameters.
     rest
-        Fraction of all steps at the start during which hyperparameters rest, ``None``
-        for the first epoch: while q is near the prior, all data look like noise to
-        them.
+        Fraction of all steps during which hyperparameters rest at the start, ``None``
+        for the first epoch: while q is near the prior, all data look like noise.
     lengthscale_range
         Lengthscales stay within this factor of where they started.
     record_every
@@ -120,11 +119,11 @@ class SvgpSettings:
         return any(name.split(".")[0] == what for name in self.learn)
 
     def batches(self, count: int) -> int:
-        """Return the steps of an epoch of ``count`` observations."""
+        """Return the number of steps in an epoch of ``count`` observations."""
         return math.ceil(count / self.batch_size)
 
     def total_steps(self, count: int) -> int:
-        """Return the steps for ``count`` observations."""
+        """Return the number of steps for ``count`` observations."""
         return self.steps or self.epochs * self.batches(count)
 
     def learning_begins(self, count: int) -> float:

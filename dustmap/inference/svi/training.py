@@ -95,7 +95,7 @@ class Trainer:
 
     @property
     def count(self) -> int:
-        """The number of steps, of all epochs."""
+        """Number of steps in all epochs."""
         return self.settings.total_steps(len(self.data))
 
     def run(self) -> Iterator[int]:
@@ -219,7 +219,7 @@ class Trainer:
 
     @property
     def progress(self) -> Training:
-        """The progress of the run, to be saved."""
+        """Progress of the run, to be saved."""
         moments = self._moments
         return Training(
             generator=self._before,
@@ -243,7 +243,7 @@ class Trainer:
         Raises
         ------
         ValueError
-            If it is not that of this run.
+            If it belongs to another run.
         """
         if not isinstance(saved, Training):
             raise misfit("it", "of this engine", "that of another")
