@@ -1,4 +1,4 @@
-r"""Inter-domain covariances of functionals, by their nodes.
+r"""Inter-domain covariances of functionals, from their nodes.
 
 ``k_un = Σ_j w_nj ∂^{α_j} k(z − x_nj)`` (HIP-GP, eq. 7) and
 ``k_nm = Σ_j Σ_i w_nj w_mi ∂^{α_j}∂^{α_i} k(x_nj − x_mi)`` (eq. 8), both with the same
@@ -14,10 +14,7 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals, Nodes
 from dustmap.kernels import Kernel
-
-# Kernel evaluations held at once: on the CPU their temporaries fit into the cache,
-# which is three times as fast as blocks of 2**22.
-_BLOCK = 2**18
+from dustmap.memory import rows_within
 
 
 def inducing_covariance(
@@ -29,7 +26,7 @@ def inducing_covariance(
     """
     nodes = functionals.nodes().to(points.device)
     total = points.new_zeros(nodes.count, len(points))
-    for piece in nodes.pieces(_block(points.device) // max(len(points), 1)):
+    for piece in nodes.pieces(_rows(len(points), points.device)):
         lag = piece.points[:, None, :] - points[None, :, :]
         axes = None if piece.axes is None else piece.axes[:, None]
         values = piece.weights[:, None] * _covariance(kernel, lag, axes, None)
@@ -47,7 +44,7 @@ def functional_covariance(
     """Return ``Cov(L_n ρ, L_m ρ)``. Cost: one kernel value for each pair of nodes."""
     a, b = left.nodes().to(device), right.nodes().to(device)
     total = a.weights.new_zeros(a.count, b.count)
-    for piece in a.pieces(_block(device) // max(len(b.rows), 1)):
+    for piece in a.pieces(_rows(len(b.rows), device)):
         lag = piece.points[:, None, :] - b.points[None, :, :]
         axes = None if piece.axes is None else piece.axes[:, None]
         values = _covariance(kernel, lag, axes, b.axes) * b.weights
@@ -64,15 +61,19 @@ def functional_variance(
     variances = [torch.zeros(0, dtype=torch.float64, device=device)]
     rows = functionals.nodes().rows
     widest = max(1, int(torch.bincount(rows, minlength=1).max()))
-    chunk = max(1, int(_block(device) / widest**2 / 4))
-    for _, part in functionals.chunks(chunk):
+    for _, part in functionals.chunks(_rows(4 * widest**2, device)):
         variances.append(_variance(kernel, part.nodes(), device))
     return torch.cat(variances)
 
 
-def _block(device: torch.device | str) -> int:
-    """Return the kernel evaluations per block, more on devices with costly launches."""
-    return _BLOCK if torch.device(device).type == "cpu" else 16 * _BLOCK
+def _rows(width: int, device: torch.device | str) -> int:
+    """Return the number of rows of ``width`` kernel values to evaluate at once.
+
+    On the CPU blocks that fit into the cache are three times as fast as blocks of 32
+    MiB; on other devices larger blocks save launches.
+    """
+    on_cpu = torch.device(device).type == "cpu"
+    return rows_within(8 * width, 2**21 if on_cpu else 2**25)
 
 
 def _covariance(
@@ -94,7 +95,7 @@ def _covariance(
 
 
 def _variance(kernel: Kernel, nodes: Nodes, device: torch.device | str) -> Tensor:
-    """Sum over pairs of nodes within each row, in a padded ``(n, j, j)`` block.
+    """Return sums over pairs of nodes of each row, in a padded ``(n, j, j)`` block.
 
     The layout is made on the CPU, to avoid waiting for the device for its size.
     """

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# Part of a box's side by which a position may lie beyond a face and counts as on it:
-# rounding of l, b and distance moves positions by some 1e-15 of their distance.
+# Fraction of a box's side up to which positions beyond a face count as on it: rounding
+# of l, b and distance moves positions by some 1e-15 of their distance.
 ROUNDING = 1e-9
 
 
@@ -46,8 +46,8 @@ class Grid:
     Raises
     ------
     ValueError
-        If the tuples disagree in length, a shape is below 2 a spacing is not a
-        positive finite number or an origin is not finite.
+        If the tuples disagree in length, a shape is below 2, a spacing is not positive
+        and finite, or an origin is not finite.
     """
 
     shape: tuple[int, ...]
@@ -180,7 +180,7 @@ class Torus:
         return tuple(n * h for n, h in zip(self.shape, self.grid.spacing, strict=True))
 
     def lags(self) -> Float[Tensor, "*n d"]:
-        """Signed shortest displacements from point 0 to every point (float64)."""
+        """Return signed shortest displacements from point 0 to all points (float64)."""
         import torch
 
         axes = []

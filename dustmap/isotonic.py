@@ -1,4 +1,4 @@
-r"""Distributions of extinctions along rays, each above those before it.
+r"""Distributions of extinctions along rays that increase with distance.
 
 The extinction A, inferred separately at every distance, may decrease along a ray. Its
 distribution at every distance d is given by its values at a few ranks, the quantiles
@@ -14,7 +14,7 @@ All ranks have the same weights, so that ranks keep their order: the result is t
 sequence of ordered distributions of ln A nearest in the weighted 2-Wasserstein
 distance. Well-constrained distances change least; with A instead of ln A, the long
 tails at other distances would dominate. Mean, standard deviation and quantiles are
-those of the ordered distributions, so that they agree with one another.
+computed from the ordered distributions, so that they agree with one another.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Ranked:
 
     @property
     def mean(self) -> Float[np.ndarray, "*n"]:
-        """The means."""
+        """Mean of every distribution."""
         return _averaged(self.values)
 
     @property
     def std(self) -> Float[np.ndarray, "*n"]:
-        """The standard deviations."""
+        """Standard deviation of every distribution."""
         return np.sqrt(_averaged((self.values - self.mean) ** 2))
 
     def quantiles(
@@ -107,7 +107,7 @@ def _parts(count: int) -> Float[np.ndarray, "s r"]:
             weight = 1 - np.abs(fine[some] - RANKS[rank]) / _APART
             weight = weight * np.exp(-(fine[some] ** 2) / 2)
             found[:, rank] += np.bincount(part[some], weight, count)
-    # Means over the parts are those of the distribution; those of equal values stay.
+    # The parts' means have the mean of the distribution, and equal values stay equal.
     for _ in range(100):
         found *= count * _SHARES / found.sum(axis=0)
         found /= found.sum(axis=1, keepdims=True)

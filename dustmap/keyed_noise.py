@@ -1,7 +1,7 @@
 """Random numbers by seed and purpose: streams, and noise that belongs to places.
 
-No two streams share a draw: seed, number and purpose each have bits of their own. With
-one sum of them pair 1 of seed 0 would be pair 0 of seed 1.
+No two streams share a draw: seed, number and purpose have bits of their own. With their
+sum as the key, pair 1 of seed 0 would be pair 0 of seed 1.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 from torch import Tensor
 
-# SplitMix64 (Steele, Lea & Flood 2014, OOPSLA '14): the increment; shifts and factors.
+# The increment of SplitMix64 (Steele, Lea & Flood 2014, OOPSLA '14).
 _STEP = 0x9E3779B97F4A7C15
-_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
-# The 624 words, of 32 bits, of torch's Mersenne Twister in a generator's state [bytes].
-_WORDS = slice(24, 24 + 8 * 624)
 
 
-# What random numbers of a seed are for. FIT is what a fit draws in sequence, such as
-# split and sketches; DATA, LATENT, SHARED perturb the data, ε and errors in common.
+# Purposes of a seed's random numbers. FIT is for numbers that a fit draws in sequence,
+# as for split and sketches; DATA, LATENT, SHARED perturb the data, ε and shared errors.
 Purpose = IntEnum(
     "Purpose",
     "FIT DATA LATENT SHARED PROBES VARIANCE UNRESOLVED SAMPLES NODES SURVEYS "
@@ -48,7 +45,8 @@ def torch_stream(seed: int, purpose: Purpose, number: int = 0) -> torch.Generato
     generator = torch.Generator()
     state = generator.get_state()
     words = stream(seed, purpose, number).integers(2**32, size=624)
-    state[_WORDS] = torch.from_numpy(words).view(torch.uint8)
+    # The words of the Mersenne Twister, of 32 bits each, take 8 bytes from 24 on.
+    state[24 : 24 + 8 * 624] = torch.from_numpy(words).view(torch.uint8)
     return generator.set_state(state)
 
 
@@ -75,13 +73,13 @@ def keyed_uniforms(
 def keyed_normals(
     keys: Int[Tensor, "n k"], count: int, seed: int, purpose: Purpose
 ) -> Float[Tensor, "s n"]:
-    """Draw standard normals like `keyed_uniforms`, which are inverted."""
+    """Draw standard normals, the deviates of `keyed_uniforms`."""
     return torch.from_numpy(ndtri(keyed_uniforms(keys, count, seed, purpose).numpy()))
 
 
 def _mixed(words: np.ndarray) -> np.ndarray:
     """Add the increment and mix: a bijection of uint64; each bit affects all bits."""
     words = words + np.uint64(_STEP)
-    for shift, factor in _MIX:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
     return words

@@ -16,14 +16,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-# Distance to a bound that counts as being there.
-_ROUNDING = 1e-8
-# Distance between start and bound, in tolerances of a derivative.
-_TOLERANCES = 1000.0
-# Step of finite differences, and limit on halvings of a step.
-_DIFFERENCE = 0.002
-_HALVINGS = 6
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minimum:
@@ -31,7 +23,7 @@ class Minimum:
 
     ``finite`` is false if a value or derivative was not finite: the search ended there.
     ``failures`` counts places where the loss raised a `FloatingPointError`, which count
-    as the worst; ``scores`` are the rows' derivatives, those not finite set to zero.
+    as the worst; ``scores`` holds the rows' derivatives, zero where not finite.
     """
 
     place: Float[Tensor, " p"]
@@ -58,9 +50,9 @@ def minimise(
     """Minimise a loss with derivatives by SciPy's L-BFGS-B.
 
     Source: Byrd, Lu, Nocedal & Zhu 1995 (SIAM J. Sci. Comput. 16, 1190). It converges
-    where no derivative, but towards a bound, exceeds ``slope``, or where a step gains
-    less than the fraction ``flat`` of the value. The value is infinite if it is not
-    finite at the start.
+    where no derivative (except towards a bound) exceeds ``slope``, or where a step
+    gains less than the fraction ``flat`` of the value. The value is infinite if the
+    loss is not finite at the start.
 
     Raises
     ------
@@ -71,7 +63,7 @@ def minimise(
     # The optimiser caps a derivative at the distance to a bound before comparing it
     # with the tolerance: in this unit the cap is a thousand tolerances.
     reach = float((high - low).max()) / 2
-    unit = _TOLERANCES * slope / reach if math.isfinite(reach) else 1.0
+    unit = 1000.0 * slope / reach if math.isfinite(reach) else 1.0
     best, place, finite, failures = math.inf, start, True, 0
 
     @torch.enable_grad()
@@ -112,7 +104,7 @@ def minimise(
         steps=int(found.nit),
         converged=bool(found.success) and finite,
         finite=finite,
-        at_bound=torch.minimum(place - low, high - place) <= _ROUNDING,
+        at_bound=torch.minimum(place - low, high - place) <= 1e-8,
         message=str(found.message) if finite else "a value is not finite",
         failures=failures,
     )
@@ -133,18 +125,20 @@ def minimise_by_scores(
 
     The prior is about zero. Newton's steps have the sum of outer products of the rows'
     scores, by finite differences, and the prior's ``precision`` for a curvature (Berndt
-    et al. 1974, Ann. Econ. Soc. Meas. 3, 653). They are damped until none exceeds the
-    ``longest``, and halved until they gain. The search converges where the expected
-    gain is less than ``gain`` [nats]; ``on_step`` is called with each.
+    et al. 1974, Ann. Econ. Soc. Meas. 3, 653). They are damped until no change exceeds
+    ``longest``, and halved until they gain, five times at most. The search converges
+    where the expected gain is less than ``gain`` [nats]; ``on_step`` is called with the
+    number and the expected gain of each step.
     """
 
     def value_of(rows: Tensor, place: Tensor) -> float:
         return float((precision * place) @ place / 2 - rows.sum())
 
     place, rows, eye = start, log_density(start), torch.eye(len(start)).to(start)
+    difference = 0.002
     for step in range(1, max_steps + 1):
-        ahead = [log_density(place + move) for move in _DIFFERENCE * eye]
-        scores = (torch.stack(ahead, dim=1) - rows[:, None]) / _DIFFERENCE
+        ahead = [log_density(place + move) for move in difference * eye]
+        scores = (torch.stack(ahead, dim=1) - rows[:, None]) / difference
         sound, value = scores.isfinite().all(dim=1), value_of(rows, place)
         scores = scores.where(sound[:, None], 0.0)
         information = scores.T @ scores + precision.diag()
@@ -159,7 +153,7 @@ def minimise_by_scores(
         while float(move.abs().max()) > longest:
             damping = max(1.0, 2 * damping)
             move = torch.linalg.solve(information + damping * eye, slope)
-        for halving in range(_HALVINGS):
+        for halving in range(6):
             # No coordinate falls below its bound.
             tried = (place + move / 2**halving).clamp(min=lower)
             reached = log_density(tried)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-# Start of sums over samples.
-_NOTHING = torch.zeros(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +31,11 @@ class Moments:
         return cls(mean=mean, std=std, positive=parts[0].positive)
 
     def quantile(self, probability: float) -> Float[Tensor, "*n"]:
-        """Return one of the `quantiles`."""
+        """Return one quantile of every distribution."""
         return self.quantiles([probability])[0]
 
     def quantiles(self, probabilities: Sequence[float]) -> list[Float[Tensor, "*n"]]:
-        """Return quantiles; those of rays of zero length are zero.
+        """Return quantiles of every distribution; zero for rays of zero length.
 
         With :math:`σ^2 = ln(1 + std^2 / mean^2)` a log-normal quantile is
         :math:`mean exp(σ z_p - σ^2 / 2)`. A few samples determine two moments far
@@ -65,8 +62,8 @@ def sample_order(
 ) -> Int[Tensor, "s n"]:
     """Return every sample's place in the order of all samples, from 0, by column.
 
-    The variance between values has its share in the order, and the standard normals
-    ``white`` that of the conditional variances.
+    Values and standard normals ``white`` determine the order in proportion to the
+    variance between values and to the conditional variances.
     """
 
     def places(numbers: Tensor) -> Tensor:
@@ -91,14 +88,19 @@ def moments_over_samples(
     """
     values, unresolved = values.cpu().double(), unresolved.cpu().double()
     between, left = _variances(values, unresolved)
-    mean = sum(values, _NOTHING) / len(values)
+    mean = sum_in_order(values) / len(values)
     return Moments(mean=mean, std=(between + left).sqrt(), positive=positive)
 
 
 def _variances(values: Tensor, unresolved: Tensor) -> tuple[Tensor, Tensor]:
     """Return the variance between samples, and the mean of their own."""
     variances = unresolved.reshape(-1, values.shape[1])
-    mean = sum(values, _NOTHING) / len(values)
-    squares = sum(((value - mean) ** 2 for value in values), _NOTHING)
-    left = sum(variances, _NOTHING) / len(variances)
+    mean = sum_in_order(values) / len(values)
+    squares = sum_in_order((value - mean) ** 2 for value in values)
+    left = sum_in_order(variances) / len(variances)
     return squares / (len(values) - 1), left
+
+
+def sum_in_order(rows: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
+    """Sum rows one by one, so that the bits do not depend on the number of columns."""
+    return sum(rows, torch.zeros(()))

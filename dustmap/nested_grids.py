@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from dustmap.grid import ROUNDING, Grid
 
-# Part of a cell by which spacings and corners of grids may be off.
+# Fraction of a cell by which spacings and corners of grids may be off.
 _EDGE = 1e-6
 
 

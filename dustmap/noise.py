@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -30,30 +30,16 @@ from dustmap.tails import log_student
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
 # The median of χ² with one degree of freedom.
 _MEDIAN = 0.4549364
-# Held-out fraction of the observations, and limit on their number.
-_FRACTION = 0.1
-_MOST = 2_000
 FEWEST = 300
 """Least number of observations for which α can be estimated."""
 # Factor on the variance of a held-out observation: finite, since perturbed data scatter
 # by its square root.
 _HELD_OUT_FACTOR = 1e12
-# Trial shares: from 2^-8 to 2^3, eight per octave.
-_LOWEST = -8
-_HIGHEST = 3
-_STEPS = 8
-# Standard deviation of ln α in its prior.
-_PRIOR = 1.0
-# Trial common variances: zero, and the median r² in half octaves.
-_COMMONS = (-16, 5)
-# Weights, and held-out observations, before a model is prepared.
-_ONE = torch.ones(())
-_NONE = torch.zeros((), dtype=torch.bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What independent noise has learnt: w, τ², ν (``None`` if normal) and α.
+    """Learnt parameters of independent noise: w, τ², ν (``None`` if normal) and α.
 
     ``held_out`` marks the observations that are excluded for now.
     """
@@ -68,12 +54,12 @@ class Learnt:
 class NoiseModel(ABC):
     """Σ of all observations, with a root R: ``Σ⁻¹ = Rᵀ R``.
 
-    A ``fixed`` model neither depends on the field nor learns: updates return it.
+    A ``fixed`` model neither depends on the field nor learns: updates change nothing.
     """
 
     fixed: bool = True
     learn_share: bool = False
-    weights: Float[Tensor, "*n"] = _ONE
+    weights: Float[Tensor, "*n"] = torch.ones(())
     common: float = 0.0
     share: float = 1.0
     at_edge: bool = False
@@ -91,7 +77,7 @@ class NoiseModel(ABC):
         """Return ``R x``."""
 
     @abstractmethod
-    def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Return ``Σ⁻¹ x``."""
 
     @abstractmethod
@@ -102,7 +88,7 @@ class NoiseModel(ABC):
         self, features: LinearOperator, x: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``Φᵀ Σ⁻¹ Φ x``."""
-        return features.rmatvec(self.weighed(features.matvec(x)))
+        return features.rmatvec(self.apply_precision(features.matvec(x)))
 
     @property
     def depends_on_field(self) -> bool:
@@ -120,11 +106,11 @@ class NoiseModel(ABC):
         """Return ``Σ_nn`` with all weights one, where the field adds this variance."""
         return self.variance
 
-    def around(self, unresolved: Float[Tensor, " n"]) -> Self:
+    def given_unresolved(self, unresolved: Float[Tensor, " n"]) -> Self:
         """Return Σ where the field adds this variance u."""
         return self
 
-    def at(self, total: Float[Tensor, " n"]) -> Self:
+    def with_total(self, total: Float[Tensor, " n"]) -> Self:
         """Return the model with these variances in Σ."""
         return self
 
@@ -149,7 +135,7 @@ class NoiseModel(ABC):
 
     @property
     def learnt(self) -> Learnt | None:
-        """What was learnt (Σ also depends on the field); ``None`` if ``fixed``."""
+        """Learnt parameters; ``None`` if ``fixed``."""
         return None
 
     def with_learnt(self, learnt: Learnt | None) -> Self:
@@ -158,7 +144,7 @@ class NoiseModel(ABC):
         Raises
         ------
         ValueError
-            If that was a model of another kind.
+            If the earlier model was of another kind.
         """
         if learnt is not None:
             raise misfit("the noise", "correlated", "independent")
@@ -178,8 +164,8 @@ class Normal(NoiseModel):
         to first order: the density around the star times ``σ_d``, with ``L'`` the
         integral from ``d − σ_d`` to ``d + σ_d`` and ``b = ½``.
     learn_common
-        Learn a common variance ``τ²``, added to every Σ, that makes the median of
-        ``r²/Σ`` that of a normal distribution. The median is robust to the minority
+        Learn a common variance ``τ²``, added to every Σ, with which the median of
+        ``r²/Σ`` is as for normal residuals. The median is robust to the minority
         of observations behind structure that the model cannot follow. With
         ``learn_share`` both are learnt together.
     learn_share
@@ -201,8 +187,10 @@ class Normal(NoiseModel):
     learn_share: bool = False
     common: float = 0.0
     share: float = 1.0
-    weights: Float[Tensor, "*n"] = _ONE
-    held_out: Bool[Tensor, "*n"] = _NONE
+    weights: Float[Tensor, "*n"] = NoiseModel.weights
+    held_out: Bool[Tensor, "*n"] = field(
+        default_factory=lambda: torch.zeros((), dtype=torch.bool)
+    )
     at_edge: bool = False
     total: Float[Tensor, " n"] | None = None
     fixed = False
@@ -227,7 +215,7 @@ class Normal(NoiseModel):
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         return x / self.variance.sqrt()
 
-    def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         return x / self.variance
 
     def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
@@ -240,10 +228,11 @@ class Normal(NoiseModel):
         return features.gram(x, (1.0 / self.variance).to(features.dtype))
 
     def prepared(self, place: Tensor, share: float, generator: torch.Generator) -> Self:
-        # A random tenth of the observations is held out if the share is learnt.
+        # A random tenth of the observations, 2,000 at most, is held out if the share is
+        # learnt.
         held_out = torch.zeros(len(self.stated), dtype=torch.bool)
         if self.learn_share:
-            some = min(round(_FRACTION * len(held_out)), _MOST)
+            some = min(round(0.1 * len(held_out)), 2_000)
             held_out[torch.randperm(len(held_out), generator=generator)[:some]] = True
         stated, scale = self.stated.to(place), self.blur_scale
         return replace(
@@ -258,14 +247,14 @@ class Normal(NoiseModel):
     def normal(self, unresolved: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return self.stated + self.common + unresolved
 
-    def around(self, unresolved: Float[Tensor, " n"]) -> Self:
-        return self.at(self._fitted(self.normal(unresolved)))
+    def given_unresolved(self, unresolved: Float[Tensor, " n"]) -> Self:
+        return self.with_total(self._fitted(self.normal(unresolved)))
 
     def including_all(self) -> Self:
         """Return the model with the held-out observations included again."""
         return replace(self, held_out=torch.zeros_like(self.held_out))
 
-    def at(self, total: Float[Tensor, " n"]) -> Self:
+    def with_total(self, total: Float[Tensor, " n"]) -> Self:
         return replace(self, total=total)
 
     def _fitted(self, normal: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -301,7 +290,7 @@ class Normal(NoiseModel):
             # Samples are independent of held-out data, whose residuals scatter more.
             scale = torch.where(self.held_out, normal + 2 * spread, normal)
         model = model._reweighed(residual, spread, scale)
-        return model.at(model._fitted(normal))
+        return model.with_total(model._fitted(normal))
 
     def _reweighed(
         self,
@@ -315,7 +304,7 @@ class Normal(NoiseModel):
     def _with_common(
         self, squares: Float[Tensor, " n"], normal: Float[Tensor, " n"]
     ) -> Self:
-        """Set τ² so that the median of ``r²/(Σ + τ²)`` is that of ``χ²_1``, or zero."""
+        """Set τ², at least 0, so that ``r²/(Σ + τ²)`` has the median of ``χ²_1``."""
         if not self.learn_common or self.learn_share:
             return self
         known, low, high = normal - self.common, 0.0, float(squares.max())
@@ -363,7 +352,7 @@ class StudentT(Normal):
         For each observation, others with nearly the same expected value. A residual
         common to neighbours is unmodelled structure, not an outlier: an observation is
         down-weighted when its residual differs from the neighbours' median by more than
-        Σ and their scatter (median absolute deviation).
+        Σ and the neighbours' scatter (median absolute deviation).
     """
 
     degrees: float = 4.0
@@ -435,12 +424,14 @@ def learn_share(
     """
     squares = residual.to(torch.float64) ** 2
     rest, lines = rest.to(torch.float64), lines.to(torch.float64)
-    shares = 2.0 ** torch.arange(_LOWEST, _HIGHEST + 1e-9, 1 / _STEPS).to(squares)
-    prior = (shares.log() / _PRIOR) ** 2 / 2
+    # Trial shares from 2^-8 to 2^3, eight per octave.
+    shares = 2.0 ** torch.arange(-8, 3 + 1e-9, 1 / 8).to(squares)
+    prior = shares.log() ** 2 / 2
     commons = [0.0]
     if learn_common and len(squares):
         size = float(squares.median())
-        commons += [size * 2.0 ** (step / 2) for step in range(*_COMMONS)]
+        # The median r² in half octaves.
+        commons += [size * 2.0 ** (step / 2) for step in range(-16, 5)]
     best, found = -math.inf, (1.0, 0.0, False)
     for common in commons:
         scale = rest + common + shares[:, None] * lines

@@ -30,8 +30,8 @@ class Posterior:
     samples
         Exact posterior samples of ε.
     residual
-        Residual that neighbouring stars share, for a non-linear model: it corrects line
-        integrals that begin at the observer and values at points.
+        Residual that neighbouring stars share, for a non-linear model; it corrects line
+        integrals that begin at the observer, and values at points.
     """
 
     model: ForwardModel
@@ -50,14 +50,14 @@ class Posterior:
 
     @property
     def stack(self) -> StackedKriging | None:
-        """Kriging that has a share in extinctions of stars, if any."""
+        """Kriging that contributes to extinctions of stars, if any."""
         return None if self.residual is None else self.residual.stack
 
     def over_cells(self, widths: Sequence[float]) -> Posterior:
         """Return the posterior whose values at points are means over cells around them.
 
-        The residual is averaged over a cube of the cell's volume; the grid's own part
-        is the value at its centre. ``widths`` are those of the cell along axes [pc].
+        The residual is averaged over a cube of the cell's volume; the grid's part is
+        the value at the centre. ``widths`` are the cell's sides [pc].
         """
         if self.residual is None:
             return self
@@ -100,7 +100,8 @@ class Posterior:
     ) -> tuple[Float[Tensor, "s n"], Float[Tensor, "s n"]]:
         """Return every sample's corrected values and their unresolved variances.
 
-        Without samples, those of the mean. ``rows`` functionals are held at once.
+        Without samples, return the values of the mean. Functionals are evaluated
+        ``rows`` at a time.
         """
         chunks = [part for _, part in functionals.chunks(rows)] or [functionals]
         found = [self._sampled(self.model.at(part)) for part in chunks]

@@ -15,8 +15,6 @@ from dustmap.grid import ROUNDING, Grid, tolerant_faces
 from dustmap.keyed_noise import Purpose, keyed_uniforms
 from dustmap.nested_grids import NestedGrids
 
-# Least size of a ray: its parts are none where it has no length.
-_TINY = torch.finfo(torch.float32).tiny
 Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
 
 
@@ -66,7 +64,7 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stepped:
-    """Steps of at most ``step``, halved in each next finer one of the ``grids``.
+    """Steps of at most ``step``, halved from each of the ``grids`` to the next finer.
 
     Rays are cut at the faces of finer grids' boxes.
     """
@@ -79,7 +77,7 @@ class _Stepped:
             raise ValueError(f"step must be positive, got {self.step}")
 
     def pieces(self, start: Float[Tensor, "n d"], end: Float[Tensor, "n d"]) -> Pieces:
-        """Return the rays' parts in one box each; a ray without length has one part."""
+        """Return the rays' parts within each box; rays without length have one."""
         count, direction = len(start), end - start
         lengths = torch.linalg.vector_norm(direction, dim=-1)
         edges = [torch.zeros(count, 1), torch.ones(count, 1)]
@@ -150,7 +148,8 @@ class MonteCarlo:
         size = ends.norm(dim=1, keepdim=True).float()
         # Ends that differ by rounding are equal: 1e-8 of their distance, which has the
         # 24 bits of single precision.
-        parts = (ends / size.clamp_min(_TINY)).mul(1e8).round().long()
+        least = torch.finfo(torch.float32).tiny
+        parts = (ends / size.clamp_min(least)).mul(1e8).round().long()
         keys = torch.cat([size.view(torch.int32).long(), parts], dim=1)
         drawn = keyed_uniforms(keys, self.count, self.seed, Purpose.NODES)
         rows = torch.arange(len(ends)).repeat_interleave(self.count)

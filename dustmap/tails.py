@@ -35,10 +35,10 @@ def log_student(
 ) -> Float[Tensor, "*b"]:
     r"""Return the log density of a Student-T at squared errors.
 
-    ``variance`` is :math:`s^2` of the ``scale``; of the ``std`` the variance, with more
-    than two degrees of freedom; of the ``central68`` the variance of the normal with
-    the same central 68% interval, which exists for any degrees: its 84% quantile is
-    that of Cornish and Fisher's expansion, :math:`1 + 1/2\nu + 1/4\nu^2`.
+    ``of`` says what ``variance`` is: :math:`s^2` for ``scale``; the variance, with more
+    than two degrees of freedom, for ``std``; for ``central68`` the variance of the
+    normal with the same central 68% interval, which exists for any ν. The 84% quantile
+    is Cornish and Fisher's expansion, :math:`1 + 1/2\nu + 1/4\nu^2`.
     """
     nu = torch.as_tensor(degrees, dtype=torch.float64)
     spread = nu * variance
@@ -70,6 +70,6 @@ def log_mixture(
 def outlier_probability(
     usual: Float[Tensor, " n"], wide: Float[Tensor, " n"], outliers: Tensor | float
 ) -> Float[Tensor, " n"]:
-    """Return probabilities of errors to be outliers, by log densities of both kinds."""
+    """Return the probability that each error is an outlier, from both log densities."""
     fraction = torch.as_tensor(outliers, dtype=torch.float64)
     return (fraction.logit() + wide - usual).sigmoid()

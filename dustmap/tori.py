@@ -60,7 +60,7 @@ class Tori:
         return torch.tensor(values, dtype=torch.float64).repeat_interleave(sizes)
 
     def positions(self) -> Float[Tensor, "m d"]:
-        """Return positions of the points; in paddings, the nearest ones of the box.
+        """Return positions of the points; in paddings, of the box's nearest points.
 
         Values in the padding are not used: they need only be finite and smooth.
         """

@@ -39,7 +39,7 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, maximise
+from dustmap.gp.evidence import LBFGS, maximise
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.svi import HipSettings, fit_svi

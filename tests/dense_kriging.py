@@ -11,9 +11,14 @@ from scipy.integrate import quad
 from scipy.interpolate import CubicSpline, RegularGridInterpolator
 from scipy.special import erfc
 
-from dustmap.residual.covariance import RayCovariance, Rays, Remainder, ray_table
+from dustmap.residual.covariance import (
+    RayCovariance,
+    Rays,
+    SubgridCovariance,
+    ray_table,
+)
 from dustmap.residual.cube import DensityCube
-from dustmap.residual.kriging import JITTER
+from dustmap.residual.kriging import TABLE_ERROR
 
 
 def components(covariance: RayCovariance, one: Rays, other: Rays) -> torch.Tensor:
@@ -24,17 +29,17 @@ def components(covariance: RayCovariance, one: Rays, other: Rays) -> torch.Tenso
         scales = covariance.lengthscales
         parts = [s**2 * integrals(chord, *(x / s for x in lengths)) for s in scales]
         return (one.density * other.density)[..., None] * torch.stack(parts, dim=-1)
-    cube, remainder = covariance.cube, covariance.remainder
-    assert remainder is not None
+    cube, subgrid = covariance.cube, covariance.subgrid
+    assert subgrid is not None
     each = [along(cube, rays) for rays in (one, other)]
     shorter = torch.minimum(one.lengths, other.lengths)
-    total = shorter.new_zeros(*shorter.shape, len(remainder.cuts))
+    total = shorter.new_zeros(*shorter.shape, len(subgrid.cuts))
     edges, levels = cube.edges().tolist(), cube.levels().tolist()
     for b, (start, end, level) in enumerate(zip(edges, edges[1:], levels)):
         within = (shorter.clamp_max(end) - start).clamp_min(0.0)
         product = each[0][..., b] * each[1][..., b] * within
         impact = (chord * (start + end) / 2).numpy()
-        total[..., level] += product * torch.from_numpy(line(remainder, level, impact))
+        total[..., level] += product * torch.from_numpy(line(subgrid, level, impact))
     return total
 
 
@@ -45,25 +50,27 @@ def along(cube: DensityCube, rays: Rays) -> torch.Tensor:
     return found.reshape(*rays.lengths.shape, -1)
 
 
-def relative(remainder: Remainder, level: int, distance: np.ndarray) -> np.ndarray:
+def relative(
+    subgrid: SubgridCovariance, level: int, distance: np.ndarray
+) -> np.ndarray:
     """``e^k - 1`` of a Matern-1/2 covariance's shortest band, in closed form."""
-    assert remainder.kernel == "matern12"
-    root = remainder.cuts[level] / remainder.lengthscale
-    half = distance / remainder.lengthscale / 2
+    assert subgrid.kernel == "matern12"
+    root = subgrid.cuts[level] / subgrid.lengthscale
+    half = distance / subgrid.lengthscale / 2
     near = np.exp(-2 * half) * erfc(half / root - root)
     far = np.exp(2 * half) * erfc(half / root + root)
-    return np.expm1(remainder.variance * (near - far) / 2)
+    return np.expm1(subgrid.variance * (near - far) / 2)
 
 
 @cache
-def _line(remainder: Remainder, level: int) -> CubicSpline:
+def _line(subgrid: SubgridCovariance, level: int) -> CubicSpline:
     """``κ`` over logarithms of impact parameters, by adaptive quadrature."""
-    cut = remainder.cuts[level]
+    cut = subgrid.cuts[level]
     impacts = cut * np.geomspace(1e-6, 20.0, 300)
 
     def at(impact: float) -> float:
         def along(x: float) -> float:
-            return float(relative(remainder, level, np.hypot(impact, x)))
+            return float(relative(subgrid, level, np.hypot(impact, x)))
 
         breaks = sorted({0.0, min(impact, cut), cut, 12 * cut})
         return 2 * sum(quad(along, *part)[0] for part in pairwise(breaks))
@@ -72,9 +79,9 @@ def _line(remainder: Remainder, level: int) -> CubicSpline:
     return CubicSpline(np.log(impacts), values)
 
 
-def line(remainder: Remainder, level: int, impact: np.ndarray) -> np.ndarray:
+def line(subgrid: SubgridCovariance, level: int, impact: np.ndarray) -> np.ndarray:
     """``κ`` at impact parameters [pc]."""
-    spline = _line(remainder, level)
+    spline = _line(subgrid, level)
     return spline(np.log(np.maximum(impact, 1e-300)).clip(spline.x[0], spline.x[-1]))
 
 
@@ -105,7 +112,7 @@ def kriged(covariance, rows, noise, places, neighbours):
         own, some = places[place : place + 1], rows[near]
         among, across = (dense(covariance, x, some) for x in (some, own))
         prior = dense(covariance, own, own)[0]
-        among = among + torch.diag(JITTER * torch.diagonal(among) + noise[near])
+        among = among + torch.diag(TABLE_ERROR * torch.diagonal(among) + noise[near])
         found.append(torch.linalg.solve(among, across[0]))
-        left.append(torch.maximum(prior - found[-1] @ across[0], JITTER * prior))
+        left.append(torch.maximum(prior - found[-1] @ across[0], TABLE_ERROR * prior))
     return torch.stack(found), torch.cat(left)

@@ -79,7 +79,7 @@ class Group:
         return self._among(ranks.tolist()), self._among(ranks.T.tolist())
 
     def _among(self, parts: list[list[int]]) -> Group:
-        """Return the group for the part of the ranks that includes this one."""
+        """Return the group of the part that includes this rank."""
         own = next(part for part in parts if self.rank in part)
         if len(own) == self.size:
             return self
@@ -176,7 +176,7 @@ class Group:
         Raises
         ------
         Exception
-            On rank 0 those of ``make``; the other ranks then raise PeerError.
+            On rank 0 any exception of ``make``; the other ranks then raise PeerError.
         """
         if self.size == 1:
             return make()

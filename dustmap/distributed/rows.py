@@ -12,9 +12,6 @@ from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import SizedOperator
 
-# Rows whose nodes are counted: shares are then even to a per cent or two.
-_COUNTED = 4096
-
 
 class ShardedRows(SizedOperator):
     """A matrix of which every rank holds a run of rows.
@@ -66,7 +63,8 @@ def row_cuts(functionals: Functionals, size: int) -> list[int]:
     count = len(functionals)
     if size == 1 or not count:
         return [0] * size + [count]
-    some = np.unique(np.linspace(0, count - 1, min(count, _COUNTED)).astype(np.int64))
+    # Shares by the nodes of 4,096 rows are even to a per cent or two.
+    some = np.unique(np.linspace(0, count - 1, min(count, 4096)).astype(np.int64))
     nodes = functionals.select(torch.from_numpy(some)).nodes()
     each = np.bincount(nodes.rows.numpy(), minlength=len(some)).astype(float)
     # A row without nodes still takes part in every vector.

@@ -6,7 +6,7 @@ and 5.9):
 ``log p(y) = −½ [ rᵀ A⁻¹ r + log det A + N log 2π ]``,
 ``∂ log p / ∂θ = ½ tr[ (α αᵀ − A⁻¹) ∂A/∂θ ]``, ``α = A⁻¹ r``.
 
-Cost: ``N³`` per value, about three times that with the gradient.
+Cost: ``N³`` per value, about three times as much with the gradient.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ from torch import Tensor
 
 from dustmap.covariance import functional_covariance, functional_variance
 from dustmap.functionals import Functionals, PointValues
-from dustmap.gp import regression
-from dustmap.gp.regression import MEAN, NOISE, ScoredRegression, gradients_of, leaves_of
+from dustmap.gp.regression import (
+    MEAN,
+    NOISE,
+    ScoredRegression,
+    block_rows,
+    gradients_of,
+    leaves_of,
+)
 from dustmap.kernels import Kernel
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.whitening import point_covariance
@@ -119,6 +125,6 @@ def _upper_blocks(
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield rows of the covariance from the diagonal on: each pair once."""
     count = len(functionals)
-    for rows, part in functionals.chunks(max(1, regression.BLOCK // count)):
+    for rows, part in functionals.chunks(block_rows(count)):
         rest = functionals.select(torch.arange(rows.start, count))
         yield rows, slice(rows.start, count), _covariance(kernel, part, rest)

@@ -10,9 +10,6 @@ from jaxtyping import Float
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
-# Rounds of Lloyd's algorithm; each costs rows · M · D.
-_ROUNDS = 10
-
 
 def kmeans_points(
     positions: Float[Tensor, "n d"],
@@ -23,8 +20,9 @@ def kmeans_points(
 ) -> Float[Tensor, "m d"]:
     """Return at most ``count`` centres of clusters of the positions.
 
-    Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129) clusters standardised
-    positions, or a random subset of ``rows`` (or ``count``) of them if there are more.
+    Ten rounds of Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129) cluster
+    standardised positions, or a random subset of ``rows`` (or ``count``) of them if
+    there are more. Cost of a round: rows · M · D.
     If there are no more than ``count`` distinct positions, all of them are returned.
 
     Raises
@@ -49,7 +47,7 @@ def kmeans_points(
     with warnings.catch_warnings():
         # A cluster without members keeps its centre.
         warnings.filterwarnings("ignore", message="One of the clusters is empty")
-        centres, _ = kmeans2(data, first.numpy(), iter=_ROUNDS, minit="matrix")
+        centres, _ = kmeans2(data, first.numpy(), iter=10, minit="matrix")
     return torch.as_tensor(centres)
 
 

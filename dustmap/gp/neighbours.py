@@ -1,7 +1,7 @@
 r"""Regression of every place on its nearest rows.
 
-With the covariance :math:`c` of a place with its neighbours :math:`N`, their own
-:math:`A = K_{NN} + D_N`, and residuals :math:`r = y - \mu`,
+With the covariance :math:`c` of a place with its neighbours :math:`N`, the neighbours'
+covariance :math:`A = K_{NN} + D_N` and residuals :math:`r = y - \mu`,
 
 .. math::
    m = c^\top A^{-1} r_N, \qquad v = k(0) - c^\top A^{-1} c
@@ -9,8 +9,8 @@ With the covariance :math:`c` of a place with its neighbours :math:`N`, their ow
 (nearest-neighbour Gaussian processes: Datta et al. 2016, JASA 111, 800; Katzfuss &
 Guinness 2021, Stat. Sci. 36, 124). Those papers order the rows and learn from each
 row's *earlier* neighbours; here a row is scored given its neighbours among all others,
-like places in predictions. This is leave-one-out cross-validation (Rasmussen & Williams
-2006, ch. 5.4.2) of the scored rows, with neighbours:
+as places are predicted. This is leave-one-out cross-validation (Rasmussen & Williams
+2006, ch. 5.4.2) of the scored rows, given their neighbours:
 
 .. math::
    \log p = -\tfrac12 \sum_i \left[ \frac{e_i^2}{s_i} + \log 2\pi s_i \right], \qquad
@@ -41,17 +41,13 @@ from torch import Tensor
 from dustmap.functionals import Functionals, PointValues
 from dustmap.gp.regression import ScoredRegression, gradients_of, leaves_of
 from dustmap.kernels import Radial
+from dustmap.memory import rows_within
 from dustmap.residual.kriging import solve_neighbourhoods
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 
-# Covariances of neighbours in one block, which fits the processor's cache.
-_BLOCK = 2**17
-# Largest stretch of the index's axes relative to the lengthscales.
-_DISTORTION = 1.1
-
 
 class Solved(NamedTuple):
-    """Neighbourhoods of some places: covariances, α and β, and the moments there."""
+    """Neighbourhoods of places: covariances, α and β, and the places' moments."""
 
     among: Float[Tensor, "m k k"]
     across: Float[Tensor, "m k"]
@@ -63,7 +59,7 @@ class Solved(NamedTuple):
 
 @dataclass(eq=False)
 class NeighbourGP(ScoredRegression):
-    """Values at points, each predicted from its ``count`` nearest.
+    """Values at points, each predicted from its ``count`` nearest neighbours.
 
     A :class:`~dustmap.gp.regression.Regression` with a radial kernel and
     :class:`~dustmap.functionals.PointValues`.
@@ -75,11 +71,12 @@ class NeighbourGP(ScoredRegression):
     scored
         Numbers of the rows whose log score is ``log_marginal``.
     index, near
-        Index that finds neighbours, by default in units of the lengthscales; neighbours
-        of the scored rows, fixed while hyperparameters move, by default from the index.
+        Search index, by default in units of the lengthscales, and neighbours of the
+        scored rows, by default from the index; both are fixed while hyperparameters
+        move.
     jitter
-        Noise relative to ``k(0)`` that is added to that of every row, so that
-        covariances of rows without noise stay positive definite.
+        Variance relative to ``k(0)`` that is added to every row's noise, so that the
+        covariance of rows without noise stays positive definite.
 
     Raises
     ------
@@ -122,7 +119,7 @@ class NeighbourGP(ScoredRegression):
         The index is kept while no axis is stretched against another by more than 10%.
         """
         assert self.index is not None
-        stale = self.index.distortion(self.kernel.lengthscale) > _DISTORTION
+        stale = self.index.distortion(self.kernel.lengthscale) > 1.1
         index = None if stale else self.index
         return replace(self, **{"index": index, "near": None, **changes})
 
@@ -229,13 +226,13 @@ def _log_normal(error: Tensor, variance: Tensor) -> Tensor:
 def scored_across_scales(
     points: Float[Tensor, "n d"], count: int, rows: int, generator: torch.Generator
 ) -> tuple[Int[Tensor, " s"], Int[Tensor, "s k"]]:
-    """Return rows to score and ``count`` neighbours of each, at all distances alike.
+    """Return rows to score, and ``count`` neighbours of each at all scales.
 
-    In a random order rows are conditioned on nearest earlier ones (Vecchia 1988, JRSS B
-    50, 297): the first rows on distant neighbours, the last on adjacent ones. Of every
-    octave of this order as many rows are taken, conditioned on all rows before the
-    octave. Of all rows alike, almost all would have adjacent neighbours, which say
-    nothing of long lengthscales.
+    In a random order rows are conditioned on their nearest earlier rows (Vecchia 1988,
+    JRSS B 50, 297): the first rows on distant neighbours, the last on adjacent ones.
+    Every octave of this order contributes the same number of rows, conditioned on all
+    rows before the octave. In a uniform sample almost all rows would have adjacent
+    neighbours, which do not constrain long lengthscales.
     """
     size = len(points)
     order = torch.randperm(size, generator=generator)
@@ -244,7 +241,7 @@ def scored_across_scales(
         starts.append(2 * starts[-1])
     scored, near = [], []
     for number, start in enumerate(starts):
-        # What one octave lacks the later ones take.
+        # Later octaves make up for rows that an octave lacks.
         taken = sum(map(len, scored))
         share = (rows - taken) // (len(starts) - number)
         own = order[start : min(2 * start, size)][:share]
@@ -256,5 +253,6 @@ def scored_across_scales(
 
 def neighbour_blocks(places: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield places and their neighbours, block by block."""
-    size = max(1, _BLOCK // near.shape[1] ** 2)
+    # Covariances of a block of neighbourhoods fit into the processor's cache.
+    size = rows_within(8 * near.shape[1] ** 2, 2**20)
     return zip(places.split(size), near.split(size), strict=True)

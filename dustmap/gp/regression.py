@@ -20,12 +20,11 @@ from torch import Tensor
 from dustmap.functionals import Functionals
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Kernel
+from dustmap.memory import rows_within
 from dustmap.models.means import ConstantMean
 
 MEAN = "mean"
 NOISE = "noise"
-# Kernel evaluations in one block: autograd keeps a few copies of each.
-BLOCK = 2**18
 
 
 @dataclass(eq=False)
@@ -45,7 +44,7 @@ class Regression(ABC):
     Raises
     ------
     ValueError
-        If shapes disagree or a number is out of its range.
+        If shapes disagree or a number is out of range.
     """
 
     kernel: Kernel
@@ -139,7 +138,7 @@ class ScoredRegression(Regression):
 
     def predict(self, functionals: Functionals) -> LatentMoments:
         offset = self.mean * ConstantMean(value=1.0).observed(functionals)
-        rows = max(1, BLOCK // self._width)
+        rows = block_rows(self._width)
         with torch.no_grad():
             parts = [self._moments(part) for _, part in functionals.chunks(rows)]
         means, variances = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -161,6 +160,14 @@ class ScoredRegression(Regression):
     @abstractmethod
     def _moments(self, part: Functionals) -> tuple[Tensor, Tensor]:
         """Return posterior mean and variance of ``L_* f``."""
+
+
+def block_rows(width: int) -> int:
+    """Return the number of rows of ``width`` kernel values to evaluate at once.
+
+    Autograd keeps a few copies of each value.
+    """
+    return rows_within(8 * width, 2**21)
 
 
 def leaves_of(values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -26,8 +26,12 @@ from torch.utils.checkpoint import checkpoint
 
 from dustmap.covariance import functional_variance
 from dustmap.functionals import Functionals
-from dustmap.gp import regression
-from dustmap.gp.regression import ScoredRegression, gradients_of, leaves_of
+from dustmap.gp.regression import (
+    ScoredRegression,
+    block_rows,
+    gradients_of,
+    leaves_of,
+)
 from dustmap.models.rowwise import cross_covariance
 from dustmap.whitening import point_covariance
 
@@ -132,8 +136,7 @@ class SGPR(ScoredRegression):
     def _sums(self, factor: Tensor) -> _Sums:
         """Add up block by block; autograd keeps only the sums of a block."""
         variance, residual, total = self.noise_variance, self.residual, None
-        size = max(1, regression.BLOCK // len(self.points))
-        for rows, part in self.functionals.chunks(size):
+        for rows, part in self.functionals.chunks(block_rows(len(self.points))):
             more = checkpoint(
                 self._block_sums,
                 *(factor, variance[rows], residual[rows], part),

@@ -20,11 +20,11 @@ Functionals of other kinds have no such preconditioner. Their system is solved o
 torus, with :math:`\Lambda = I + \Phi^\top \Sigma^{-1} \Phi`,
 :math:`\Phi = W C^{1/2}`.
 
-A sample of the posterior is a sample of the prior plus the answer to what it leaves of
-the data (Matheron's rule). Variances at points are those given the nearest rows, times
-a factor: how much less samples scatter at random places where that variance is the
-same. In the holes of 105,569 rows, 32 nearest rows leave up to 20% more than all.
-Variances of other functionals, or given other functionals, are those of samples.
+A sample of the posterior is a sample of the prior plus the solution for its difference
+from the data (Matheron's rule). Variances at points are variances given the nearest
+rows, times a factor: the ratio of the variance of samples to it, at random places of
+similar variance. In the holes of 105,569 rows, the variance given 32 nearest rows is up
+to 20% larger than given all rows. Other variances are estimated by samples.
 """
 
 from __future__ import annotations
@@ -51,15 +51,13 @@ from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.linalg.sparse import SparseMatrix
+from dustmap.memory import rows_within
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.noise import Normal
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import correlated_to
 
-# Correlation across the gap of the torus. With an exponential kernel this is a gap of
-# four lengthscales.
-_WRAP = 0.02
 # Grid steps per lengthscale where rows do not lie on a lattice, and the fewest at which
 # a grid resolves the field.
 _STEPS = 8.0
@@ -68,37 +66,14 @@ MOST_POINTS = 1_000_000
 """Points of a grid."""
 LEFT_OUT = 0.1
 """Part of the noise's variance that interpolation may leave."""
-# Points of a torus: those of a box in three inputs with gaps as wide as the box.
-_MOST_TORUS = 8 * MOST_POINTS
-# Distance of inputs from a lattice, in its spacings: coordinates of few digits. They
-# are interpolated where they are.
-_OFF_LATTICE = 0.05
-# Steps between neighbours on a lattice, in units of the smallest.
-_ONE_STEP = 1.5
-# Rows predicted at once.
-_ROWS = 2**18
 # Variances that rounding may leave, for their logarithm.
 _TINY = 1e-12
-# Values of an input that count as equal, relative to its extent.
-_EQUAL = 1e-7
-# Neighbours of the preconditioner. With 20 and 30 of them 105,569 rows took 22 and 17
-# iterations; the weights of 30 cost three times as much.
-_EARLIER = 20
 # Right-hand sides solved at once.
 _TOGETHER = 8
-# Vectors of the preconditioner on the torus.
-_RANK = 200
-# Samples of a variance that is known by samples alone: they give its root to 9%.
-_DRAWS = 64
-# Samples and places from which the factors on variances are learnt, and the places in a
-# bin: 16 · 250 squares give its factor to 2%.
-_SAMPLES = 16
-_PLACES = 4_000
-_IN_BIN = 250
 
 
 class _Factors(NamedTuple):
-    """Logarithms of variances given the nearest rows, and factors there."""
+    """Logarithms of variances given the nearest rows, and the factors on these."""
 
     known: np.ndarray
     factors: np.ndarray
@@ -114,7 +89,7 @@ class Rows(NamedTuple):
 
 
 class _Data(NamedTuple):
-    """Rows with one for each place, and the diagonal of Σ."""
+    """Rows, one for each place, and the diagonal of Σ."""
 
     functionals: Functionals
     observations: Float[Tensor, " n"]
@@ -126,9 +101,8 @@ class TorusGP(Regression):
     """Functionals of a field, predicted from all rows.
 
     Values at one place are merged: their mean has the same posterior. Where all rows
-    are values, places beyond the grid are predicted from their nearest rows, and
-    variances at points are those given the nearest ``count`` rows, times a factor.
-    ``mean`` is not used, β replaces it.
+    are values, places beyond the grid are predicted from their nearest rows. β replaces
+    the ``mean``, which is not used.
 
     Parameters
     ----------
@@ -137,7 +111,7 @@ class TorusGP(Regression):
     count
         Nearest rows for variances.
     linear
-        Whether the mean has a slope along every input.
+        True if the mean has a slope along every input.
     solver
         Solver of the systems with A, or with Λ.
 
@@ -167,7 +141,7 @@ class TorusGP(Regression):
 
     @property
     def of_values(self) -> bool:
-        """Whether all rows are values at points."""
+        """True if all rows are values at points."""
         return isinstance(self.functionals, PointValues)
 
     def basis(self, functionals: Functionals) -> Float[Tensor, "n b"]:
@@ -181,7 +155,7 @@ class TorusGP(Regression):
 
     @cached_property
     def merged(self) -> NeighbourGP:
-        """Values with one for each place, and the variance of their noise."""
+        """Values, one for each place, and the variance of their noise."""
         points, place = torch.unique(
             self.functionals.nodes().points, dim=0, return_inverse=True
         )
@@ -191,20 +165,22 @@ class TorusGP(Regression):
             return values.new_zeros(len(points)).index_add_(0, place, values)
 
         variance = 1 / summed(weight)
+        # Neighbours of the preconditioner. With 20 and 30 of them 105,569 rows took 22
+        # and 17 iterations; the weights of 30 cost three times as much.
         return NeighbourGP(
             self.kernel,
             PointValues(points),
             summed(weight * self.observations) * variance,
             noise=variance.min(),
             known_noise=variance - variance.min(),
-            count=_EARLIER,
+            count=20,
             scored=torch.empty(0, dtype=torch.int64),
             jitter=0.0,
         )
 
     @cached_property
     def near(self) -> NeighbourGP:
-        """Values less the mean, given their nearest rows."""
+        """Regression of values minus the mean on their nearest rows."""
         return NeighbourGP(
             self.kernel,
             PointValues(self.functionals.nodes().points),
@@ -217,13 +193,13 @@ class TorusGP(Regression):
 
     @cached_property
     def model(self) -> TorusGaussian:
-        """The field on the torus, observed at the rows, those of one place merged."""
+        """The field on the torus, observed at the (merged) rows."""
         functionals = self.merged.functionals if self.of_values else self.functionals
         return _observed(self.kernel, self.torus, functionals)
 
     @cached_property
     def data(self) -> _Data:
-        """What is solved for. Σ includes the variance that interpolation leaves out."""
+        """The (merged) rows; Σ includes the variance that interpolation leaves out."""
         if not self.of_values:
             noise = self.noise_variance + self.model.variance
             return _Data(self.functionals, self.observations, noise)
@@ -240,14 +216,14 @@ class TorusGP(Regression):
 
     @cached_property
     def preconditioner(self) -> SparseMatrix:
-        """L with ``A⁻¹ ≈ Lᵀ L``, of values."""
+        """L with ``A⁻¹ ≈ Lᵀ L``, for rows that are values."""
         # A fixed order: every answer of this model has the same rounding.
         order = np.random.default_rng(0).permutation(len(self.merged))
         return inverse_root(self.merged, torch.from_numpy(order))
 
     @cached_property
     def precision(self) -> Precision:
-        """Λ, of functionals of any kind."""
+        """Λ, for functionals of any kind."""
         return Precision(self.model.operator, Normal(stated=self.data.noise))
 
     @cached_property
@@ -257,7 +233,7 @@ class TorusGP(Regression):
         return NystromPreconditioner.build(
             self.precision.data_term,
             size,
-            min(_RANK, len(self), size),
+            min(200, len(self), size),
             torch.Generator().manual_seed(0),
             dtype=torch.float64,
         )
@@ -315,40 +291,46 @@ class TorusGP(Regression):
         H, (first, *columns) = self.basis(functionals), self.solved.eps
         eps = first - self.trend @ torch.stack(columns)
         if not (self.of_values and isinstance(functionals, PointValues)):
-            drawn = self.samples(functionals, _DRAWS, 0, Purpose.VARIANCE)
+            # The root of a variance by 64 samples is accurate to 9%.
+            drawn = self.samples(functionals, 64, 0, Purpose.VARIANCE)
             model = self.model.at(functionals)
             mean = model.apply(eps) + H @ self.trend
             return LatentMoments(mean, drawn.var(dim=0) + model.variance)
         near = self.near.predict(functionals)
         inside = self.torus.grid.contains(functionals.points)
         mean, variance = near.mean + H @ self.trend, near.variance.clone()
-        for part in torch.nonzero(inside)[:, 0].split(_ROWS):
+        # W and its making take some 512 bytes for each place.
+        rows = rows_within(512)
+        for part in torch.nonzero(inside)[:, 0].split(rows):
             model = self.model.at(functionals.select(part))
             mean[part] = model.apply(eps) + H[part] @ self.trend
             variance[part] *= self._factors(near.variance[part])
         return LatentMoments(mean, variance)
 
     def _factors(self, variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return variances of samples over those given the nearest rows."""
+        """Return the factors on variances given the nearest rows."""
         known, factors, _ = self._known_factors
         found = np.interp(variance.clamp_min(_TINY).log().numpy(), known, factors)
         return torch.from_numpy(found)
 
     @cached_property
     def _known_factors(self) -> _Factors:
-        """Factors on variances, learnt from samples at random places."""
+        """Factors on variances, learnt from 16 samples at 4,000 random places.
+
+        Bins of 250 places, 4,000 squares, give factors to 2%.
+        """
         generator = np.random.default_rng(0)
         grid = self.torus.grid
-        unit = torch.from_numpy(generator.random((_PLACES, grid.dimension)))
+        unit = torch.from_numpy(generator.random((4_000, grid.dimension)))
         low, high = (unit.new_tensor(end) for end in (grid.lower, grid.upper))
         points = low + unit * (high - low)
         there = PointValues(points)
         near = self.near.predict(there).variance.clamp_min(_TINY)
-        drawn, solution = self._drawn(there, _SAMPLES, 0, Purpose.VARIANCE)
+        drawn, solution = self._drawn(there, 16, 0, Purpose.VARIANCE)
         left = interpolation_variance(self.kernel, grid, points)
         square = drawn.var(dim=0) + left
         order = near.argsort()
-        bins = [(near[own], square[own]) for own in order.split(_IN_BIN)]
+        bins = [(near[own], square[own]) for own in order.split(250)]
         known = [float(each.log().mean()) for each, _ in bins]
         factors = [float(other.sum() / each.sum()) for each, other in bins]
         return _Factors(np.array(known), np.array(factors), solution)
@@ -435,7 +417,7 @@ def interpolation_variance(
 
 @torch.no_grad()
 def inverse_root(model: NeighbourGP, order: Int[Tensor, " n"]) -> SparseMatrix:
-    """Return L with ``(K + Σ)⁻¹ ≈ Lᵀ L`` of a model's rows, each given earlier ones.
+    """Return L with ``(K + Σ)⁻¹ ≈ Lᵀ L``, each row conditioned on earlier rows.
 
     Row i has ``(e_i − α_i) / √s_i``: the weights α of its nearest earlier rows in this
     order, as many as the model takes, and the variance s that they leave, with noise.
@@ -466,20 +448,23 @@ def inverse_root(model: NeighbourGP, order: Int[Tensor, " n"]) -> SparseMatrix:
 
 
 def lattice_of(points: Float[Tensor, "n d"]) -> Grid | None:
-    """Return the grid on which all points lie, if there is one of `MOST_POINTS`."""
+    """Return the grid of at most `MOST_POINTS` that holds all points, or ``None``."""
     axes = []
     for column in points.T:
         values = torch.unique(column)
         extent = float(values[-1] - values[0])
         steps = values.diff()
-        steps = steps[steps > _EQUAL * extent]
+        # Closer values are equal.
+        steps = steps[steps > 1e-7 * extent]
         if not len(steps):
             return None
-        count = round(extent / float(steps[steps < _ONE_STEP * steps.min()].mean()))
+        # Longer steps are several.
+        count = round(extent / float(steps[steps < 1.5 * steps.min()].mean()))
         if count >= MOST_POINTS:
             return None
         place = (values - values[0]) / (extent / count)
-        if float((place - place.round()).abs().max()) > _OFF_LATTICE:
+        # Coordinates of few digits are a little off, and interpolated where they are.
+        if float((place - place.round()).abs().max()) > 0.05:
             return None
         axes.append((count + 1, extent / count, float(values[0])))
     shape, spacing, origin = zip(*axes, strict=True)
@@ -493,11 +478,11 @@ def torus_for(
 ) -> Torus:
     """Return a torus around a grid that contains all nodes and resolves the kernel.
 
-    The grid is the lattice of the points, if they have one, else it has eight steps a
-    lengthscale, or more until interpolation leaves a tenth of the variance ``noise``
-    (that of every row, or one) or there are `MOST_POINTS`. The gap of the torus is four
-    lengthscales of an exponential kernel, or four, two or one times the box where that
-    is less or memory demands it.
+    The grid is the lattice of the points, if they have one. Otherwise it has eight
+    steps a lengthscale, or more, until interpolation leaves at most a tenth of the
+    variance ``noise`` (of every row, or common) or there are `MOST_POINTS`. The gap of
+    the torus is four lengthscales of an exponential kernel, but at most four, two or
+    one times the box, as memory allows.
 
     Raises
     ------
@@ -544,14 +529,16 @@ def torus_for(
 
 def _with_gap(grid: Grid, kernel: Radial) -> Torus:
     """Return a torus of the grid whose gap is as wide as memory allows."""
-    reach, scales = correlated_to(kernel, _WRAP), kernel.lengthscale.detach()
+    # Across the gap the correlation is 2%: four lengthscales of an exponential kernel.
+    reach, scales = correlated_to(kernel, 0.02), kernel.lengthscale.detach()
     scales = scales.expand(grid.dimension).tolist()
     for boxes in (4, 2, 1):
         shape = tuple(
             smooth_size(n + min(boxes * (n - 1), math.ceil(reach * scale / h)))
             for n, h, scale in zip(grid.shape, grid.spacing, scales, strict=True)
         )
-        if math.prod(shape) <= _MOST_TORUS:
+        # A box in three inputs has gaps as wide as itself.
+        if math.prod(shape) <= 8 * MOST_POINTS:
             break
     return Torus(grid=grid, shape=shape)
 

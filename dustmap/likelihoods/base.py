@@ -45,11 +45,11 @@ class Likelihood(ABC):
         return {}
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
-        """Change parameters (names as ``parameters``)."""
+        """Return the likelihood with other values of the named parameters."""
         return type(self)(**{**self.parameters(), **parameters})
 
     def to(self, device: torch.device | str) -> Self:
-        """Move to another device."""
+        """Return the likelihood on another device."""
         own = {name: value.to(device) for name, value in self.parameters().items()}
         return self.with_parameters(own)
 

@@ -73,7 +73,7 @@ class Gaussian(Likelihood):
         return Gaussian(variance=self.variance, known=self.known[index])
 
     def widened(self, extra: Vector) -> Gaussian:
-        """Add to the known variance of every observation."""
+        """Return the likelihood with a larger known variance of every observation."""
         known = extra if self.known is None else self.known + extra
         return Gaussian(variance=self.variance, known=known)
 

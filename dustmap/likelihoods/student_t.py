@@ -28,23 +28,12 @@ from dustmap.likelihoods.base import (
     Vector,
     positive_parameter,
 )
+from dustmap.memory import rows_within
 from dustmap.tails import log_student, peak_excess
 
 _LOG_TWO_PI = math.log(2 * math.pi)
-# Shape of a gamma density above which a series is more accurate than its terms.
-_MANY_SHAPE = 500.0
 # Step of the trapezoidal rule, whose error is exp(−π²/step), 1e-13.
 _STEP = 0.33
-# Limits of ln t beyond which the integrand is below 1e-15: t > e^3.6, t² c² < 1e-15.
-_ABOVE = 3.6
-_BELOW = 17.5
-# Minus the log of the integrand at which the integral over the mixture is truncated.
-_DEPTH = 32.0
-# Numbers in one block of rows and nodes.
-_BLOCK = 2**21
-# Limit on Newton's steps to a quantile, and their relative tolerance.
-_NEWTON_STEPS = 200
-_QUANTILE_RTOL = 1e-10
 
 
 class StudentT(Likelihood):
@@ -67,8 +56,8 @@ class StudentT(Likelihood):
     ranges: ClassVar[dict[str, tuple[float, float]]] = {"degrees": (2.1, 100.0)}
 
     @classmethod
-    def tamed(cls, y: Vector) -> Vector:
-        """Clip targets at six robust standard deviations from the median."""
+    def clipped(cls, y: Vector) -> Vector:
+        """Return values clipped at six robust standard deviations from the median."""
         centre = y.median()
         spread = 1.4826 * (y - centre).abs().median()
         if not float(spread):
@@ -118,7 +107,7 @@ class StudentT(Likelihood):
         return variance + self.scale**2 * nu / (nu - 2)
 
     def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        """Find where the distribution function is ``probability``, by Newton's method.
+        """Return the quantile at a probability, by Newton's method.
 
         The search starts at the mean, above which the distribution function is concave:
         tangents lie above it, so iterates approach the root without passing it.
@@ -141,7 +130,8 @@ class StudentT(Likelihood):
         self, shift: Vector, variance: Vector, x: Float[Tensor, " k"]
     ) -> Iterator[tuple[Vector, Vector, Float[Tensor, "n k"]]]:
         """Yield ``(y − mean)/s``, ``variance/s²`` and ``√(variance/s² + 1/λ)``."""
-        rows = max(1, _BLOCK // len(x))
+        # Some eight arrays of rows and nodes.
+        rows = rows_within(64 * len(x))
         ratio = variance / self.scale**2
         for u, w in zip(shift.split(rows), ratio.split(rows), strict=True):
             yield u, w, (w[:, None] + torch.exp(-x)).sqrt()
@@ -170,17 +160,17 @@ class StudentT(Likelihood):
 
 def _log_peak(shape: Float[Tensor, ""]) -> Float[Tensor, ""]:
     """Return ``a ln a − a − ln Γ(a)``, by Stirling's series if the terms are large."""
-    if float(shape.detach()) > _MANY_SHAPE:
+    if float(shape.detach()) > 500.0:
         series = -1 / (12 * shape) + 1 / (360 * shape**3)
         return 0.5 * torch.log(shape / (2 * math.pi)) + series
     return shape * shape.log() - shape - torch.lgamma(shape)
 
 
 def _end(degrees: float, sign: float) -> float:
-    """Return where ``(ν/2)(eˣ − 1 − x)`` reaches the depth on one side."""
+    """Return where ``(ν/2)(eˣ − 1 − x)`` reaches 32, the end of the mixture."""
 
     def excess(x: float) -> float:
-        return degrees / 2 * (math.expm1(sign * x) - sign * x) - _DEPTH
+        return degrees / 2 * (math.expm1(sign * x) - sign * x) - 32.0
 
     high = 1.0
     while excess(high) < 0:
@@ -193,15 +183,15 @@ def _newton(
 ) -> Float[Tensor, " n"]:
     """Return the quantiles of one block, relative to the mean, in units of s."""
     density = weights / width / math.sqrt(2 * math.pi)
-    for _ in range(_NEWTON_STEPS):
+    for _ in range(200):
         scaled = place[:, None] / width
         short = probability - torch.special.ndtr(scaled) @ weights
         step = short / (torch.exp(-0.5 * scaled**2) * density).sum(dim=1)
         place = place + step
-        if bool((step.abs() <= _QUANTILE_RTOL * (place.abs() + typical)).all()):
+        if bool((step.abs() <= 1e-10 * (place.abs() + typical)).all()):
             return place
     raise ValueError(
-        f"the quantile at {probability!r} was not reached in {_NEWTON_STEPS} steps: "
+        f"the quantile at {probability!r} was not reached in 200 steps: "
         "use a probability further from 0 and 1"
     )
 
@@ -220,8 +210,9 @@ def expected_log1p_square(square: Vector, variance: Vector) -> Vector:
     """
     excess = square + variance
     largest = float(excess.detach().max()) if len(excess) else 0.0
-    lowest = -math.log1p(largest) - _BELOW
-    count = math.ceil((_ABOVE - lowest) / _STEP)
+    # Beyond, where t > e^3.6 or t² c² < 1e-15, the integrand is below 1e-15.
+    lowest, highest = -math.log1p(largest) - 17.5, 3.6
+    count = math.ceil((highest - lowest) / _STEP)
     t = torch.exp(lowest + _STEP * torch.arange(count + 1).to(excess))
     spread = 2 * t * variance[:, None]
     exponent = 0.5 * spread.log1p() + t * square[:, None] / (1 + spread)

@@ -1,7 +1,7 @@
 r"""Multilevel circulant matrices: diagonal in Fourier space.
 
 ``C = F⁻¹ diag(F c) F`` with ``c`` the first column on a periodic grid (HIP-GP,
-eq. 17). With real even ``c`` the spectrum is real, and powers of C are powers of it.
+eq. 17). With real even ``c`` the spectrum is real; powers of C have its powers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dustmap.linalg.operator import SymmetricOperator
 
 # Modes below this fraction of the largest are rounding error of a smooth kernel.
 DROP = 1e-14
-# Most points of fields that are transformed together.
-_TRANSFORMED = 2**22
 
 
 class Circulant(SymmetricOperator):
@@ -64,13 +62,13 @@ class Circulant(SymmetricOperator):
         return inverse_transform(modes, self.grid_shape).reshape(x.shape)
 
     def dropped_modes(self) -> int:
-        """Number of eigenvalues that :meth:`power` replaces by zero."""
+        """Return the number of eigenvalues that :meth:`power` replaces by zero."""
         dropped = (self.spectrum <= DROP * self.spectrum.max()).cpu()
         return int((conjugates(self.grid_shape[-1]) * dropped).sum())
 
 
 def conjugates(last: int) -> Int[Tensor, " n"]:
-    """Return how many modes of a full spectrum each mode of its half represents.
+    """Return the number of full-spectrum modes that each stored mode represents.
 
     ``last`` is the length of the last axis, along which the spectrum is halved.
     """
@@ -95,7 +93,7 @@ def inverse_transform(
     if spectrum.device.type != "cpu":
         return torch.fft.irfftn(spectrum, s=shape, dim=axes, norm=norm)
     batch = math.prod(spectrum.shape[: -len(shape)])
-    together = max(1, _TRANSFORMED // math.prod(shape))
+    together = max(1, 2**22 // math.prod(shape))
     if batch > together:
         parts = spectrum.reshape(batch, *spectrum.shape[-len(shape) :])
         found = spectrum.real.new_empty(batch, *shape)

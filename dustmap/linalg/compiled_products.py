@@ -24,12 +24,6 @@ from numba.extending import intrinsic, models, register_model
 
 from dustmap.linalg.compiled_tasks import compiled, inlined
 
-# Unsigned like the pointers: the sum of a signed and an unsigned integer is a float.
-_ONE = np.uint64(1)
-_TWO = np.uint64(2)
-_THREE = np.uint64(3)
-_FOUR = np.uint64(4)
-
 
 def _operation(function: Callable) -> Callable[..., Any]:
     """Make an operation for compiled code, which omits the first parameter."""
@@ -135,16 +129,18 @@ def multiply_add(typing, factor, lanes, total):
 def _row_sum(columns, values, x, like, first, last):
     """Return ``Σ_e values_e x[columns_e]``, in four independent sums for speed."""
     a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)
-    e = first
-    while e + _FOUR <= last:
+    # Unsigned like the pointers: signed and unsigned integers add up to a float.
+    one, e = np.uint64(1), first
+    while e + np.uint64(4) <= last:
+        f, g, h = e + one, e + np.uint64(2), e + np.uint64(3)
         a = multiply_add(values[e], load(x, columns[e], like), a)
-        b = multiply_add(values[e + _ONE], load(x, columns[e + _ONE], like), b)
-        c = multiply_add(values[e + _TWO], load(x, columns[e + _TWO], like), c)
-        d = multiply_add(values[e + _THREE], load(x, columns[e + _THREE], like), d)
-        e += _FOUR
+        b = multiply_add(values[f], load(x, columns[f], like), b)
+        c = multiply_add(values[g], load(x, columns[g], like), c)
+        d = multiply_add(values[h], load(x, columns[h], like), d)
+        e = h + one
     while e < last:
         a = multiply_add(values[e], load(x, columns[e], like), a)
-        e += _ONE
+        e += one
     return multiply_add(1.0, multiply_add(1.0, a, b), multiply_add(1.0, c, d))
 
 

@@ -80,12 +80,11 @@ def _say_uncached() -> None:
 
 
 def thread_count(operations: float) -> int:
-    """Return torch's number of threads, or one for few multiplications."""
-    return torch.get_num_threads() if operations > _WORTH_A_THREAD else 1
+    """Return torch's number of threads, or one for few multiplications.
 
-
-# Multiplications below which a hand-over to a thread takes longer (about 30 µs).
-_WORTH_A_THREAD = 2**15
+    A hand-over to a thread takes as long as 2^15 multiplications, about 30 µs.
+    """
+    return torch.get_num_threads() if operations > 2**15 else 1
 
 
 def in_parallel(task: Callable[[int], None], count: int) -> None:

@@ -62,8 +62,8 @@ class SymmetricOperator(LinearOperator):
 class SizedOperator(LinearOperator):
     """A matrix with known numbers of entries.
 
-    ``excess`` is the variance of what an approximate matrix misses of its functionals,
-    relative to an exact one.
+    ``excess`` is the variance of the functionals that the matrix does not resolve,
+    relative to an exact matrix.
     """
 
     nonzeros: int
@@ -77,7 +77,7 @@ class SizedOperator(LinearOperator):
     def nonnegative(
         self, x: Float[Tensor, "*batch columns"]
     ) -> Float[Tensor, "*batch rows"]:
-        """Return ``A x``, or close to it, which is not negative where x is not."""
+        """Return ``A x`` or an approximation that is not negative for x ≥ 0."""
         return self.matvec(x)
 
     def _require(self, x: Tensor, length: int) -> None:

@@ -11,13 +11,7 @@ from torch import Tensor
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.operator import inner
 from dustmap.linalg.toeplitz import extend, restrict
-
-# Length of random vectors, in units of their number, above which they need no
-# orthogonalisation: their Gram matrix is the identity to some ten per cent.
-_TALL = 200
-# Entries of the vectors that a sketch processes at once: larger blocks are no faster,
-# and their products would dominate the peak memory of a fit.
-_SKETCHED = 2**25
+from dustmap.memory import rows_within
 
 
 class CirculantPreconditioner:
@@ -77,7 +71,8 @@ class NystromPreconditioner:
 
         The vectors are multiplied 16 at a time, or fewer if they are long.
         """
-        block, whole = max(1, min(16, _SKETCHED // size)), size
+        # Larger blocks are no faster, and would dominate the peak memory of a fit.
+        block, whole = min(16, rows_within(4 * size)), size
         if subspace is not None:
             size = len(subspace)
 
@@ -92,10 +87,11 @@ class NystromPreconditioner:
         if not 1 <= rank <= size:
             raise ValueError(f"rank must lie in 1..{size}, got {rank}")
         sketch = torch.randn(rank, size, generator=generator, dtype=dtype).to(device)
-        if size < _TALL * rank:
+        if size < 200 * rank:
             basis = torch.linalg.qr(sketch.mT).Q.mT.contiguous()
         else:
-            # Random directions in many dimensions are nearly orthogonal.
+            # Random directions in many dimensions are nearly orthogonal: their Gram
+            # matrix is the identity to some ten per cent.
             basis = sketch.div_(size**0.5)
         # Drop the other name of the memory that `del basis` frees.
         del sketch

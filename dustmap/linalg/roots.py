@@ -2,8 +2,8 @@ r"""Roots ``K^{±1/2} b`` from products with K: contour integral quadrature (CIQ
 
 ``K^{-1/2} b ≈ y = Σ_q w_q x_q``, ``(K + t_q) x_q = b``, and ``K^{1/2} b ≈ K y``
 (Pleiss, Jankowiak, Eriksson, Damle & Gardner 2020, NeurIPS, arXiv:2006.11267). Unlike
-there, the tolerance is that of the root, the quadrature follows the Ritz values
-(eigenvalues of T) and errors are bounded: without these, wrong roots went unnoticed.
+there, the tolerance applies to the root, the quadrature follows the Ritz values
+(eigenvalues of T) and errors are bounded: otherwise wrong roots go unnoticed.
 
 *Quadrature*: ``λ^{-1/2} = (2/π) ∫_0^∞ ds / (λ + s²)``. With ``s = √m sn(v)/cn(v)`` of
 modulus ``k'² = 1 − m/M`` the error of the trapezoidal rule with Q points falls as
@@ -40,27 +40,7 @@ from torch import Tensor
 
 from dustmap.linalg.cg import Product, Solution
 from dustmap.linalg.operator import inner, ratio
-
-# Share of the tolerance for the quadrature, whose points cost no products.
-_QUADRATURE = 0.25
-# Points of the quadrature in the paper; ten times as many do for any in float64.
-_POINTS = 15
-# Upper end of the quadrature in largest Ritz values, which converge at once.
-_ABOVE = 1.1
-# Lower end in smallest Ritz values, which converge late, and from above (of a floor 0.9
-# for rounding; values below rounding of the largest are rounding).
-_BELOW = 1e-3
-# Ritz values below minus this fraction of the largest are not rounding.
-_NEGATIVE = 1e-8
-# Limit on the Krylov bases of rows that are solved together [bytes].
-_MEMORY = 2**30
-# A new vector below this fraction of K v is rounding: the Krylov space is exhausted.
-_BREAKDOWN = 1e-14
-# Steps between checks of the error, at least 8 and an eighth of those so far: a check
-# after k steps takes as long as k / 15 steps.
-_LOOK = 8
-# Share of the tolerance to reach by recursion: rounding makes true residuals larger.
-_MARGIN = 0.9
+from dustmap.memory import rows_within
 
 
 class RootQuadrature(NamedTuple):
@@ -87,7 +67,8 @@ def root_quadrature(lower: float, upper: float, rtol: float) -> RootQuadrature:
     """
     low, middle = math.sqrt(lower), math.sqrt(lower * upper)
     period = float(ellipkm1(lower / upper))
-    for points in range(_POINTS, 10 * _POINTS):
+    # The paper has 15 points; ten times as many do for any matrix in float64.
+    for points in range(15, 150):
         v = (np.arange((points + 1) // 2) + 0.5) * period / points
         sn, cn, dn, _ = ellipj(v, 1 - lower / upper)
         s, slope = low * sn / cn, low * dn / cn**2
@@ -108,7 +89,7 @@ def root_quadrature(lower: float, upper: float, rtol: float) -> RootQuadrature:
 
 
 class _Lanczos:
-    """V and T of every row b of a batch, with one product for all of them a step.
+    """V and T of every row b of a batch; a step takes one product for all rows.
 
     ``diagonal`` and ``off`` are T by steps; ``off`` begins with 0 and ends with β, 0 if
     the Krylov space is exhausted. ``scale`` is ``‖b‖``.
@@ -138,7 +119,8 @@ class _Lanczos:
         known = self.basis[:, : step + 1]
         image = image - ((known @ image[..., None]).mT @ known)[:, 0]
         beta = inner(image, image).sqrt()
-        beta = beta.where(beta > _BREAKDOWN * size, 0.0)
+        # A vector of rounding errors: the Krylov space is exhausted.
+        beta = beta.where(beta > 1e-14 * size, 0.0)
         self.basis[:, step + 1] = image / beta.where(beta > 0, torch.inf)[:, None]
         self.off.append(beta)
         # Beyond the last entry of an exhausted row, the first extends no range.
@@ -221,7 +203,7 @@ class CIQ:
         Warns
         -----
         RootWarning
-            If the bound of an error exceeds the tolerance, also that of a derivative.
+            If the bound on the error of a root or a derivative exceeds the tolerance.
         """
         return self._roots(product, b, floor, positive=False)
 
@@ -236,7 +218,8 @@ class CIQ:
     ) -> RootSolution:
         """Take roots of as many rows at a time as memory allows."""
         row = b.element_size() * b.shape[1] * (min(self.max_steps, b.shape[1]) + 1)
-        parts = b.split(max(1, _MEMORY // row))
+        # A gibibyte for the Krylov bases of rows that share products.
+        parts = b.split(rows_within(row, 2**30))
         roots = [self._root(product, part, floor, positive) for part in parts]
         solution = RootSolution.joined(roots)
         if not bool(solution.converged.all()):
@@ -275,10 +258,12 @@ class CIQ:
         krylov, eps = _Lanczos(b, self.max_steps), torch.finfo(b.dtype).eps
         while True:
             done = len(krylov.diagonal)
-            for _ in range(min(max(_LOOK, done // _LOOK), krylov.limit - done)):
+            # A check after k steps takes as long as k / 15 steps.
+            for _ in range(min(max(8, done // 8), krylov.limit - done)):
                 krylov.advance(product)
             smallest, largest = krylov.ends()
-            if smallest < -max(_NEGATIVE, eps) * largest or not largest > 0:
+            # Smaller negative values are rounding.
+            if smallest < -max(1e-8, eps) * largest or not largest > 0:
                 raise ValueError(
                     "a square root needs a positive definite matrix, Lanczos found "
                     f"eigenvalues from {smallest:.3g} to {largest:.3g}: add a nugget"
@@ -286,13 +271,17 @@ class CIQ:
             if isinstance(floor, RootQuadrature):
                 rule = floor._replace(smallest=min(smallest, floor.smallest))
             else:
-                upper, least = _ABOVE * largest, eps * _ABOVE * largest
+                # The largest Ritz value converges at once, the smallest late, and from
+                # above. A floor leaves room for rounding.
+                upper, least = 1.1 * largest, eps * 1.1 * largest
                 smallest = floor if least < floor < largest else max(smallest, least)
-                lower = max((0.9 if smallest == floor else _BELOW) * smallest, least)
-                rule = root_quadrature(lower, upper, _QUADRATURE * self.rtol)
+                lower = max((0.9 if smallest == floor else 1e-3) * smallest, least)
+                # Points of the quadrature cost no products.
+                rule = root_quadrature(lower, upper, 0.25 * self.rtol)
                 rule = rule._replace(smallest=smallest)
             left = (krylov.off[-1] > 0) & (len(krylov.diagonal) < krylov.limit)
-            left &= self._spent(krylov, rule, positive) > _MARGIN
+            # Rounding makes true residuals larger than the recursion's.
+            left &= self._spent(krylov, rule, positive) > 0.9
             if not bool(left.any()):
                 u = krylov.solve(rule.shifts).to(b)
                 basis = krylov.basis[:, : len(u)]

@@ -24,17 +24,10 @@ from torch import Tensor
 from dustmap.linalg import compiled_products as loops
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 from dustmap.linalg.operator import SizedOperator
+from dustmap.memory import rows_within
 
 # Bytes of a vector beyond which sixteen columns at once are slower than twice eight.
 _WIDE = 2**26
-# Bytes of a vector that stays in a processor's own cache.
-_CACHE = 2**20
-# Limit on the bytes of all threads' vectors, and so on the number of threads.
-_VECTORS = 2**30
-# Fraction of columns with entries beyond which none is omitted.
-_MOST_USED = 0.8
-# Entries that are renumbered at once.
-_RENUMBERED = 2**20
 _PRECISION = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -53,10 +46,10 @@ class SparseMatrix(SizedOperator):
     """A compressed-row matrix, ready for fast products from both sides.
 
     On the CPU it holds the rows once (``nnz (value + 4) + 12 rows + 4 columns`` bytes,
-    where columns without entries may not count), and compiled loops walk over them for
-    every product. On other devices it holds torch's matrix and
-    its transpose (twice that), and ``gram`` is their two products. Products have no
-    derivative: vectors that require one raise an error.
+    mostly without counting empty columns), and compiled loops run over them for every
+    product. On other devices it holds torch's matrix and its transpose (twice as much),
+    and ``gram`` is two products. Products have no derivative: vectors that require one
+    raise an error.
 
     Raises
     ------
@@ -116,12 +109,13 @@ class SparseMatrix(SizedOperator):
         """Keep these rows, with their columns numbered among those with entries."""
         used = np.zeros(self.shape[1], dtype=bool)
         used[rows.columns] = True
-        if used.sum() > _MOST_USED * len(used):
+        # Few empty columns are not worth the renumbering.
+        if used.sum() > 0.8 * len(used):
             used[:] = True
         numbers = np.cumsum(used, dtype=np.uint32) - np.uint32(1)
         if len(numbers) and not used.all():
-            for start in range(0, len(rows.columns), _RENUMBERED):
-                some = rows.columns[start : start + _RENUMBERED]
+            # A million entries at a time: all would need a second array.
+            for some in np.array_split(rows.columns, len(rows.columns) // 2**20 + 1):
                 some[:] = numbers[some]
         self._rows = rows
         self._used = np.flatnonzero(used).astype(np.uint32)
@@ -258,9 +252,11 @@ def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.
     float64 is slower by 5% for a single column if its vector fits the cache, else by
     20%, and by 60% for several columns.
     """
-    room = _VECTORS // max(1, dtype.itemsize * length * width)
-    exact = width == 1 and 8 * length <= _CACHE
-    shape = (max(1, min(threads, room)), length, width)
+    # A gibibyte for the vectors of all threads.
+    room = rows_within(dtype.itemsize * length * width, 2**30)
+    # A processor's own cache holds a mebibyte.
+    exact = width == 1 and 8 * length <= 2**20
+    shape = (min(threads, room), length, width)
     return np.empty(shape, np.float64 if exact else dtype)
 
 

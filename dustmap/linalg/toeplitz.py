@@ -2,7 +2,7 @@ r"""Hierarchical Toeplitz matrices through a positive circulant embedding.
 
 The covariance of a stationary field on a regular grid is hierarchical (multilevel)
 Toeplitz. It is a block of a circulant matrix on a larger periodic grid, filled with
-the true covariance at the shortest wrapped lags (HIP-GP, eq. 16–19). ``R Rᵀ = K``
+the covariance at the shortest wrapped lags (HIP-GP, eq. 16–19). ``R Rᵀ = K``
 holds for the rows ``R`` of ``C^{1/2}`` only if every eigenvalue of C is non-negative,
 so the padding grows, the relatively thinnest axis first, until none is negative.
 
@@ -31,9 +31,6 @@ from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.operator import SymmetricOperator
-
-# Eigenvalues below zero by less than this fraction of the largest are rounding.
-_ROUNDING = 1e-12
 
 Covariance = Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n"]]
 Solve = Callable[[Float[Tensor, "b m"]], Solution]
@@ -128,7 +125,8 @@ class CirculantEmbedding:
             column = first_column(covariance, self.torus, nugget)
             self.circulant = Circulant.from_first_column(column)
             smallest, largest = map(float, self.circulant.spectrum.aminmax())
-            clipped = smallest < -_ROUNDING * largest
+            # Smaller negative eigenvalues are rounding.
+            clipped = smallest < -1e-12 * largest
             # The axis that is thinnest in lengthscales grows by a quarter.
             sides = zip(shape, grid.spacing, lengthscales, strict=True)
             scales = [n * h / s for n, h, s in sides]

@@ -1,4 +1,4 @@
-r"""A positive density: ``ρ = ρ_0 exp(f)`` with f Gaussian on a torus or several.
+r"""A positive density: ``ρ = ρ_0 exp(f)`` with f Gaussian on one or several tori.
 
 ``apply(ε) = W ρ`` with ``ρ = ρ_0 exp(A ε)``; its tangent is ``Φ = W diag(ρ) A``. The
 unresolved part of f has small scales and multiplies the density: it contributes the
@@ -40,7 +40,7 @@ class LogNormal(TorusModel[GridWhitening]):
     whitening
         ε ↔ f.
     functionals
-        Point values and line integrals; the local residual of others is not known.
+        Point values and line integrals; other functionals have no known local residual.
     mean
         ``ρ_0(x) > 0``, the median of the prior density.
     subgrid_share
@@ -82,7 +82,7 @@ class LogNormal(TorusModel[GridWhitening]):
             )
         logarithm = median.log()
         if whitening.cut:
-            # The mean over what the grids do not carry.
+            # The mean over the scales that the grids do not carry.
             logarithm += whitening.tori.constants(whitening.unresolved) / 2
         self._log_mean = logarithm.to(dtype=self.dtype, device=self.device)
         # Shared with all models derived from this: one for each level.
@@ -117,7 +117,7 @@ class LogNormal(TorusModel[GridWhitening]):
         return self._measured
 
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
-        """``ρ`` on the tori."""
+        """Return ``ρ`` on the tori."""
         return torch.exp(self._log_mean + self.whitening.colour(eps))
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
@@ -144,10 +144,10 @@ class LogNormal(TorusModel[GridWhitening]):
         return prediction, self._variance(density, prediction)
 
     def _variance(self, density: Tensor, observed: Tensor) -> Tensor:
-        """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``, where ``observed`` is ``W ρ``.
+        """Return ``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``; ``observed`` is ``W ρ``.
 
-        κ is that of the coarsest level, c that of the level that a point lies on; one
-        of both is zero.
+        κ belongs to the coarsest level, c to the level in which a point lies; κ is zero
+        for points, c for integrals.
         """
         line = torch.zeros(len(self._functionals), dtype=torch.float64)
         share = self.subgrid_share * self.weights.excess
@@ -170,7 +170,7 @@ class LogNormal(TorusModel[GridWhitening]):
         return found + point.to(observed) * observed**2
 
     def _relative_kappa(self) -> Float[Tensor, " f"]:
-        """Return κ of every point's level, over that of the coarsest."""
+        """Return κ of every point's level, relative to the coarsest level."""
         if not self._relative:
             kappa = [local.line / self.local[0].line for local in self.local]
             found = self.whitening.tori.constants(kappa)

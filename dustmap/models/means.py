@@ -1,4 +1,4 @@
-"""Mean functions of the field, functionals of them, and gradients by their parameters.
+"""Mean functions of the field, and functionals of them.
 
 A new mean function is a subclass of :class:`Mean`, with its parameters ``learnable``.
 """
@@ -15,11 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals
+from dustmap.memory import rows_within
 
 AMPLITUDE = "mean"
 SCALE_HEIGHT = "scale_height"
-# Rows evaluated at once.
-_ROWS = 4096
 
 
 class Mean(ABC):
@@ -35,7 +34,8 @@ class Mean(ABC):
     def observed(self, functionals: Functionals) -> Float[Tensor, " n"]:
         """Return ``L_n μ = Σ_j w_nj ∂^{α_j} μ(x_nj)`` for every functional."""
         parts = [torch.zeros(0, dtype=torch.float64)]
-        for _, part in functionals.chunks(_ROWS):
+        # A long ray has some thousand nodes of 32 bytes.
+        for _, part in functionals.chunks(rows_within(2**15)):
             nodes = part.nodes()
             with torch.set_grad_enabled(nodes.axes is not None):
                 x = nodes.points.detach().clone()
@@ -57,7 +57,7 @@ class Mean(ABC):
         return {n: torch.tensor(v, dtype=torch.float64) for n, v in values.items()}
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Mean:
-        """Return the mean with other values of those parameters that it has.
+        """Return the mean with new values; names that it does not have are ignored.
 
         Raises
         ------

@@ -2,12 +2,12 @@ r"""A Gaussian field with exact features, one solve per observation (HIP-GP).
 
 ``Φ`` has rows ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) with the plain kernel and any whitening of
 its inducing values: HIP-GP's Toeplitz embedding (PCG), Cholesky's factor or contour
-quadrature. What the points cannot resolve has variance ``v_n = k_nn − |k_n|²``, with
-the same nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves ``a_n`` short
-of ``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of the
+quadrature. What the points cannot resolve has the variance ``v_n = k_nn − |k_n|²``;
+``k_un`` and ``k_nn`` have the same nodes. If a solve stops early, ``a_n`` approximates
+``K⁻¹ k_un``, and ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n`` is the variance of the
 remainder ``L_n f − a_nᵀ u``, which can only be larger. (In exact arithmetic it would
-equal ``k_nn − |k_n|²``; with rounding that is up to 7% off either way at a relative
-residual of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
+equal ``k_nn − |k_n|²``; with rounding, the latter is up to 7% off either way at a
+relative residual of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
 
 A box is smaller than its embedding, so kept rows are ``a_n = K⁻¹ k_un`` (M numbers), of
 which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT. For free points, whose whitening
@@ -35,16 +35,13 @@ from dustmap.functionals import Functionals, PointValues
 from dustmap.kernels import Kernel
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator, inner
+from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
 
-# Values of one chunk of embedded rows (float64: 8 bytes each, times a few temporaries).
-_BLOCK = 2**22
 # Limit on the bytes of rows ``k_un`` that the operator keeps.
 _CROSS = 2**30
-# Limit on the observations whose residuals are drawn jointly, in O(N³).
-_DENSE = 4096
 
 
 class FeatureRows(NamedTuple):
@@ -224,7 +221,8 @@ class RowwiseGaussian(ForwardModel):
         self.inducing_size = len(points)
         self.dtype = torch.float64
         self.device = whitening.covariance.device
-        self.chunk = max(1, _BLOCK // whitening.size)
+        # Embedded rows in float64, and three temporary arrays of their size.
+        self.chunk = rows_within(32 * whitening.size)
         self.report = RowReport()
         self.embedded = isinstance(whitening, ToeplitzWhitening)
         self.kept: FeatureRows | None = None
@@ -242,7 +240,7 @@ class RowwiseGaussian(ForwardModel):
 
     @cached_property
     def nodes_per_row(self) -> float:
-        """Nodes of an observation, on average, at least 1."""
+        """Mean number of nodes of an observation, at least 1."""
         total = sum(len(p.nodes().rows) for _, p in self._functionals.chunks(4096))
         return max(1.0, total / max(len(self._functionals), 1))
 
@@ -317,7 +315,7 @@ class RowwiseGaussian(ForwardModel):
     ) -> tuple[Tensor, ...]:
         """Share these rows among the ranks, and gather the results of ``solve``.
 
-        ``solve`` returns tensors whose first dim is that of the rows; reports are
+        ``solve`` returns tensors with the rows along their first dim; reports are
         joined. Results carry no gradients.
         """
         if self.group.size == 1:
@@ -394,10 +392,11 @@ class RowwiseGaussian(ForwardModel):
         It equals ``K_nn − Φ Φᵀ`` for exact solves, and is positive with early stopping.
         """
         seen, whitening = self._functionals, self.whitening
-        if len(seen) > _DENSE:
+        # Joint draws take O(N³).
+        if len(seen) > 4096:
             raise ValueError(
                 f"joint residuals of {len(seen)} observations need a dense covariance, "
-                f"limited to {_DENSE}: draw fewer at a time, take the variances "
+                f"limited to 4096: draw fewer at a time, take the variances "
                 "alone, or use the full-batch torus model"
             )
         parts = [self._rows_to_keep(index, dual=True) for index in self.batches()]

@@ -26,16 +26,6 @@ from dustmap.projection import projection
 from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import band_covariance, shortest_time
 
-# Cells per axis of the small torus in one, two and three dimensions: about ten thousand
-# in total give c to 2% and κ to 5%. The number is independent of the lengthscale, or κ
-# would jump where the white noise changes. The periodic boundary does not affect the
-# residual.
-_CELLS = {1: 4096, 2: 108, 3: 20}
-_DRAWS = 4
-_SEED = 0
-# Smaller images of the kernel are omitted: they are smooth, and thus resolved. κ and c
-# change by 0.3% at most for lengthscales of 6.5 cells.
-_IMAGES = 1e-6
 # Longer lengthscales, in cells, are reduced to this: they would need many images. For
 # 16 cells κ is 0.3% too low for Matérn-1/2, and 23% for the smoother Matérn-3/2.
 _MOST_CELLS = 8.0
@@ -45,7 +35,7 @@ _PHASES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalResidual:
-    """The residual's integral scale and variance.
+    """Integral scale and variance of the residual.
 
     ``line`` is κ, the variance of the residual's line integral per unit length,
     averaged over directions [field² · length]; ``phases`` are ``c(p)`` at even phases
@@ -85,12 +75,15 @@ def local_residual(
     ----------
     cut
         The shortest scale of the field on the grid, in its steps. Shorter scales are an
-        independent part of the residual, whose κ is that of its exponential,
+        independent part of the residual; its exponential has the κ
         :math:`\int (e^{k_{[0, t]}(x)} - 1) dx`.
     """
     dimension, prior = len(spacing), kernel
     kernel = _as_rough(kernel, spacing)
-    cells = (_CELLS[dimension],) * dimension
+    # Four draws of about ten thousand cells give c to 2% and κ to 5%. The number is
+    # independent of the lengthscale, or κ would jump where the white noise changes. The
+    # periodic boundary does not affect the residual.
+    draws, cells = 4, ((4096, 108, 20)[dimension - 1],) * dimension
     box = Grid(shape=cells, spacing=tuple(spacing), origin=(0.0,) * dimension)
     torus = Torus(grid=box, shape=cells)
     fine = TorusWhitening(
@@ -98,7 +91,9 @@ def local_residual(
         torus,
         refinement=_PHASES,
         cut=cut,
-        image_tolerance=_IMAGES,
+        # Smaller images of the kernel are smooth, and thus resolved: κ and c change by
+        # 0.3% at most for lengthscales of 6.5 cells.
+        image_tolerance=1e-6,
     )
     known = fine.refined(1)
     # Interpolation along every axis to all phases of all cells but the last.
@@ -108,10 +103,10 @@ def local_residual(
         around = Torus(grid=axis, shape=cells[:1])
         points = PointValues(axis.refined(_PHASES).points()[:-1])
         weights.append(projection(around, points))
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(0)
     variance = torch.zeros(fine.fine_shape, dtype=torch.float64)
     power = torch.zeros_like(variance)
-    for _ in range(_DRAWS):
+    for _ in range(draws):
         field, eps = fine.prior_draw(generator)
         resolved = known.colour(eps)[0].reshape(known.fine_shape)
         for axis, matrix in enumerate(weights):
@@ -121,8 +116,8 @@ def local_residual(
             along = torch.cat([matrix.matvec(values), last], dim=-1)
             resolved = along.movedim(-1, axis)
         residual = field[0].reshape(fine.fine_shape) - resolved
-        variance += residual**2 / _DRAWS
-        power += torch.fft.fftn(residual).abs() ** 2 / _DRAWS / residual.numel()
+        variance += residual**2 / draws
+        power += torch.fft.fftn(residual).abs() ** 2 / draws / residual.numel()
     # Average over cells.
     for axis in range(dimension):
         variance = variance.unflatten(axis, (-1, _PHASES)).mean(dim=axis)
@@ -168,7 +163,7 @@ def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
 
 
 def _kinks(phases: Tensor) -> float:
-    """Return the mean of c over a cell by Simpson's rule, over that of its phases.
+    """Return the mean of c over a cell by Simpson's rule, over its mean at the phases.
 
     c has kinks at the points of the grid. Its plain mean over few phases, and thus the
     mean power of the residual, is too low by some per cent.

@@ -53,12 +53,12 @@ class Lattice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of points."""
+        """Number of points on all grids."""
         return int(self.sizes[:, 0].prod(axis=1).sum())
 
     @property
     def corner_count(self) -> int:
-        """Weights per node."""
+        """Number of weights per node."""
         return int(np.prod(self.sizes[0, 1]))
 
 
@@ -195,7 +195,7 @@ def _write_cell(first, sizes, cell, sums, columns, values, at):
 
 @compiled
 def _wrapped(index, size):
-    """Return the index on the torus, without a costly division."""
+    """Return the index on the torus, without a slow division."""
     if index < 0:
         return index + size
     if index >= size:

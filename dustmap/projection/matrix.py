@@ -25,8 +25,8 @@ from dustmap.tori import Tori
 Interpolation = Literal["linear", "cubic"]
 Projection = SparseMatrix | RayTree | ShardedRows
 
-# Entries of the rows over those of a tree of rays at which the tree is taken: its
-# integrals miss 5% more than those of exact rays.
+# Ratio of the rows' entries to a tree's above which the tree is taken: the errors of
+# its integrals are 5% larger than with exact rays.
 FEWER = 3.0
 # Rows with fewer entries than this are not compared with a tree.
 _MANY = 2**23

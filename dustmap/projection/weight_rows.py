@@ -16,12 +16,8 @@ from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 from dustmap.linalg.sparse import Rows, SparseMatrix, precision
+from dustmap.memory import rows_within
 from dustmap.projection.corner_weights import Lattice, node_entries, ray_nodes
-
-# Corner weights of a block (12 bytes each), small enough for the processor's cache and
-# large enough for functionals that are slow to make nodes.
-_WEIGHTS_PER_BLOCK = 2**18
-_WEIGHTS_PER_QUESTION = 2**23
 
 
 class NodeRun(NamedTuple):
@@ -133,8 +129,10 @@ class WeightRows:
             outside = torch.from_numpy(np.flatnonzero(~self._rays.inside(box)))
             if len(outside):
                 _require_inside(box, functionals.select(outside).nodes())
-        weights = _WEIGHTS_PER_QUESTION if self._rays is None else _WEIGHTS_PER_BLOCK
-        self._cuts = self._block_cuts(weights // lattice.corner_count)
+        # Corner weights take 12 bytes. Blocks fit into the processor's cache, except of
+        # functionals that are slow to make nodes.
+        limit = 2**27 if self._rays is None else 3 * 2**20
+        self._cuts = self._block_cuts(rows_within(12 * lattice.corner_count, limit))
         # torch uses all processors for one thread; several threads would compete.
         self._one_at_a_time = threading.Lock()
 
@@ -194,7 +192,7 @@ class WeightRows:
 def stored(rows: WeightRows, device: torch.device) -> SparseMatrix:
     """Store the rows of W, with equal columns of a row added up in float64.
 
-    Memory: that of the result and of one block per thread.
+    Memory: the result, and a block per thread.
     """
     parts = rows.entries(thread_count(rows.nonzeros))
     values_type = precision(rows.dtype)

@@ -1,11 +1,12 @@
-r"""Rays, and the covariance of extinctions along neighbouring ones.
+r"""Rays, and the covariance of extinctions along neighbouring rays.
 
 The prior of the logarithm of the density has the covariance k. A grid of spacing h
 carries its band of times longer than :math:`t = (c h)^2`
 (:mod:`dustmap.whitening.bands`); the remainder :math:`k_{[0, t]}` multiplies the
 density by a log-normal factor of mean one, whose covariance is
-:math:`e^{k_{[0, t]}} - 1`. It is short against the rays and adds up along them. At an
-angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
+:math:`e^{k_{[0, t]}} - 1`. Its range is short compared with the rays, along which its
+contributions add up. At an angle :math:`\theta`, with the densities
+:math:`\rho_n(s)` of `DensityCube`,
 
 .. math::
    C_{nm} = \sum_b \alpha\, \rho_n(s_b)\, \rho_m(s_b)\,
@@ -15,7 +16,7 @@ angle :math:`\theta`, with the densities :math:`\rho_n(s)` of `DensityCube`,
 
 over shells up to the shorter ray's end, with the t and the :math:`\alpha` of the finest
 grid around the start of the shell. :math:`\alpha` is one if the prior is right. Near
-its ends a ray sees less than this: the error is of the order of :math:`\sqrt t`. With
+the ends of a ray this is too large, by a length of about :math:`\sqrt t`. With
 the chord for b the covariance is positive definite on every shell.
 
 Without a map the spectrum is free:
@@ -35,8 +36,8 @@ The relative density :math:`\delta` at a point and the extinction along a ray co
    F(p, x) = \int_0^x \left(e^{k_{[0, t]}(\sqrt{p^2 + s^2})} - 1\right) ds ,
 
 over shells up to the ray's end, with the t and the :math:`\alpha` of the shell that the
-point is in; ``p`` is the distance of the point from the ray's line and ``x`` that of
-its foot from the observer. ``F`` is odd in ``x``.
+point is in; ``p`` is the distance of the point from the ray's line and ``x`` the
+distance of its foot from the observer. ``F`` is odd in ``x``.
 """
 
 from __future__ import annotations
@@ -58,45 +59,25 @@ from dustmap.linalg.compiled_tasks import compiled
 from dustmap.residual.cube import DensityCube
 from dustmap.whitening.bands import band_covariance
 
-# Axes of the table of ``I``: least and largest value, and how many there are. It is
-# entered at its ends where arguments are beyond.
-_CHORDS = (1e-5, 2.0, 96)
-_LENGTHS = (3e-2, 3e3, 96)
-_DIFFERENCES = (0.0, 12.0, 20)
-# Beyond this argument the integral of a decay is complete.
-_DECAY = 40.0
-# Arguments of the tables of κ and F, in √t. Closer to its line a point covaries no
-# more, and further away by less than e^-25 of its variance. A power of two is where
-# even bits have a kink.
-_REMAINDER = (2.0**-13, 10.0)
-# Arguments of κ.
-_IMPACT_COUNT = 1024
-# Nodes per octave of squared chords in the table of α κ,
-_NODES = 256
-# and of the arguments of F.
-_DECAYS = 16
-# Of what number the columns of the first are a multiple.
-_WIDTH = 16
+GRID_CUT = 0.6
+"""Shortest scale √t that a grid carries, in its spacing."""
+
+# Least and largest chord, and largest difference of lengths, in the tables. Arguments
+# beyond take the value at the end.
+_CHORDS = (1e-5, 2.0)
+_LARGEST_DIFFERENCE = 12.0
+# Nodes per octave of squared chords in the table of α κ, and of the arguments of F.
+_CHORD_NODES = 256
+_DECAY_NODES = 16
 # Units in the last place of a double in an octave.
 _OCTAVE = 2**52
-# Narrower cells, in √t, are points.
-_NARROW = 0.02
-# Averages are made at each so many of the distances.
-_SPARSE = 4
-# √t of a grid, in its spacing: the shortest scale that it carries.
-CUT = 0.6
-# Components of less than this part of the relative variance are left out.
-_NEGLIGIBLE = 1e-9
-# Scales [pc] where no map gives them.
-FREE_SCALES = (5.0, 20.0, 60.0, 180.0)
-# Columns of a ray after its direction: its length,
+# Columns of a ray after its direction: its length; its mean density, or with shells the
+# number of the grid at its end; the logarithm of its length; and from _FALLS on
+# e^(-d/ℓ) - 1 of every scale, or the density in shells.
 _LENGTH = 3
-# its mean density, or with shells the number of the grid at its end,
 _DENSITY = 4
 LEVEL = 4
-# the logarithm of its length,
 _LOGARITHM = 5
-# and from here on e^(-d/ℓ) - 1 of every scale, or the density in shells.
 _FALLS = 6
 
 
@@ -109,7 +90,7 @@ class Rays:
     directions
         Unit vectors.
     lengths
-        [pc].
+        Lengths [pc].
     density
         Mean density along each ray [mag/pc].
     """
@@ -125,7 +106,7 @@ class Rays:
         return Rays(**{name: value[rows] for name, value in self._parts().items()})
 
     def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
-        """``(a e, ln d)`` with ``a = stretch``: nearest rows are nearest rays."""
+        """Return ``(a e, ln d)`` with ``a = stretch``, in which near rays are near."""
         logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
         return torch.cat([stretch * self.directions, logarithm], dim=-1)
 
@@ -136,7 +117,7 @@ class Rays:
 def rays_to(
     ends: Float[Tensor, "n 3"], extinction: Float[Tensor, " n"], least: float
 ) -> Rays:
-    """Rays from the observer to places [pc] where the map has these extinctions."""
+    """Return rays to places [pc], of these extinctions and at least this density."""
     lengths = torch.linalg.vector_norm(ends, dim=-1)
     safe = lengths.clamp_min(1e-9)
     return Rays(
@@ -147,23 +128,23 @@ def rays_to(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remainder:
+class SubgridCovariance:
     """The part of a Matérn covariance of ln ρ that nested grids do not carry.
 
     Parameters
     ----------
     kernel
-        Its name in `KERNELS`.
+        Name of the kernel in `KERNELS`.
     lengthscale
-        [pc]; of an anisotropic covariance the geometric mean.
+        Lengthscale [pc]; of an anisotropic covariance the geometric mean.
     variance
-        σ² of ln ρ.
+        Variance σ² of ln ρ.
     cuts
         √t of every grid, the coarsest first [pc].
     bend
-        That of the kernel.
+        Bend of the kernel.
     cell
-        Width of the cells [pc] over which densities are averaged; 0 at points.
+        Width of the cells [pc] over which densities are averaged; 0 for points.
     """
 
     kernel: str
@@ -174,21 +155,21 @@ class Remainder:
     cell: float = 0.0
 
     @classmethod
-    def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> Remainder:
-        """Return what grids leave of a prior covariance."""
+    def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> SubgridCovariance:
+        """Return the part of a prior covariance that the grids do not carry."""
         scale = prior.lengthscale.detach().double()
         return cls(
             kernel=kernel,
             lengthscale=float(scale.log().mean().exp()),
             variance=float(prior.variance),
-            cuts=tuple(CUT * max(grid.spacing) for grid in grids),
+            cuts=tuple(GRID_CUT * max(grid.spacing) for grid in grids),
             bend=prior.bend,
         )
 
     def relative(
         self, level: int, distance: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n"]:
-        """Return the covariance of ρ over its mean at distances in √t of a grid."""
+        """Return the relative density's covariance at distances in √t of a grid."""
         scaled = self.cuts[level] / self.lengthscale
         prior = KERNELS[self.kernel](
             lengthscale=1.0, variance=self.variance, bend=self.bend
@@ -197,13 +178,13 @@ class Remainder:
 
     @property
     def variances(self) -> Float[np.ndarray, " g"]:
-        """Variance of ρ over its mean, in a cell or at a point, for every grid."""
-        return _remainder_tables(self)[2]
+        """Variance of the relative density in a cell, or at a point, for every grid."""
+        return _subgrid_tables(self)[2]
 
     @property
     def lengths(self) -> Float[np.ndarray, " g"]:
-        """Integral of that covariance along a line over the variance [pc]."""
-        return self.cuts * _remainder_tables(self)[3] / self.variances
+        """Integral of the relative density's correlation along a line [pc]."""
+        return self.cuts * _subgrid_tables(self)[3] / self.variances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,47 +194,47 @@ class RayCovariance:
     Parameters
     ----------
     weights
-        Variances w_j of the relative density; with a ``remainder`` α of every grid.
+        Variances w_j of the relative density; with a ``subgrid`` α of every grid.
     lengthscales
-        Its scales ℓ_j [pc].
-    remainder, cube
+        Scales ℓ_j [pc] of the free spectrum.
+    subgrid, cube
         The covariance below the grids, and the density of the map along rays; ``None``
         without a map.
     """
 
     weights: Float[Tensor, " j"]
-    lengthscales: tuple[float, ...] = FREE_SCALES
-    remainder: Remainder | None = None
+    lengthscales: tuple[float, ...] = (5.0, 20.0, 60.0, 180.0)
+    subgrid: SubgridCovariance | None = None
     cube: DensityCube | None = None
 
     @property
     def components(self) -> int:
-        """How many weights there are."""
-        left = self.remainder
+        """Number of weights."""
+        left = self.subgrid
         return len(self.lengthscales) if left is None else len(left.cuts)
 
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
-        """Scales and weights without negligible ones."""
-        if self.remainder is not None:
+        """Scales and weights, without weights below 1e-9 of the largest."""
+        if self.subgrid is not None:
             return np.empty(0), self.weights.numpy()
-        used = (self.weights > _NEGLIGIBLE * self.weights.max()).numpy()
+        used = (self.weights > 1e-9 * self.weights.max()).numpy()
         return np.array(self.lengthscales)[used], self.weights.numpy()[used]
 
     def tables(self, *, points: bool = False) -> tuple[Any, ...]:
-        """Return the tables of the compiled functions, with ``points`` that of F."""
+        """Return the tables of the compiled functions, with ``points`` also of F."""
         scales, weights = self._used
         # The free spectrum has no shells.
         shells, by_chord = np.zeros((2, 0)), np.zeros((2, 0), dtype=np.float32)
         decays = np.zeros(2), np.zeros((1, 2, 2)), np.zeros((2, 1))
-        if self.remainder is not None:
+        if self.subgrid is not None:
             assert self.cube is not None
             edges = self.cube.edges()
             shells = torch.stack([edges[:-1], edges.diff()]).numpy()
             by_chord = self._by_chord
             if points:
-                abscissas, (_, halves), variances, _ = _remainder_tables(self.remainder)
-                own = np.stack([self.remainder.cuts, weights * variances])
+                abscissas, (_, halves), variances, _ = _subgrid_tables(self.subgrid)
+                own = np.stack([self.subgrid.cuts, weights * variances])
                 decays = abscissas[1], weights[:, None, None] * halves, own
         ratio, axes = ray_table()
         free = ratio, axes, np.log(scales)
@@ -261,19 +242,21 @@ class RayCovariance:
 
     @cached_property
     def _by_chord(self) -> Float[np.ndarray, "c b"]:
-        """``α κ`` [pc] in every shell, at squared chords that divide octaves evenly.
+        """Table of ``α κ`` [pc] in every shell, at even steps within octaves of χ².
 
-        Their bits are evenly spaced. Columns of zeros follow, up to whole vectors.
+        Their bits are evenly spaced. Columns of zeros complete whole vectors of 16.
         """
-        assert self.remainder is not None
+        assert self.subgrid is not None
         assert self.cube is not None
-        logarithms = np.log(_even_bits(_CHORDS[0] ** 2, _CHORDS[1] ** 2, _NODES)) / 2
-        (abscissas, _), (lines, _), *_ = _remainder_tables(self.remainder)
+        logarithms = (
+            np.log(_even_bits(_CHORDS[0] ** 2, _CHORDS[1] ** 2, _CHORD_NODES)) / 2
+        )
+        (abscissas, _), (lines, _), *_ = _subgrid_tables(self.subgrid)
         edges, levels = self.cube.edges().numpy(), self.cube.levels().numpy()
-        width = -(-len(levels) // _WIDTH) * _WIDTH
+        width = -(-len(levels) // 16) * 16
         found = np.zeros((len(logarithms), width), dtype=np.float32)
         for b, level in enumerate(levels):
-            cut = self.remainder.cuts[level]
+            cut = self.subgrid.cuts[level]
             at = logarithms + math.log((edges[b] + edges[b + 1]) / 2 / cut)
             values = np.interp(at, abscissas, lines[level])
             found[:, b] = float(self.weights[level]) * cut * values
@@ -294,28 +277,31 @@ class RayCovariance:
 
 
 @lru_cache(maxsize=8)
-def _remainder_tables(
-    remainder: Remainder,
+def _subgrid_tables(
+    subgrid: SubgridCovariance,
 ) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
-    """Tabulate κ ``(g, i)`` and F ``(g, n, n)`` of every grid; ln i, and n.
+    """Return the axes and tables of κ and F, and moments of the relative density.
 
-    Also the variance of the relative density, and the integral of its covariance along
-    a line, for every grid. All lengths are in √t.
+    The tables are κ ``(g, i)`` over ln b and F ``(g, n, n)`` over p and x, for every
+    grid; the moments are its variance, and the integral of its covariance along a line.
+    All lengths are in √t.
     """
-    ends = [math.log(end) for end in _REMAINDER]
-    impacts = _axis(ends[0], ends[1], _IMPACT_COUNT)
-    apart = torch.from_numpy(_even_bits(*_REMAINDER, _DECAYS))
+    # Closer to its line a point covaries no more, and further away by less than e^-25
+    # of its variance. A power of two is where even bits have a kink.
+    nearest, farthest = 2.0**-13, 10.0
+    impacts = _axis(math.log(nearest), math.log(farthest), 1_024)
+    apart = torch.from_numpy(_even_bits(nearest, farthest, _DECAY_NODES))
     # Panels that shorten towards the cusp of rough kernels at zero.
     edges = torch.cat([torch.zeros(1).double(), apart])
     along, steps = _panels(edges[:-1], edges[1:], order=3)
-    fine = _axis(math.log(_REMAINDER[0] / 10), math.log(2 * _REMAINDER[1]), 4_096)
+    fine = _axis(math.log(nearest / 10), math.log(2 * farthest), 4_096)
     distance = torch.cat([torch.zeros(1).double(), fine.exp()]).numpy()
     lines, halves, variances, totals = [], [], [], []
-    for level, cut in enumerate(remainder.cuts):
-        at_points = remainder.relative(level, torch.from_numpy(distance)).numpy()
-        # Of a cell and a point, and of two places in one cell.
-        with_point = _over_cells(at_points, distance, remainder.cell / cut)
-        within = _over_cells(with_point, distance, remainder.cell / cut)
+    for level, cut in enumerate(subgrid.cuts):
+        at_points = subgrid.relative(level, torch.from_numpy(distance)).numpy()
+        # The covariances of a cell and a point, and of two cells.
+        with_point = _over_cells(at_points, distance, subgrid.cell / cut)
+        within = _over_cells(with_point, distance, subgrid.cell / cut)
 
         def values(p: Tensor, known: np.ndarray) -> Tensor:
             where = (p[:, None] ** 2 + along.reshape(-1) ** 2).sqrt().log()
@@ -353,10 +339,12 @@ def _over_cells(
        \left(e^{-(r - u)^2 / 2 s^2} - e^{-(r + u)^2 / 2 s^2}\right) du .
     """
     width = cell / math.sqrt(12)
-    if width < _NARROW:
+    # Narrower cells are points.
+    if width < 0.02:
         return values
     # The limit at zero is that at the least distance.
-    r, u = distance[1::_SPARSE, None], distance[1:]
+    # Averages at every fourth distance suffice.
+    r, u = distance[1::4, None], distance[1:]
     steps = u * np.gradient(np.log(u))
     kernel = np.exp(-((r - u) ** 2) / (2 * width**2)) * -np.expm1(-2 * r * u / width**2)
     found = (
@@ -367,23 +355,23 @@ def _over_cells(
 
 @compiled
 def _position(logarithm, start, step, size):
-    """Index and fraction of a logarithm in a regular table, whose ends extend."""
+    """Return index and fraction of a logarithm in a regular table; its ends extend."""
     x = min(max((logarithm - start) / step, 0.0), size - 1 - 1e-9)
     return int(x), x - int(x)
 
 
 @compiled
 def _squared_chord(one, other):
-    """Squared distance of the tips of the two unit vectors."""
+    """Return the squared distance between the tips of two unit vectors."""
     x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
     return x * x + y * y + z * z
 
 
 @compiled
 def covariances(one, rows, parts, count, tables, found):
-    """Find those of one ray's extinction with the first ``count`` of ``rows``.
+    """Fill in the covariances of one ray's extinction and other rays' extinctions.
 
-    ``parts`` are those the rows' `shell_parts`.
+    These are the first ``count`` of ``rows``; ``parts`` holds the rows' `shell_parts`.
     """
     if tables[5].shape[1]:
         _along(one, rows, parts, count, tables, found)
@@ -394,7 +382,7 @@ def covariances(one, rows, parts, count, tables, found):
 
 @compiled
 def shell_parts(rows, tables):
-    """Return the part of rays' extinctions in every shell, and zeros beyond.
+    """Return the parts of rays' extinctions in every shell, and zeros beyond.
 
     Single precision is more accurate than the tables.
     """
@@ -413,9 +401,9 @@ def shell_parts(rows, tables):
 # Sums vectorise as their order is free; it is the same in every call.
 @partial(compiled, fastmath={"contract", "reassoc"})
 def _along(one, rows, parts, count, tables, found):
-    """Find those along rays, by vectors of shells, which lie side by side in memory."""
+    """Fill in covariances along rays by vectors of shells, adjacent in memory."""
     by_chord, shells = tables[4], tables[5]
-    least, scaling = _CHORDS[0] ** 2, _NODES / _OCTAVE
+    least, scaling = _CHORDS[0] ** 2, _CHORD_NODES / _OCTAVE
     origin, single = np.float64(least).view(np.int64), np.float32(1.0)
     length, whole = one[_LENGTH], 0
     mine = np.zeros(by_chord.shape[1], dtype=np.float32)
@@ -449,7 +437,7 @@ def _along(one, rows, parts, count, tables, found):
 
 @compiled
 def _free(one, other, tables):
-    """Return that of two rays by the free spectrum."""
+    """Return the covariance of two rays under the free spectrum."""
     scales, weights = tables[0], tables[1]
     ratio, axes, logarithms = tables[2]
     if one[_LENGTH] > other[_LENGTH]:
@@ -462,7 +450,7 @@ def _free(one, other, tables):
         u, difference = one[_LENGTH] / scales[j], apart / scales[j]
         shorter = max(one[_LOGARITHM] - logarithms[j], axes[0, 1])
         m, b = _position(shorter, axes[0, 1], axes[1, 1], ratio.shape[1])
-        further = math.log1p(min(difference, _DIFFERENCES[1]))
+        further = math.log1p(min(difference, _LARGEST_DIFFERENCE))
         k, c = _position(further, axes[0, 2], axes[1, 2], ratio.shape[2])
         value = 0.0
         for p in range(2):
@@ -478,7 +466,7 @@ def _free(one, other, tables):
 
 @compiled
 def _parallel(u, difference, falls):
-    """``I(0, u, u + difference)``; the series where cancellation would set in."""
+    """Return ``I(0, u, u + difference)``, by a series where terms would cancel."""
     longer = u + difference
     if longer < 1e-3:
         return u * longer - (longer**3 - difference**3 + u**3) / 6
@@ -487,7 +475,7 @@ def _parallel(u, difference, falls):
 
 @compiled
 def point_covariances(point, rows, tables, found):
-    """Find those of the relative density at a point with the rays' extinctions."""
+    """Fill in the covariances of the relative density at a point with extinctions."""
     (nodes, halves, levels), shells = tables[3], tables[5]
     values, cell = halves[int(point[LEVEL])], levels[0, int(point[LEVEL])]
     reach = nodes[len(nodes) - 2]
@@ -519,10 +507,10 @@ def point_covariances(point, rows, tables, found):
 
 @compiled
 def _between(x, nodes):
-    """Index and fraction of a number among `_even_bits`, whose ends extend."""
+    """Return index and fraction of a number among `_even_bits`; the ends extend."""
     inside = min(max(x, nodes[0]), nodes[len(nodes) - 2])
     bits = np.float64(inside).view(np.int64) - np.float64(nodes[0]).view(np.int64)
-    place = bits * (_DECAYS / _OCTAVE)
+    place = bits * (_DECAY_NODES / _OCTAVE)
     return int(place), place - int(place)
 
 
@@ -541,9 +529,9 @@ def _decay(x, i, a, values, nodes):
 
 @cache
 def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
-    r"""Tabulate ``I(θ, u, v) / I(0, u, v)`` to 0.5%; starts and steps of its axes.
+    r"""Return ``I(θ, u, v) / I(0, u, v)`` to 0.5%, and starts and steps of the axes.
 
-    Parallel rays have a closed form with the kink at ``u = v``,
+    Parallel rays have a closed form, with a kink at ``u = v``,
     :math:`I(0, u, v) = 2\min(u, v) - 1 + e^{-u} + e^{-v} - e^{-|u-v|}`; the axes are
     :math:`(\ln\chi, \ln\min(u, v), \ln(1 + |u-v|))` with the chord
     :math:`\chi = |e - e'| = 2 \sin(\theta/2)`.
@@ -551,11 +539,12 @@ def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
     With :math:`G(p, x) = \int_0^x e^{-\sqrt{p^2 + t^2}}\,\mathrm dt` the integral over
     one ray is :math:`H(u, v) = G(v \sin\theta, u - v \cos\theta) + G(v \sin\theta,
     v \cos\theta)`; ``I(θ, u, u)`` is twice the integral of ``H(v, v)``, and
-    ``I(θ, u, v)`` adds that of ``H(u, t)`` from ``u`` to ``v``: cumulative sums.
+    ``I(θ, u, v)`` adds the integral of ``H(u, t)`` from ``u`` to ``v``: both are
+    cumulative sums.
     """
-    chords = _axis(math.log(_CHORDS[0]), math.log(_CHORDS[1]), _CHORDS[2])
-    lengths = _axis(math.log(_LENGTHS[0]), math.log(_LENGTHS[1]), _LENGTHS[2])
-    differences = _axis(0.0, math.log1p(_DIFFERENCES[1]), _DIFFERENCES[2])
+    chords = _axis(math.log(_CHORDS[0]), math.log(_CHORDS[1]), 96)
+    lengths = _axis(math.log(3e-2), math.log(3e3), 96)
+    differences = _axis(0.0, math.log1p(_LARGEST_DIFFERENCE), 20)
     u, delta = lengths.exp(), differences.expm1()
     # The last chord is 2 exactly, where rounding may pass it.
     turns = 2 * (chords.exp() / 2).clamp(max=1).asin()
@@ -571,7 +560,7 @@ def _axis(start: float, stop: float, count: int) -> Float[Tensor, " count"]:
 def _ratios(
     angle: Tensor, u: Float[Tensor, " lengths"], delta: Float[Tensor, " differences"]
 ) -> Float[Tensor, "lengths differences"]:
-    """One angle of the table."""
+    """Return the table at one angle."""
     edges = torch.cat([u.new_zeros(1), u])
     # Below the first length the integrand is 2 v to first order: one panel will do.
     t, dt = _panels(edges[:-1], edges[1:], order=8)
@@ -585,14 +574,15 @@ def _ratios(
 
 
 def _across(angle: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """``H(u, v)``: one ray of length ``u`` integrated at the end of the other."""
+    """Return ``H(u, v)``, over one ray of length u at the end of the other."""
     apart, along = v * angle.sin(), v * angle.cos()
     return decay_integral(apart, u - along) + decay_integral(apart, along)
 
 
 def decay_integral(p: Tensor, x: Tensor) -> Tensor:
-    """``G(p, x)``, by Gauss' rule in ``τ`` where ``t = p sinh τ``."""
-    end = torch.asinh(x.clamp(-_DECAY, _DECAY) / p)
+    """Return ``G(p, x)``, by Gauss' rule in ``τ`` with ``t = p sinh τ``."""
+    # Beyond 40 the integral is complete.
+    end = torch.asinh(x.clamp(-40.0, 40.0) / p)
     edges = torch.linspace(0, 1, 6).to(p)
     tau, weights = (x.reshape(-1) for x in _panels(edges[:-1], edges[1:], order=6))
     height = p[..., None] * (tau * end[..., None]).cosh()
@@ -600,7 +590,7 @@ def decay_integral(p: Tensor, x: Tensor) -> Tensor:
 
 
 def _panels(start: Tensor, end: Tensor, *, order: int) -> tuple[Tensor, Tensor]:
-    """Gauss' nodes and weights on intervals, along a new last axis."""
+    """Return Gauss' nodes and weights on intervals, along a new last axis."""
     nodes, weights = (
         torch.from_numpy(x).to(start) for x in np.polynomial.legendre.leggauss(order)
     )

@@ -13,13 +13,10 @@ from dustmap.grid import ROUNDING, Grid
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
 from dustmap.nested_grids import NestedGrids
 
-# Least thickness of a shell, relative to its distance.
-_SHELL = 0.1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityCube:
-    """Densities on regular grids around the observer, and shells along rays.
+    """Densities on regular grids around the observer, and their means in shells.
 
     Parameters
     ----------
@@ -44,15 +41,15 @@ class DensityCube:
         while edges[-1] < furthest:
             level = sum(edges[-1] < grid.reach for grid in self.grids[1:])
             step = float(np.mean(self.grids[level].spacing))
-            edges.append(edges[-1] + max(step, _SHELL * edges[-1]))
+            edges.append(edges[-1] + max(step, 0.1 * edges[-1]))
         return torch.tensor(edges, dtype=torch.float64)
 
     def levels(self) -> Int[Tensor, " b"]:
-        """Return the number of the finest grid that holds the start of each shell."""
+        """Return the number of the finest grid around the start of each shell."""
         return self.level_at(self.edges()[:-1])
 
     def level_at(self, distance: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
-        """Return the number of the finest grid that holds a sphere of radius [pc]."""
+        """Return the number of the finest grid that contains spheres of radii [pc]."""
         reaches = [grid.reach for grid in self.grids[1:]]
         far = distance[:, None] < distance.new_tensor(reaches)
         return far.sum(dim=1)
@@ -107,7 +104,7 @@ def _cell(at, count):
 
 @inlined
 def _within(at, count):
-    """Return whether a place in cells is in a closed box, or beyond by rounding."""
+    """Return whether a place [cells] is in a closed box, up to rounding."""
     slack = ROUNDING * (count - 1)
     return -slack <= at <= count - 1 + slack
 

@@ -1,7 +1,7 @@
 r"""Residuals of the map that neighbouring stars share, predicted at any place.
 
 A grid predicts :math:`W\rho`; the residuals :math:`r = y - W\rho` of stars are
-correlated where sight lines pass the same structure below the grid. At a new place the
+correlated where sight lines cross the same structure below the grid. At a new place
 sample s has
 
 .. math::
@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.corrections import central_factor, corrected
-from dustmap.residual.covariance import RayCovariance, Rays, Remainder, rays_to
+from dustmap.residual.covariance import RayCovariance, Rays, SubgridCovariance, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
@@ -34,17 +34,10 @@ from dustmap.tails import OUTLIER_FACTOR, outlier_probability
 if TYPE_CHECKING:
     from dustmap.residual.stacking import StackedKriging
 
-# Neighbours of a place among the stars. With 64 for each star instead of 128 for those
-# of a leaf errors of 1,000,000 stars were 2% larger, those of 48,000 0.2% smaller.
-COUNT = 128
-# Neighbours of every star when outliers are weighed.
-_FEW = 12
-# Factor on a neighbour's noise that calls for weighing a star again.
-_RAISED = 1.1
-# Densities of rays are raised to at least this fraction of the mean.
-_DARKEST = 0.02
-# Stars up to which the columns of all rays are kept: some 300 bytes each.
-_KEPT = 2_000_000
+# Neighbours of a place among the stars. With 64 for each place, instead of 128 shared
+# by the places of a leaf, errors of 1,000,000 stars were 2% larger, of 48,000 stars
+# 0.2% smaller.
+NEIGHBOURS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,26 +49,25 @@ class ResidualField:
     rays
         Rays of the stars, with the mean map's density.
     residuals
-        Differences from every sample's prediction [mag].
+        Measured minus predicted extinctions, for every sample [mag].
     stated, noise
-        Variance of each star's extinction, and the same raised for outliers [mag²].
+        Variance of each star's extinction as stated, and as raised for outliers [mag²].
     weights, nugget, outliers
-        Variances of the relative density at every lengthscale or α of every grid,
-        variance of independent residuals [mag²], and fraction of stars that are
-        outliers.
+        Variances of the relative density at every lengthscale, or α of every grid; the
+        variance of independent residuals [mag²]; the fraction of outliers.
     tails
         Degrees of freedom of the Student-T distribution of held-out stars' errors.
     stretch
         Factor on angles relative to logarithms of distance in the neighbour search.
-    cube, remainder
+    cube, subgrid
         The mean map's density, and the part of the prior that its grids do not carry.
-        ``None`` without a map: the covariance is that of a free spectrum.
+        ``None`` without a map, for the covariance of a free spectrum.
     score
         Log score of the held-out rows [nats].
     law
         Distribution of measured extinctions about their predictions, if known.
     stack
-        Kriging that has a share in predictions of stars, if it improves them.
+        Kriging that contributes to the predictions of stars, if it improves them.
     """
 
     rays: Rays
@@ -87,7 +79,7 @@ class ResidualField:
     outliers: float
     stretch: float
     cube: DensityCube | None = None
-    remainder: Remainder | None = None
+    subgrid: SubgridCovariance | None = None
     score: float = math.nan
     tails: float = math.inf
     law: PredictiveLaw | None = None
@@ -95,21 +87,19 @@ class ResidualField:
 
     @cached_property
     def covariance(self) -> RayCovariance:
-        """Covariance of rays: along them, or without a cube by a free spectrum."""
+        """Covariance along rays or, without a cube, under a free spectrum."""
         if self.cube is None:
             return RayCovariance(weights=self.weights)
-        return RayCovariance(
-            weights=self.weights, remainder=self.remainder, cube=self.cube
-        )
+        return RayCovariance(weights=self.weights, subgrid=self.subgrid, cube=self.cube)
 
     @property
-    def weighs_outliers(self) -> bool:
+    def has_outliers(self) -> bool:
         """True if any star's noise is raised."""
         return bool((self.noise > self.stated).any())
 
     @property
     def factor(self) -> float:
-        """Factor on variances of extinctions that tails leave to the central 68%."""
+        """Factor on variances of extinctions that gives the central 68% interval."""
         return central_factor(self.tails)
 
     @property
@@ -118,7 +108,7 @@ class ResidualField:
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
 
     def without_last(self, count: int) -> ResidualField:
-        """Return the field of the other stars, without a stack."""
+        """Return the field without the last ``count`` stars and without a stack."""
         rows = torch.arange(len(self.rays) - count)
         return replace(
             self,
@@ -129,17 +119,20 @@ class ResidualField:
             noise=self.noise[rows],
         )
 
-    def with_outliers_weighed(self, outliers: float, rounds: int = 1) -> ResidualField:
-        r"""Raise the noise of outliers relative to predictions from their neighbours.
+    def with_outliers_down_weighted(
+        self, outliers: float, rounds: int = 1
+    ) -> ResidualField:
+        r"""Raise the noise of stars that disagree with their neighbours.
 
         A star's deviation z from its leave-one-out prediction is standard normal or,
-        for the fraction ``outliers``, ten times as wide; its precision is the posterior
-        mean over the two. Neighbours have their present noise, so an outlier that is
-        not yet down-weighted makes its neighbours look like outliers; a second round
-        corrects this for the stars with such a neighbour.
+        for the fraction ``outliers``, ten times as wide; the star's precision is the
+        posterior mean over both cases. An outlier that is not yet down-weighted makes
+        its neighbours look like outliers; a second round corrects this for the stars
+        with such a neighbour.
         """
         points, residuals = self.rays.coordinates(self.stretch), self.residuals.mean(0)
-        near, field = without_self(nearest(points, points, _FEW + 1)), self
+        # Twelve neighbours of every star.
+        near, field = without_self(nearest(points, points, 13)), self
         rows = torch.arange(len(near))
         for _ in range(rounds):
             own = self.stated[rows] + self.nugget
@@ -153,7 +146,8 @@ class ResidualField:
             precision = (1 - outlying) / own + outlying / raised
             noise = field.noise.clone()
             noise[rows] = 1 / precision - self.nugget
-            again = (noise > _RAISED * field.noise)[near].any(dim=1)
+            # Once more where a neighbour's noise has grown by 10%.
+            again = (noise > 1.1 * field.noise)[near].any(dim=1)
             rows = torch.nonzero(again)[:, 0]
             field = replace(field, noise=noise)
         return field
@@ -168,14 +162,13 @@ class ResidualField:
 
         Values are extinctions to the places [mag] or, at the last ``points`` of them,
         densities there [mag/pc]. The residual of a density is
-        :math:`\bar\rho(x) \delta(x)` with the density of the ``cube``, which the
-        covariance of :math:`\delta` with the extinction of a star holds
-        (:mod:`dustmap.residual.covariance`).
+        :math:`\bar\rho(x) \delta(x)` with the density of the ``cube``
+        (:mod:`dustmap.residual.covariance` has the covariance of :math:`\delta` with
+        extinctions).
 
-        Predictions use the `COUNT` stars around the leaf of the search tree in which
-        the star nearest to a place is.
-        Where the correction removes more than half of an extinction, its variance
-        shrinks with it.
+        Places whose nearest stars share a leaf of the search tree are predicted from
+        the same `NEIGHBOURS` stars around the leaf. Where the correction removes more
+        than half of an extinction, its variance shrinks with it.
         """
         split = len(ends) - points
         # One by one, so that the bits do not depend on the number of places.
@@ -191,8 +184,8 @@ class ResidualField:
             parts.append((found, self.factor * variance[:split] * shares))
         if points:
             assert self.cube is not None
-            # Densities have no tails of their own. Their changes have the covariance's
-            # amplitude, so that they integrate to those of extinctions.
+            # Densities have no tails of their own. With the covariance's amplitude,
+            # their changes integrate to the changes of extinctions.
             given = values[:, split:], mean[:, split:], 1.0
             found = corrected(*given, amplitude=self.cube.at(ends[split:]))
             # The remaining std is proportional to the corrected density.
@@ -205,13 +198,13 @@ class ResidualField:
     def places(
         self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
     ) -> Rays:
-        """Return rays to places [pc]."""
+        """Return rays to places [pc] with these extinctions [mag] by the map."""
         return rays_to(ends, extinction, self.darkest)
 
     def over_cells(self, width: float) -> ResidualField:
         """Return the field for mean densities in cells of this width [pc]."""
-        assert self.remainder is not None
-        return replace(self, remainder=replace(self.remainder, cell=width))
+        assert self.subgrid is not None
+        return replace(self, subgrid=replace(self.subgrid, cell=width))
 
     def correlation_length(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
         r"""Return the correlation length [pc] of the relative density along a line.
@@ -220,18 +213,18 @@ class ResidualField:
         t of the finest grid that reaches the point's distance in every direction.
         """
         assert self.cube is not None
-        assert self.remainder is not None
+        assert self.subgrid is not None
         level = self.cube.level_at(torch.linalg.vector_norm(points, dim=1))
-        return torch.from_numpy(self.remainder.lengths)[level]
+        return torch.from_numpy(self.subgrid.lengths)[level]
 
     def _predict(
         self, places: Rays, points: int
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
-        """Predict places from the neighbours that those of one leaf share."""
+        """Predict places; the places of one leaf have the same neighbours."""
         index, (leaves, centres) = self._index, self._leaves
         own = leaves[index.nearest(places.coordinates(self.stretch), 1)[:, 0]]
         found, blocks = own.unique(return_inverse=True)
-        near = index.nearest(centres[found], COUNT)
+        near = index.nearest(centres[found], NEIGHBOURS)
         every = "_columns" in self.__dict__ or near.numel() > len(self.rays)
         return predict_rays(
             self.covariance,
@@ -242,7 +235,8 @@ class ResidualField:
             points,
             near,
             blocks,
-            self._columns if every and len(self.rays) < _KEPT else None,
+            # Some 300 bytes a star.
+            self._columns if every and len(self.rays) < 2_000_000 else None,
         )
 
     @cached_property
@@ -263,7 +257,7 @@ class ResidualField:
 
     @cached_property
     def _leaves(self) -> tuple[Int[Tensor, " n"], Float[Tensor, "l 4"]]:
-        """Leaf of every star, and their centres: parts of space with neighbours."""
+        """Leaf of every star, and the centres of the leaves."""
         return self._index.leaves()
 
     def krige(self, places: Rays, neighbours: Int[Tensor, "m k"]) -> Kriging:
@@ -275,5 +269,5 @@ class ResidualField:
 def least_density(
     extinction: Float[Tensor, " n"], lengths: Float[Tensor, " n"]
 ) -> float:
-    """Return the density [mag/pc] to which lower densities of rays are raised."""
-    return _DARKEST * float(extinction.clamp_min(0.0).sum() / lengths.sum())
+    """Return 2% of the mean density [mag/pc], to which rays' densities are raised."""
+    return 0.02 * float(extinction.clamp_min(0.0).sum() / lengths.sum())

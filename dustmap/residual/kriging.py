@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
+from dustmap.memory import rows_within
 from dustmap.residual.covariance import (
     LEVEL,
     RayCovariance,
@@ -34,20 +35,16 @@ from dustmap.residual.covariance import (
     shell_parts,
 )
 
-# Variances of rows are raised by this fraction, the accuracy of the tabulated
-# covariances: those of nearby rays would not be positive definite otherwise.
-JITTER = 5e-3
-# Places of a block that are solved at once.
-_TOGETHER = 64
-# Places whose neighbours' columns are held at once.
-_ROWS = 131_072
+# Fraction by which variances of rows are raised, the accuracy of the tables: otherwise
+# the covariance of nearby rays would not be positive definite.
+TABLE_ERROR = 5e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kriging:
     """Weights of the neighbours' residuals, and variances of noise-free values.
 
-    ``variance`` is conditional on the neighbours, ``prior`` is not.
+    ``variance`` is conditional on the neighbours, ``prior`` without them.
     """
 
     neighbours: Int[Tensor, "m k"]
@@ -72,7 +69,7 @@ def krige_rays(
 ) -> Kriging:
     """Find the weights of the neighbours' residuals for every place.
 
-    The variance is at least `JITTER` times the prior variance, the tables' accuracy.
+    The variance is at least `TABLE_ERROR` times the prior variance.
 
     Raises
     ------
@@ -81,8 +78,10 @@ def krige_rays(
     """
     weights = np.zeros(tuple(neighbours.shape))
     variance, prior = np.full((2, len(places)), np.nan)
-    for start in range(0, len(places), _ROWS):
-        own = slice(start, start + _ROWS)
+    # Besides its neighbours' numbers a place has columns of some 300 bytes.
+    rows = rows_within(8 * neighbours.shape[1] + 300)
+    for start in range(0, len(places), rows):
+        own = slice(start, start + rows)
         near, found = neighbours[own], (weights[own], variance[own], prior[own])
         given, _ = _prepared(covariance, rays, noise, places[own], near)
         _in_parts(_krige, near, *given, *found)
@@ -109,8 +108,7 @@ def predict_rays(
     Predictions are of the extinctions to the places or, at the last ``points`` of them,
     of the relative densities there. Places of one of the ``blocks`` share neighbours,
     whose covariance is factorised once. The variance has the lower bound of
-    `krige_rays`. ``columns`` of all rays, if given, are not
-    made anew.
+    `krige_rays`. ``columns`` holds the columns of all rays, if they are known.
 
     Raises
     ------
@@ -214,7 +212,7 @@ class Neighbourhoods:
         places: Rays,
         neighbours: Int[Tensor, "m k"],
     ) -> Neighbourhoods:
-        """Tabulate the components; the covariance's weights are ignored."""
+        """Tabulate the components; the weights of the covariance are ignored."""
         used, near = neighbours.unique(return_inverse=True)
         (count, size), scales = neighbours.shape, covariance.components
         among = np.empty((count, scales, size, size))
@@ -264,7 +262,7 @@ class Neighbourhoods:
         known = 2 * (across * a).sum(1) - inner[:, 1] - (a * a * own).sum(1)
         # The tables cannot resolve a smaller variance.
         prior = self.prior @ weights
-        return mean, torch.maximum(prior - known, JITTER * prior)
+        return mean, torch.maximum(prior - known, TABLE_ERROR * prior)
 
 
 @compiled
@@ -359,7 +357,7 @@ def _factor(rows, parts, noise, tables, matrix, found):
         covariances(rows[i], rows, parts, i + 1, tables, found)
         for j in range(i + 1):
             matrix[j, i] = found[j]
-        matrix[i, i] += JITTER * matrix[i, i] + noise[i]
+        matrix[i, i] += TABLE_ERROR * matrix[i, i] + noise[i]
     return _factorise(matrix)
 
 
@@ -382,7 +380,7 @@ def _krige(first, last, rays, places, noise, neighbours, tables, solved, left, p
         solved[m] = found
         _solve(matrix, solved[m])
         # The tables cannot resolve a smaller variance.
-        left[m] = max(prior[m] - (solved[m] * found).sum(), JITTER * prior[m])
+        left[m] = max(prior[m] - (solved[m] * found).sum(), TABLE_ERROR * prior[m])
 
 
 @compiled
@@ -403,12 +401,13 @@ def _predict(
 ):
     """Fill in the means and variances of the blocks from ``first`` to ``last``.
 
-    Residuals r and covariances c with places are whitened, ``U⁻ᵀ r`` and ``U⁻ᵀ c``:
-    their products are means, those of the latter with themselves what is explained.
+    Residuals r and covariances c with places are whitened, ``U⁻ᵀ r`` and ``U⁻ᵀ c``.
+    Their product is the mean, and ``|U⁻ᵀ c|²`` the variance that is explained.
     """
-    size = neighbours.shape[1]
+    # Places of a block are solved 64 at a time, which vectorises.
+    size, together = neighbours.shape[1], 64
     matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
-    across = np.zeros((size, _TOGETHER))
+    across = np.zeros((size, together))
     for block in range(first, last):
         near = neighbours[block]
         rows = rays[near]
@@ -417,8 +416,8 @@ def _predict(
             continue
         known = residuals[near].astype(np.float64)
         _whiten_columns(matrix, known, known.shape[1])
-        for begin in range(starts[block], starts[block + 1], _TOGETHER):
-            some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
+        for begin in range(starts[block], starts[block + 1], together):
+            some = order[begin : min(begin + together, starts[block + 1])]
             for p in range(len(some)):
                 place = places[some[p] : some[p] + 1]
                 if some[p] >= split:
@@ -441,7 +440,7 @@ def _predict(
                         result[s] += weight * values[s]
                 # The tables cannot resolve a smaller variance.
                 left = variance[some[p]]
-                variance[some[p]] = max(left - explained, JITTER * left)
+                variance[some[p]] = max(left - explained, TABLE_ERROR * left)
 
 
 @compiled
@@ -480,14 +479,14 @@ def _solve_weighed(first, last, among, across, weights, noise, near, solved, pro
                 for j in range(i, size):
                     row[j] += weight * component[j]
         for i in range(size):
-            matrix[i, i] += JITTER * matrix[i, i] + noise[m, i]
+            matrix[i, i] += TABLE_ERROR * matrix[i, i] + noise[m, i]
         if not _factorise(matrix):
             continue
         _solve(matrix, a)
         _solve(matrix, b)
         for s in range(scales):
             for i in range(size):
-                product[i] = JITTER * among[m, s, i, i] * a[i]
+                product[i] = TABLE_ERROR * among[m, s, i, i] * a[i]
             for i in range(size):
                 entry, component = a[i], among[m, s, i]
                 for j in range(size):

@@ -1,9 +1,9 @@
 r"""The residual's covariance, learnt from held-out rows.
 
 Form, neighbours, outliers and weights maximise the log score; the errors of all
-held-out rows tell the tails (`calibrated_on`).
+held-out rows determine the tails (`calibrated_on`).
 
-Without a grid (`GridFree`) the map is the local mean density of a place's nearest
+Without a grid (`LocalMeanKriging`) the map is the mean density of a place's nearest
 stars, :math:`g = \sum_n y_n / \sum_n d_n`, times the distance; a `ResidualField` models
 the residuals. The number of stars of the mean, and the stretch of angles in the
 neighbour search, maximise the log score of some held-out rows.
@@ -17,41 +17,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.memory import rows_within
 from dustmap.residual.corrections import DEGREES
-from dustmap.residual.covariance import Rays, Remainder
+from dustmap.residual.covariance import Rays, SubgridCovariance
 from dustmap.residual.cube import DensityCube
-from dustmap.residual.field import COUNT, ResidualField, least_density
+from dustmap.residual.field import NEIGHBOURS, ResidualField, least_density
 from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.scoring import learn_weights, tail_degrees
 
-# Neighbours of a row while the covariance is learnt.
-_LEARNING_COUNT = 30
-# The same in trials.
-_TRIAL_COUNT = 20
-# Factor on angles relative to logarithms of distance in the neighbour search,
-_STRETCH = 20.0
-# and those tried without a grid.
-_STRETCHES = (5.0, 20.0, 40.0)
+# Neighbours of a row in trials.
+_TRIAL_NEIGHBOURS = 20
 # Held-out rows used to learn the covariance; all calibrate the errors.
-_LEARNING = 1200
-# Held-out rows used to find the first outliers.
-_FIRST = 400
-# Rows beyond which only those around the first held-out rows are learnt from.
+_LEARNERS = 1200
+# Number of rows above which only rows near the held-out ones are used.
 _MANY = 200_000
-# How many of them each of these rows brings.
-_AROUND = 45
-# Least fraction of outliers at which they are down-weighted.
-_FEW_OUTLIERS = 2e-3
-# Without a grid: trial numbers of stars of a local mean,
+# Trial numbers of stars in a local mean, the stretch in the search for them, and the
+# largest number of stars with a mean of their own.
 _MEANS = (100, 300)
-# the stretch in the search for them,
-_AROUND_PLACE = 10.0
-# and the held-out rows of a trial.
-_TRIED = 300
-# Places whose means are computed at once.
-_ROWS = 32_768
-# Most stars with means of their own.
+_MEAN_STRETCH = 10.0
 _MOST_MEANS = 60_000
 
 
@@ -61,43 +45,44 @@ def learn_residual(
     noise: Float[Tensor, " n"],
     held: Int[Tensor, " m"],
     *,
-    placing: Float[Tensor, " n"] | None = None,
-    stretch: float = _STRETCH,
+    distance_variance: Float[Tensor, " n"] | None = None,
+    stretch: float = 20.0,
     cube: DensityCube | None = None,
-    remainder: Remainder | None = None,
+    subgrid: SubgridCovariance | None = None,
 ) -> ResidualField:
     r"""Learn the residual whose covariance predicts held-out rows best.
 
-    ``held`` are the numbers of the held-out rows, in random order; the first of them
-    score the covariance, with all other rows as possible neighbours. Distance errors
-    add noise in proportion to the density at the star: ``placing`` [mag²] is its
-    variance for the map's density :math:`\bar\rho`, and
-    :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \mathrm{var}\,\delta)`. With the mean
-    map's ``cube`` the covariance is that of the prior's ``remainder`` along rays, times
-    α of every grid; without held-out rows α is one. Of more than 200,000 rows only
-    those near the first held-out rows are learnt from. If more than two rows in a
-    thousand are outliers, they are down-weighted where this improves the score; fewer
-    cannot be distinguished from rays through compact clouds. With outliers or distance
-    errors the covariance is learnt a second time.
+    ``held`` holds the numbers of the held-out rows, in random order. The first of them
+    score the covariance; all other rows may be their neighbours. A distance error
+    :math:`\sigma_d` adds the variance :math:`\langle\rho^2\rangle \sigma_d^2 =
+    \bar\rho^2 (1 + \mathrm{var}\,\delta) \sigma_d^2`, of which ``distance_variance``
+    is :math:`\bar\rho^2 \sigma_d^2` [mag²] with the map's density at the star. With the
+    mean map's ``cube`` the covariance is the prior's ``subgrid`` part along rays, times
+    α of every grid; without held-out rows α is one. Of more than 200,000 rows only rows
+    near the first held-out rows are used. Outliers, if they are more than 0.2% of the
+    rows, are down-weighted where this improves the score; fewer cannot be distinguished
+    from rays through compact clouds. With outliers or distance errors the covariance is
+    learnt a second time.
 
     Raises
     ------
     FloatingPointError
         If no covariance is positive definite.
     """
-    placing = torch.zeros_like(noise) if placing is None else placing
-    start = _unlearnt(rays, residuals, noise + placing, stretch)
+    if distance_variance is None:
+        distance_variance = torch.zeros_like(noise)
+    start = _unlearnt(rays, residuals, noise + distance_variance, stretch)
     if cube is not None:
         one = noise.new_ones(len(cube.grids))
-        start = replace(start, cube=cube, remainder=remainder, weights=one)
+        start = replace(start, cube=cube, subgrid=subgrid, weights=one)
     if not len(held):
-        return _weighed(start, noise, placing, outliers=False)
-    known = held[:_LEARNING]
+        return _with_noise(start, noise, distance_variance, outliers=False)
+    known = held[:_LEARNERS]
     if len(rays) <= _MANY:
-        return _searched(start, known, noise, placing)
+        return _searched(start, known, noise, distance_variance)
     # The known rows come first.
     points = rays.coordinates(stretch)
-    near = nearest(points, points[known], _AROUND).unique()
+    near = nearest(points, points[known], 45).unique()
     few = torch.cat([known, near[~torch.isin(near, known)]])
     learnt = _searched(
         replace(
@@ -109,33 +94,35 @@ def learn_residual(
         ),
         torch.arange(len(known)),
         noise[few],
-        placing[few],
+        distance_variance[few],
     )
     own = ("rays", "residuals", "stated", "noise")
     field = replace(learnt, **{name: getattr(start, name) for name in own})
-    return _weighed(field, noise, placing, outliers=learnt.weighs_outliers)
+    return _with_noise(field, noise, distance_variance, outliers=learnt.has_outliers)
 
 
 def _searched(
     start: ResidualField,
     known: Int[Tensor, " m"],
     noise: Float[Tensor, " n"],
-    placing: Float[Tensor, " n"],
+    distance_variance: Float[Tensor, " n"],
 ) -> ResidualField:
     """Find outliers and weights that predict the ``known`` rows best."""
     # Find outliers before the trials, whose result they would dominate.
-    field = _best([start], known[:_FIRST])
-    weighed = _weighed(field, noise, placing)
-    tells = weighed.weighs_outliers
-    if tells:
+    field = _best([start], known[:400])
+    down_weighted = _with_noise(field, noise, distance_variance)
+    has_outliers = down_weighted.has_outliers
+    if has_outliers:
         # Rays through spikes of the density look like outliers.
-        plain = replace(weighed, noise=weighed.stated)
-        field = _best([plain, weighed], known, _TRIAL_COUNT)
-        tells = field.weighs_outliers
-    field = _weighed(_best([field], known), noise, placing, outliers=tells)
-    if tells or bool(placing.any()):
+        plain = replace(down_weighted, noise=down_weighted.stated)
+        field = _best([plain, down_weighted], known, _TRIAL_NEIGHBOURS)
+        has_outliers = field.has_outliers
+    field = _with_noise(
+        _best([field], known), noise, distance_variance, outliers=has_outliers
+    )
+    if has_outliers or bool(distance_variance.any()):
         field = _best([field], known)
-        field = _weighed(field, noise, placing, outliers=tells)
+        field = _with_noise(field, noise, distance_variance, outliers=has_outliers)
     return field
 
 
@@ -145,7 +132,7 @@ def _unlearnt(
     noise: Float[Tensor, " n"],
     stretch: float,
 ) -> ResidualField:
-    """Return a field without a covariance."""
+    """Return a field whose covariance is not yet learnt."""
     return ResidualField(
         rays=rays,
         residuals=residuals,
@@ -158,27 +145,31 @@ def _unlearnt(
     )
 
 
-def _weighed(
-    field: ResidualField, noise: Tensor, placing: Tensor, *, outliers: bool = True
+def _with_noise(
+    field: ResidualField,
+    noise: Tensor,
+    distance_variance: Tensor,
+    *,
+    outliers: bool = True,
 ) -> ResidualField:
     """Set the noise variance, and down-weight outliers if there are enough."""
     relative = field.weights.sum()
-    if field.cube is not None and field.remainder is not None:
-        variances = field.weights * torch.from_numpy(field.remainder.variances)
+    if field.cube is not None and field.subgrid is not None:
+        variances = field.weights * torch.from_numpy(field.subgrid.variances)
         relative = variances[field.cube.level_at(field.rays.lengths)]
-    stated = noise + placing * (1 + relative)
+    stated = noise + distance_variance * (1 + relative)
     raised = (field.noise / field.stated).clamp_min(1.0)
-    if not outliers or field.outliers < _FEW_OUTLIERS:
+    if not outliers or field.outliers < 0.002:
         return replace(field, stated=stated, noise=stated)
     first = bool((raised == 1).all())
     field = replace(field, stated=stated, noise=raised * stated)
-    return field.with_outliers_weighed(field.outliers, rounds=1 + first)
+    return field.with_outliers_down_weighted(field.outliers, rounds=1 + first)
 
 
 def _best(
     fields: list[ResidualField],
     held: Tensor,
-    count: int = _LEARNING_COUNT,
+    count: int = 30,
 ) -> ResidualField:
     """Learn the covariance of each field from held-out rows; return the best field.
 
@@ -212,7 +203,7 @@ def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
         mean[held],
         field.stated[held],
         known=field.weights,
-        expected=None if field.remainder is None else 1.0,
+        expected=None if field.subgrid is None else 1.0,
     )
     return replace(
         field,
@@ -232,10 +223,10 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
 
 
 def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
-    """Set the tails from the errors of held-out rows, else from their prior."""
+    """Set the tails from the errors of held-out rows; without any, to `DEGREES`."""
     if not len(held):
         return replace(field, tails=DEGREES)
-    near = _near_unseen(field.rays, held, field.stretch, COUNT)
+    near = _near_unseen(field.rays, held, field.stretch, NEIGHBOURS)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
     # The spread of a single prediction is zero.
@@ -246,7 +237,7 @@ def calibrated_on(field: ResidualField, held: Tensor) -> ResidualField:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridFree:
+class LocalMeanKriging:
     """Kriging about a local mean density.
 
     Parameters
@@ -270,9 +261,9 @@ class GridFree:
         self,
         observed: Rays,
         noise: Float[Tensor, " n"],
-        placing: Float[Tensor, " n"],
-    ) -> GridFree:
-        """Return the same kriging about other measurements of the same stars."""
+        distance_std: Float[Tensor, " n"],
+    ) -> LocalMeanKriging:
+        """Return the same kriging for other measurements of the same stars."""
         mean = local_means(observed, None, (self.count,))[:, 0]
         least = least_density(observed.density * observed.lengths, observed.lengths)
         raised = mean.clamp_min(least)
@@ -280,13 +271,17 @@ class GridFree:
         field = replace(
             self.field, rays=rays, residuals=residuals, noise=self.field.stated
         )
-        tells, error = self.field.weighs_outliers, (raised * placing) ** 2
+        field = _with_noise(
+            field,
+            noise,
+            (raised * distance_std) ** 2,
+            outliers=self.field.has_outliers,
+        )
         floored = int((mean < least).sum())
-        field = _weighed(field, noise, error, outliers=tells)
         return replace(self, observed=observed, field=field, floored=floored)
 
-    def without_last(self, count: int) -> GridFree:
-        """Return the same kriging from the other stars."""
+    def without_last(self, count: int) -> LocalMeanKriging:
+        """Return the same kriging without the last ``count`` stars."""
         return replace(
             self,
             observed=self.observed[: len(self.observed) - count],
@@ -305,13 +300,13 @@ class GridFree:
         return found[0], variance[0]
 
 
-def learn_grid_free(
+def learn_local_mean_kriging(
     observed: Rays,
     noise: Float[Tensor, " n"],
-    placing: Float[Tensor, " n"],
+    distance_std: Float[Tensor, " n"],
     held: Int[Tensor, " m"],
-) -> GridFree:
-    """Learn the kriging whose covariance predicts the rows ``held`` best.
+) -> LocalMeanKriging:
+    """Learn the kriging that predicts the rows with the numbers ``held`` best.
 
     Parameters
     ----------
@@ -319,7 +314,7 @@ def learn_grid_free(
         Rays whose density is extinction over distance [mag/pc].
     noise
         Variances of the extinctions [mag²].
-    placing
+    distance_std
         Standard deviations of the distances [pc], which add noise in proportion to the
         local mean density.
     """
@@ -328,31 +323,33 @@ def learn_grid_free(
     means = local_means(observed, None, _MEANS)
     trials = []
     for mean in means.T.clamp_min(least):
-        variance = noise + (mean * placing) ** 2
-        trials.append(_unlearnt(*_about(observed, mean), variance, _AROUND_PLACE))
-    tried = held[:_TRIED]
-    first = _learnt(trials[0], tried, _TRIAL_COUNT)
+        variance = noise + (mean * distance_std) ** 2
+        trials.append(_unlearnt(*_about(observed, mean), variance, _MEAN_STRETCH))
+
+    def learnt(trial: ResidualField) -> ResidualField:
+        return _learnt(trial, held[:300], _TRIAL_NEIGHBOURS)
+
+    first = learnt(trials[0])
     # The other searches start from the weights of the first.
     trials = [replace(trial, weights=first.weights) for trial in trials]
-    learnt = [first, *(_learnt(trial, tried, _TRIAL_COUNT) for trial in trials[1:])]
-    best = max(range(len(learnt)), key=lambda number: learnt[number].score)
-    stretched = [replace(trials[best], stretch=each) for each in _STRETCHES]
-    found = [
-        learnt[best],
-        *(_learnt(trial, tried, _TRIAL_COUNT) for trial in stretched),
-    ]
-    chosen = max(found, key=lambda trial: trial.score)
+    found = [first, *map(learnt, trials[1:])]
+    best = max(range(len(found)), key=lambda number: found[number].score)
+    stretched = [replace(trials[best], stretch=each) for each in (5.0, 20.0, 40.0)]
+    candidates = [found[best], *map(learnt, stretched)]
+    chosen = max(candidates, key=lambda trial: trial.score)
     field = learn_residual(
         chosen.rays,
         chosen.residuals,
         noise,
         held,
-        placing=(means[:, best].clamp_min(least) * placing) ** 2,
+        distance_variance=(means[:, best].clamp_min(least) * distance_std) ** 2,
         stretch=chosen.stretch,
     )
     field = calibrated_on(field, held)
     floored = int((means[:, best] < least).sum())
-    return GridFree(observed=observed, field=field, count=_MEANS[best], floored=floored)
+    return LocalMeanKriging(
+        observed=observed, field=field, count=_MEANS[best], floored=floored
+    )
 
 
 def _about(
@@ -366,9 +363,12 @@ def _about(
 def near_rays(
     observed: Rays, own: Int[Tensor, " k"], places: Rays, count: int
 ) -> Int[Tensor, " u"]:
-    """Return sorted numbers of the rays nearest to some of them and to places."""
-    points = observed.coordinates(_AROUND_PLACE)
-    around = torch.cat([points[own], places.coordinates(_AROUND_PLACE)])
+    """Return sorted numbers of the ``count`` rays nearest to each ray or place.
+
+    ``own`` holds numbers of rays.
+    """
+    points = observed.coordinates(_MEAN_STRETCH)
+    around = torch.cat([points[own], places.coordinates(_MEAN_STRETCH)])
     return nearest(points, around, count).unique()
 
 
@@ -377,19 +377,20 @@ def local_means(
 ) -> Float[Tensor, "m c"]:
     """Return mean densities [mag/pc] of the nearest stars (all if there are fewer).
 
-    They are around each of ``places``, or around every star without the star itself.
-    Of many stars an even part has means of its own; others take the nearest of these,
-    which may include them.
+    The stars are around each of ``places``; with ``None``, around every star, without
+    the star itself. Of more than 60,000 stars an even subset has means of its own; the
+    others take the mean of the nearest of these, which may include them.
     """
-    points = observed.coordinates(_AROUND_PLACE)
+    points = observed.coordinates(_MEAN_STRETCH)
     extinction = observed.density * observed.lengths
-    around = points if places is None else places.coordinates(_AROUND_PLACE)
+    around = points if places is None else places.coordinates(_MEAN_STRETCH)
     most = max(counts) + (places is None)
     own = torch.arange(len(around))
     if places is None and len(own) > _MOST_MEANS:
         own = torch.linspace(0, len(own) - 1, _MOST_MEANS).long()
     found = []
-    for rows in own.split(_ROWS):
+    # Numbers, extinctions and lengths of neighbours, and two sums of them.
+    for rows in own.split(rows_within(40 * most)):
         near = nearest(points, around[rows], most)
         if places is None:
             near = without_self(near, rows)

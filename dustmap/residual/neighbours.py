@@ -10,12 +10,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
-# Most rows of a leaf of the tree.
-LEAF = 16
-# Rows whose neighbours are searched at once.
-_BLOCK = 131_072
-# End of the first block.
-_LEAST_BLOCK = 1_024
+from dustmap.memory import rows_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +22,7 @@ class RowIndex:
 
     @classmethod
     def of(
-        cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"], leaf: int = LEAF
+        cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"], leaf: int = 16
     ) -> RowIndex:
         """Build the index of these rows, with at most ``leaf`` of them in a leaf."""
         unit = unit.detach().expand(rows.shape[1])
@@ -39,8 +34,10 @@ class RowIndex:
         count = min(count, self.tree.n)
         scaled, threads = (places / self.unit).cpu().numpy(), torch.get_num_threads()
         found = np.empty((len(places), count), dtype=np.int64)
-        for start in range(0, len(places), _BLOCK):
-            own = slice(start, start + _BLOCK)
+        # The tree returns distances and numbers.
+        block = rows_within(16 * count)
+        for start in range(0, len(places), block):
+            own = slice(start, start + block)
             near = np.asarray(self.tree.query(scaled[own], k=count, workers=threads)[1])
             found[own] = near.reshape(-1, count)
         return torch.from_numpy(found).to(places.device)
@@ -109,12 +106,15 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
         )
     found = np.empty((len(rows) - count, count), dtype=np.int32)
     start, threads = count, torch.get_num_threads()
+    # Distances, numbers and orders of twice as many neighbours.
+    block = rows_within(64 * count)
     while start < len(rows):
-        end = min(max(start + start // 4, _LEAST_BLOCK), len(rows))
+        # A tree of fewer than 1,024 rows saves no time.
+        end = min(max(start + start // 4, 1_024), len(rows))
         tree = KDTree(rows[:end])
         # In the order of the tree a search is near the one before, and faster.
         own = tree.indices[tree.indices >= start]
-        for missing in np.split(own, range(_BLOCK, len(own), _BLOCK)):
+        for missing in np.split(own, range(block, len(own), block)):
             reach = 2 * count
             while len(missing):
                 reach = min(reach, end)

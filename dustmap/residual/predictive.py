@@ -2,7 +2,7 @@ r"""The distribution of measured extinctions about their predictions.
 
 Errors of real stars grow with extinction, and more of them lie far above their
 prediction than far below: dust is never negative, clumps are dense, and some stars are
-redder than their temperature tells. A measurement differs from its predicted mean by
+redder than their temperature implies. A measurement differs from its predicted mean by
 :math:`M + S (t - \mathrm E\,t)`, with the shift M, the scale S and a skewed Student-T
 (Jones & Faddy 2003, JRSS B 65, 159) of :math:`n = a + b`,
 
@@ -42,58 +42,43 @@ from torch import Tensor
 from dustmap.minimise import minimise
 from dustmap.tails import log_mixture
 
-# Prior standard deviations of a_0, of the other coefficients, of u and of the shift's
-# coefficients.
-_CONSTANT_STD = 0.5
-_STD = 0.3
-_SURVEY_STD = 0.3
-_SHIFT_STD = 0.1
-# Part of the stars beyond either end of a shift.
-_BEYOND = 0.01
-# Least ν, the mean and the standard deviation of the prior of ln(ν - 2.5), and that of
-# k, whose mean is zero.
+# Least ν.
 _LEAST_DEGREES = 2.5
-_DEGREES = 2.0
-_DEGREES_STD = 1.0
-_SKEWNESS_STD = 0.5
-# Priors of logit q and of ln W about the mean of ln s; that of B / W has the mean zero.
-_LOGIT = -5.0
-_LOGIT_STD = 1.0
-_WIDE = math.log(5.0)
-_WIDE_STD = 1.0
-_EXCESS_STD = 1.0
-# Gain of unseen halves [nats] at which a law has a shift: of catalogues of 600 stars
-# without one, one in forty has it.
-_GAIN = 3.0
-# Largest factor on scales learnt from all stars.
-_WIDEST = 1.5
-# Least relative distance error.
-_PLACED = 1e-3
-# Limit on the steps of a search.
-_STEPS = 100
+# Normal priors: mean and standard deviation.
+_LAW_PRIORS = {
+    "constant": (0.0, 0.5),  # a_0
+    "slope": (0.0, 0.3),  # a_1 to a_4
+    "survey": (0.0, 0.3),  # u
+    "shift": (0.0, 0.1),  # b
+    "degrees": (2.0, 1.0),  # ln(ν - 2.5)
+    "skewness": (0.0, 0.5),  # k
+    "outliers": (-5.0, 1.0),  # logit q
+    "width": (math.log(5.0), 1.0),  # ln W about the mean of ln s
+    "excess": (0.0, 1.0),  # B / W
+}
 
 Column = Float[np.ndarray, " n"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Predicted measurements of stars, shape ``(n,)``.
+    """Predictions for measurements of stars, shape ``(n,)``.
 
     ``std`` is the standard deviation of prediction and stated noise together, and
-    ``extinction`` the predicted mean [mag]; ``placing`` is the distance error and
-    ``distance`` the distance [pc]; ``survey`` are names.
+    ``extinction`` the predicted mean [mag]; ``distance_std`` is the error of the
+    ``distance`` [pc]; ``survey`` holds the surveys' names.
     """
 
     std: Column
     extinction: Column
-    placing: Column
+    distance_std: Column
     distance: Column
     survey: Shaped[np.ndarray, " n"] | None = None
 
     def select(self, rows: Shaped[np.ndarray, " k"]) -> Measured:
         """Return some of the stars."""
         survey = None if self.survey is None else self.survey[rows]
-        names = ("std", "extinction", "placing", "distance")
+        names = ("std", "extinction", "distance_std", "distance")
         columns = {name: getattr(self, name)[rows] for name in names}
         return Measured(**columns, survey=survey)
 
@@ -102,7 +87,7 @@ class Measured:
         columns = (
             self.std,
             np.maximum(self.extinction, self.std),
-            np.maximum(self.placing / self.distance, _PLACED),
+            np.maximum(self.distance_std / self.distance, 1e-3),
             self.distance,
         )
         return np.log(np.column_stack(columns))
@@ -110,7 +95,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictiveLaw:
-    """The law of a map's stars, see the module.
+    """Distribution of measurements about a map's predictions; see the module.
 
     Parameters
     ----------
@@ -171,7 +156,7 @@ class PredictiveLaw:
         """Return a quantile of the difference from the predicted mean [mag]."""
         (a, b, mean), scale = self._core, self.scale(stars)
         at = float(jf_skew_t(a, b).ppf(probability)) - mean
-        # It lies between those of the two parts.
+        # It lies between the quantiles of the two parts.
         parts = np.stack([at * scale, at * self.width + self.excess + 0 * scale])
         ends = parts.min(axis=0) - scale, parts.max(axis=0) + scale
 
@@ -202,11 +187,11 @@ class PredictiveLaw:
         return a, b, mean
 
     def _below(self, x: Column, scale: Column, sign: int = 1) -> Column:
-        """Return the probability below ``M + x``, for a ``sign`` of -1 that above."""
+        """Return the probability below ``M + x``, or above for a ``sign`` of -1."""
         a, b, mean = self._core
         parts = []
         for y in (x / scale, (x - self.excess) / self.width):
-            # That of scipy's law cancels at outliers beyond 10⁸ S.
+            # SciPy's distribution function loses all digits beyond 10⁸ S.
             odds = 2 * sign * np.arcsinh((y + mean) / math.sqrt(a + b))
             parts.append(betainc(*(a, b)[::sign], expit(odds)))
         return (1 - self.outliers) * parts[0] + self.outliers * parts[1]
@@ -215,14 +200,15 @@ class PredictiveLaw:
 def learn_law(error: Column, stars: Measured) -> PredictiveLaw:
     """Learn the law from differences, measured minus predicted, of unseen stars.
 
-    A survey has a shift if those of two halves raise the density of its stars in the
-    other halves. Errors of neighbours are alike: halves are alternate tenths of the
-    rows, whose order should be that of places in the sky.
+    A survey has a shift if the shifts learnt from two halves raise the density of its
+    stars in the other halves. Errors of neighbours are alike: halves are alternate
+    tenths of the rows, which should be ordered by place in the sky.
 
-    The scales of the law are multiplied by the factor with which laws of halves are the
-    most probable in the other halves. A law fits the stars that it was learnt from too
-    closely, and so do predictions whose residual, stack and zero points were learnt
-    from them: of seven surveys' clusters, its 68% intervals held 66% of others.
+    The scales of the law are multiplied by the factor, at most 1.5, with which the laws
+    of halves are most probable in the other halves. A law fits the stars that it was
+    learnt from too closely, as do predictions whose residual, stack and zero points
+    were learnt from them: for clusters of seven surveys, 68% intervals held 66% of
+    other stars.
     """
     surveys = () if stars.survey is None else tuple(np.unique(stars.survey).tolist())
     surveys = surveys if len(surveys) > 1 else ()
@@ -236,19 +222,21 @@ def learn_law(error: Column, stars: Measured) -> PredictiveLaw:
     def scores(law: PredictiveLaw, seen: Shaped[np.ndarray, " n"]) -> Column:
         return law.log_density(error[~seen], stars.select(~seen))
 
-    spread, gain = np.full(members.shape[1], _SHIFT_STD), np.zeros(members.shape[1])
+    gain = np.zeros(members.shape[1])
+    spread = np.full_like(gain, _LAW_PRIORS["shift"][1])
     for seen in halves:
         law = learnt(seen, spread)
         without = replace(law, slopes=0 * law.slopes)
         gain += (scores(law, seen) - scores(without, seen)) @ members[~seen]
-    spread = spread * (gain > _GAIN)
+    # Of catalogues of 600 stars without a shift, one in forty gains 3 nats.
+    spread = spread * (gain > 3.0)
     laws = [learnt(seen, spread) for seen in halves]
 
     def loss(factor: float) -> float:
         every = zip(laws, halves, strict=True)
         return -sum(float(scores(law.widened(factor), s).sum()) for law, s in every)
 
-    factor = minimize_scalar(loss, bounds=(1.0, _WIDEST), method="bounded").x
+    factor = minimize_scalar(loss, bounds=(1.0, 1.5), method="bounded").x
     return _learnt(error, stars, surveys, spread).widened(float(factor))
 
 
@@ -261,21 +249,26 @@ def _learnt(
     """Learn the law with these prior standard deviations of shifts' coefficients."""
     logarithms = stars.logarithms()
     centres = logarithms.mean(axis=0)
-    ends = np.quantile((logarithms - centres)[:, 2:], (_BEYOND, 1 - _BEYOND), axis=0)
+    ends = np.quantile((logarithms - centres)[:, 2:], (0.01, 0.99), axis=0)
     spread = np.repeat(shift_std, 10)
     shifts = torch.from_numpy(spread * _shifts(stars, centres, ends, surveys))
     factors = torch.from_numpy(_factors(stars, centres, surveys))
     given, start = torch.as_tensor(error), torch.as_tensor(stars.std).log()
-    deviations = [_CONSTANT_STD, *[_STD] * 4, *[_SURVEY_STD] * len(surveys)]
+    names = ["constant", *["slope"] * 4, *["survey"] * len(surveys)]
+    deviations = [_LAW_PRIORS[name][1] for name in names]
     width = torch.tensor(deviations, dtype=torch.float64)
     parts = len(width), 5, shifts.shape[1]
 
+    def prior(name: str, step: Tensor) -> Tensor:
+        mean, std = _LAW_PRIORS[name]
+        return mean + std * step
+
     def parameters(steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale, (tail, skewness, odds, wide, excess), slopes = steps.split(parts)
-        degrees = _LEAST_DEGREES + (_DEGREES + _DEGREES_STD * tail).exp()
-        wide = (centres[0] + _WIDE + _WIDE_STD * wide).exp()
-        outliers = (_LOGIT + _LOGIT_STD * odds).sigmoid()
-        skewness, excess = _SKEWNESS_STD * skewness, _EXCESS_STD * excess * wide
+        degrees = _LEAST_DEGREES + prior("degrees", tail).exp()
+        wide = (centres[0] + prior("width", wide)).exp()
+        outliers = prior("outliers", odds).sigmoid()
+        skewness, excess = prior("skewness", skewness), prior("excess", excess) * wide
         shape = torch.stack([degrees, skewness, outliers, wide, excess])
         return width * scale, shape, slopes
 
@@ -286,7 +279,7 @@ def _learnt(
         return steps.square().sum() / 2 - score.sum()
 
     origin = torch.zeros(sum(parts), dtype=torch.float64)
-    found = minimise(loss, origin, max_steps=_STEPS)
+    found = minimise(loss, origin)
     coefficients, shape, slopes = parameters(found.place)
     degrees, skewness, outliers, wide, excess = shape.tolist()
     return PredictiveLaw(
@@ -334,15 +327,15 @@ def _shifts(
     surveys: tuple[str, ...],
 ) -> Float[np.ndarray, "n 10*s"]:
     """Return the factors of the shifts' coefficients [mag]."""
-    placing, distance = np.clip((stars.logarithms() - centres)[:, 2:], *ends).T
-    parts = [placing**i * distance**j for i in range(4) for j in range(4 - i)]
+    distance_std, distance = np.clip((stars.logarithms() - centres)[:, 2:], *ends).T
+    parts = [distance_std**i * distance**j for i in range(4) for j in range(4 - i)]
     own = np.maximum(stars.extinction, stars.std)[:, None] * np.column_stack(parts)
     whole = _members(stars, surveys)[:, :, None] * own[:, None]
     return whole.reshape(len(own), -1)
 
 
 def _members(stars: Measured, surveys: tuple[str, ...]) -> Shaped[np.ndarray, "n s"]:
-    """Return whose stars they are, all of them those of a single survey."""
+    """Return a mask of every survey's stars; without names there is one survey."""
     if not surveys:
         return np.ones((len(stars.std), 1), dtype=bool)
     names = np.zeros(len(stars.std)) if stars.survey is None else stars.survey

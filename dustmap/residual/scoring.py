@@ -15,37 +15,10 @@ from dustmap.residual.corrections import DEGREES, central_factor
 from dustmap.residual.kriging import Neighbourhoods
 from dustmap.tails import OUTLIER_FACTOR, log_mixture, log_student
 
-# Prior std of the logarithm of the score's degrees of freedom. With five of them the
-# maximum lies above the variance of normal errors, by a fifth.
-_DEGREES_STD = 1.0
-# Steps of the search, and the derivative [nats] at which it ends: with the widest prior
-# the gain that is left is at most 1e-4 nats per number.
-_STEPS = 60
-_SLOPE = 0.003
-# Prior std of the searched logarithms about their start: the score is flat in weights
-# that do not matter.
-_PRIOR_STD = 5.0
-# Bound of their steps, since line searches may go too far.
-_RANGE = 12.0
-# Bound of the first step from known weights.
-_FARTHEST = 6.0
-_EXPECTED_STD = 0.5
-_OUTLIER_LOGIT = -4.0
-# Difference between the logarithms of a start's weights.
-_APART = 6.0
-# Fraction of errors whose interval shows their tails.
-_MOST = 0.95
-# Uncertainty of that fraction, as noise may not be exactly normal.
-_SHAPE = 0.0016
-# Prior std of one over the errors' degrees of freedom.
-_TAILS_STD = 0.1
-# Trial range of one over the degrees of freedom.
-_TAILS_TRIED = (1e-3, 0.4)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """Weights of the components, and the variance of independent residuals.
+    """Weights of the components, and the ``nugget``, of independent residuals.
 
     ``outliers`` is the fraction of rows that are outliers, ``score`` the log density of
     the held-out rows.
@@ -89,16 +62,20 @@ def learn_weights(
     unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
     largest = unit / hoods.prior.mean(dim=0)
     origin = torch.full((len(largest) + 3,), -math.log(len(largest) + 1)).double()
-    doubt = torch.full_like(origin, _PRIOR_STD)
+    # The score is flat in weights that do not matter.
+    doubt = torch.full_like(origin, 5.0)
     if expected is not None:
         largest = torch.full_like(largest, expected)
-        origin[:-3], doubt[:-3] = 0.0, _EXPECTED_STD
+        origin[:-3], doubt[:-3] = 0.0, 0.5
     scale = torch.cat([largest, unit[None]])
-    origin[-2:] = torch.tensor([_OUTLIER_LOGIT, 0.0])
-    doubt[-1] = _DEGREES_STD
+    # The fraction of outliers starts at 1.8%. A wider prior of the degrees of freedom
+    # would allow five, for which normal errors have a variance a fifth too large.
+    origin[-2:] = torch.tensor([-4.0, 0.0])
+    doubt[-1] = 1.0
 
     def place(steps: Tensor) -> Tensor:
-        return origin + _RANGE * (steps / _RANGE).tanh()
+        # Line searches may go too far.
+        return origin + 12.0 * (steps / 12.0).tanh()
 
     def score(place: Tensor) -> Tensor:
         values, outliers = scale * place[:-2].exp(), place[-2].sigmoid()
@@ -118,14 +95,13 @@ def learn_weights(
     j, starts = len(largest), [torch.zeros_like(origin)]
     if known is not None and len(known):
         steps = (known / largest).log() - origin[:j]
-        starts[0][:j] = steps.clamp(-_FARTHEST, _FARTHEST)
+        starts[0][:j] = steps.clamp(-6.0, 6.0)
     elif j > 1:
         # Each start raises one component above the others.
-        above = _APART * (torch.eye(j) - 0.5)
+        above = 6.0 * (torch.eye(j) - 0.5)
         starts += torch.nn.functional.pad(above, (0, 3)).to(origin)
-    searches = (
-        minimise(loss, start, slope=_SLOPE, max_steps=_STEPS) for start in starts
-    )
+    # With the widest prior, at most 1e-4 nats per number are left to gain.
+    searches = (minimise(loss, start, slope=0.003) for start in starts)
     found = min(searches, key=lambda each: each.value)
     if math.isinf(found.value):
         raise FloatingPointError("the log score of held-out rows is not finite")
@@ -152,15 +128,16 @@ def tail_degrees(
     interval as it is. The fraction ``outliers`` of the errors is `OUTLIER_FACTOR` times
     as wide. Where noise dominates the variance, the result is about `DEGREES`.
     """
-    inverse = torch.linspace(*_TAILS_TRIED, 81, dtype=torch.float64)
-    quantiles = [stdtrit(1 / inverse.numpy(), p) for p in ((1 + _MOST) / 2, ndtr(1.0))]
+    most, inverse = 0.95, torch.linspace(1e-3, 0.4, 81, dtype=torch.float64)
+    quantiles = [stdtrit(1 / inverse.numpy(), p) for p in ((1 + most) / 2, ndtr(1.0))]
     core = torch.tensor([central_factor(float(1 / x)) for x in inverse]).double()
     wide = core * torch.from_numpy(quantiles[0] / quantiles[1]) ** 2
-    normal = float(ndtri((1 + _MOST) / 2))
+    normal = float(ndtri((1 + most) / 2))
     widths = wide[:, None] * variance + normal**2 * noise
     held = (error.abs() < widths.sqrt()).to(torch.float64).mean(dim=1)
-    within = _MOST + outliers * (math.erf(normal * 0.5**0.5 / OUTLIER_FACTOR) - _MOST)
-    chance = (within * (1 - within) / len(error) + _SHAPE**2) ** 0.5
-    doubt = (inverse - 1 / DEGREES) / _TAILS_STD
+    within = most + outliers * (math.erf(normal * 0.5**0.5 / OUTLIER_FACTOR) - most)
+    # Noise may not be exactly normal: the fraction is uncertain by 0.0016.
+    chance = (within * (1 - within) / len(error) + 0.0016**2) ** 0.5
+    doubt = (inverse - 1 / DEGREES) / 0.1
     misfit = ((held - within) / chance) ** 2 + doubt**2
     return float(1 / inverse[misfit.argmin()])

@@ -24,17 +24,13 @@ from scipy.special import expit
 from torch import Tensor
 
 from dustmap.residual.covariance import rays_to
-from dustmap.residual.learning import GridFree
+from dustmap.residual.learning import LocalMeanKriging
 
-# Fewest measurements that the share is learnt from.
-_FEWEST = 200
-# Part of the mean absolute error that a stack has to gain.
-_GAIN = 0.01
 # Prior means of the coefficients; the prior has standard deviations of one, and counts
 # as much as one measurement.
 _EXPECTED = (-1.0, 0.0, 0.0)
 # Least extinction over its error.
-_LEAST = 1e-2
+_LEAST_RATIO = 1e-2
 
 Column = Float[np.ndarray, " n"]
 
@@ -43,11 +39,11 @@ Column = Float[np.ndarray, " n"]
 class StackedKriging:
     """Kriging from all known stars, and the coefficients of its share.
 
-    ``gain`` is the part of the mean absolute error by which unseen measurements are
-    predicted better than by the map.
+    ``gain`` is the fraction by which the stack lowers the map's mean absolute error for
+    unseen measurements.
     """
 
-    kriging: GridFree
+    kriging: LocalMeanKriging
     coefficients: Float[np.ndarray, "3"]
     gain: float
 
@@ -60,11 +56,11 @@ class StackedKriging:
         rays = rays_to(places, torch.from_numpy(mean), 0.0)
         other, variance = (part.numpy() for part in self.kriging.predict(rays))
         found = _share(self.coefficients, mean, std, np.sqrt(variance))
-        return 1 + found * (other / np.maximum(mean, _LEAST * std) - 1)
+        return 1 + found * (other / np.maximum(mean, _LEAST_RATIO * std) - 1)
 
 
 def learn_stack(
-    kriging: GridFree, mean: Column, std: Column, observed: Column
+    kriging: LocalMeanKriging, mean: Column, std: Column, observed: Column
 ) -> StackedKriging | None:
     """Learn the share of kriging; return ``None`` unless the stack gains 1%.
 
@@ -72,7 +68,7 @@ def learn_stack(
     not seen them, predicts ``mean`` and ``std`` [mag].
     """
     count = len(observed)
-    if count < _FEWEST:
+    if count < 200:
         return None
     places = kriging.observed[-count:]
     found = kriging.without_last(count).predict(places)
@@ -91,7 +87,7 @@ def learn_stack(
 
     best = minimize(loss, np.array(_EXPECTED), method="Nelder-Mead").x
     gain = 1 - error(best) / alone
-    if gain < _GAIN:
+    if gain < 0.01:
         return None
     return StackedKriging(kriging=kriging, coefficients=best, gain=gain)
 
@@ -100,7 +96,7 @@ def _share(
     coefficients: Float[np.ndarray, "3"], mean: Column, std: Column, spread: Column
 ) -> Column:
     """Return the share of kriging with standard deviations ``spread``."""
-    relative = np.log(np.maximum(mean, _LEAST * std) / std)
+    relative = np.log(np.maximum(mean, _LEAST_RATIO * std) / std)
     logarithms = np.stack([np.ones_like(std), np.log(std / spread), relative])
     # One by one, so that the bits do not depend on the number of places.
     return expit(sum(a * x for a, x in zip(coefficients, logarithms, strict=True)))

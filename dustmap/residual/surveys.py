@@ -20,8 +20,8 @@ rows, whose predictions are sharper. As a prediction has not seen its own row, i
 is independent of the noise.
 
 A survey whose stated errors are all alike states a guess: f is one there, and
-:math:`\tau` is learnt. With no rows near those of other surveys the prior alone decides
-on zero point and slope.
+:math:`\tau` is learnt. Without rows near other surveys the prior alone determines zero
+point and slope.
 """
 
 from __future__ import annotations
@@ -36,52 +36,39 @@ from torch import Tensor
 
 from dustmap.minimise import minimise
 from dustmap.residual.covariance import Rays
-from dustmap.residual.learning import GridFree, learn_grid_free, local_means
+from dustmap.residual.learning import (
+    LocalMeanKriging,
+    learn_local_mean_kriging,
+    local_means,
+)
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.tails import log_student
 
-# Rounds. Six of them had half the error of a mock galaxy's zero points, .01 mag, but
-# let 49,000 Gaia stars drift .04 mag towards their own zero point.
-_ROUNDS = 4
-# Rounds that predict across surveys, and rounds that learn a covariance.
-_ACROSS = 2
-_LEARNT = 2
-# Most rows of each survey in a round.
-_MOST = 3_000
-# Most rows from which the covariance is learnt.
-_LEARNING = 1_500
-# Neighbours of a row.
-_COUNT = 32
-# Relative distance to a row nearby.
-_NEARBY = 0.2
-# Fewest rows of a survey with parameters of its own.
 FEWEST = 50
-# Relative distance error at which κ is the relative error of the extinction.
-_USUAL = 0.03
-# Prior means and standard deviations of c [mag], ln g, ln f, ln τ over the median
-# error, ln κ, q, and ln(ν - 2).
-_MEANS = (0.0, 0.0, 0.0, -1.0, -3.5, 0.9, 1.4)
-_STDS = (0.3, 0.2, 0.5, 1.0, 1.0, 0.3, 1.0)
-# Prior standard deviation of the logarithm of a factor on predictions' variances.
-_VARIANCE_STD = 0.5
-# Relative scatter of stated errors below which they are one guess.
-_CONSTANT = 0.02
-# Prior standard deviation of parameters that are known.
-_KNOWN = 1e-9
-# Step of differences, in prior standard deviations.
-_DIFFERENCE = 1e-4
-_UNCERTAIN = ("zero_error", "slope_error", "correlation")
+"""Fewest rows of a survey with parameters of its own."""
+# Neighbours of a row.
+_NEAREST = 32
+# Normal priors: mean and standard deviation.
+_SURVEY_PRIORS = {
+    "zero": (0.0, 0.3),  # c [mag]
+    "slope": (0.0, 0.2),  # ln g
+    "factor": (0.0, 0.5),  # ln f
+    "common": (-1.0, 1.0),  # ln τ over the median error
+    "growth": (-3.5, 1.0),  # ln κ
+    "power": (0.9, 0.3),  # q
+    "degrees": (1.4, 1.0),  # ln(ν - 2)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyLaw:
-    """The parameters of one survey.
+    """Parameters of one survey.
 
     ``zero`` (c) and ``common`` (τ) are in mag; ``slope`` (g), ``factor`` (f),
     ``growth`` (κ), ``power`` (q) and ``degrees`` (ν) have no unit. Errors of zero
     point and slope, which have this ``correlation``, are zero where both are known;
-    ``rows`` are those of the survey, and ``overlap`` is the fraction of them within one
-    degree and 20% in distance of a row of another survey.
+    ``rows`` is the survey's number of rows, and ``overlap`` the fraction of them within
+    one degree and 20% in distance of a row of another survey.
     """
 
     name: str
@@ -101,7 +88,7 @@ class SurveyLaw:
     @property
     def unconstrained(self) -> bool:
         """True if the prior rather than other surveys decides on the zero point."""
-        return self.zero_error >= _STDS[0]
+        return self.zero_error >= _SURVEY_PRIORS["zero"][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +100,8 @@ class SurveyRows:
     directions, lengths
         Unit vectors to the stars, and distances [pc].
     extinction, error
-        As measured, and the stated standard deviation [mag].
-    placing
+        Measured extinctions and their stated standard deviations [mag].
+    distance_std
         Standard deviation of the distance [pc].
     survey
         Number of each row's survey.
@@ -124,7 +111,7 @@ class SurveyRows:
     lengths: Float[Tensor, " n"]
     extinction: Float[Tensor, " n"]
     error: Float[Tensor, " n"]
-    placing: Float[Tensor, " n"]
+    distance_std: Float[Tensor, " n"]
     survey: Int[Tensor, " n"]
 
     def calibrated(
@@ -132,9 +119,9 @@ class SurveyRows:
     ) -> tuple[Tensor, Tensor]:
         """Return extinctions and 68% errors on the scale of the reference [mag].
 
-        The growing part of the noise is that of the mean extinction of the nearest
-        rows, or of ``others`` on that scale; the first-order effect of distance errors
-        is left out.
+        The part of the noise that grows with extinction follows the mean extinction of
+        the nearest rows, or of ``others`` on the same scale; the first-order effect of
+        distance errors is left out.
         """
         names = ("zero", "slope", "factor", "common", "growth", "power")
         numbers = [[getattr(law, name) for law in laws] for name in names]
@@ -145,7 +132,7 @@ class SurveyRows:
         if bool((kappa > 0).any()):
             own = self.observed(extinction)
             known, places = (own, None) if others is None else (others, own)
-            nearby = local_means(known, places, (_COUNT,))[:, 0]
+            nearby = local_means(known, places, (_NEAREST,))[:, 0]
             about = (nearby * self.lengths).clamp_min(0.0)
             variance += (kappa * about * self.relative**q) ** 2
         return extinction, variance.sqrt()
@@ -153,7 +140,7 @@ class SurveyRows:
     @property
     def relative(self) -> Float[Tensor, " n"]:
         """Relative distance errors, in units of 3%."""
-        return (self.placing / self.lengths / _USUAL).clamp_min(1e-9)
+        return (self.distance_std / self.lengths / 0.03).clamp_min(1e-9)
 
     def observed(self, extinction: Float[Tensor, " n"]) -> Rays:
         """Return rays whose density is extinction over distance."""
@@ -171,8 +158,8 @@ def shared_errors(
 ) -> Float[Tensor, "n r"]:
     """Return changes of calibrated extinctions by unknown zero points and slopes [mag].
 
-    One column for each independent unknown, by one standard deviation of it: standard
-    normals times these draw the calibration. Known zero points have no column.
+    There is a column for each independent unknown, changed by one standard deviation:
+    the columns times standard normals draw a calibration. Known zero points have none.
     """
     names = ("zero_error", "slope_error", "correlation", "slope")
     numbers = [[getattr(law, name) for law in laws] for name in names]
@@ -188,8 +175,10 @@ def learn_surveys(
 ) -> tuple[SurveyLaw, ...]:
     """Learn the law of every survey; see the module.
 
-    A survey of fewer than `FEWEST` rows has the zero point and slope of the reference,
-    and its errors as stated.
+    Of four rounds, with at most 3,000 rows of each survey, the first two predict across
+    surveys and learn a covariance from at most 1,500 rows. A survey of fewer than
+    `FEWEST` rows has the zero point and slope of the reference, and its errors as
+    stated.
 
     Raises
     ------
@@ -198,32 +187,35 @@ def learn_surveys(
     """
     counts = torch.bincount(rows.survey, minlength=len(names)).tolist()
     shuffled = torch.randperm(len(rows.survey), generator=generator)
-    each = [shuffled[rows.survey[shuffled] == s][:_MOST] for s in range(len(names))]
+    each = [shuffled[rows.survey[shuffled] == s][:3_000] for s in range(len(names))]
     laws = [
         SurveyLaw(name=name, rows=count, overlap=overlap)
         for name, count, overlap in zip(names, counts, _overlaps(rows, each))
     ]
-    own, learning = torch.cat(each), min(_LEARNING, len(shuffled) // 5)
-    kriging = None
-    for number in range(_ROUNDS):
+    own, learning = torch.cat(each), min(1_500, len(shuffled) // 5)
+    kriging, across = None, 2
+    # Six rounds had half the error of a mock galaxy's zero points, .01 mag, but let
+    # 49,000 Gaia stars drift .04 mag towards their own zero point.
+    for number in range(4):
         extinction, error = rows.calibrated(laws)
-        given = rows.observed(extinction), error**2, rows.placing
-        if kriging is None or number < _LEARNT:
-            kriging = learn_grid_free(*given, shuffled[:learning])
+        given = rows.observed(extinction), error**2, rows.distance_std
+        if kriging is None or number < 2:
+            kriging = learn_local_mean_kriging(*given, shuffled[:learning])
         else:
             kriging = kriging.renewed(*given)
         parts = []
         for s, some in enumerate(each):
             seen = torch.ones_like(rows.survey)
-            if number < _ACROSS and s != reference:
+            if number < across and s != reference:
                 seen = rows.survey != s if number else rows.survey == reference
             parts.append(_predicted(kriging, some, seen.nonzero()[:, 0]))
         predicted = [torch.cat(part) for part in zip(*parts, strict=True)]
         found = _fitted(rows, own, predicted, laws, reference)
-        if number >= _ACROSS:
+        if number >= across:
             # By its own rows a survey would seem better known than it is.
+            kept = ("zero_error", "slope_error", "correlation")
             found = [
-                replace(law, **{name: getattr(known, name) for name in _UNCERTAIN})
+                replace(law, **{name: getattr(known, name) for name in kept})
                 for law, known in zip(found, laws, strict=True)
             ]
         laws = found
@@ -231,8 +223,8 @@ def learn_surveys(
 
 
 def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float]:
-    """Return the fraction of some rows of each survey that have others nearby."""
-    apart = math.log1p(_NEARBY)
+    """Return the fraction of some rows of each survey near rows of other surveys."""
+    apart = math.log1p(0.2)
     points = rows.observed(rows.extinction).coordinates(apart / math.radians(1))
     found = []
     for survey, own in enumerate(each):
@@ -243,12 +235,12 @@ def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float
 
 
 def _predicted(
-    kriging: GridFree, own: Int[Tensor, " m"], seen: Int[Tensor, " k"]
+    kriging: LocalMeanKriging, own: Int[Tensor, " m"], seen: Int[Tensor, " k"]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return mean, variance, density and coordinates of rows from others seen."""
     field, places = kriging.field, kriging.field.rays[own]
     points = field.rays.coordinates(field.stretch)
-    near = seen[nearest(points[seen], points[own], _COUNT + 1)]
+    near = seen[nearest(points[seen], points[own], _NEAREST + 1)]
     if len(seen) == len(points):
         near = without_self(near, own)
     else:
@@ -268,33 +260,37 @@ def _fitted(
 ) -> list[SurveyLaw]:
     r"""Maximise the posterior density of the parameters, from some rows.
 
-    The rows' errors depend on each other, as neighbours have predictions alike. With
+    Errors of neighbours are correlated, as their predictions are alike. With
     the curvature H and the sums of gradients over groups of 32 neighbours,
     :math:`s_k`, the covariance of the parameters is
     :math:`H^{-1} (\sum_k s_k s_k^\top + P) H^{-1}`, with the prior's precision P
-    (Liang & Zeger 1986, Biometrika 73, 13). Of three mocks errors of zero points and
-    slopes were 0.8 to 1.4 times these, and 1.3 to 2 times those of the curvature alone.
+    (Liang & Zeger 1986, Biometrika 73, 13). In three mocks, errors of zero points and
+    slopes were 0.8 to 1.4 times these standard deviations, and 1.3 to 2 times the ones
+    from the curvature alone.
     """
     mean, variance, density, points = predicted
     survey, observed, stated = rows.survey[own], rows.extinction[own], rows.error[own]
-    relative, placing = rows.relative[own], rows.placing[own]
-    shape = len(laws), len(_MEANS)
-    origin = torch.tensor(_MEANS, dtype=torch.float64).expand(shape).clone()
-    width = torch.tensor(_STDS, dtype=torch.float64).expand(shape).clone()
+    relative, distance_std = rows.relative[own], rows.distance_std[own]
+    shape = len(laws), len(_SURVEY_PRIORS)
+    priors = torch.tensor(list(_SURVEY_PRIORS.values()), dtype=torch.float64)
+    origin, width = (x.expand(shape).clone() for x in priors.T)
+    # The prior of a parameter that is known.
+    fixed = 1e-9
     for s, law in enumerate(laws):
         errors = stated[survey == s]
         if law.rows < FEWEST:
-            width[s] = _KNOWN
+            width[s] = fixed
             origin[s, 3:5] = -30.0
             continue
         origin[s, 3] += errors.median().log()
-        if errors.std() < _CONSTANT * errors.mean():
-            width[s, 2] = _KNOWN
-    width[reference, :2] = _KNOWN
+        # Errors that are all alike are one guess.
+        if errors.std() < 0.02 * errors.mean():
+            width[s, 2] = fixed
+    width[reference, :2] = fixed
     # Far from other surveys, extrapolated fields would pass for zero points.
     alone = torch.tensor([law.overlap == 0 and law.rows >= FEWEST for law in laws])
     alone[reference] = False
-    width[alone, :2] = _KNOWN
+    width[alone, :2] = fixed
 
     def scores(steps: Tensor) -> Tensor:
         law = origin + width * steps[1:].view(shape)
@@ -302,8 +298,8 @@ def _fitted(
         g, f, tau, kappa, tail = (x.exp() for x in (g, f, tau, kappa, tail))
         growing = (kappa * mean.clamp_min(0.0) * relative**q) ** 2
         # The variance of predictions is uncertain, too.
-        left = (_VARIANCE_STD * steps[0]).exp() * variance
-        known = growing + left + (density * placing) ** 2
+        left = (0.5 * steps[0]).exp() * variance
+        known = growing + left + (density * distance_std) ** 2
         scale = (f * stated) ** 2 + tau**2 + g**2 * known
         square = (observed - c - g * mean) ** 2
         return log_student(square, scale, 2 + tail, of="central68")
@@ -316,22 +312,23 @@ def _fitted(
     with torch.enable_grad():
         curvature = torch.autograd.functional.hessian(loss, steps)
     assert isinstance(curvature, Tensor)
-    group = RowIndex.of(points, points.new_ones(1), leaf=_COUNT).leaves()[0]
+    group = RowIndex.of(points, points.new_ones(1), leaf=_NEAREST).leaves()[0]
     sums = curvature.new_zeros(len(steps), len(group.unique()))
-    for row, move in zip(sums, _DIFFERENCE * torch.eye(len(steps)), strict=True):
+    difference = 1e-4
+    for row, move in zip(sums, difference * torch.eye(len(steps)), strict=True):
         ahead, behind = scores(steps + move), scores(steps - move)
-        row.index_add_(0, group, (ahead - behind) / (2 * _DIFFERENCE))
+        row.index_add_(0, group, (ahead - behind) / (2 * difference))
     inverse = torch.linalg.inv(curvature)
     covariance = inverse @ (sums @ sums.T + torch.eye(len(steps))) @ inverse
     covariance = covariance[1:, 1:]
     error = covariance.diagonal().clamp_min(1e-30).sqrt()
     c = torch.arange(0, len(error), shape[1])
     correlations = covariance[c, c + 1] / (error[c] * error[c + 1])
-    free = width > _KNOWN
-    # No larger than by the prior alone.
+    free = width > fixed
+    # Errors are no larger than the prior's.
     error = error.view(shape).clamp_max(1.0)
     errors = torch.where(free, width * error, 0.0)
-    errors[alone, :2] = torch.tensor(_STDS[:2], dtype=torch.float64)
+    errors[alone, :2] = priors[:2, 1]
     shifts = torch.where(free, width * steps[1:].view(shape), 0.0)
     found = origin + shifts
     return [

@@ -8,14 +8,15 @@ lengthscale, with :math:`\lambda^2 = 2\nu`,
     k(r) = \sigma^2 \frac{\lambda^{2\nu}}{\Gamma(\nu)}
         \int_0^\infty \tau^{\nu - 1} e^{-\lambda^2 \tau - r^2 / 4\tau} \, d\tau ,
 
-and the part of the integral between two times is a band: a covariance itself, smooth
-over :math:`2\sqrt{\tau}` of the shorter time and short over that of the longer. A
-kernel's bend :math:`b` multiplies the integrand by :math:`e^{b(\tau)}`, linear in
-:math:`\ln\tau` between :math:`\tau = 1` with :math:`b = 0` and each
-:math:`\tau = 4^{-j}`, j octaves of length below, and constant beyond; the whole is
-divided by its integral at r = 0, so that :math:`k(0) = \sigma^2`. Each Gaussian is a
-product over axes, whose spectrum on a grid is a theta function, positive at every
-frequency. A band's spectrum is thus a sum of products of positive numbers.
+and the part of the integral between two times is a band: itself a covariance, smooth on
+scales below :math:`2\sqrt{\tau}` of the shorter time, and small at distances beyond
+:math:`2\sqrt{\tau}` of the longer time. A kernel's bend :math:`b` multiplies the
+integrand by :math:`e^{b(\tau)}`, linear in :math:`\ln\tau` between :math:`\tau = 1`
+with :math:`b = 0` and each :math:`\tau = 4^{-j}`, j octaves of length below, and
+constant beyond; the whole is divided by its integral at r = 0, which leaves
+:math:`k(0) = \sigma^2`. Each Gaussian is a product over axes, whose spectrum on a grid
+is a theta function, positive at every frequency. A band's spectrum is thus a sum of
+products of positive numbers.
 """
 
 from __future__ import annotations
@@ -33,10 +34,6 @@ from torch import Tensor
 from dustmap.grid import Torus
 from dustmap.kernels import Radial
 
-# Gauss–Legendre nodes of each part of the integral over times, without
-_NODES = 48
-# and with a bend.
-_NODES_OF_BEND = 16
 # Where the mixture's exp(−λ²τ) has ended.
 _END = 60.0
 
@@ -44,7 +41,7 @@ _END = 60.0
 def band_spectrum(
     kernel: Radial, torus: Torus, shortest: float, longest: float
 ) -> Float[Tensor, "*n"]:
-    """Eigenvalues of a band's covariance on a torus (``rfftn`` layout, float64).
+    """Return the eigenvalues of a band's covariance on a torus (``rfftn``, float64).
 
     Parameters
     ----------
@@ -53,8 +50,7 @@ def band_spectrum(
     torus
         Periodic grid; the band is summed over its periods.
     shortest, longest
-        The band's times τ, of lengths in lengthscales squared; 0 and infinity are
-        allowed.
+        The band's times τ, in squared lengthscales; 0 and infinity are allowed.
 
     Raises
     ------
@@ -98,8 +94,8 @@ def correlated_to(kernel: Radial, tolerance: float) -> float:
     """Return the scaled distance beyond which ``k(r) < tolerance k(0)``."""
     if not kernel.bend:
         return kernel.decay(tolerance)
-    # No more than the largest factor times the unbent correlation, normalised; a little
-    # further, for the errors of quadrature.
+    # The correlation is at most the largest factor times the unbent one, normalised. A
+    # little further allows for errors of quadrature.
     total = float(_parts(kernel, 0.0, math.inf, 1.0)[1].sum())
     most = math.exp(max(0.0, *kernel.bend))
     farthest = 1.01 * kernel.decay(tolerance * total / most)
@@ -126,11 +122,11 @@ def _smoothness(kernel: Radial) -> float:
 def mixture(
     kernel: Radial, shortest: float, longest: float, cell: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return times and weights: over √τ up to a ``cell`` squared, then over log τ.
+    """Return quadrature times and weights, over √τ up to ``cell``, then over log τ.
 
     The spectrum of a Gaussian on the grid changes its form at the size of a cell:
-    without a cut there, quadrature of [0, ∞) is 2e-3 off for ν = 3/2. It is likewise
-    cut at the octaves of a bend.
+    without a cut there, the quadrature over [0, ∞) has an error of 2e-3 for ν = 3/2. It
+    is also cut at the octaves of a bend.
 
     Raises
     ------
@@ -152,7 +148,8 @@ def _parts(
     end = min(longest, _END / rate)
     inner = [cell, *octaves] if kernel.bend else [cell]
     cuts = sorted({shortest, end, *(cut for cut in inner if shortest < cut < end)})
-    x, w = np.polynomial.legendre.leggauss(_NODES_OF_BEND if kernel.bend else _NODES)
+    # The octaves of a bend are many short parts.
+    x, w = np.polynomial.legendre.leggauss(16 if kernel.bend else 48)
     x, w = (x + 1) / 2, w / 2
     times, weights = [], []
     for first, last in itertools.pairwise(cuts):
@@ -176,11 +173,11 @@ def _parts(
 def _gaussian_spectra(
     times: np.ndarray, count: int, step: float
 ) -> Float[Tensor, "t n"]:
-    r"""``Σ_n e^{−(n h)²/4τ} cos(q n h)`` at the frequencies of ``count`` points.
+    r"""Return ``Σ_n e^{−(n h)²/4τ} cos(q n h)`` at the frequencies of ``count`` points.
 
     By Poisson's formula it is also
-    :math:`\sqrt{4\pi\tau}/h \, \sum_m e^{-\tau (q + 2\pi m/h)^2}`: of both sums the one
-    with fewer terms is taken.
+    :math:`\sqrt{4\pi\tau}/h \, \sum_m e^{-\tau (q + 2\pi m/h)^2}`; the sum with fewer
+    terms is taken.
     """
     terms = np.arange(-8, 9)
     angle = 2 * np.pi * np.fft.fftfreq(count)

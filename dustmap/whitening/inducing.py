@@ -21,13 +21,10 @@ from dustmap.kernels import Kernel, Radial
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
 
-# First trial jitter, relative to the mean of K's diagonal.
-_FIRST = 1e-12
-
 
 @dataclass(eq=False)
 class Whitening(ABC):
-    """White ε to values ``u = R ε`` at M inducing points, with ``R Rᵀ = K``.
+    """Map from white ε to values ``u = R ε`` at M inducing points, ``R Rᵀ = K``.
 
     R has P columns. Roots of one covariance differ by a rotation: compare features of
     different whitenings by their inner products.
@@ -190,15 +187,15 @@ class CholeskyWhitening(Whitening):
     max_jitter: float | None = None
 
     def __post_init__(self) -> None:
-        jitters = [0.0]
+        jitters, first = [0.0], 1e-12
         if self.max_jitter is not None:
-            if not self.max_jitter >= _FIRST:
+            if not self.max_jitter >= first:
                 raise ValueError(
-                    f"max_jitter must be at least {_FIRST:g}, got {self.max_jitter}: "
+                    f"max_jitter must be at least {first:g}, got {self.max_jitter}: "
                     "omit it for no jitter"
                 )
-            decades = math.floor(math.log10(self.max_jitter / _FIRST) + 1e-9)
-            jitters += [_FIRST * 10.0**decade for decade in range(decades + 1)]
+            decades = math.floor(math.log10(self.max_jitter / first) + 1e-9)
+            jitters += [first * 10.0**decade for decade in range(decades + 1)]
         plain = self.covariance = KernelMatrix(
             self.kernel, self.points, nugget=self.nugget
         )

@@ -26,9 +26,9 @@ from dustmap.linalg.circulant import conjugates, inverse_transform
 from dustmap.tori import Tori
 from dustmap.whitening.bands import band_covariance, shortest_time
 
-# Observations constrain modes of the field most up to this fraction of the Nyquist mode
-# along every axis: a preconditioner of 1/8 of all numbers saves as many iterations as
-# one of all.
+# Observations constrain mostly modes up to this fraction of the Nyquist mode along
+# every axis: a preconditioner of 1/8 of all numbers saves as many iterations as one of
+# all.
 LEADING = 0.5
 
 
@@ -49,7 +49,7 @@ class TorusModes:
 
     @property
     def size(self) -> int:
-        """Number of real numbers that hold the modes."""
+        """Number of real numbers that represent the modes."""
         return 2 * math.prod(self.half)
 
     def of(self, white: Float[Tensor, "*batch m"]) -> Tensor:
@@ -92,8 +92,8 @@ class TorusModes:
 class Modes:
     """Fourier modes on several tori in turn, in one flat vector ε.
 
-    ``parts`` are those of every torus. Fields do not depend on components of ε outside
-    the image of T.
+    ``parts`` holds the modes of every torus. Fields do not depend on components of ε
+    outside the image of T.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Modes:
         return sum(part.size for part in self.parts)
 
     def spectra(self, eps: Float[Tensor, "*batch p"]) -> list[Tensor]:
-        """Complex half spectra in the same memory, with the factors √2."""
+        """Return complex half spectra in the same memory, with the factors √2."""
         split = eps.split([part.size for part in self.parts], dim=-1)
         return [
             torch.view_as_complex(x.unflatten(-1, (*part.half, 2)))
@@ -145,7 +145,7 @@ class Modes:
 
 
 class GridWhitening(ABC):
-    """Fourier modes ε of white noise to a field on the points of tori, without a solve.
+    """Map from Fourier modes ε of white noise to a field on tori, without a solve.
 
     ``field = A ε``; :attr:`modes` describes the layout of ε.
 
@@ -158,11 +158,11 @@ class GridWhitening(ABC):
     noise
         Tori of the white noise.
     cut
-        If positive, c of the band of a Matérn covariance that the field has: its times
-        from :math:`t = (c h)^2` on, with the largest step h along an axis, in
-        lengthscales (`dustmap.whitening.bands`).
+        If positive, the field has the band of a Matérn covariance with times from
+        :math:`t = (c h)^2` on, where c is the cut and h the largest step along an axis,
+        in lengthscales (`dustmap.whitening.bands`).
     dtype, device
-        Precision and place of products; spectra are computed in float64.
+        Precision and device of products; spectra are computed in float64.
     """
 
     def __init__(

@@ -9,11 +9,11 @@ level makes two fields:
   spline's symbol. The sum with the coarser levels' coefficients is passed to the next
   level by the two-scale relation, which is exact.
 - :math:`F^{-1} b_l F \epsilon_l` with :math:`b_l = \sqrt{D_{[0, t_{l-1}]}}`, the same
-  band and all finer ones, aliased onto this level's points. Added to the values of the
-  coarser levels' spline it is the field outside finer grids.
+  band and all finer bands, aliased onto this level's points. Together with the values
+  of the coarser levels' spline it is the field outside finer grids.
 
 The cuts are :math:`t_l = (c h_l)^2`, so that a level's own band is smooth over a cell.
-Covariances within a level are those of the kernel to some 1e-3 of its variance; across
+Covariances within a level differ from the kernel's by some 1e-3 of its variance; across
 the face of a finer box neighbouring points do not share the aliased scales. Hidden
 coarser grids over the whole box carry correlations longer than the torus of the
 coarsest level.
@@ -38,16 +38,6 @@ from dustmap.whitening.bands import band_spectrum, correlated_to, shortest_time
 from dustmap.whitening.modes import GridWhitening, TorusModes
 from dustmap.whitening.torus import padded_torus
 
-# The shortest scale of a level's own band, in its cells. For Matérn-1/2 with four cells
-# per lengthscale, errors of covariances within a grid are 1.4e-3 with 0.8 and 1.0e-3
-# with 0.9, those of variances of line integrals 3.4e-3 and 5.0e-3.
-_CUT = 0.9
-# Cells between opposite faces of a box, through its torus: a level's band has fallen to
-# 1e-3 there. With 12, the error of variances of line integrals is 5.8e-3.
-_GAP = 14
-# Correlation of the kernel through the coarsest torus.
-_WRAP = 1e-3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
@@ -60,8 +50,8 @@ class _Level:
     # Both roots are for modes with the factors √2.
     folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
     own: Float[Tensor, "*n"] | None  # a, where there is a finer level
-    box: tuple[Any, ...]  # of an array on the torus
-    window: tuple[Any, ...]  # of the next box, of an array of coefficients
+    box: tuple[Any, ...]  # index of the box in an array on the torus
+    window: tuple[Any, ...]  # index of the next box in an array of coefficients
     finer: tuple[int, ...]  # points of the next box
 
     def gather(self, field: Tensor) -> Tensor:
@@ -91,7 +81,9 @@ def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) ->
 
 
 def _with_gap(grid: Grid) -> Torus:
-    shape = tuple(smooth_size(n - 1 + _GAP) for n in grid.shape)
+    # Over 14 cells between opposite faces, through the torus, a level's band falls to
+    # 1e-3. With 12, the error of variances of line integrals is 5.8e-3.
+    shape = tuple(smooth_size(n - 1 + 14) for n in grid.shape)
     return Torus(grid=grid, shape=shape)
 
 
@@ -99,9 +91,9 @@ def hidden_tori(finest: Torus, kernel: Radial) -> list[Torus]:
     """Return coarser tori over the whole box, the coarsest first.
 
     Each has twice the spacing of the next, over the same box or up to a cell more;
-    correlations of the kernel through the coarsest are negligible.
+    correlations of the kernel through the coarsest are below 1e-3.
     """
-    reach = correlated_to(kernel, _WRAP)
+    reach = correlated_to(kernel, 1e-3)
     scale = kernel.lengthscale.detach().expand(len(finest.shape)).tolist()
     tori = [finest]
     while True:
@@ -131,7 +123,7 @@ def transformed_points(tori: Tori, kernel: Radial) -> int:
 
 
 class LevelWhitening(GridWhitening):
-    """Modes ε of white noise on all tori, hidden ones first, to the field.
+    """Map from modes ε of white noise on all tori, hidden ones first, to the field.
 
     Parameters
     ----------
@@ -142,7 +134,7 @@ class LevelWhitening(GridWhitening):
     cut
         The shortest scale of the field on each grid, in its steps.
     dtype, device
-        Precision and place of products; spectra are computed in float64.
+        Precision and device of products; spectra are computed in float64.
 
     Raises
     ------
@@ -163,10 +155,12 @@ class LevelWhitening(GridWhitening):
         self.hidden = len(coarser)
         self._tori = (*coarser, *tori)
         super().__init__(kernel, tori, self._tori, cut=cut, dtype=dtype, device=device)
-        # ``t_l``, and the shortest times that fields have.
+        # ``t_l``, and the shortest times that fields have. For Matérn-1/2 with four
+        # cells per lengthscale, errors of covariances within a grid are 1.4e-3 with
+        # c = 0.8 and 1.0e-3 with 0.9, of variances of line integrals 3.4e-3 and 5.0e-3.
         self._cuts, self._lowest = (
             [shortest_time(kernel, torus.grid.spacing, c) for torus in self._tori]
-            for c in (_CUT, cut)
+            for c in (0.9, cut)
         )
         self._parts = [self._level(kernel, n) for n in range(len(self._tori))]
 

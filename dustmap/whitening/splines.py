@@ -22,7 +22,7 @@ _BETWEEN = (1 / 32, 15 / 32, 15 / 32, 1 / 32)
 
 
 def symbol(count: int) -> Float[Tensor, " n"]:
-    """Fourier transform of a B-spline's values at ``count`` points of a period."""
+    """Return the Fourier transform of a B-spline's values at a period's points."""
     angle = 2 * math.pi * torch.fft.fftfreq(count, dtype=torch.float64)
     middle, one, two = _AT_POINTS
     return middle + 2 * one * torch.cos(angle) + 2 * two * torch.cos(2 * angle)
@@ -91,9 +91,9 @@ def refine_transpose(fine: Float[Tensor, "*m"], dimension: int) -> Float[Tensor,
 
 
 def _two_scale(fine: Tensor, axis: int) -> list[tuple[Tensor, tuple[float, ...], int]]:
-    """Return views of coefficients at coarse points and of those between them.
+    """Return views of the coefficients at coarse points, and between them.
 
-    Each comes with the weights of coarse coefficients and the first of these. The
+    Each comes with the weights of coarse coefficients and the index of the first. The
     margin of three begins between two coarse points.
     """
     kept = fine[_along(axis, slice(1, None, 2))]

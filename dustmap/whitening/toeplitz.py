@@ -87,7 +87,7 @@ class ToeplitzWhitening(Whitening):
 
     @cached_property
     def points(self) -> Float[Tensor, "m d"]:
-        """The inducing points, those of the box."""
+        """The inducing points, the grid points of the box."""
         return self.grid.points().to(self.device)
 
     @property
@@ -130,8 +130,7 @@ class ToeplitzWhitening(Whitening):
         """Return ``k_n = Rᵀ a_n`` (eq. 20), ``a_n = K⁻¹ k_un``, and the solve's status.
 
         The explained variance is ``2 a_nᵀ k_un − |k_n|²``, which early stopping can
-        only reduce.
-        Cost: one solve for each row, and another one for derivatives.
+        only reduce. Cost: one solve for each row, and another one for derivatives.
         """
         parameters = self.kernel.parameters().values()
         if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):

@@ -16,6 +16,7 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Radial
 from dustmap.linalg.circulant import Circulant, inverse_transform
+from dustmap.memory import rows_within
 from dustmap.tori import Tori
 from dustmap.whitening.bands import (
     band_covariance,
@@ -24,9 +25,6 @@ from dustmap.whitening.bands import (
     shortest_time,
 )
 from dustmap.whitening.modes import GridWhitening
-
-# Lags at which a kernel is evaluated at once, with some dozen numbers for each.
-_LAGS = 2**18
 
 
 def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
@@ -46,7 +44,7 @@ def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorusReport:
-    """Effects of the torus: counts of dropped modes, wrap error over ``k(0)``."""
+    """Effects of the torus: numbers of dropped modes, and wrap error over ``k(0)``."""
 
     shape: tuple[int, ...]
     dropped_modes: int
@@ -55,7 +53,7 @@ class TorusReport:
 
 
 class TorusWhitening(GridWhitening):
-    r"""Modes ε of white noise ξ on a torus to the field's mean on a finer one.
+    r"""Map from modes ε of white noise ξ on a torus to the field on a finer torus.
 
     ``A ε = C^{1/2} ξ`` with ``ε = T ξ`` takes one FFT per vector. With a refinement it
     is ``E[f_fine | u = C^{1/2} ξ] = C_f Z C^{-1/2} ξ``, where Z puts a vector on every
@@ -73,7 +71,7 @@ class TorusWhitening(GridWhitening):
     cut
         The shortest scale of the field, in steps of the torus.
     dtype, device
-        Precision and place of products; spectra are computed in float64.
+        Precision and device of products; spectra are computed in float64.
     image_tolerance
         Images of the kernel below this fraction of ``k(0)`` are omitted; by default the
         precision of the products.
@@ -103,7 +101,7 @@ class TorusWhitening(GridWhitening):
         self.torus = torus
         self.refinement = refinement
         # The number of images grows as the cube of their distance: for a torus of four
-        # lengthscales, single precision needs a fifth of those of double precision.
+        # lengthscales, single precision needs a fifth as many as double precision.
         precise = IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
         self.image_tolerance = image_tolerance or precise
         self._refined: dict[int, TorusWhitening] = {}
@@ -220,7 +218,8 @@ def _even_column(
     Kernels here are even along every axis: ``2^{-D}`` of the evaluations suffice.
     """
     column = torch.empty(shape, dtype=torch.float64, device=axes[0].device)
-    planes = max(1, _LAGS // math.prod(len(axis) for axis in axes[1:]))
+    # The kernel has some dozen temporary numbers for each lag.
+    planes = rows_within(96 * math.prod(len(axis) for axis in axes[1:]), 2**25)
     for place, first in enumerate(axes[0].split(planes)):
         mesh = torch.meshgrid(first, *axes[1:], indexing="ij")
         values = kernel(torch.stack(mesh, dim=-1))

@@ -195,7 +195,7 @@ class Stars:
         return np.unique(found, return_inverse=True)[1]
 
     @property
-    def placing_error(self) -> np.ndarray:
+    def distance_std(self) -> np.ndarray:
         """Return the distances' standard deviation [pc], zero if unknown, ``(N,)``."""
         error = self.distance_error
         return np.zeros(len(self)) if error is None else np.nan_to_num(error, nan=0.0)
@@ -212,7 +212,7 @@ class Stars:
         """
         assert self.extinction_error is not None
         own = self.extinction_error**2 + common_noise**2
-        return own + (density * self.placing_error) ** 2
+        return own + (density * self.distance_std) ** 2
 
     def positions(self) -> np.ndarray:
         """Return heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.

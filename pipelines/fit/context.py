@@ -22,7 +22,7 @@ from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import StageClock, say
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
-from pipelines.model.problem import OnStep, Place
+from pipelines.model.problem import Device, OnStep
 from pipelines.saving.identity import identity_of
 from pipelines.saving.state_file import write_state
 from pipelines.saving.stopping import StopFlag
@@ -55,7 +55,7 @@ class Context:
     """
 
     config: FitConfig
-    place: Place
+    device: Device
     group: Group
     team: Group
     teams: Group
@@ -118,7 +118,7 @@ class Context:
         PeerError
             On the other ranks, after any other failure.
         """
-        generator = self.place["generator"]
+        generator = self.device["generator"]
 
         def attempt() -> tuple[FitState | InputError | Stopped, torch.Tensor]:
             try:
@@ -170,7 +170,7 @@ class Context:
             After a signal.
         """
         release_freed_memory()
-        drawn = self.place["generator"].get_state()
+        drawn = self.device["generator"].get_state()
         done = state.done + 1
         state = replace(state, done=done, generator=drawn, progress=None)
         self._latest = state, len(self.metrics)

@@ -10,7 +10,7 @@ import torch
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
-from dustmap.residual.learning import GridFree
+from dustmap.residual.learning import LocalMeanKriging
 from dustmap.residual.stacking import learn_stack
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Stars
@@ -115,7 +115,7 @@ def _last_residual(
 
 def _baseline(
     stars: FittedStars, at: Context, test: Stars
-) -> tuple[GridFree | None, dict[str, np.ndarray], tuple[str, ...]]:
+) -> tuple[LocalMeanKriging | None, dict[str, np.ndarray], tuple[str, ...]]:
     """Predict the held-out stars from their neighbours, or explain the omission."""
     if at.seconds_left < BASELINE_SECONDS:
         why = f"they would exceed budget.minutes = {at.config.budget.minutes:g}"

@@ -84,7 +84,7 @@ def _correlation_of(state: FitState, stars: FittedStars, at: Context) -> Vecchia
         return None
     field = residual_from(state.residual)
     rows = torch.arange(len(field.rays) - len(stars.split.validation))
-    dtype = at.place["dtype"]
+    dtype = at.device["dtype"]
     generator = torch_stream(at.config.inference.seed, Purpose.CONDITIONING)
     return Vecchia.of(field, rows, generator, dtype=dtype)
 
@@ -134,7 +134,7 @@ def _infer(
         plan=plan,
         stars=seen,
         config=config,
-        place=at.place,
+        device=at.device,
         on_step=named,
         checkpointer=_Checkpointer(at=at, state=state),
         group=at.team,

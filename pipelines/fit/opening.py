@@ -18,7 +18,7 @@ from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
-from pipelines.model.problem import place_of
+from pipelines.model.problem import device_of
 from pipelines.saving.identity import differences, identity_of
 from pipelines.saving.state_file import read_state
 from pipelines.saving.stopping import StopFlag
@@ -48,7 +48,7 @@ def opened(
         ``resume`` is false, another process works on it, its state is incomplete, or
         (unless ``anyway``) its configuration, catalogue or version differs.
     """
-    place = place_of(config)
+    device = device_of(config)
     try:
         team, teams = group.split(config.inference.teams)
     except ValueError as error:
@@ -74,7 +74,7 @@ def opened(
         inputs = group.from_first(lambda: input_digests(source))
         at = Context(
             config=config,
-            place=place,
+            device=device,
             group=group,
             team=team,
             teams=teams,
@@ -88,11 +88,11 @@ def opened(
         at.note(state="planning")
         try:
             # A resumed fit repeats its first draws, to hold out the same stars.
-            generator = place["generator"]
+            generator = device["generator"]
             stars = FittedStars.read(source, config, group, generator)
             state = FitState(generator=generator.get_state())
             if found:
-                state = FitState.restore(found.pop("fit"), work.state, place["device"])
+                state = FitState.restore(found.pop("fit"), work.state, device["device"])
                 generator.set_state(state.generator)
             at.clock.lap("read")
             yield state, stars, at

@@ -35,7 +35,7 @@ def plan(state: FitState, stars: FittedStars, at: Context) -> FitState:
         scales, more = prior.start_scales(inside, config)
         speed = cost.REFERENCE
         if config.budget.minutes is not None:
-            speed = cost.measure(at.place["dtype"], at.place["device"])
+            speed = cost.measure(at.device["dtype"], at.device["device"])
         made = make_plan(
             scales,
             box,
@@ -61,7 +61,7 @@ def learn_prior(state: FitState, stars: FittedStars, at: Context) -> FitState:
             made.scales,
             stars.fitted,
             at.config,
-            generator=at.place["generator"],
+            generator=at.device["generator"],
             on_step=at.recorder(alone=True),
         )
         return state if found is None else replanned(state, stars, at, *found)

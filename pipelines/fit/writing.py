@@ -172,7 +172,7 @@ def write(state: FitState, stars: FittedStars, at: Context) -> FitState:
         "machine": {
             "system": platform.platform(),
             "threads": torch.get_num_threads(),
-            "device": str(at.place["device"]),
+            "device": str(at.device["device"]),
             "versions": {name: version(name) for name in _LIBRARIES},
         },
     }

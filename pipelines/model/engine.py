@@ -20,7 +20,7 @@ from pipelines.config.engines import EngineName
 from pipelines.model import full_batch, hipgp
 from pipelines.model.cost import Work
 from pipelines.model.plan import Plan
-from pipelines.model.problem import Inference, Place, Problem
+from pipelines.model.problem import Device, Inference, Problem
 
 
 class Engine(Protocol):
@@ -89,13 +89,13 @@ def rays(
     return ENGINES[plan.engine].rays(plan, end, start, outwards=outwards)
 
 
-def build_model(plan: Plan, functionals: Functionals, **place: Any) -> ForwardModel:
+def build_model(plan: Plan, functionals: Functionals, **device: Any) -> ForwardModel:
     """Build the forward model of a plan for functionals such as stars' sight lines.
 
-    ``place`` is dtype, device and generator, and maybe a group, whose ranks divide the
+    ``device`` is dtype, device and generator, and maybe a group, whose ranks divide the
     functionals and call the model together.
     """
-    return ENGINES[plan.engine].build_model(plan, functionals, **place)
+    return ENGINES[plan.engine].build_model(plan, functionals, **device)
 
 
 def posterior_model(
@@ -107,14 +107,14 @@ def posterior_model(
 ) -> ForwardModel:
     """Return the field of a plan, without functionals."""
     generator = torch_stream(seed, Purpose.VARIANCE)
-    place: Place = {"dtype": dtype, "device": device, "generator": generator}
+    given: Device = {"dtype": dtype, "device": device, "generator": generator}
     nowhere = torch.zeros(1, 3, dtype=torch.float64)
-    return build_model(plan, PointValues(nowhere), **place)
+    return build_model(plan, PointValues(nowhere), **given)
 
 
 def run_engine(problem: Problem) -> Inference:
     """Return the posterior by the engine the plan names; all ranks have it."""
-    state = problem.place["generator"].get_state()
+    state = problem.device["generator"].get_state()
     for group in (problem.group, problem.teams):
         group.require_alike("the random generator", state)
     return ENGINES[problem.plan.engine].infer(problem)

@@ -102,9 +102,9 @@ def build_model(
 def infer(problem: Problem) -> Inference:
     """Return the map and its samples; all ranks have them."""
     plan, stars, config = problem.plan, problem.stars, problem.config
-    generator, inference = problem.place["generator"], config.inference
+    generator, inference = problem.device["generator"], config.inference
     lines = sight_lines(plan, stars)
-    model = build_model(plan, lines, **problem.place, group=problem.group)
+    model = build_model(plan, lines, **problem.device, group=problem.group)
     noise, start, probes = problem.correlation, problem.start, 0
     if start is not None and len(start) != model.latent_size:
         # The modes of a map with another prior.

@@ -108,14 +108,14 @@ def infer(problem: Problem) -> Inference:
     InputError
         If the embedding exceeds its limit, or settings do not suit the problem.
     """
-    plan, stars, generator = problem.plan, problem.stars, problem.place["generator"]
+    plan, stars, generator = problem.plan, problem.stars, problem.device["generator"]
     svi, on_step = problem.config.svi, problem.on_step
     learning: dict[str, Any] = {}
     if svi.hyperparameter_rate:
         learning["rate"] = svi.hyperparameter_rate
         learning["learn"] = ("kernel", "likelihood")
     try:
-        whitening = _whitening(plan, problem.place["device"])
+        whitening = _whitening(plan, problem.device["device"])
         ends, mean = torch.as_tensor(stars.positions()), plan.mean
         model = RowwiseGaussian(
             whitening, rays(plan, ends), mean=mean, group=problem.group

@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def is_lognormal(self) -> bool:
-        """Whether the density is the exponential of the field, and so positive."""
+        """True if the density is lognormal."""
         return self.density == "lognormal"
 
     @property

@@ -25,7 +25,7 @@ from pipelines.model.plan import Plan
 OnStep = Callable[[str, int, float], None]
 
 
-class Place(TypedDict):
+class Device(TypedDict):
     """Device and precision of the products, and the random generator."""
 
     device: torch.device
@@ -33,8 +33,8 @@ class Place(TypedDict):
     generator: torch.Generator
 
 
-def place_of(config: FitConfig) -> Place:
-    """Return the configured place; ``auto`` uses CUDA if present.
+def device_of(config: FitConfig) -> Device:
+    """Return the configured device; ``auto`` uses CUDA if present.
 
     Engines without single precision compute in float64.
 
@@ -53,7 +53,7 @@ def place_of(config: FitConfig) -> Place:
     if on_cuda and torch.backends.cuda.matmul.allow_tf32:
         raise InputError("TF32 is on, but too coarse for a fit: switch it off")
     precise = inference.dtype == "float64" or not inference.abilities.single_precision
-    return Place(
+    return Device(
         device=torch.device("cuda" if on_cuda else "cpu"),
         dtype=torch.float64 if precise else torch.float32,
         generator=torch_stream(inference.seed, Purpose.FIT),
@@ -75,7 +75,7 @@ class Problem:
     plan: Plan
     stars: Stars
     config: FitConfig
-    place: Place
+    device: Device
     on_step: OnStep
     checkpointer: Checkpointer[Any] | None = None
     group: Group = field(default_factory=Group)

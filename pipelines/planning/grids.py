@@ -73,7 +73,7 @@ def choose_grids(
     InputError
         If no grid fits the budget.
     """
-    crowding = Crowding.of(distances)
+    separation = StarSeparation.of(distances)
 
     def enough(stars: int) -> int:
         if config.shares_noise:
@@ -82,7 +82,7 @@ def choose_grids(
 
     def grids_of(spacing: float, levels: int | None) -> tuple[Grid, ...]:
         grid = make_grid(box, (spacing,) * 3, config)
-        return nested_grids(grid, crowding, config, levels)
+        return nested_grids(grid, separation, config, levels)
 
     if config.box.spacing is not None or config.box.shape is not None:
         grid = make_grid(box, config.box.spacing or (1.0,) * 3, config)
@@ -96,7 +96,7 @@ def choose_grids(
                 f"points in a box of ({sides} pc): expected two cells or more along "
                 f"its longest side, and at most {MOST_POINTS:.0e} points"
             )
-        return nested_grids(grid, crowding, config, config.levels), "as configured"
+        return nested_grids(grid, separation, config, config.levels), "as configured"
     stars, memory = len(distances), config.budget.bytes
     budget = time_budget(stars, config)
     left = min(budget - cost.seconds_beside(speed), _SOLVE_SHARE * budget)
@@ -191,7 +191,7 @@ def round_spacing(spacing: float) -> float:
 
 
 def nested_grids(
-    coarsest: Grid, crowding: Crowding, config: FitConfig, levels: int | None
+    coarsest: Grid, separation: StarSeparation, config: FitConfig, levels: int | None
 ) -> tuple[Grid, ...]:
     """Return the grid and, inside it, finer ones with half the spacing of the last.
 
@@ -200,7 +200,7 @@ def nested_grids(
     least = config.box.finest or 0.0
     spacings = [max(coarsest.spacing) / 2**level for level in range(1, _MOST_LEVELS)]
     spacings = [spacing for spacing in spacings if spacing >= least]
-    dense = [crowding.reach(_CELLS_PER_STAR * h) for h in spacings]
+    dense = [separation.reach(_CELLS_PER_STAR * h) for h in spacings]
     enough = [far >= _LEAST_REACH * h for far, h in zip(dense, spacings, strict=True)]
     count = max((n for n, fits in enumerate(enough, start=1) if fits), default=0)
     if levels is not None:
@@ -217,14 +217,14 @@ def nested_grids(
 
 
 @dataclass(frozen=True, slots=True)
-class Crowding:
+class StarSeparation:
     """Mean separations of stars [pc] in rising order, and how far out each is found."""
 
     separation: np.ndarray
     farthest: np.ndarray
 
     @classmethod
-    def of(cls, distances: np.ndarray) -> Crowding:
+    def of(cls, distances: np.ndarray) -> StarSeparation:
         """Count the stars in the shell below every star's distance [pc]."""
         far = np.sort(distances).astype(np.float64)
         near = far / _SHELL

@@ -15,7 +15,7 @@ from scipy.optimize import bisect
 from dustmap.grid import Grid
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS
-from dustmap.residual.covariance import CUT
+from dustmap.residual.covariance import GRID_CUT
 from dustmap.whitening import nested_tori
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
@@ -93,7 +93,7 @@ def make_plan(
         outliers=model.outliers and config.inference.abilities.outliers,
         degrees=model.degrees,
         subgrid_share=model.subgrid_share or 1.0,
-        cut=CUT if config.shares_noise else 0.0,
+        cut=GRID_CUT if config.shares_noise else 0.0,
         ray_step=model.ray_step,
         subgrid_noise=model.subgrid_noise,
         block=work.block,

@@ -25,7 +25,7 @@ from dustmap.inference.scales.neighbour_likelihood import FEWEST, NeighbourLikel
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
-from dustmap.residual.covariance import CUT
+from dustmap.residual.covariance import GRID_CUT
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
@@ -264,7 +264,7 @@ def revised_prior(
     learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
     if learning is None or not learnt or kernel.smoothness is None:
         return None
-    cuts = [2 * math.pi * CUT * max(grid.spacing) for grid in plan.grids]
+    cuts = [2 * math.pi * GRID_CUT * max(grid.spacing) for grid in plan.grids]
     below = [
         BandPower(
             longest=cut,

@@ -24,8 +24,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals, PointValues
+from dustmap.gp.evidence import LBFGS, EvidenceFit, maximise
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.gp.inducing import clustered_subset, kmeans_points
 from dustmap.gp.neighbours import NeighbourGP, scored_across_scales
 from dustmap.gp.regression import Regression, ScoredRegression
@@ -168,9 +168,9 @@ class Observed:
         return self.functionals.nodes().points
 
     @cached_property
-    def tame(self) -> Float[Tensor, " n"]:
+    def clipped(self) -> Float[Tensor, " n"]:
         """The values, outliers drawn in."""
-        return StudentT.tamed(self.values) if self.outliers else self.values
+        return StudentT.clipped(self.values) if self.outliers else self.values
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ class Observed:
         """Return a regression of the tame values with these options."""
         return kind(
             functionals=self.functionals,
-            observations=self.tame,
+            observations=self.clipped,
             known_noise=self.known_noise,
             **options,
         )
@@ -300,7 +300,7 @@ def find_start(data: Observed, generator: torch.Generator) -> Start:
     ranges, data = ranges_of(data.points), data.few(_ROWS, generator)
     few = torch.randperm(len(data.values), generator=generator)[:_FEW]
     few, searched = data.select(few), []
-    kernel, mean = KERNELS[_CANDIDATES[0]](lengthscale=1.0), float(few.tame.mean())
+    kernel, mean = KERNELS[_CANDIDATES[0]](lengthscale=1.0), float(few.clipped.mean())
     model = few.regression(ExactGP, kernel=kernel, noise=1.0, mean=mean)
     settings = replace(_SEARCH, ranges=ranges)
     places = first_places(model, data.points.shape[1], ranges)
@@ -469,8 +469,8 @@ def _scales_of_all(
     x = data.points
     basis = torch.cat([torch.ones_like(x[:, :1]), x], dim=1)
     # The rounding of torch's solution differs from call to call.
-    slopes, *_ = np.linalg.lstsq(basis.numpy(), data.tame.numpy(), rcond=None)
-    rest = data.tame - basis @ torch.from_numpy(slopes)
+    slopes, *_ = np.linalg.lstsq(basis.numpy(), data.clipped.numpy(), rcond=None)
+    rest = data.clipped - basis @ torch.from_numpy(slopes)
     ranges, variance = ranges_of(x), max(float(rest.var()), _LEAST_VARIANCE)
     # Three quarters of few rows are scored at least.
     count = min(_GRID_NEIGHBOURS, len(x) // 4)
@@ -524,13 +524,13 @@ def learn_many(
         fitted = replace(
             model,
             functionals=rest.functionals,
-            observations=rest.tame,
+            observations=rest.clipped,
             known_noise=rest.known_noise,
             **changes,
         )
         noise = Gaussian(variance=model.noise, known=held.known_noise)
         found = fitted.predict(held.functionals)
-        scores.append(noise.predictive_log_density(held.tame, *found))
+        scores.append(noise.predictive_log_density(held.clipped, *found))
     gain = scores[1] - scores[0]
     better = float(gain.mean()) >= -_GAIN
     model, record = (grid, own) if better else (near, record)

@@ -8,7 +8,11 @@ import numpy as np
 import torch
 
 from dustmap.residual.covariance import Rays
-from dustmap.residual.learning import GridFree, learn_grid_free, near_rays
+from dustmap.residual.learning import (
+    LocalMeanKriging,
+    learn_local_mean_kriging,
+    near_rays,
+)
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
@@ -49,7 +53,7 @@ def predict_baseline(
     return None if kriging is None else krige_stars(kriging, targets)
 
 
-def krige_stars(kriging: GridFree, targets: Stars) -> Baseline:
+def krige_stars(kriging: LocalMeanKriging, targets: Stars) -> Baseline:
     """Return the predictions of stars."""
     mean, variance = kriging.predict(rays_of(targets, np.ones(len(targets))))
     return Baseline(kriging=mean.numpy(), kriging_std=variance.sqrt().numpy())
@@ -57,7 +61,7 @@ def krige_stars(kriging: GridFree, targets: Stars) -> Baseline:
 
 def learn_baseline(
     train: Stars, targets: Stars, generator: torch.Generator
-) -> GridFree | None:
+) -> LocalMeanKriging | None:
     """Learn kriging of the targets; return ``None`` if there are too few stars.
 
     It has all stars of ``train``, or of more than 200,000 those near the targets.
@@ -74,13 +78,13 @@ def learn_baseline(
     held = torch.randperm(len(train), generator=generator)[:count]
     observed = rays_of(train, train.extinction / train.distance)
     noise = torch.as_tensor(train.variance())
-    placing = torch.as_tensor(train.placing_error)
+    distance_std = torch.as_tensor(train.distance_std)
     if len(train) > _MANY:
         places = rays_of(targets, np.ones(len(targets)))
         some = near_rays(observed, held, places, _AROUND)
-        observed, noise, placing = observed[some], noise[some], placing[some]
+        observed, noise, distance_std = observed[some], noise[some], distance_std[some]
         held = torch.searchsorted(some, held)
-    return learn_grid_free(observed, noise, placing, held)
+    return learn_local_mean_kriging(observed, noise, distance_std, held)
 
 
 def rays_of(stars: Stars, density: np.ndarray) -> Rays:

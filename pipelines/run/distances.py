@@ -52,7 +52,7 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
     InputError
         If the stars lack extinctions or errors of distances, or the run samples.
     """
-    if stars.extinction is None or not stars.placing_error.any():
+    if stars.extinction is None or not stars.distance_std.any():
         raise InputError(
             "posterior distances need extinctions and errors of the distances: give a "
             "table of `dustmap ingest` with extinction and distance_error"
@@ -77,7 +77,7 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
     for start in range(0, len(stars), _ROWS):
         some = stars.select(slice(start, start + _ROWS))
         assert some.extinction is not None
-        distance, error = some.distance[:, None], some.placing_error[:, None]
+        distance, error = some.distance[:, None], some.distance_std[:, None]
         at = np.maximum(distance + error * _PREDICTED, _NEAREST * distance)
         l, b = (np.repeat(x, len(_PREDICTED)) for x in (some.l, some.b))  # noqa: E741
         found = predict_columns(

@@ -105,7 +105,7 @@ class HeldOut:
         return Measured(
             std=np.hypot(self.predicted["std"], self.noise),
             extinction=self.predicted["mean"],
-            placing=self.distance_error,
+            distance_std=self.distance_error,
             distance=self.distance,
             survey=self.survey,
         )
@@ -197,7 +197,7 @@ def _observed(
     variance = stars.variance(predictions["density_mean"], plan.common_noise)
     columns = (stars.extinction, stars.extinction_error, np.sqrt(variance))
     found = dict(zip(_OBSERVED, columns, strict=True))
-    return {**found, "distance_error": stars.placing_error}
+    return {**found, "distance_error": stars.distance_std}
 
 
 def with_law(

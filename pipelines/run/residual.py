@@ -16,10 +16,10 @@ from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
-from dustmap.residual.covariance import Rays, Remainder, rays_to
+from dustmap.residual.covariance import Rays, SubgridCovariance, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField, least_density
-from dustmap.residual.learning import GridFree, calibrated_on, learn_residual
+from dustmap.residual.learning import LocalMeanKriging, calibrated_on, learn_residual
 from dustmap.residual.predictive import PredictiveLaw
 from dustmap.residual.stacking import StackedKriging
 from pipelines.base.errors import InputError
@@ -68,15 +68,15 @@ def learn_remainder(
     extinction = _mean(posterior, posterior.model.at(rays(plan, ends)))
     density = _mean(posterior, posterior.model.at(PointValues(ends)))
     least = least_density(extinction, ends.norm(dim=1))
-    errors = torch.as_tensor(stars.placing_error)
+    errors = torch.as_tensor(stars.distance_std)
     return learn_residual(
         rays_to(ends, extinction, least),
         (torch.as_tensor(stars.extinction) - extinction)[None],
         torch.as_tensor(stars.variance(0.0, plan.common_noise)),
         _validation(stars, validation, generator),
-        placing=(density * errors) ** 2,
+        distance_variance=(density * errors) ** 2,
         cube=_cube(posterior, plan, box, least),
-        remainder=Remainder.of(plan.kernel, plan.build_kernel(), plan.grids),
+        subgrid=SubgridCovariance.of(plan.kernel, plan.build_kernel(), plan.grids),
     )
 
 
@@ -120,12 +120,12 @@ def _cube(posterior: Posterior, plan: Plan, box: Grid, least: float) -> DensityC
 
 
 def residual_in_words(field: ResidualField) -> str:
-    """The covariance that was chosen, in one line."""
+    """Describe the learnt covariance in one line."""
     assert field.cube is not None
-    assert field.remainder is not None
-    cuts = ", ".join(f"{cut:.3g}" for cut in field.remainder.cuts)
+    assert field.subgrid is not None
+    cuts = ", ".join(f"{cut:.3g}" for cut in field.subgrid.cuts)
     told = f"; {100 * field.outliers:.2g}% outliers"
-    outliers = told if field.weighs_outliers else ""
+    outliers = told if field.has_outliers else ""
     tails = f"; tails of errors: Student-T, {field.tails:.2g} degrees of freedom"
     alphas = ", ".join(f"{alpha:.3g}" for alpha in field.weights.tolist())
     along = (
@@ -150,7 +150,7 @@ def residual_bytes(field: ResidualField) -> bytes:
     tensors |= {name: value.to(torch.float32).clone() for name, value in kept.items()}
     constants = [getattr(field, name) for name in _CONSTANTS]
     cube = field.cube
-    left = field.remainder
+    left = field.subgrid
     assert cube is not None
     assert left is not None
     tensors["cube"] = cube.values.to(torch.float32)
@@ -232,7 +232,7 @@ def residual_from(data: bytes, source: str = "the residual of a fit") -> Residua
     return ResidualField(
         rays=rays,
         cube=cube,
-        remainder=Remainder(
+        subgrid=SubgridCovariance(
             kernel=kernel,
             lengthscale=lengthscale,
             variance=variance,
@@ -259,7 +259,7 @@ def _stack(rays: Rays, tensors: dict[str, Tensor]) -> StackedKriging | None:
         **{name: tensors[f"kriging_{name}"] for name in _TENSORS},
         **dict(zip(_CONSTANTS, rest[3:], strict=True)),
     )
-    kriging = GridFree(
+    kriging = LocalMeanKriging(
         observed=replace(rays, density=observed),
         field=field,
         count=int(count),

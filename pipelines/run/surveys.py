@@ -133,6 +133,6 @@ def _rows(stars: Stars, names: Sequence[str]) -> SurveyRows:
         lengths=torch.tensor(stars.distance),
         extinction=torch.tensor(stars.extinction),
         error=torch.tensor(stars.extinction_error),
-        placing=torch.tensor(stars.placing_error),
+        distance_std=torch.tensor(stars.distance_std),
         survey=torch.tensor(found),
     )

@@ -196,7 +196,7 @@ def measured(stars: Stars, predicted: np.ndarray, std: np.ndarray) -> Measured:
     return Measured(
         std=np.hypot(std, np.sqrt(stars.variance())),
         extinction=predicted,
-        placing=stars.placing_error,
+        distance_std=stars.distance_std,
         distance=stars.distance,
     )
 
@@ -336,7 +336,7 @@ def against_observed(
     for name, value, count in (
         ("distance", test.distance, 6),
         ("extinction", columns["extinction_mean"], 4),
-        ("relative distance error", test.placing_error / test.distance, 4),
+        ("relative distance error", test.distance_std / test.distance, 4),
     ):
         row[f"68% by {name}"] = by_parts(within, value, count)
     return {**row, "log score": float(score.mean())}

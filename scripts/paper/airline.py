@@ -36,8 +36,8 @@ from regression_data import FLIGHT_INPUTS, FLIGHTS, Split, read_flights
 from torch import Tensor
 
 from dustmap.functionals import PointValues
+from dustmap.gp.evidence import LBFGS, maximise
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.kernels import SquaredExponential

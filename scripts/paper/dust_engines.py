@@ -21,7 +21,7 @@ from dustmap.functionals import (
     LineIntegrals,
     Rule,
 )
-from dustmap.gp.fitting import LBFGS, maximise
+from dustmap.gp.evidence import LBFGS, maximise
 from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
 from dustmap.inference.full_batch import FullBatch, infer

@@ -15,7 +15,7 @@ from road3d_data import Split
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp.fitting import LBFGS, maximise
+from dustmap.gp.evidence import LBFGS, maximise
 from dustmap.gp.inducing import clustered_subset, kmeans_points
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.full_batch import FullBatch, infer

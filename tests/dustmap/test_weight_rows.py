@@ -112,7 +112,7 @@ def test_rows_are_the_double_loop(dimension, interpolation, kind, generator):
 
 
 def test_rows_of_many_threads_and_blocks_come_in_order(generator, monkeypatch):
-    monkeypatch.setattr(subject, "_WEIGHTS_PER_BLOCK", 1000)
+    monkeypatch.setattr(subject, "rows_within", lambda *_: 125)
     torus = torus_of(3)
     rays = LineIntegrals(ends(torus, 2000, generator), FixedStep(step=0.3))
     before = torch.get_num_threads()

@@ -18,7 +18,7 @@ from pipelines.config import FitConfig
 from pipelines.model.cost import REFERENCE
 from pipelines.model.engine import build_model, rays, run_engine
 from pipelines.model.plan import EmbeddingPlan
-from pipelines.model.problem import Place, Problem
+from pipelines.model.problem import Device, Problem
 from pipelines.planning.planner import make_plan
 from pipelines.planning.prior import start_scales
 from pipelines.planning.selection import choose_box
@@ -54,7 +54,7 @@ def run(config, observed, plan=None):
         plan=plan_for(config, observed) if plan is None else plan,
         stars=observed,
         config=config,
-        place=Place(
+        device=Device(
             dtype=torch.float64,
             device=CPU,
             generator=torch.Generator().manual_seed(0),

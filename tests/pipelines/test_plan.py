@@ -15,7 +15,7 @@ from dustmap.distributed.group import Group
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ExponentialDisc
-from dustmap.residual.covariance import CUT
+from dustmap.residual.covariance import GRID_CUT
 from dustmap.tori import Tori
 from dustmap.whitening import nested_tori
 from pipelines.base.errors import InputError
@@ -29,7 +29,7 @@ from pipelines.model.cost import Work
 from pipelines.model.hipgp import spacing_limits
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import (
-    Crowding,
+    StarSeparation,
     choose_grids,
     make_grid,
     mean_log_cell,
@@ -221,18 +221,18 @@ def dense_centre(count: int = 48_000) -> np.ndarray:
 
 def test_finer_grids_follow_the_stars():
     coarsest = Grid(shape=(31, 31, 13), spacing=(40.0,) * 3, origin=(-600, -600, -240))
-    crowding = Crowding.of(dense_centre())
-    alone = nested_grids(coarsest, crowding, config(), 1)
+    separation = StarSeparation.of(dense_centre())
+    alone = nested_grids(coarsest, separation, config(), 1)
     assert alone == (coarsest,)
-    grids = nested_grids(coarsest, crowding, config(), None)
+    grids = nested_grids(coarsest, separation, config(), None)
     # Stars are 6 pc apart: cells of 5 pc, as far as they are dense, and none of 2.5 pc.
     assert [grid.spacing[0] for grid in grids] == [40.0, 20.0, 10.0, 5.0]
     assert 100.0 <= grids[3].reach <= 120.0
     assert grids[1].lower[2] >= coarsest.lower[2]
-    more = nested_grids(coarsest, crowding, config(), 5)
+    more = nested_grids(coarsest, separation, config(), 5)
     assert more[:4] == grids and more[4].spacing[0] == 2.5 and more[4].reach >= 20.0
     least = config(box={"finest": 15.0})
-    assert nested_grids(coarsest, crowding, least, None) == alone
+    assert nested_grids(coarsest, separation, least, None) == alone
     assert config(box={"spacing": 40.0}).levels == 1
 
 
@@ -268,7 +268,7 @@ def test_no_finer_grids_for_the_sake_of_a_few_stars():
 
 def test_a_plan_with_finer_grids_is_read_back():
     coarsest = Grid(shape=(31, 31, 13), spacing=(40.0,) * 3, origin=(-600, -600, -240))
-    grids = nested_grids(coarsest, Crowding.of(dense_centre()), config(), 3)
+    grids = nested_grids(coarsest, StarSeparation.of(dense_centre()), config(), 3)
     nested = plan(density="lognormal", tori=nested_tori(grids, KERNEL, 0.05))
     assert nested.grids == grids
     assert Plan.from_dict(json.loads(json.dumps(nested.as_dict()))) == nested
@@ -386,7 +386,7 @@ def test_a_lengthscale_the_grid_cannot_carry_is_raised_and_said(residual, resolv
 def test_what_stars_share_needs_no_raised_lengthscale():
     made = planned(lengthscale=(90.0,) * 3, resolved=True)
     assert (made.lengthscale, made.std) == ((90.0,) * 3, 0.8)
-    assert made.cut == CUT and made.notes == ("as found",)
+    assert made.cut == GRID_CUT and made.notes == ("as found",)
     for whole in (
         {"model": {"residual": False}},
         {"model": {"density": "gaussian"}},

@@ -127,9 +127,9 @@ def test_later_maps_have_the_scales_that_the_first_one_calls_for(
     found = read_run(tmp_path / "run")
     assert found.plan.lengthscale == pytest.approx((120.0,) * 3)
     field = found.posterior.residual
-    assert field is not None and field.remainder is not None
-    assert field.remainder.lengthscale == pytest.approx(120.0)
-    assert field.remainder.bend == found.plan.bend == pytest.approx((0.2, -0.3))
+    assert field is not None and field.subgrid is not None
+    assert field.subgrid.lengthscale == pytest.approx(120.0)
+    assert field.subgrid.bend == found.plan.bend == pytest.approx((0.2, -0.3))
     errors = [one.summary["held_out"]["rmse"] for one in (found, run)]
     assert errors[0] < 1.15 * errors[1]
 
@@ -340,7 +340,7 @@ def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
         excess=-0.2,
     )
     again = residual_from(residual_bytes(replace(field, law=law)))
-    assert again.remainder == field.remainder
+    assert again.subgrid == field.subgrid
     assert again.law is not None
     for each in fields(law):
         np.testing.assert_array_equal(
@@ -366,7 +366,7 @@ def test_a_residual_names_its_kernel_whatever_their_order(
     written = residual_bytes(run.posterior.residual)
     turned = dict(reversed(KERNELS.items()))
     monkeypatch.setattr("pipelines.run.residual.KERNELS", turned)
-    assert residual_from(written).remainder == run.posterior.residual.remainder
+    assert residual_from(written).subgrid == run.posterior.residual.subgrid
 
 
 @pytest.mark.parametrize(
@@ -396,12 +396,12 @@ def test_a_residual_of_another_version_is_refused_by_name(
 
 def test_grid_and_residual_share_one_prior(run: Run) -> None:
     field, plan = run.posterior.residual, run.plan
-    assert field is not None and field.remainder is not None
-    assert field.remainder.cuts == (plan.cut * max(plan.grid.spacing),)
-    assert field.remainder.variance == pytest.approx(plan.std**2)
+    assert field is not None and field.subgrid is not None
+    assert field.subgrid.cuts == (plan.cut * max(plan.grid.spacing),)
+    assert field.subgrid.variance == pytest.approx(plan.std**2)
     model = run.posterior.model
     assert model.whitening.unresolved == pytest.approx(
-        np.log1p(field.remainder.variances)
+        np.log1p(field.subgrid.variances)
     )
 
 
@@ -434,9 +434,9 @@ def test_the_std_of_a_column_is_that_of_correlated_structure_below_the_grid(run:
     assert field is not None
     z = torch.arange(grid.lower[2], grid.upper[2] + 1e-6, 2.0, dtype=torch.float64)
     apart = (z[:, None] - z).abs()
-    assert field.remainder is not None
-    scaled = (apart / field.remainder.cuts[0]).reshape(-1)
-    correlation = field.remainder.relative(0, scaled).reshape(apart.shape)
+    assert field.subgrid is not None
+    scaled = (apart / field.subgrid.cuts[0]).reshape(-1)
+    correlation = field.subgrid.relative(0, scaled).reshape(apart.shape)
     correlation = correlation / correlation[0, 0]
     columned = columns(run, "z").arrays["std"]
     # Few samples: a single column may be a quarter off.

@@ -95,7 +95,7 @@ def test_laws_of_three_surveys_of_a_mock_galaxy_are_found() -> None:
         lengths=torch.tensor(stars.distance),
         extinction=torch.tensor(zero[survey] + slope[survey] * true + noise),
         error=torch.tensor(error),
-        placing=torch.tensor(stars.placing_error),
+        distance_std=torch.tensor(stars.distance_std),
         survey=torch.tensor(survey),
     )
     generator = torch.Generator().manual_seed(1)

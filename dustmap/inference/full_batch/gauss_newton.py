@@ -26,11 +26,6 @@ from dustmap.noise import NoiseModel
 
 OnStep = Callable[[str, int, float], None]
 
-# Limit on halvings of a step.
-_HALVINGS = 30
-# Relative tolerance of the solve for the Newton decrement.
-_ACCURATE = 0.01
-
 
 def quiet(stage: str, step: int, value: float) -> None:
     """Report nothing."""
@@ -72,8 +67,8 @@ class Precision(SymmetricOperator):
 class Step:
     """The end of a step, its tangent, and the decrease of J.
 
-    ``moved`` is true if some length decreased J, ``gain`` is the decrease.
-    ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``;
+    ``moved`` is true if some length of the step decreased J, by ``gain``.
+    ``expected_decrease`` is the decrease of J along the tangent, ``½ δᵀ(−∂J/∂ε)``;
     ``solution`` is the full step.
     """
 
@@ -96,9 +91,9 @@ class GaussNewton:
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
     forcing
-        The tolerance of a solve relative to the gradient: far from the optimum the
-        tangent does not merit an accurate solve (Eisenstat & Walker 1996). If zero,
-        the solver's, relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``.
+        Tolerance of a solve relative to the gradient: far from the optimum the tangent
+        does not merit an accurate solve (Eisenstat & Walker 1996). If zero, the
+        solver's tolerance applies, relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``.
     on_step, stage
         Called with the stage, iteration and worst relative residual of a solve.
     """
@@ -118,7 +113,7 @@ class GaussNewton:
         centre = None if self.centre is None else self.centre[members]
         return replace(self, y=self.y[members], centre=centre)
 
-    def beside(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
+    def from_centre(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
         """Return ``ε − ξ``."""
         return eps if self.centre is None else eps - self.centre
 
@@ -127,28 +122,28 @@ class GaussNewton:
     ) -> Float[Tensor, "*b"]:
         """Return J, in float64."""
         misfit = self.noise.whitened(self.y - prediction)
-        beside = self.beside(eps)
-        return (inner(beside, beside) + inner(misfit, misfit)) / 2
+        offset = self.from_centre(eps)
+        return (inner(offset, offset) + inner(misfit, misfit)) / 2
 
     def gradient(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``−∂J/∂ε``, the gradient of the log posterior."""
-        pull = self.noise.weighed(self.y - tangent.prediction)
-        return tangent.operator.rmatvec(pull) - self.beside(eps)
+        pull = self.noise.apply_precision(self.y - tangent.prediction)
+        return tangent.operator.rmatvec(pull) - self.from_centre(eps)
 
     def right_side(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``."""
         shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
-        rhs = tangent.operator.rmatvec(self.noise.weighed(shifted))
+        rhs = tangent.operator.rmatvec(self.noise.apply_precision(shifted))
         return rhs if self.centre is None else rhs + self.centre
 
     def step(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
     ) -> Step:
-        """Solve ``Λ δ = −∂J/∂ε`` at ε, and halve δ until J decreases enough.
+        """Solve ``Λ δ = −∂J/∂ε`` at ε, and halve δ up to 29 times until J decreases.
 
         J must decrease by a quarter of the gradient's prediction (Armijo 1966), up to
         rounding: a linear model, for which it is half, takes the full step. Members
@@ -196,7 +191,7 @@ class GaussNewton:
         if not bool(moved.all()):
             value = after
             point[~moved] = eps[~moved]
-            for halvings in range(1, _HALVINGS):
+            for halvings in range(1, 30):
                 length, left = 0.5**halvings, ~moved
                 shorter = eps[left] + length * step[left]
                 value = self.select(left).value(shorter, self.model.apply(shorter))
@@ -224,7 +219,7 @@ class GaussNewton:
         gradient = self.gradient(tangent, eps)
         solution = Precision(tangent.operator, self.noise).solve(
             gradient,
-            replace(self.solver, rtol=_ACCURATE),
+            replace(self.solver, rtol=0.01),
             preconditioner=self.preconditioner,
             # Without the residual, which is not part of the fit's record.
             on_step=lambda step, _: self.on_step("decrement", step, math.nan),

@@ -14,18 +14,11 @@ from dustmap.inference.full_batch.state import FIRST, InferenceState, Iterate
 from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
 
-# Tolerance of a solve relative to the gradient.
-_FORCING = 0.1
-# The same in a second search, if the Newton decrement exceeds its limit in units of the
-# tolerance: rough solves underestimate the decrement by a factor of 2–3.
-_FINER_FORCING = 0.03
 DECREMENT_LIMIT = 5.0
-# Most iterations without a preconditioner, for each of its vectors: without a limit the
-# first step of ten million stars took 243 iterations, 240 of 450 s to the mode.
-_UNAIDED = 2
-# Fraction of the time at its beginning that a search reserves for the samples.
-_FOR_SAMPLES = 0.5
-_REFINED = "refined mode"
+"""Newton decrement of an accurate solution, in units of the tolerance.
+
+Rough solves underestimate the decrement by a factor of 2 to 3.
+"""
 
 
 def find_mode(
@@ -33,14 +26,15 @@ def find_mode(
     start: Float[Tensor, " p"],
     *,
     fixed: Float[Tensor, " n"] | None = None,
-    forcing: float = _FORCING,
+    forcing: float = 0.1,
     name: str = FIRST,
 ) -> Iterate:
     """Make Gauss–Newton steps to the mode, from ``start`` or an iterate of this search.
 
     They end when the gradient or the gain is small, at their limit, or if another step
     would leave too little time for the samples. Σ is updated between steps unless
-    ``fixed``. ``name`` is that of the search. The fit is saved after every step.
+    ``fixed``. ``forcing`` is the tolerance of a solve relative to the gradient,
+    ``name`` the search's name. The fit is saved after every step.
 
     Raises
     ------
@@ -55,7 +49,8 @@ def find_mode(
     if at.solution is not None:
         return at
     samples_follow = name == FIRST and settings.samples > 0
-    pace = Pace(fit.time_left, reserve=_FOR_SAMPLES if samples_follow else 0.0)
+    # Half of the time is reserved for the samples.
+    pace = Pace(fit.time_left, reserve=0.5 if samples_follow else 0.0)
     tangent = fit.model.linearise(at.eps)
     _require_finite(f"{name}, step {at.steps}", tangent, at.total)
     while True:
@@ -64,8 +59,9 @@ def find_mode(
         rough = forcing if fit.inexact else 0.0
         solver, rank = settings.solver, settings.preconditioner_rank
         if fit.inexact and rank and fit.preconditioner is None:
-            # The preconditioner comes first.
-            solver = replace(solver, max_steps=min(solver.max_steps, _UNAIDED * rank))
+            # Without this limit the first step of ten million stars took 243
+            # iterations, 240 of 450 s to the mode.
+            solver = replace(solver, max_steps=min(solver.max_steps, 2 * rank))
         newton = fit.newton(at.total, solver=solver, forcing=rough)
         step = newton.step(tangent, at.eps, f"{name}, step {at.steps}")
         made = int(step.solution.iterations.max())
@@ -94,7 +90,7 @@ def find_mode(
 
 
 def refined_mode(fit: InferenceState, mode: Iterate) -> Iterate:
-    """Refine the mode to the samples' tolerance when none are drawn.
+    """Refine the mode to the tolerance of samples, if none are drawn.
 
     Its steps stop when rough solves gain little; the Newton decrement of an accurate
     solve decides whether finer solves follow.
@@ -111,12 +107,12 @@ def refined_mode(fit: InferenceState, mode: Iterate) -> Iterate:
 
     if mode.search == FIRST and small(mode):
         return mode
-    mode = find_mode(fit, mode.eps, name=_REFINED, forcing=_FINER_FORCING)
+    mode = find_mode(fit, mode.eps, name="refined mode", forcing=0.03)
     return replace(mode, converged=mode.converged and small(mode))
 
 
 def _merits_preconditioner(fit: InferenceState) -> bool:
-    """Return whether to make a preconditioner now; for a linear model, once."""
+    """Return whether to make a preconditioner now; once for a linear model."""
     rank = fit.settings.preconditioner_rank
     if fit.model.linear:
         return rank > 0 and fit.preconditioner is None

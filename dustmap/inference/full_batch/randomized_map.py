@@ -36,40 +36,32 @@ from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
 from dustmap.noise import NoiseModel
 
-# Tolerances of solves relative to the gradient in the two final rounds: the total cost
-# of a sample is least between 0.1 and 0.5; the expected decrease is 12% too small at
-# 0.3 and 2% at 0.1 (for 24 samples, compared with a tolerance of 0.01).
-_FORCINGS = (0.3, 0.1)
-# Samples of a rough round.
-_ROUGH_SAMPLES = 4
-# Factor on the tolerance of rough solves.
-_ROUGH_TOLERANCE = 2.0
-# Most rough rounds.
-_ROUGH_ROUNDS = 3
-# Factor within which the share counts as unchanged.
-_UNCHANGED = 1.2
-
 
 def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
-    """Fit all samples, from the mode; return the Σ they were fitted with.
+    """Fit all samples, starting from the mode; return their Σ.
 
-    Unless Σ is fixed, a few rough samples, first with the Σ of the mode, provide that
-    of the final ones. If the share of the unresolved variance is learnt, rough samples
-    exclude the held-out observations, from which the share is estimated: the fit's
-    model receives it, and ``share_settled`` records whether it converged inside the
-    trial range.
+    Unless Σ is fixed, it is learnt from up to three rounds of four rough samples, the
+    first with the Σ of the mode. If the share of the unresolved variance is learnt,
+    rough samples exclude the held-out observations, from which the share is estimated;
+    the fit's model receives it, and ``share_settled`` records whether it converged
+    inside the trial range.
 
     Raises
     ------
     FloatingPointError
         If a prediction, Σ, an objective or a solve is not finite.
     """
-    at, few = fit.progress.round, min(_ROUGH_SAMPLES, fit.settings.samples)
+    at, few = fit.progress.round, min(4, fit.settings.samples)
     if at is None:
         tangent, noise = fit.tangent(mode)
         fit.precondition(tangent, mode, noise.variance)
         at = Round(total=noise.variance, rough=not noise.fixed)
-    fits = [(_FORCINGS[0], _ROUGH_TOLERANCE, "rough samples")]
+    # Tolerances of solves, relative to the gradient, and of fits, relative to `enough`.
+    # The total cost of a sample is least with solves to between 0.1 and 0.5; the
+    # expected decrease is 12% too small at 0.3 and 2% at 0.1 (for 24 samples, compared
+    # with a tolerance of 0.01).
+    rough = (0.3, 2.0)
+    fits = [(*rough, "rough samples")]
     while at.rough:
         _fit_all(fit, mode, at, few, fits)
         at = _learnt(fit, at, few)
@@ -78,8 +70,8 @@ def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, 
     # Rough solves, refined by a step or more: the last step's expected decrease decides
     # whether a sample has converged.
     fits = [
-        (_FORCINGS[0], _ROUGH_TOLERANCE, "samples"),
-        (_FORCINGS[1], DECREMENT_LIMIT, "refined samples"),
+        (*rough, "samples"),
+        (0.1, DECREMENT_LIMIT, "refined samples"),
     ]
     fits = fits if fit.settings.refine else fits[:1]
     _fit_all(fit, mode, at, fit.settings.samples, fits)
@@ -91,10 +83,11 @@ def _learnt(fit: InferenceState, at: Round, few: int) -> Round:
     learnt = fit.noise.learn_share
     eps = torch.cat([one.eps for one in fit.samples[:few]])
     before, total = fit.noise.share, fit.learn_over(eps)
-    still = abs(math.log(fit.noise.share / before)) < math.log(_UNCHANGED)
+    # Within 20% the share counts as unchanged.
+    still = abs(math.log(fit.noise.share / before)) < math.log(1.2)
     fit.note(share_settled=still and not fit.noise.at_edge)
     number = at.number + 1
-    last = still or not learnt or number == _ROUGH_ROUNDS
+    last = still or not learnt or number == 3
     if last and learnt:
         total = fit.include_all(eps)
     require_finite("samples, rough round", noise_variance=total)
@@ -110,10 +103,10 @@ def _fit_all(
 ) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    Each batch has its ``fits`` in turn: forcing, tolerance and name. A pair of batches
-    begins if it would end in time at the pace of the last one, and is saved at its end.
-    The first pair is always fitted, and marked as unconverged if there is no time to
-    refine it.
+    Each batch has all ``fits`` (forcing, tolerance, name) in turn. A pair of batches
+    begins if it would end in time at the pace of the previous pair, and is saved at its
+    end. The first pair is always fitted, and marked as unconverged if there is no time
+    to refine it.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size
@@ -184,7 +177,7 @@ def perturbed(
     numbers: Sequence[int],
     shared: Float[Tensor, "n r"] | None = None,
 ) -> GaussNewton:
-    """Return the objectives of these samples: 2k and 2k + 1 are antithetic.
+    """Return the objectives of these samples; 2k and 2k + 1 are antithetic.
 
     The data are perturbed by their noise and by their ``shared`` errors.
     """

@@ -34,7 +34,7 @@ class FullBatch:
     block
         Samples that are solved together; it bounds the memory.
     sample_rtol
-        Relative residual of a converged sample; that of ``solver`` if ``None``.
+        Relative residual of a converged sample; by default that of ``solver``.
         Samples need less accuracy than the mean, since they scatter. For a non-linear
         model, ``newton_tolerance`` applies instead.
     refine
@@ -80,14 +80,14 @@ def unlimited() -> float:
 
 
 class Pace:
-    """Clock of a stage whose parts each take about as long as the previous one.
+    """Clock of a stage whose parts take about equal times.
 
     Parameters
     ----------
     left
         Returns the seconds left.
     reserve
-        Fraction of the time now left that is reserved for later stages.
+        Fraction of the time left at the start that is reserved for later stages.
     """
 
     def __init__(self, left: SecondsLeft, *, reserve: float = 0.0) -> None:
@@ -95,10 +95,10 @@ class Pace:
         self._last = left()
         self._reserve = 0.0 if math.isinf(self._last) else reserve * self._last
 
-    def allows(self, parts: float = 1.0) -> bool:
-        """Return whether parts as long as the time since the last call end in time."""
+    def allows(self) -> bool:
+        """Return whether a part as long as the one since the last call fits in."""
         now = self._left()
         if math.isinf(now):
             return True
         took, self._last = self._last - now, now
-        return now - parts * took >= self._reserve
+        return now - took >= self._reserve

@@ -1,4 +1,4 @@
-"""All that changes during one full-batch inference, and its checkpoints."""
+"""The changing state of one full-batch inference, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FIRST = "mode"
 class Iterate:
     """ε after some Gauss–Newton steps to the mode, and its Σ.
 
-    ``search`` names the search that makes the ``steps``, after ``earlier`` ones of
-    searches before it. At the end ``solution`` is that of the last step.
+    ``search`` names the search that made the ``steps``, after ``earlier`` steps of
+    other searches. At the end ``solution`` is the solution of the last step.
     """
 
     search: str
@@ -47,7 +47,7 @@ class Iterate:
 
     @property
     def count(self) -> int:
-        """The number of steps of all searches."""
+        """Number of steps of all searches."""
         return self.earlier + self.steps
 
 
@@ -55,8 +55,8 @@ class Iterate:
 class Samples:
     """Samples of a non-linear model, and the status of their fits.
 
-    ``expected_decrease`` is that of the objective in the last step [nats];
-    ``iterations`` counts those of conjugate gradients in all steps of the last round.
+    ``expected_decrease`` is the objective's expected decrease in the last step [nats];
+    ``iterations`` counts the iterations of conjugate gradients in the last round.
     """
 
     eps: Float[Tensor, "b p"]
@@ -88,7 +88,7 @@ class Samples:
 
     @property
     def message(self) -> str:
-        """One-line summary."""
+        """Summary in one line."""
         worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
         tail = (
             f"{most} iterations at most; the last step raised the log posterior by "
@@ -127,12 +127,12 @@ class Origin:
 class Progress:
     """The progress of one inference with ``count`` samples, as checkpoints hold it.
 
-    ``mode`` is the current iterate of the mode; ``seed`` that of the samples' white
-    noise, negative before they begin. Of a linear model ``samples`` are finished
-    blocks; of a non-linear one single samples, fitted in this ``round`` or the one
-    before. ``out_of_time`` is true if a stage ended early. ``iterations`` counts those
-    of conjugate gradients with the current preconditioner, of which only the ``origin``
-    is kept, not its vectors.
+    ``mode`` is the current iterate of the mode; ``seed`` is the seed of the samples'
+    white noise, negative before they begin. For a linear model ``samples`` holds
+    finished blocks, for a non-linear one single samples, fitted in this ``round`` or
+    the one before. ``out_of_time`` is true if a stage ended early. ``iterations``
+    counts iterations of conjugate gradients with the current preconditioner, of which
+    only the ``origin`` is kept, not its vectors.
     """
 
     count: int
@@ -204,12 +204,14 @@ class InferenceState:
     def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
         """Return the tangent at ε, and Σ there with the current weights."""
         tangent = self.model.linearise(eps)
-        return tangent, self.noise.around(self.unresolved(eps[None], tangent.variance))
+        return tangent, self.noise.given_unresolved(
+            self.unresolved(eps[None], tangent.variance)
+        )
 
     def unresolved(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
-        """Return the variance that samples of the field add to Σ."""
+        """Return the variance that the field adds to Σ, over samples of ε."""
         total = variance if self.settings.subgrid_noise else torch.zeros_like(variance)
         if self._blurred is not None and self.noise.blur_scale is not None:
             for one in eps:
@@ -226,7 +228,7 @@ class InferenceState:
         """
         unresolved = self.unresolved(eps[None], tangent.variance)
         residual = self.y - tangent.prediction
-        noise, squares = self.noise.around(unresolved), residual**2
+        noise, squares = self.noise.given_unresolved(unresolved), residual**2
         if float((squares / noise.normal(unresolved)).median()) < 1.0:
             noise = noise.updated(residual, 0.0, unresolved)
         self.noise = noise
@@ -237,7 +239,9 @@ class InferenceState:
         residual, spread, variance = self.averages(eps)
         unresolved, before = self.unresolved(eps, variance), self.noise
         if not before.learn_share:
-            self.noise = before.updated(residual, spread, unresolved).around(unresolved)
+            self.noise = before.updated(residual, spread, unresolved).given_unresolved(
+                unresolved
+            )
             return self.noise.variance
         # Only variances of line integrals are proportional to the share.
         model, share = self.model, before.share
@@ -272,7 +276,7 @@ class InferenceState:
         """Return held-out observations to the data; return Σ over these samples."""
         assert isinstance(self.noise, Normal)
         unresolved = self.unresolved(eps, self.averages(eps)[2])
-        self.noise = self.noise.including_all().around(unresolved)
+        self.noise = self.noise.including_all().given_unresolved(unresolved)
         return self.noise.variance
 
     def newton(self, total: Float[Tensor, " n"], **options: Any) -> GaussNewton:
@@ -280,7 +284,7 @@ class InferenceState:
         return GaussNewton(
             model=self.model,
             y=self.y,
-            noise=self.noise.at(total),
+            noise=self.noise.with_total(total),
             preconditioner=self.preconditioner,
             on_step=self.on_step,
             **options,
@@ -296,7 +300,7 @@ class InferenceState:
 
         Its vectors are in the model's ``leading`` subspace.
         """
-        precision = Precision(tangent.operator, self.noise.at(total))
+        precision = Precision(tangent.operator, self.noise.with_total(total))
         size, subspace = precision.shape[0], self.model.leading
         most = size if subspace is None else len(subspace)
         rank = min(self.settings.preconditioner_rank, most)

@@ -1,4 +1,4 @@
-r"""The field's power spectrum as observations tell it, by octaves of wavenumber.
+r"""The field's power spectrum from observations, by octaves of wavenumber.
 
 White noise :math:`\epsilon` in Fourier space has modes of all wavenumbers q, and the
 amplitude :math:`\alpha_b` of the prior's power in a band b is where the evidence of
@@ -9,12 +9,12 @@ Laplace's approximation is stationary (MacKay 1992, Neural Comput. 4, 415),
    \gamma_b = p_b - \operatorname{tr} S_b ,
 
 with the posterior's mean :math:`m_b` and covariance :math:`S_b` of the band's
-:math:`p_b` numbers. :math:`\gamma_b` counts those that observations determine, and
-:math:`\alpha_b` has the relative error :math:`\sqrt{2/\gamma_b}`. A band far from
-one says that the prior has too little or too much power at these lengths.
+:math:`p_b` numbers. :math:`\gamma_b` is the number of them that observations determine;
+:math:`\alpha_b` has the relative error :math:`\sqrt{2/\gamma_b}`. Where it differs
+from one, the prior has too little or too much power at these lengths.
 
-The posterior's mean shows only a part :math:`g_b` of what the prior lacks. With
-:math:`G = 1 - S`, and amplitudes a that change little from band to band,
+The posterior's mean shows only a part :math:`g_b` of the power that the prior lacks.
+With :math:`G = 1 - S`, and amplitudes a that change little from band to band,
 
 .. math::
    E\,|m_b|^2 = \operatorname{tr} G_b + \sum_c \operatorname{tr}(G_{bc} G_{cb})
@@ -40,15 +40,6 @@ from dustmap.whitening import GridWhitening
 from dustmap.whitening.bands import mixture
 from dustmap.whitening.modes import TorusModes
 
-# A band is not constrained where a smaller part of its numbers is determined (solves
-# are as exact as that),
-_LEAST_PART = 0.02
-# or where fewer numbers are.
-_LEAST_DETERMINED = 10.0
-# Largest logarithm tried, of factors on scales and of changes between octaves.
-_FURTHEST = 1.0
-# Prior standard deviation of the changes: 0.5 changes the slope of a power law by 0.7.
-_BEND = 0.5
 # Relative error of the bands' ratios beyond their statistical one: modes are not linear
 # and end early. Of ten bands of three maps of two simulated skies it was 0.33 (RMS).
 _ERROR = 0.3
@@ -56,7 +47,7 @@ _ERROR = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandPower:
-    r"""An octave of wavelengths :math:`2\pi/q` [length of the grid].
+    r"""The power in an octave of wavelengths :math:`2\pi/q` [unit of the grid].
 
     ``determined`` is :math:`\gamma_b`, ``share`` :math:`g_b`, ``ratio``
     :math:`\alpha_b` and ``error`` its standard error.
@@ -75,12 +66,12 @@ def band_powers(
     mean: Float[Tensor, " p"],
     determined: Float[Tensor, "2 p"],
 ) -> list[BandPower]:
-    """Bands that observations tell something of, from the longest wavelengths on.
+    """Return the octaves that observations constrain, longest wavelengths first.
 
     Parameters
     ----------
     whitening
-        Of the field, with the kernel of its prior.
+        Whitening of the field, with the kernel of its prior.
     mean
         Posterior mean, or mode, of ε.
     determined
@@ -106,15 +97,15 @@ def fitted_kernel(
     bands: Sequence[BandPower],
     errors: tuple[float, float],
 ) -> tuple[Radial, float]:
-    r"""Return the kernel whose power suits the bands, and the gain [nats].
+    r"""Return the kernel whose power fits the bands, and the gain [nats].
 
-    Lengthscale, variance and bend of a kernel without a bend maximise
-    :math:`-\frac12 \sum_b w_b (\ln e_b + \alpha_b / e_b)` with
-    :math:`e_b = 1 + g_b (a_b - 1)`, where :math:`a_b` is the new power over that of
-    the kernel and :math:`1 / w_b = g_b / \gamma_b + s^2 / 2`, as bands have a relative
-    error s beyond the statistical one. The logarithms of lengthscale and std have
-    normal priors with these standard ``errors``, the changes of the bend between
-    octaves, down to the shortest band, those of 0.5.
+    Lengthscale, variance and bend of a kernel without a bend maximise :math:`-\frac12
+    \sum_b w_b (\ln e_b + \alpha_b / e_b)` with :math:`e_b = 1 + g_b (a_b - 1)`, where
+    :math:`a_b` is the ratio of the new to the kernel's power and :math:`1 / w_b = g_b /
+    \gamma_b + s^2 / 2`, as bands have a relative error s beyond the statistical one.
+    The logarithms of lengthscale and std have normal priors with these standard
+    ``errors``; changes of the bend between octaves, down to the shortest band, have a
+    prior standard deviation of 0.5.
     """
     scale = _lengthscale(kernel)
     middle = [math.sqrt(band.longest * band.shortest) for band in bands]
@@ -124,7 +115,8 @@ def fitted_kernel(
     share = np.array([band.share for band in bands])
     weight = 1 / (share / determined + _ERROR**2 / 2)
     octaves = max(math.ceil(math.log2(waves.max() * scale)), 0)
-    doubts = np.array([*errors, *[_BEND] * octaves])
+    # A change of 0.5 alters the slope of a power law by 0.7.
+    doubts = np.array([*errors, *[0.5] * octaves])
 
     def bent(theta: np.ndarray) -> Radial:
         stretch, factor = np.exp(theta[:2]).tolist()
@@ -143,13 +135,14 @@ def fitted_kernel(
         data = weight * (np.log(seen) + ratio / seen)
         return float(data.sum() + np.sum((theta / doubts) ** 2)) / 2
 
-    bounds = [(-_FURTHEST, _FURTHEST)] * len(start)
+    # Factors up to e on scales, and between octaves.
+    bounds = [(-1.0, 1.0)] * len(start)
     found = scipy.optimize.minimize(loss, start, bounds=bounds).x
     return bent(found), loss(start) - loss(found)
 
 
 def _log_spectrum(kernel: Radial, waves: np.ndarray) -> np.ndarray:
-    """Of a Matérn covariance in three dimensions, up to a constant."""
+    """Return the log power spectrum of a Matérn kernel in 3-D, up to a constant."""
     times, weights = mixture(kernel, 0.0, math.inf)
     scale = _lengthscale(kernel)
     gaussians = times**1.5 * np.exp(-times * (waves[:, None] * scale) ** 2)
@@ -157,13 +150,13 @@ def _log_spectrum(kernel: Radial, waves: np.ndarray) -> np.ndarray:
 
 
 def _lengthscale(kernel: Kernel) -> float:
-    """The mean over axes."""
+    """Return the geometric mean of the lengthscales."""
     assert isinstance(kernel, Radial)
     return float(kernel.lengthscale.detach().double().log().mean().exp())
 
 
 def _numbers(modes: TorusModes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
-    """Wavenumbers of a torus' numbers, and for how many of ε each one stands."""
+    """Return the wavenumber and multiplicity of every latent number of a torus."""
     *others, last = zip(modes.torus.shape, modes.torus.grid.spacing, strict=True)
     axes = [torch.fft.fftfreq(n, d=h, dtype=torch.float64) for n, h in others]
     axes.append(torch.fft.rfftfreq(last[0], d=last[1], dtype=torch.float64))
@@ -179,15 +172,16 @@ def _numbers(modes: TorusModes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"
 def _band(
     count: float, power: float, determined: float, squared: float, *, longest: float
 ) -> BandPower | None:
-    """An octave, if it tells something."""
-    if determined < max(_LEAST_DETERMINED, _LEAST_PART * count):
+    """Return an octave's power, or ``None`` if too few modes are constrained."""
+    # Solves determine no smaller part of the numbers.
+    if determined < max(10.0, 0.02 * count):
         return None
     ratio = power / determined
     return BandPower(
         longest=longest,
         shortest=longest / 2,
         determined=determined,
-        # No more than one, though few probes may say so.
+        # The estimate from few probes may exceed one.
         share=min(squared / determined, 1.0),
         ratio=ratio,
         error=ratio * math.sqrt(2 / determined),

@@ -1,15 +1,15 @@
 r"""Learn the prior's scales from stars, without a grid.
 
 They maximise an approximate likelihood ``q(y; θ)``
-(:mod:`dustmap.inference.scales.neighbour_likelihood`); the climb has the outer product
-of the stars' scores for a curvature H (:mod:`dustmap.minimise`). Standard errors
-allow for what is wrong with q, and for stars that share dust beyond their neighbours
+(:mod:`dustmap.inference.scales.neighbour_likelihood`); the search takes the outer
+product of the stars' scores for the curvature H (:mod:`dustmap.minimise`). Standard
+errors allow for errors of q, and for stars that share dust beyond their neighbours
 (White 1982, Econometrica 50, 1; Liang & Zeger 1986, Biometrika 73, 13),
 
 .. math::
    \operatorname{cov} \hat\theta = H^{-1} \Bigl(\sum_o s_o s_o^\top\Bigr) H^{-1} ,
 
-with the total score :math:`s_o` of the stars of every octant of the sky; the error of
+with the total score :math:`s_o` of the stars in every octant of the sky; the error of
 the approximation is added. A first map corrects the scales
 (:mod:`dustmap.inference.scales.band_power`).
 """
@@ -29,27 +29,6 @@ from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.minimise import Minimum, minimise_by_scores
 
 OnStep = Callable[[str, int, float], None]
-
-# Longest step of a logarithm, and limit on the steps of a search.
-_LONGEST = 0.7
-_STEPS = 20
-# The search starts from the maximum for one in _FIRST stars, if these are at least
-# _FEWEST_FIRST: most steps then take a fraction of the time.
-_FIRST = 4
-_FEWEST_FIRST = 1000
-# Expected gain [nats] at which climbing ends.
-_STILL = 0.5
-# Standard deviations of a normal prior of the logarithms around the start; that of the
-# common noise is wider. The prior constrains coordinates that few stars do not;
-# thousands of stars outweigh it by far.
-_SPREAD = 1.5
-_NOISE_SPREAD = 4.0
-# Error that the approximations add: RMS errors of the logarithms of lengthscales and
-# variances of 15 mocks of 1,000 stars were 0.16 and 0.17.
-_APPROXIMATE = 0.16
-# Limit on the decrease of the logarithm of a lengthscale, for stars that scatter
-# independently. A search that ends at the limit has not converged.
-_SHORTEST = math.log(10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +62,13 @@ def learn_scales(
         If a covariance is not positive definite.
     """
     labels = coordinates.labels
-    spreads = [_NOISE_SPREAD if name == "common_noise" else _SPREAD for name in labels]
+    # A prior of the logarithms constrains coordinates that few stars do not; thousands
+    # of stars outweigh it by far.
+    spreads = [4.0 if name == "common_noise" else 1.5 for name in labels]
     precision = torch.tensor(spreads, dtype=torch.float64) ** -2
-    lowest = [-_SHORTEST if name == "lengthscale" else -math.inf for name in labels]
+    # Of stars that scatter independently the lengthscale would vanish.
+    shortest = -math.log(10)
+    lowest = [shortest if name == "lengthscale" else -math.inf for name in labels]
 
     def search(part: NeighbourLikelihood, place: Tensor, before: int) -> Minimum:
         own = extinction[: len(part.ends)]
@@ -94,14 +77,15 @@ def learn_scales(
             place,
             precision=precision,
             lower=torch.tensor(lowest, dtype=torch.float64),
-            gain=_STILL,
-            longest=_LONGEST,
-            max_steps=_STEPS,
+            gain=0.5,
+            longest=0.7,
+            max_steps=20,
             on_step=lambda step, gain: on_step("likelihood", before + step, gain),
         )
 
-    place, before, some = torch.zeros_like(precision), 0, len(extinction) // _FIRST
-    if some >= _FEWEST_FIRST:
+    # From the maximum for a quarter of many stars, where steps take less time.
+    place, before, some = torch.zeros_like(precision), 0, len(extinction) // 4
+    if some >= 1000:
         first = search(likelihood.of_first(some), place, 0)
         place, before = first.place, first.steps
     found = search(likelihood, place, before)
@@ -113,7 +97,9 @@ def learn_scales(
     inverse = torch.linalg.inv(scores.T @ scores + precision.diag())
     covariance = inverse @ (parts.T @ parts + precision.diag()) @ inverse
     errors: dict[str, float] = {}
-    deviations = (covariance.diagonal() + _APPROXIMATE**2).sqrt().tolist()
+    # Of 15 mocks of 1,000 stars, the RMS errors of the logarithms of lengthscales and
+    # variances were 0.16 and 0.17.
+    deviations = (covariance.diagonal() + 0.16**2).sqrt().tolist()
     for label, error in zip(labels, deviations, strict=True):
         errors[label] = max(error, errors.get(label, 0.0))
     at_edge = bool(found.at_bound.any())

@@ -29,7 +29,7 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import Radial
 from dustmap.residual.covariance import RayCovariance, Rays
-from dustmap.residual.kriging import JITTER, krige_rays
+from dustmap.residual.kriging import TABLE_ERROR, krige_rays
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.tails import (
     OUTLIER_FACTOR,
@@ -38,23 +38,9 @@ from dustmap.tails import (
     outlier_probability,
 )
 
-# Neighbours of a star.
-_NEIGHBOURS = 20
-# Stretch of angles against ln distance in the search for them.
-_STRETCH = 5.0
 # Least number of stars to learn scales from. With 40, 60 and 100 mock stars, logarithms
 # of the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.
 FEWEST = 40
-# Degrees of freedom of the density: integrals of a lognormal have heavier tails than a
-# normal.
-_DEGREES = 5.0
-# Fraction of outliers where its search starts, and the largest: if all stars could be
-# outliers, there would be two maxima.
-_OUTLIERS = (0.01, 0.2)
-# Rounds of that search.
-_ROUNDS = 20
-# Quadrature nodes for the integral of the mean along a ray.
-_NODES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +59,21 @@ class Conditionals:
         return residual[len(residual) - len(predicted) :] - predicted
 
     def log_density(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
-        """Return the log density of every star but the first few, mere neighbours.
+        """Return the log density of every star but the first few, only neighbours.
 
         It is a mixture with outliers, whose fraction, at most a fifth, maximises the
         likelihood (EM).
         """
-        square, fraction = self.errors(extinction) ** 2, _OUTLIERS[0]
+        # Integrals of a lognormal density have heavier tails than a normal.
+        square, degrees, fraction = self.errors(extinction) ** 2, 5.0, 0.01
         usual, wide = (
-            log_student(square, factor * self.variance, _DEGREES, of="std")
+            log_student(square, factor * self.variance, degrees, of="std")
             for factor in (1.0, OUTLIER_FACTOR**2)
         )
-        for _ in range(_ROUNDS):
+        # If all stars could be outliers, there would be two maxima.
+        for _ in range(20):
             found = float(outlier_probability(usual, wide, fraction).mean())
-            fraction = min(found, _OUTLIERS[1])
+            fraction = min(found, 0.2)
         return log_mixture(usual, wide, fraction)
 
 
@@ -103,8 +91,8 @@ class NeighbourLikelihood:
     positive
         True if the density is lognormal.
     neighbours
-        Number of each star's neighbours: 20, or a third of the stars if less, if
-        ``None``.
+        Number of each star's neighbours; by default 20, or a third of the stars if that
+        is less.
     """
 
     def __init__(
@@ -118,12 +106,13 @@ class NeighbourLikelihood:
     ) -> None:
         self.ends, self.noise, self.positive = ends, noise, positive
         self._kernel = kernel
-        self._count = neighbours or min(_NEIGHBOURS, len(ends) // 3)
+        self._count = neighbours or min(20, len(ends) // 3)
         self._unit = kernel(lengthscale=1.0)
         self.distances = torch.linalg.vector_norm(ends, dim=1)
-        self._nodes = LineIntegrals(ends, GaussLegendre(count=_NODES)).nodes()
+        self._nodes = LineIntegrals(ends, GaussLegendre(count=24)).nodes()
         rays = self._rays(torch.ones(3, dtype=torch.float64), self.noise)
-        self.neighbours = nearest_earlier(rays.coordinates(_STRETCH), self._count)
+        # An angle of a fifth is as far as a factor e of the distance.
+        self.neighbours = nearest_earlier(rays.coordinates(5.0), self._count)
 
     def __len__(self) -> int:
         """Return the number of stars with a density: all but the first few."""
@@ -157,7 +146,7 @@ class NeighbourLikelihood:
         weights = torch.tensor([variance], dtype=torch.float64)
         covariance = RayCovariance(weights=weights, lengthscales=(1.0,))
         nothing = torch.empty(len(rays), 0, dtype=torch.int64)
-        jitter = JITTER * krige_rays(covariance, rays, noise, rays, nothing).prior
+        jitter = TABLE_ERROR * krige_rays(covariance, rays, noise, rays, nothing).prior
         # The jitter of neighbourhoods counts as noise, which would be learnt too small.
         noise = (noise - jitter).clamp_min(0.0)
         found = krige_rays(covariance, rays, noise, own, self.neighbours)
@@ -169,7 +158,7 @@ class NeighbourLikelihood:
         )
 
     def _moments(self, variance: float) -> tuple[float, float]:
-        """Return the density's variance, and the ratio of exponential's and field's ℓ.
+        """Return the density's variance, and the exponential's ℓ over the field's.
 
         The exponential matches the density's correlation at one half; the correlation
         of a lognormal density is ``(e^{σ² φ} − 1)/(e^{σ²} − 1)``.

@@ -33,9 +33,9 @@ class PriorScales:
     mean
         Mean density [mag/pc], for a lognormal density, too.
     common_noise
-        Variance that is added to every star's [mag²].
+        Variance that is added to every star's noise [mag²].
     bend
-        That of the field's covariance (:class:`dustmap.kernels.Radial`).
+        Bend of the field's covariance (:class:`dustmap.kernels.Radial`).
     """
 
     lengthscale: Float[Tensor, " d"]

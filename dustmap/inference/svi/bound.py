@@ -5,8 +5,8 @@ r"""Observations, their variational bound, and the model that predicts.
 likelihood, and with the ln 2π that the paper leaves out; Hensman, Matthews &
 Ghahramani 2015).
 
-Every bound here is that of one kernel, one grid and one set of nodes. With *sub-grid
-noise* the conditional variance ``v_n`` is added to the noise instead of the latent's.
+Every bound is for one kernel, one grid and one set of nodes. With *sub-grid noise* the
+conditional variance ``v_n`` is added to the noise instead of the latent's variance.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dustmap.whitening import Whitening
 class LatentMoments(NamedTuple):
     """Mean and variance of latent functionals, without an observation's noise.
 
-    They are in the functional's unit and its square. If a functional is known almost
+    Units: the functional's unit and its square. If a functional is known almost
     exactly, rounding may leave its variance slightly below zero.
     """
 
@@ -63,7 +63,7 @@ class Observations:
         common_noise: float = 0.0,
         subgrid_noise: bool = False,
     ) -> Observations:
-        """Take data with normal noise ``σ_n² + τ²`` to the model's device.
+        """Return data with normal noise ``σ_n² + τ²`` on the model's device.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class Observations:
     def split(
         self, conditional: Float[Tensor, " n"]
     ) -> tuple[Likelihood, Float[Tensor, " n"]]:
-        """Return the likelihood, and the part of ``v_n`` that is the latent's."""
+        """Return the likelihood, and the part of ``v_n`` in the latent's variance."""
         if not self.subgrid_noise:
             return self.likelihood, conditional
         assert isinstance(self.likelihood, NormalNoise)
@@ -146,8 +146,8 @@ class Observations:
     ) -> Batch:
         """Return the weights and targets of a natural step.
 
-        ``moments`` are mean and variance of ``q(f_n)``, which normal noise does not
-        need; ``scale`` is ``N/|B|`` of a minibatch.
+        ``moments`` holds mean and variance of ``q(f_n)``, which normal noise does not
+        need; ``scale`` is ``N/|B|`` for a minibatch.
         """
         features, values, offset = rows.features.detach(), self.values, self.offset
         likelihood, spread = self.split(rows.variance.detach())
@@ -193,7 +193,7 @@ def elbo(model: RowwiseGaussian, data: Observations, q: NaturalGaussian) -> floa
 def predict(model: RowwiseGaussian, q: NaturalGaussian) -> LatentMoments:
     """Return ``L_n μ + k_nᵀ m`` and ``k_nᵀ S k_n + v_n`` of a model's functionals.
 
-    The variance is that of the noise-free ``L_n ρ``, unresolved part included.
+    The variance is for the noise-free ``L_n ρ`` and includes the unresolved part.
     Cost: one solve and one ``kᵀ S k`` each. Variances below zero by rounding are
     counted in ``model.report``.
     """
@@ -212,8 +212,8 @@ def predict(model: RowwiseGaussian, q: NaturalGaussian) -> LatentMoments:
 class Svgp:
     """A Gaussian process with a variational posterior.
 
-    ``forward`` is the prior: a whitening of the inducing values, and a mean function;
-    ``q`` is of ε, ``likelihood`` of observations.
+    ``forward`` is the prior, a whitening of the inducing values and a mean function;
+    ``q`` is the distribution of ε, ``likelihood`` the distribution of observations.
     """
 
     forward: RowwiseGaussian
@@ -227,12 +227,12 @@ class Svgp:
 
     @property
     def kernel(self) -> Kernel:
-        """k."""
+        """Kernel k."""
         return self.whitening.kernel
 
     @property
     def mean(self) -> float:
-        """The value of a constant mean function."""
+        """Value of the constant mean function."""
         assert isinstance(self.forward.mean, ConstantMean)
         return self.forward.mean.value
 
@@ -244,7 +244,7 @@ class Svgp:
     def samples(
         self, functionals: Functionals, count: int, seed: int
     ) -> Float[Tensor, "s n"]:
-        """Draw ``L_* (μ + f)`` jointly, with what the inducing points leave open."""
+        """Draw ``L_* (μ + f)`` jointly, given q and the inducing points' residual."""
         there = self.forward.at(functionals)
         eps = self.q.sample(count, stream(seed, Purpose.LATENT))
         generator = torch_stream(seed, Purpose.SAMPLES)

@@ -1,6 +1,6 @@
-"""Stochastic variational inference: of any regression, and of HIP-GP as published.
+"""Stochastic variational inference for any regression, and HIP-GP as published.
 
-Departures from HIP-GP's paper, each because the published step fails without it:
+Departures from HIP-GP's paper, as the published step fails without them:
 
 - The step of m is cut where ``l λ_max(S Λ̂) > 1`` on the batch at hand: with blocks,
   unit steps of S11 diverge. Cuts are counted.
@@ -37,11 +37,6 @@ from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowReport, RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening, Whitening
-
-# The share of all steps, at their end, over which the rise is measured.
-_LATE_SHARE = 0.1
-# Limit on the iterations of the final solve for the mean.
-_MEAN_STEPS = 2000
 
 OnStep = Callable[[int, int, float], None]
 OnProgress = Callable[[str, int], None]
@@ -189,19 +184,19 @@ def fit_svi(
     on_progress: OnProgress | None = None,
     checkpointer: Checkpointer[Training] | None = None,
 ) -> SvgpResult:
-    """Fit q and hyperparameters to normal data of a forward model; it can be resumed.
+    """Fit q and hyperparameters to a forward model's data with normal noise.
 
     Parameters
     ----------
     model, data
         The whitening's solver has the tolerance and step limit of every row (HIP-GP's
-        early stopping). A learnt common noise starts from that of the likelihood, or
-        where that is 0 from a tenth of the median ``σ_n²``.
+        early stopping). A learnt common noise starts from the likelihood's, or if that
+        is 0 from a tenth of the median ``σ_n²``.
     settings, generator, on_step
         As in :func:`fit_svgp`.
     on_progress
         Called with ``rows`` and the number of kept rows solved so far, and with
-        ``mean`` and the iteration of its solve.
+        ``mean`` and the iteration of the final solve.
     checkpointer
         Saves the state after every step, and restores one to resume from with
         bit-identical results (on the CPU, one process, the same number of threads).
@@ -210,7 +205,7 @@ def fit_svi(
     Raises
     ------
     ValueError, FloatingPointError
-        As in :func:`fit_svgp`, and if the restored state is that of another run.
+        As in :func:`fit_svgp`, and if the restored state belongs to another run.
     """
     noise = data.likelihood
     assert isinstance(noise, NormalNoise)
@@ -254,7 +249,7 @@ def _trained(
     total = len(trainer.data)
     order = torch.from_numpy(stream(seed, Purpose.WATCHED).permutation(total))
     watched = order[: settings.watch_rows].sort().values
-    stretch = max(1, int(_LATE_SHARE * trainer.count))
+    stretch = max(1, int(0.1 * trainer.count))
     begin, before = trainer.count - stretch, None
     if trainer.steps == begin and len(watched):
         before = level(trainer.model(), trainer.observations(), watched)
@@ -271,9 +266,7 @@ def _trained(
         solution = solve_mean(
             model.forward,
             data,
-            solver=ConjugateGradients(
-                rtol=settings.mean_tolerance, max_steps=_MEAN_STEPS
-            ),
+            solver=ConjugateGradients(rtol=settings.mean_tolerance, max_steps=2000),
             start=model.q.mean,
             on_step=lambda step, _: report("mean", step),
         )

@@ -1,4 +1,4 @@
-r"""Gaussian distributions ``q(ε) = N(m, S)`` and the natural-gradient step of all.
+r"""Gaussian distributions ``q(ε) = N(m, S)`` and their natural-gradient step.
 
 With ``E_n = E_q[ln p(y_n | f_n)]``, ``f_n ~ N(L_n μ + k_nᵀm, k_nᵀ S k_n + v_n)`` and
 the gradients ``α_n = ∂E_n/∂mean_n``, ``β_n = ∂E_n/∂variance_n``, each times ``N/|B|``,
@@ -21,8 +21,9 @@ bound's part that depends on m, ``Σ_n E_n − ½ |m|²`` at the variances befor
 falls; after ten halvings m stays.
 
 One class covers the published families (HIP-GP, eq. 23): blocks of one parameter are
-mean-field, one block of all is full rank, blocks between tile the space of ε. The
-covariance is kept as the precision of its blocks, which natural steps average.
+mean-field, one block of all parameters is full rank, blocks in between tile the space
+of ε. The covariance is stored as the precision of its blocks, which natural steps
+average.
 """
 
 from __future__ import annotations
@@ -43,12 +44,6 @@ from torch import Tensor
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.rowwise import RowReport, RowwiseGaussian
-
-_MEAN_HALVINGS = 10
-# Limit on the iterations of solves with the precision.
-_PRECISION_STEPS = 500
-# Relative rounding error that does not count as a cut.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,8 +243,9 @@ class NaturalGaussian:
                 "covariance loses its positive definiteness"
             )
         q, length, halvings = self.covariance_step(batch, rate), rate, 0
+        most = 10
         if len(q.index) > 1:
-            # Only one block of all holds any Λ̂ exactly: its steps are stable.
+            # Steps are stable only with one block of all, which represents Λ̂ exactly.
             length = min(rate, 1 / max(q.curvature(batch), 1e-300))
         step = length * q.direction(batch)
         mean = q.mean + step
@@ -262,17 +258,18 @@ class NaturalGaussian:
             before = bound(q.mean)
             # At the optimum a step changes the bound by rounding only.
             least = before - 1e-10 * abs(before)
-            while halvings <= _MEAN_HALVINGS and not bound(mean) >= least:
+            while halvings <= most and not bound(mean) >= least:
                 halvings += 1
                 mean = q.mean + 0.5**halvings * step
-            if halvings > _MEAN_HALVINGS:
+            if halvings > most:
                 mean = q.mean
         return q.with_mean(mean), StepReport(
             steps=1,
             clipped=batch.clipped,
-            limited=int(length * (1 + _ROUNDING) < rate),
+            # Rounding is no cut.
+            limited=int(length * (1 + 1e-9) < rate),
             halved=int(halvings > 0),
-            refused=int(halvings > _MEAN_HALVINGS),
+            refused=int(halvings > most),
         )
 
 
@@ -331,9 +328,7 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
         )
     prior = block_prior(shape, width, forward.device)
     if settings.family == "full" and settings.solves == "iterative":
-        prior.solver = ConjugateGradients(
-            rtol=settings.solver_rtol, max_steps=_PRECISION_STEPS
-        )
+        prior.solver = ConjugateGradients(rtol=settings.solver_rtol, max_steps=500)
     return prior
 
 

@@ -1,4 +1,4 @@
-"""The parameters that Adam learns beside q: of kernel, likelihood and mean."""
+"""The parameters that Adam learns beside q: kernel, likelihood and mean."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LIKELIHOOD = "likelihood."
 class Hyperparameters:
     """A vector for an optimiser, and the prior and likelihood that it describes.
 
-    Positive parameters move in the logarithm, the mean in units of the prior's std.
-    Meanwhile q(ε) is fixed in whitened coordinates, and so is an embedding, chosen once
-    for the longest lengthscale allowed. The vector is on the device of the whitening,
-    where its gradient is summed.
+    Positive parameters move in their logarithm, the mean in units of the prior's std.
+    Meanwhile q(ε) is fixed in whitened coordinates, as is the shape of an embedding,
+    chosen once for the longest lengthscale allowed. The vector is on the device of the
+    whitening, where its gradient is summed.
 
     ``whitening``, ``likelihood`` and ``mean`` (``None`` if it cannot be learnt) are the
     start; the settings name the parameters to learn.
@@ -128,7 +128,7 @@ class Hyperparameters:
 def _own(
     owner: Kernel | Likelihood, prefix: str, values: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return all parameters of a kernel or likelihood, those learnt as they are."""
+    """Return all parameters of a kernel or likelihood, learnt ones as they are now."""
     return {n: values.get(prefix + n, v) for n, v in owner.parameters().items()}
 
 

@@ -1,4 +1,4 @@
-"""Settings of stochastic variational inference, and those of HIP-GP's publication."""
+"""Settings of stochastic variational inference, and HIP-GP's published settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Literal, get_args
 Family = Literal["mean-field", "block", "full"]
 Solves = Literal["cholesky", "iterative"]
 
-# Both rates fall by this at each fraction of ``decay_at``.
-_DECAY = 0.1
 _LEAST = {
     **dict.fromkeys(("block", "batch_size", "epochs", "steps", "record_every"), 1),
     "watch_rows": 0,
@@ -44,13 +42,12 @@ class SvgpSettings:
         At these fractions of all steps the rates fall to a tenth. (Published: 0.05,
         0.25, 0.5 and 0.75 with rates of 0.01; Pleiss et al. 2020, section 5.1.)
     learn
-        Parameters that Adam learns: names of the kernel's with the prefix ``kernel.``,
-        the likelihood's with ``likelihood.``, and ``mean``; ``kernel`` and
-        ``likelihood`` are all of them.
+        Parameters that Adam learns: the kernel's with the prefix ``kernel.``, the
+        likelihood's with ``likelihood.``, and ``mean``; ``kernel`` and ``likelihood``
+        stand for all of their parameters.
     rest
-        Fraction of all steps at the start during which hyperparameters rest, ``None``
-        for the first epoch: while q is near the prior, all data look like noise to
-        them.
+        Fraction of all steps during which hyperparameters rest at the start, ``None``
+        for the first epoch: while q is near the prior, all data look like noise.
     lengthscale_range
         Lengthscales stay within this factor of where they started.
     record_every
@@ -122,11 +119,11 @@ class SvgpSettings:
         return any(name.split(".")[0] == what for name in self.learn)
 
     def batches(self, count: int) -> int:
-        """Return the steps of an epoch of ``count`` observations."""
+        """Return the number of steps in an epoch of ``count`` observations."""
         return math.ceil(count / self.batch_size)
 
     def total_steps(self, count: int) -> int:
-        """Return the steps for ``count`` observations."""
+        """Return the number of steps for ``count`` observations."""
         return self.steps or self.epochs * self.batches(count)
 
     def learning_begins(self, count: int) -> float:
@@ -137,7 +134,7 @@ class SvgpSettings:
 
     def decayed(self, done: float) -> float:
         """Return the factor of both rates after this fraction of all steps."""
-        return _DECAY ** sum(done >= fraction for fraction in self.decay_at)
+        return 0.1 ** sum(done >= fraction for fraction in self.decay_at)
 
     def length(self, batch: int, step: int, count: int) -> float:
         """Return the natural gradient's l for ``batch`` rows of ``count`` at a step.

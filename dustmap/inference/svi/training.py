@@ -15,11 +15,9 @@ from dustmap.inference.svi.bound import Observations, Svgp
 from dustmap.inference.svi.gaussian import StepReport, initial_family
 from dustmap.inference.svi.hyperparameters import Hyperparameters
 from dustmap.inference.svi.settings import SvgpSettings
+from dustmap.memory import rows_within
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import FeatureRows, RowReport, RowwiseGaussian
-
-# Pairs of nodes and inducing points whose kernel values autograd may hold at once.
-_PAIRS = 2**22
 
 
 class Terms(NamedTuple):
@@ -97,7 +95,7 @@ class Trainer:
 
     @property
     def count(self) -> int:
-        """The number of steps, of all epochs."""
+        """Number of steps in all epochs."""
         return self.settings.total_steps(len(self.data))
 
     def run(self) -> Iterator[int]:
@@ -163,9 +161,9 @@ class Trainer:
             rows = self.forward.rows(index)
             return self._terms(index, rows, len(index), learning=learning)
 
-        # Rows whose intermediate values autograd may hold at once.
+        # Autograd holds four values for every pair of nodes and inducing points.
         pairs = self.forward.nodes_per_row * self.forward.inducing_size
-        few = max(1, min(self.forward.chunk, int(_PAIRS / pairs)))
+        few = min(self.forward.chunk, rows_within(32 * pairs))
 
         def solved(own: Int[Tensor, " b"]) -> Terms:
             none = self._ones.new_zeros(0)
@@ -221,7 +219,7 @@ class Trainer:
 
     @property
     def progress(self) -> Training:
-        """The progress of the run, to be saved."""
+        """Progress of the run, to be saved."""
         moments = self._moments
         return Training(
             generator=self._before,
@@ -245,7 +243,7 @@ class Trainer:
         Raises
         ------
         ValueError
-            If it is not that of this run.
+            If it belongs to another run.
         """
         if not isinstance(saved, Training):
             raise misfit("it", "of this engine", "that of another")

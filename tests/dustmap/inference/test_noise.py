@@ -74,10 +74,10 @@ def test_the_parts_of_the_noise_add_up():
     squares = torch.stack([(scale * (W @ model.density(one))) ** 2 for one in eps])
     exact = stated + squares.mean(dim=0)
     for fit, total in ((without, exact), (with_grid, exact + v)):
-        found = fit.noise.around(fit.unresolved(eps, v)).variance
+        found = fit.noise.given_unresolved(fit.unresolved(eps, v)).variance
         torch.testing.assert_close(found, total, rtol=1e-12, atol=0)
     noise = replace(with_grid.noise, weights=torch.full_like(v, 0.25))
-    found = noise.around(with_grid.unresolved(eps, v)).variance
+    found = noise.given_unresolved(with_grid.unresolved(eps, v)).variance
     torch.testing.assert_close(found, 4 * (exact + v), rtol=1e-12, atol=0)
 
 
@@ -161,7 +161,7 @@ def test_a_common_noise_is_learnt_from_the_middle_of_the_residuals(excess):
     spoilt = reweighed(far, learn_common=True).common
     assert 4 * excess - 0.02 <= spoilt < 4 * excess + 0.35 * 4 * (1 + excess)
     none = torch.zeros(len(residual), dtype=torch.float64)
-    found = weighing.around(none).variance
+    found = weighing.given_unresolved(none).variance
     torch.testing.assert_close(found, none + 4.0 + weighing.common)
 
 

@@ -20,7 +20,7 @@ from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.residual import neighbours
-from dustmap.residual.kriging import JITTER
+from dustmap.residual.kriging import TABLE_ERROR
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.whitening import TorusWhitening
 
@@ -51,7 +51,7 @@ def scales(lengthscale=100.0, std=1.0, mean=DISC, common_noise=0.0):
 @pytest.mark.parametrize("count", [1, 7, 39])
 @pytest.mark.parametrize("block", [5, 10**5])
 def test_neighbours_are_the_nearest_of_the_earlier_rows(count, block, monkeypatch):
-    monkeypatch.setattr(neighbours, "_BLOCK", block)
+    monkeypatch.setattr(neighbours, "rows_within", lambda *_: block)
     points = torch.randn(40, 3, generator=seeded(), dtype=torch.float64)
     found = nearest_earlier(points, count)
     assert found.shape == (40 - count, count)
@@ -90,7 +90,7 @@ def test_with_all_rows_for_neighbours_the_density_is_the_dense_one(positive):
     integral = integrals(chord, length[:, None].expand(n, n), length.expand(n, n))
     factor = distance / length * (2e-3 if positive else 1.0)
     dense = moment * factor[:, None] * factor * integral
-    dense += torch.diag(torch.maximum(JITTER * dense.diagonal(), noise + 4e-4))
+    dense += torch.diag(torch.maximum(TABLE_ERROR * dense.diagonal(), noise + 4e-4))
     y = torch.randn(n, generator=generator, dtype=torch.float64)
     weights = torch.linalg.solve(dense[:-1, :-1], dense[:-1, -1])
     residual = y - 2e-3 * distance

@@ -85,8 +85,8 @@ def test_held_out_observations_have_no_influence():
     noise = Normal(stated=torch.full((40,), 0.01), learn_share=True)
     noise = noise.prepared(noise.stated, 1.0, rng())
     unresolved, held_out = torch.full((40,), 0.02), noise.held_out
-    after = noise.around(unresolved).variance
-    before = noise.including_all().around(unresolved).variance
+    after = noise.given_unresolved(unresolved).variance
+    before = noise.including_all().given_unresolved(unresolved).variance
     assert torch.equal(after[~held_out], before[~held_out])
     assert bool((after[held_out] > 1e11 * before[held_out]).all())
 

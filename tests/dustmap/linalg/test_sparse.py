@@ -123,7 +123,7 @@ def test_wide_vectors_and_few_accumulators_change_nothing(monkeypatch, generator
     expected = sparse.rmatvec(y)
     monkeypatch.setattr(subject, "_WIDE", 1)
     assert torch.allclose(sparse.rmatvec(y), expected, rtol=1e-12)
-    monkeypatch.setattr(subject, "_VECTORS", 1)
+    monkeypatch.setattr(subject, "rows_within", lambda *_: 1)
     assert torch.allclose(sparse.rmatvec(y), expected, rtol=1e-12)
 
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from dustmap.residual.covariance import Rays, Remainder
+from dustmap.residual.covariance import Rays, SubgridCovariance
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField
 
@@ -18,7 +18,7 @@ def field_of(
     weights: torch.Tensor,
     *,
     cube: DensityCube | None = None,
-    remainder: Remainder | None = None,
+    subgrid: SubgridCovariance | None = None,
     tails: float = math.inf,
 ) -> ResidualField:
     """Without nugget and outliers."""
@@ -32,6 +32,6 @@ def field_of(
         outliers=0.0,
         stretch=10.0,
         cube=cube,
-        remainder=remainder,
+        subgrid=subgrid,
         tails=tails,
     )

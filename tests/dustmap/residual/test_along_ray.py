@@ -15,10 +15,21 @@ from torch import Tensor
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
-from dustmap.residual.covariance import CUT, RayCovariance, Rays, Remainder, rays_to
+from dustmap.residual.covariance import (
+    GRID_CUT,
+    RayCovariance,
+    Rays,
+    SubgridCovariance,
+    rays_to,
+)
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField
-from dustmap.residual.kriging import JITTER, Neighbourhoods, krige_rays, predict_rays
+from dustmap.residual.kriging import (
+    TABLE_ERROR,
+    Neighbourhoods,
+    krige_rays,
+    predict_rays,
+)
 from dustmap.residual.learning import calibrated_on, learn_residual
 from dustmap.residual.neighbours import nearest
 from dustmap.whitening.bands import band_covariance
@@ -48,17 +59,17 @@ def cube_of(
     return DensityCube(values=values.reshape(-1), grids=(grid,))
 
 
-def remainder_of(density: DensityCube) -> Remainder:
+def subgrid_of(density: DensityCube) -> SubgridCovariance:
     """What grids leave of a prior that varies over 120 pc."""
     prior = KERNELS["matern12"](lengthscale=120.0, variance=1.2)
-    return Remainder.of("matern12", prior, density.grids)
+    return SubgridCovariance.of("matern12", prior, density.grids)
 
 
 def form_of(density: DensityCube) -> RayCovariance:
     """The covariance of these tests."""
     return RayCovariance(
         weights=WEIGHTS,
-        remainder=remainder_of(density),
+        subgrid=subgrid_of(density),
         cube=density,
     )
 
@@ -105,22 +116,24 @@ def test_the_covariance_is_the_integral_along_the_shorter_ray(
     near = torch.zeros(1, 1, dtype=torch.int64)
     found = Neighbourhoods.of(form, some, some[1:], near).across[0, 0, 0]
     chord = float((some.directions[0] - some.directions[1]).norm())
-    assert form.remainder is not None
+    assert form.subgrid is not None
 
     s = np.linspace(0.0, float(some.lengths.min()), 2001)
-    integral = np.trapezoid(line(form.remainder, 0, chord * s), s)
+    integral = np.trapezoid(line(form.subgrid, 0, chord * s), s)
     # α is no part of a neighbourhood.
     assert float(found) == pytest.approx(4e-6 * integral, rel=0.03)
 
 
 def test_what_is_left_integrates_the_prior_below_the_cut() -> None:
-    """The whole prior is a grid's band and the remainder."""
+    """The whole prior is a grid's band and the subgrid."""
     prior = KERNELS["matern12"](lengthscale=120.0, variance=1.2)
     grid = Grid(shape=(3, 3, 3), origin=(0.0,) * 3, spacing=(50.0,) * 3)
-    found = Remainder.of("matern12", prior, [grid])
-    assert found.cuts == (CUT * 50.0,)
+    found = SubgridCovariance.of("matern12", prior, [grid])
+    assert found.cuts == (GRID_CUT * 50.0,)
     apart = torch.tensor([0.0, 0.3, 1.0, 3.0], dtype=torch.float64)
-    band = band_covariance(prior, (CUT * 50 / 120) ** 2, math.inf, apart * 30 / 120)
+    band = band_covariance(
+        prior, (GRID_CUT * 50 / 120) ** 2, math.inf, apart * 30 / 120
+    )
     whole = 1.2 * torch.exp(-apart * 30 / 120)
     torch.testing.assert_close(found.relative(0, apart).log1p() + band, whole)
     exact = torch.from_numpy(relative(found, 0, 30 * apart.numpy()))
@@ -135,7 +148,7 @@ def test_in_a_cell_what_is_left_is_that_of_pairs_of_places(
 ) -> None:
     prior = KERNELS["matern12"](lengthscale=120.0, variance=1.2)
     grid = Grid(shape=(3, 3, 3), origin=(0.0,) * 3, spacing=(50.0,) * 3)
-    at_points = Remainder.of("matern12", prior, [grid])
+    at_points = SubgridCovariance.of("matern12", prior, [grid])
     in_cells = replace(at_points, cell=cell)
     pairs = torch.rand(2, 400_000, 3, generator=generator, dtype=torch.float64)
     apart = cell / at_points.cuts[0] * (pairs[0] - pairs[1]).norm(dim=1)
@@ -161,7 +174,7 @@ def test_covariances_are_positive_definite_all_around(
     hoods = Neighbourhoods.of(form_of(density), some, some[:1], everyone)
     among = (hoods.among * WEIGHTS[:, None, None]).sum(1)[0]
     eigenvalues = torch.linalg.eigvalsh(among)
-    assert float(eigenvalues.min()) > -JITTER * float(among.diagonal().min())
+    assert float(eigenvalues.min()) > -TABLE_ERROR * float(among.diagonal().min())
 
 
 def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
@@ -199,7 +212,7 @@ def test_gradients_are_those_of_the_prediction(generator: torch.Generator) -> No
     mean, variance = predict(WEIGHTS, torch.full((60,), 0.1, dtype=torch.float64))
     among = hoods.among.movedim(1, -1) @ WEIGHTS
     across = hoods.across.mT @ WEIGHTS
-    own = JITTER * torch.diagonal(among, dim1=1, dim2=2) + 0.1
+    own = TABLE_ERROR * torch.diagonal(among, dim1=1, dim2=2) + 0.1
     solved = torch.linalg.solve(among + torch.diag_embed(own), across)
     torch.testing.assert_close(mean, (solved * residuals[near]).sum(1))
     left = hoods.prior @ WEIGHTS - (solved * across).sum(1)
@@ -224,7 +237,7 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
         density.edges().tolist(),
         density.in_shells(rows.directions, rows.lengths),
     )
-    assert form.remainder is not None
+    assert form.subgrid is not None
 
     def across(point: np.ndarray, row: int) -> float:
         end, profile = rows.directions[row].numpy(), profiles[row].tolist()
@@ -232,7 +245,7 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
 
         def kernel(s: float) -> float:
             away = np.array(np.linalg.norm(point - s * end))
-            return float(WEIGHTS) * float(relative(form.remainder, 0, away))
+            return float(WEIGHTS) * float(relative(form.subgrid, 0, away))
 
         total = 0.0
         for start, stop, value in zip(edges, edges[1:], profile):
@@ -245,7 +258,7 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
     points = (places.directions * places.lengths[:, None]).numpy()
     covariances = torch.tensor([[across(x, n) for n in range(12)] for x in points])
     among = dense(form, rows, rows)
-    among += torch.diag(noise + JITTER * torch.diagonal(among))
+    among += torch.diag(noise + TABLE_ERROR * torch.diagonal(among))
     solved = torch.linalg.solve(among, covariances.double().T).T
     torch.testing.assert_close(
         found.T, solved, rtol=0, atol=5e-3 * float(solved.abs().max())
@@ -260,12 +273,14 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     some = rays(1500, generator, spread=0.15)
     weights = torch.tensor([alpha], dtype=torch.float64)
     among = dense(replace(form_of(density), weights=weights), some, some)
-    root = torch.linalg.cholesky(among + JITTER * torch.diag(torch.diagonal(among)))
+    root = torch.linalg.cholesky(
+        among + TABLE_ERROR * torch.diag(torch.diagonal(among))
+    )
     white = torch.randn(2, 1500, generator=generator, dtype=torch.float64)
     noise = torch.full((1500,), 0.01**2, dtype=torch.float64)
     residual = root @ white[0] + 0.01 * white[1]
     given = some, residual.expand(2, -1), noise
-    about = {"cube": density, "remainder": remainder_of(density)}
+    about = {"cube": density, "subgrid": subgrid_of(density)}
     found = learn_residual(*given, torch.arange(1000, 1500), **about)
     assert float(found.weights) == pytest.approx(alpha, rel=0.4)
     found = calibrated_on(found, torch.arange(1000, 1500))
@@ -273,7 +288,7 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     # Of many rows only those around the first held-out ones are learnt from.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dustmap.residual.learning._MANY", 1499)
-        patch.setattr("dustmap.residual.learning._LEARNING", 300)
+        patch.setattr("dustmap.residual.learning._LEARNERS", 300)
         near = learn_residual(*given, torch.arange(1000, 1500), **about)
     assert len(near.rays) == 1500
     assert float(near.weights) == pytest.approx(alpha, rel=0.6)
@@ -289,7 +304,7 @@ def zeros_about(density: DensityCube, generator: torch.Generator) -> ResidualFie
     rows = rays(50, generator)
     noise = torch.full((50,), 1e-3, dtype=torch.float64)
     none = torch.zeros(2, 50, dtype=torch.float64)
-    of_grid = {"cube": density, "remainder": remainder_of(density)}
+    of_grid = {"cube": density, "subgrid": subgrid_of(density)}
     return field_of(rows, none, noise, WEIGHTS, **of_grid, tails=3.0)
 
 
@@ -297,12 +312,12 @@ def test_far_from_stars_the_density_varies_as_the_prior_below_the_cut(
     generator: torch.Generator,
 ) -> None:
     field = zeros_about(cube(generator), generator)
-    assert field.remainder is not None
+    assert field.subgrid is not None
     points = torch.tensor([[-300.0, 20, 10], [-90.0, -200, 50]], dtype=torch.float64)
     densities = torch.tensor([[1e-3, 2e-3], [3e-3, 1e-3]], dtype=torch.float64)
     corrected, variance = field.correct(points, densities, 2)
     torch.testing.assert_close(corrected, densities)
-    expected = corrected**2 * WEIGHTS * field.remainder.variances[0]
+    expected = corrected**2 * WEIGHTS * field.subgrid.variances[0]
     torch.testing.assert_close(variance, expected, rtol=2e-2, atol=0)
 
 
@@ -363,8 +378,8 @@ def test_shells_densities_and_scales_follow_the_finest_grid(
     assert torch.equal(levels, (edges[:-1] < 150.0).long())
     assert density.level_at(torch.tensor([10.0, 149.0, 151.0])).tolist() == [1, 1, 0]
     form = form_of(density)
-    assert form.remainder is not None
-    assert form.remainder.cuts == (CUT * 50, CUT * 25)
+    assert form.subgrid is not None
+    assert form.subgrid.cuts == (GRID_CUT * 50, GRID_CUT * 25)
 
 
 def test_compiled_covariances_of_nested_grids_are_those_of_their_scales(
@@ -378,7 +393,7 @@ def test_compiled_covariances_of_nested_grids_are_those_of_their_scales(
     places = some[torch.arange(20, 30)]
     found = krige_rays(form, some, noise, places, near)
     whole = dense(form, some, some)
-    own = JITTER * whole.diagonal()[:20] + 1e-2
+    own = TABLE_ERROR * whole.diagonal()[:20] + 1e-2
     among = whole[:20, :20] + own.diag()
     across = whole[20:, :20]
     weights = torch.linalg.solve(among, across.mT).mT
@@ -393,11 +408,13 @@ def test_every_grid_has_the_factor_that_made_its_residuals(
     density, weights = nested_cube(generator), torch.tensor([0.4, 2.0]).double()
     some = rays(1500, generator, spread=0.15)
     among = dense(replace(form_of(density), weights=weights), some, some)
-    root = torch.linalg.cholesky(among + JITTER * torch.diag(torch.diagonal(among)))
+    root = torch.linalg.cholesky(
+        among + TABLE_ERROR * torch.diag(torch.diagonal(among))
+    )
     white = torch.randn(2, 1500, generator=generator, dtype=torch.float64)
     noise = torch.full((1500,), 0.01**2, dtype=torch.float64)
     residual = root @ white[0] + 0.01 * white[1]
-    about = {"cube": density, "remainder": remainder_of(density)}
+    about = {"cube": density, "subgrid": subgrid_of(density)}
     given = some, residual.expand(2, -1), noise, torch.arange(1000, 1500)
     found = learn_residual(*given, **about)
     torch.testing.assert_close(found.weights, weights, rtol=0.4, atol=0)

@@ -9,8 +9,12 @@ from dense_kriging import dense
 from dustmap.residual import learning
 from dustmap.residual.covariance import RayCovariance, Rays
 from dustmap.residual.field import least_density
-from dustmap.residual.kriging import JITTER
-from dustmap.residual.learning import GridFree, learn_grid_free, local_means
+from dustmap.residual.kriging import TABLE_ERROR
+from dustmap.residual.learning import (
+    LocalMeanKriging,
+    learn_local_mean_kriging,
+    local_means,
+)
 from dustmap.residual.neighbours import without_self
 
 WEIGHTS = torch.tensor([0.0, 0.5, 0.5, 0.0], dtype=torch.float64)
@@ -43,7 +47,9 @@ def drawn(count: int, generator: torch.Generator) -> tuple[Rays, torch.Tensor]:
     """Rays and noise-free extinctions of a known covariance about a known mean."""
     rays = places(count, generator)
     among = dense(SPECTRUM, rays, rays)
-    root = torch.linalg.cholesky(among + torch.diag(JITTER * torch.diagonal(among)))
+    root = torch.linalg.cholesky(
+        among + torch.diag(TABLE_ERROR * torch.diagonal(among))
+    )
     field = root @ torch.randn(count, generator=generator, dtype=torch.float64)
     return rays, (rays.density * rays.lengths + field).clamp_min(1e-3)
 
@@ -90,7 +96,7 @@ def test_neighbours_without_named_rows() -> None:
 
 
 @pytest.fixture(scope="module")
-def kriged() -> tuple[GridFree, Rays, torch.Tensor]:
+def kriged() -> tuple[LocalMeanKriging, Rays, torch.Tensor]:
     """Learnt on 500 noisy stars; 100 places and their true extinction."""
     generator = torch.Generator().manual_seed(5)
     rays, extinction = drawn(600, generator)
@@ -98,12 +104,12 @@ def kriged() -> tuple[GridFree, Rays, torch.Tensor]:
     known = observed(rays[:500], extinction[:500] + noise)
     variance = torch.full((500,), 0.02**2, dtype=torch.float64)
     held = torch.arange(0, 500, 5)
-    found = learn_grid_free(known, variance, torch.zeros_like(variance), held)
+    found = learn_local_mean_kriging(known, variance, torch.zeros_like(variance), held)
     return found, rays[500:], extinction[500:]
 
 
 def test_kriging_comes_near_the_exact_process_and_knows_its_error(
-    kriged: tuple[GridFree, Rays, torch.Tensor],
+    kriged: tuple[LocalMeanKriging, Rays, torch.Tensor],
 ) -> None:
     found, asked, true = kriged
     mean, variance = found.predict(asked)
@@ -117,7 +123,7 @@ def test_kriging_comes_near_the_exact_process_and_knows_its_error(
     )
     among = dense(SPECTRUM, one, one)
     across = dense(SPECTRUM, asked, one)
-    own = torch.diag(0.02**2 + JITTER * torch.diagonal(among))
+    own = torch.diag(0.02**2 + TABLE_ERROR * torch.diagonal(among))
     residual = (rows.density - prior) * rows.lengths
     exact = prior * asked.lengths + across @ torch.linalg.solve(among + own, residual)
 
@@ -136,13 +142,13 @@ def test_errors_of_distances_are_noise(generator: torch.Generator) -> None:
     rays, extinction = drawn(150, generator)
     seen = observed(rays, extinction)
     noise = torch.full((150,), 0.02**2, dtype=torch.float64)
-    placing = torch.full((150,), 50.0, dtype=torch.float64)
+    distance_std = torch.full((150,), 50.0, dtype=torch.float64)
     held = torch.arange(0, 150, 4)
-    found = learn_grid_free(seen, noise, placing, held)
+    found = learn_local_mean_kriging(seen, noise, distance_std, held)
     # Of the second moment of a density that varies about its mean.
     variance = (found.field.rays.density * 50.0) ** 2
     assert bool((found.field.stated > 0.02**2 + variance).all())
-    sharp = learn_grid_free(seen, noise, torch.zeros_like(noise), held)
+    sharp = learn_local_mean_kriging(seen, noise, torch.zeros_like(noise), held)
     torch.testing.assert_close(sharp.field.stated, noise)
 
 
@@ -154,7 +160,7 @@ def test_dark_rays_are_raised_and_counted(generator: torch.Generator) -> None:
     extinction = torch.where(dark, -0.01, rays.density * rays.lengths) + noise
     seen = observed(rays, extinction)
     variance = torch.full((400,), 0.01**2, dtype=torch.float64)
-    found = learn_grid_free(
+    found = learn_local_mean_kriging(
         seen, variance, torch.zeros(400).double(), torch.arange(0, 400, 4)
     )
     least = least_density(extinction, rays.lengths)

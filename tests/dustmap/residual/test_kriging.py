@@ -12,7 +12,7 @@ from scipy.integrate import dblquad
 from dustmap.residual.covariance import RayCovariance, Rays, rays_to
 from dustmap.residual.field import least_density
 from dustmap.residual.kriging import (
-    JITTER,
+    TABLE_ERROR,
     Neighbourhoods,
     krige_rays,
     predict_rays,
@@ -77,7 +77,7 @@ def test_all_neighbours_make_the_exact_process(generator: torch.Generator) -> No
     found = krige_rays(SPECTRUM, rows, noise, places, everyone)
     across = dense(SPECTRUM, places, rows)
     among = dense(SPECTRUM, rows, rows)
-    own = noise + JITTER * torch.diagonal(among)
+    own = noise + TABLE_ERROR * torch.diagonal(among)
     solved = torch.linalg.solve(among + torch.diag(own), across.T)
     torch.testing.assert_close(found.mean(residuals), residuals @ solved)
     prior = torch.diagonal(dense(SPECTRUM, places, places))
@@ -162,7 +162,9 @@ def drawn(
     """Rays, residuals of a known covariance with noise, its variance, and the truth."""
     rows = rays(count, generator)
     among = dense(SPECTRUM, rows, rows)
-    root = torch.linalg.cholesky(among + torch.diag(JITTER * torch.diagonal(among)))
+    root = torch.linalg.cholesky(
+        among + torch.diag(TABLE_ERROR * torch.diagonal(among))
+    )
     truth = root @ torch.randn(count, generator=generator, dtype=torch.float64)
     noise = torch.full((count,), 0.02**2, dtype=torch.float64)
     observed = truth + 0.02 * torch.randn(count, generator=generator).double()

@@ -29,7 +29,7 @@ def stars(count: int, rng: np.random.Generator) -> Measured:
     return Measured(
         std=rng.uniform(0.05, 0.3, count),
         extinction=rng.lognormal(0.0, 0.8, count),
-        placing=rng.uniform(1.0, 100.0, count),
+        distance_std=rng.uniform(1.0, 100.0, count),
         distance=rng.uniform(100.0, 3000.0, count),
         survey=rng.choice(["one", "two"], count),
     )

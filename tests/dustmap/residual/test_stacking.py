@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_grid_free import drawn, observed
 
-from dustmap.residual.learning import GridFree, learn_grid_free
+from dustmap.residual.learning import LocalMeanKriging, learn_local_mean_kriging
 from dustmap.residual.stacking import StackedKriging, learn_stack
 
 KNOWN, UNSEEN = 700, 300
@@ -15,7 +15,7 @@ NOISE = 0.02
 
 
 @pytest.fixture(scope="module")
-def problem() -> tuple[GridFree, np.ndarray, np.ndarray]:
+def problem() -> tuple[LocalMeanKriging, np.ndarray, np.ndarray]:
     """Kriging of stars, the last of them unseen by a map, and their true extinction."""
     generator = torch.Generator().manual_seed(8)
     rays, extinction = drawn(KNOWN + UNSEEN, generator)
@@ -23,7 +23,9 @@ def problem() -> tuple[GridFree, np.ndarray, np.ndarray]:
     known = observed(rays, extinction + noise)
     variance = torch.full((len(rays),), NOISE**2, dtype=torch.float64)
     held = torch.arange(0, len(rays), 5)
-    kriging = learn_grid_free(known, variance, torch.zeros_like(variance), held)
+    kriging = learn_local_mean_kriging(
+        known, variance, torch.zeros_like(variance), held
+    )
     measured = (extinction + noise)[-UNSEEN:]
     return kriging, extinction[-UNSEEN:].numpy(), measured.numpy()
 

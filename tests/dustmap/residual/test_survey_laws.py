@@ -42,7 +42,7 @@ def mock(count: int, generator: torch.Generator) -> SurveyRows:
         lengths=lengths,
         extinction=c + g * extinction + f * stated * white,
         error=stated,
-        placing=torch.zeros(n).double(),
+        distance_std=torch.zeros(n).double(),
         survey=survey,
     )
 

@@ -16,7 +16,7 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import LinearOperator
 from dustmap.residual.covariance import Rays
 from dustmap.residual.field import ResidualField
-from dustmap.residual.kriging import JITTER
+from dustmap.residual.kriging import TABLE_ERROR
 from dustmap.residual.vecchia import Vecchia
 
 WEIGHTS = torch.tensor([0.2, 0.5, 1.0, 0.1], dtype=torch.float64)
@@ -47,7 +47,7 @@ def dense(of: ResidualField, rows: torch.Tensor) -> torch.Tensor:
     """The covariance of these rows with their noise."""
     rays = of.rays[rows]
     among = dense_kriging.dense(of.covariance, rays, rays)
-    own = JITTER * torch.diagonal(among) + (of.noise + of.nugget)[rows]
+    own = TABLE_ERROR * torch.diagonal(among) + (of.noise + of.nugget)[rows]
     return among + torch.diag(own)
 
 
@@ -57,11 +57,15 @@ def test_with_all_earlier_rows_it_is_the_exact_precision(
     of, rows = field(60, generator), torch.arange(10, 60)
     found = Vecchia.of(of, rows, generator, count=49)
     exact = dense(of, rows)
-    products = found.weighed(torch.eye(50, dtype=torch.float64))
+    products = found.apply_precision(torch.eye(50, dtype=torch.float64))
     torch.testing.assert_close(
         products @ exact, torch.eye(50).double(), atol=2e-6, rtol=0
     )
-    without = JITTER * (exact.diagonal() - (of.noise + of.nugget)[rows]) / (1 + JITTER)
+    without = (
+        TABLE_ERROR
+        * (exact.diagonal() - (of.noise + of.nugget)[rows])
+        / (1 + TABLE_ERROR)
+    )
     torch.testing.assert_close(found.variance, exact.diagonal() - without)
 
 
@@ -71,7 +75,7 @@ def test_roots_belong_to_the_precision(generator: torch.Generator) -> None:
     coloured = found.coloured(white)
     norm = found.whitened(coloured).square().sum()
     torch.testing.assert_close(norm, white.square().sum())
-    torch.testing.assert_close(norm, coloured @ found.weighed(coloured))
+    torch.testing.assert_close(norm, coloured @ found.apply_precision(coloured))
     # In the order of the rows' walk the root's inverse gives the white noise back.
     torch.testing.assert_close(found.whitened(coloured), white)
 
@@ -96,7 +100,7 @@ def test_more_neighbours_come_closer(generator: torch.Generator) -> None:
 
     def error(count: int) -> float:
         found = Vecchia.of(of, rows, torch.Generator().manual_seed(1), count)
-        return float((found.weighed(torch.eye(300).double()) - exact).norm())
+        return float((found.apply_precision(torch.eye(300).double()) - exact).norm())
 
     errors = [error(count) for count in (3, 10, 30, 100)]
     assert errors == sorted(errors, reverse=True)
@@ -106,9 +110,11 @@ def test_more_neighbours_come_closer(generator: torch.Generator) -> None:
 def test_single_precision_stays_single(generator: torch.Generator) -> None:
     found = Vecchia.of(field(40, generator), torch.arange(40), generator, 8)
     x = torch.randn(3, 40, generator=generator)
-    exact = found.weighed(x.double())
-    assert found.weighed(x).dtype == torch.float32
-    torch.testing.assert_close(found.weighed(x).double(), exact, rtol=1e-5, atol=1e-5)
+    exact = found.apply_precision(x.double())
+    assert found.apply_precision(x).dtype == torch.float32
+    torch.testing.assert_close(
+        found.apply_precision(x).double(), exact, rtol=1e-5, atol=1e-5
+    )
 
 
 class Dense(LinearOperator):
@@ -180,7 +186,7 @@ def test_map_and_residual_are_those_of_the_dense_joint_process(
     variance = drawn.var(dim=0) + kriged.variance
 
     own = torch.diagonal(residual)[count:] - (of.noise + of.nugget)[count:]
-    prior = torch.diagonal(features @ features.mT)[count:] + own / (1 + JITTER)
+    prior = torch.diagonal(features @ features.mT)[count:] + own / (1 + TABLE_ERROR)
     across = whole[count:, :count]
     solved = torch.linalg.solve(whole[:count, :count], across.mT)
     mean = offset[count:] + (y - offset[:count]) @ solved
@@ -196,4 +202,4 @@ def test_nothing_of_correlated_noise_is_learnt(generator: torch.Generator) -> No
     residual = torch.full((20,), 50.0, dtype=torch.float64)
     assert found.fixed and not found.depends_on_field
     assert found.updated(residual, 1.0, residual) is found
-    assert found.around(residual) is found
+    assert found.given_unresolved(residual) is found

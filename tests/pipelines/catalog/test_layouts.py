@@ -311,7 +311,7 @@ def test_a_parallax_has_an_offset_and_an_inflated_error(tmp_path: Path) -> None:
     dustmap.ingest(held, tmp_path / "out.parquet", mappings=maps)
     found = read_stars(tmp_path / "out.parquet")
     np.testing.assert_allclose(found.distance, stars()["Dist"])
-    np.testing.assert_allclose(found.placing_error, 0.02 * found.distance)
+    np.testing.assert_allclose(found.distance_std, 0.02 * found.distance)
 
 
 def test_a_distance_modulus_and_offsets_give_errors(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_distance_modulus_and_offsets_give_errors(tmp_path: Path) -> None:
     dustmap.ingest(held, tmp_path / "out.parquet", mappings=maps)
     found = read_stars(tmp_path / "out.parquet")
     relative = np.log(10) / 5 * 0.1
-    np.testing.assert_allclose(found.placing_error, relative * found.distance)
+    np.testing.assert_allclose(found.distance_std, relative * found.distance)
     np.testing.assert_allclose(found.extinction_error, 0.2)
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dustmap.functionals import PointValues
+from dustmap.gp.evidence import maximise
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import maximise
 from dustmap.kernels import Matern52
 from pipelines.regress.methods import METHODS, Observed, find_start, ranges_of
 

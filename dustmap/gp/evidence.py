@@ -20,9 +20,6 @@ from torch import Tensor
 from dustmap.gp.regression import MEAN, ScoredRegression
 from dustmap.minimise import minimise
 
-# A start whose logarithm is out of range by less than this is at the end of the range.
-_ROUNDING = 1e-9
-
 Model = TypeVar("Model", bound=ScoredRegression)
 
 
@@ -72,7 +69,7 @@ class EvidenceFit(Generic[Model]):
     """The best model found, and the status of the search.
 
     ``at_bounds`` names hyperparameters that ended at a bound of their range;
-    ``failures`` counts points without a Cholesky factor, which count as the worst.
+    ``failures`` counts trial points without a Cholesky factor, treated as the worst.
     """
 
     model: Model
@@ -85,7 +82,7 @@ class EvidenceFit(Generic[Model]):
 
 
 def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
-    """Maximise ``log_marginal`` over hyperparameters, starting from the model's.
+    """Maximise ``log_marginal`` over hyperparameters, from the values of the model.
 
     Raises
     ------
@@ -117,7 +114,7 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
         value, gradient = moved.value_and_gradient()
         units = {**moved.parameters(), MEAN: torch.tensor(unit)}
         slopes = [(gradient[name] * units[name]).reshape(-1) for name in start]
-        # A linear function with the gradient.
+        # A linear function with this gradient.
         return -value - torch.cat(slopes) @ (steps - steps.detach())
 
     lower, upper = _bounds(start, settings)
@@ -145,14 +142,15 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
 def _bounds(
     start: Mapping[str, Tensor], settings: LBFGS
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
-    """Return the least and largest steps."""
+    """Return the lower and upper bounds of the steps."""
     lower, upper = [], []
     for name, value in start.items():
         low, high = (torch.full_like(value, s * settings.reach) for s in (-1, 1))
         if name in settings.ranges:
             ends = settings.ranges[name]
             least, most = ((torch.as_tensor(end) / value).log() for end in ends)
-            if bool((least > _ROUNDING).any() or (most < -_ROUNDING).any()):
+            # By rounding a start at the end of the range may be beyond.
+            if bool((least > 1e-9).any() or (most < -1e-9).any()):
                 raise ValueError(f"{name} starts at {value.tolist()}, out of its range")
             low = torch.maximum(low, least.clamp_max(0))
             high = torch.minimum(high, most.clamp_min(0))

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from dustmap.functionals import PointValues
+from dustmap.gp.evidence import LBFGS, maximise
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.sgpr import SGPR
 from dustmap.kernels import Matern32, SquaredExponential
