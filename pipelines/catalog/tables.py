@@ -35,9 +35,8 @@ TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
 PROVENANCE = "provenance.json"
 """Name of the provenance of a folder of partitions."""
-ROWS_PER_GROUP = 1 << 18
-_PART = re.compile(r"(.+)\[([^\[\]]+)\]")
-_DESCRIPTION = re.compile(r"(?i)(read[-_]?me|licen[cs]e|changelog|.*\.md$)")
+ROWS_PER_BATCH = 1 << 18
+"""Rows read at once, and of a row group in parquet."""
 
 
 @contextmanager
@@ -83,7 +82,7 @@ class TableWriter:
             )
         # Arrow's errors are ValueErrors, also those of different names.
         same = table.cast(self._writer.schema)
-        self._writer.write_table(same, row_group_size=ROWS_PER_GROUP)
+        self._writer.write_table(same, row_group_size=ROWS_PER_BATCH)
 
     def close(self) -> None:
         """Write units, provenance and checksum."""
@@ -218,14 +217,15 @@ def partitions(folder: Path) -> list[Path]:
 
 def split_part(path: Path) -> tuple[Path, str]:
     """Divide ``FILE[TABLE]`` into the file and the name or number of its table."""
-    found = None if path.exists() else _PART.fullmatch(str(path))
+    found = None if path.exists() else re.fullmatch(r"(.+)\[([^\[\]]+)\]", str(path))
     return (Path(found[1]), found[2]) if found else (path, "")
 
 
 def is_data(path: Path) -> bool:
     """Return false for markers, and for files that describe others."""
     marked = any(part.startswith((".", "_")) for part in path.parts)
-    return not marked and not _DESCRIPTION.match(path.name)
+    described = r"(?i)(read[-_]?me|licen[cs]e|changelog|.*\.md$)"
+    return not marked and not re.match(described, path.name)
 
 
 def find_files(path: Path) -> list[Path]:
