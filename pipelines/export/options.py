@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Range = tuple[float, float]
 Targets = Mapping[str, Sequence[Path]]
-_SPAN = re.compile(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)")
 
 
 class Exporter(NamedTuple):
@@ -152,7 +151,7 @@ def parse_box(text: str) -> dict[str, Range]:
     ranges: dict[str, Range] = {}
     try:
         for part in text.split(","):
-            found = _SPAN.fullmatch(part)
+            found = re.fullmatch(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)", part)
             if found is None or found[1] in ranges:
                 raise ValueError(part)
             low, high = found[2].strip(), found[3].strip()
