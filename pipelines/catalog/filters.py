@@ -35,8 +35,8 @@ class Expression:
     """Arithmetic of columns and numbers, such as ``plx + 0.03``.
 
     Columns by name (``name[3]`` for one of a two-dimensional column), numbers,
-    ``+ - * / **``, brackets, ``abs()``, ``log10()`` and ``sqrt()``. Quotes or backticks
-    are around other names than words, except ``[Fe/H]``, ``E(B-V)`` and the like.
+    ``+ - * / **``, brackets, ``abs()``, ``log10()`` and ``sqrt()``. Names that are not
+    words need quotes or backticks, except ``[Fe/H]``, ``E(B-V)`` and the like.
     Numbers are float64. ``gaia_zero_point(phot_g_mean_mag, nu_eff_used_in_astrometry,
     pseudocolour, ecl_lat, astrometric_params_solved)`` is the parallaxes' zero point
     [mas] of Lindegren et al. 2021 (A&A 649, A4) by the package zero_point.

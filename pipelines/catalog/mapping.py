@@ -206,10 +206,8 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     elif unit is None:
         fault = f"unit {said!r} is not understood"
     elif not unit.is_equivalent(target):
-        fault, example = (
-            f"unit {said!r} is not a unit of {canonical}",
-            f"({name}):{scale}",
-        )
+        fault = f"unit {said!r} is not a unit of {canonical}"
+        example = f"({name}):{scale}"
         hint = "Map another column, or if the unit is wrong, put this one in brackets:"
     elif isinstance(linear, u.function.FunctionUnitBase) or not linear.to(target) > 0:
         # Steps of dex and dB would be negative numbers of magnitudes.

@@ -59,7 +59,7 @@ class Tally:
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     """Mask of the remaining rows of the current batch, shape ``(n,)``."""
     largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
-    """Of the sources' longitude and latitude [deg], −1 if absent."""
+    """Largest longitude and latitude of the sources [deg], −1 if absent."""
     marks: Counter[Mark] = field(default_factory=Counter)
     near: Counter[tuple[int, str, float]] = field(default_factory=Counter)
     """Other values, by the nearest power of ten."""
@@ -106,8 +106,9 @@ class Tally:
         """Return the marks that occur more often than all other values near them.
 
         Around a measured value there are others, within 11% of its power of ten: 999 pc
-        among stars to 2 kpc is a distance. All rows of a catalogue count, in whatever
-        order and batches. Of a position, two equal angles of several stars are one.
+        among stars to 2 kpc is a distance. All rows of a catalogue count, in any order
+        and batches. Two equal angles are a mark of the position if several stars have
+        them.
         """
         return [
             Mark(catalogue, name, value)
@@ -193,7 +194,7 @@ class RowReader:
                 _check_quantities(tally, values, self.min_parallax_snr)
             kept = np.flatnonzero(tally.kept)
             if len(kept):
-                # Of a star without an identifier it is 0 or the empty text.
+                # A star without an identifier has 0 or the empty text.
                 found = {
                     n: np.ma.filled(c, 0 if c.dtype.kind == "i" else "")[kept]
                     for n, c in named.items()

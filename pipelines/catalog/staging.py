@@ -34,7 +34,7 @@ UNMATCHED = (
     "lower(CAST(source_id AS VARCHAR)) IN ('0', '-1', '-99', '-999', '-9999', "
     "'-9223372036854775808', '', 'nan', 'none', 'null', 'na', 'n/a', '-', '--')"
 )
-"""SQL of rows without an identifier, by what catalogues write then."""
+"""SQL condition of rows without an identifier: what catalogues write instead."""
 
 
 class Repeats(NamedTuple):
@@ -205,7 +205,7 @@ class Staging:
         """
         if "source_id" not in self.schema.names:
             return Repeats(0, 0, {})
-        # Of one object a source may have measurements of several surveys.
+        # A source may hold measurements of one object by several surveys.
         own = "catalogue, survey" if "survey" in self.schema.names else "catalogue"
         measured = ("extinction_error", *CANONICAL_UNITS)
         best = ", ".join(

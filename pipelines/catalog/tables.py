@@ -231,10 +231,11 @@ def is_data(path: Path) -> bool:
 def find_files(path: Path) -> list[Path]:
     """Return the files of a source, a file or a folder, in order.
 
-    Skipped are names that begin with a dot or an underscore, and a ReadMe. Of a folder
-    with partitions, such as ``Norder=1/Npix=44.parquet`` of HATS, only these are read,
-    and of others that hold parquet files only those. Raises `InputError` if the path is
-    absent, or a folder holds no file, or one written by ``ingest`` is not complete.
+    Names that begin with a dot or an underscore, and a ReadMe, are skipped. In a folder
+    with partitions, such as ``Norder=1/Npix=44.parquet`` of HATS, only these are read;
+    in another one with parquet files, only the parquet files. Raises `InputError` if
+    the path is absent, a folder holds no file, or a folder written by ``ingest`` is
+    incomplete.
     """
     if not split_part(path)[0].exists():
         raise InputError(f"{path} does not exist")
@@ -265,8 +266,8 @@ def as_file(table: Any) -> Iterator[Path]:
 
     The table is an `astropy.table.Table` or ``QTable``, a structured array, also of
     FITS, a DataFrame of pandas or polars or an Arrow table, without units, or a mapping
-    of arrays and quantities by name. Of a column of coordinates ``c`` there are ``c.l``
-    and ``c.b``, or the like; times are text.
+    of arrays and quantities by name. A column of coordinates ``c`` becomes ``c.l`` and
+    ``c.b``, or the like; times become text.
 
     Raises `InputError` if a column is not an array with one value, or as many values,
     per row.

@@ -69,8 +69,8 @@ def parse_unit(text: str) -> u.UnitBase | None:
 def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
     """Return a column as one of `KINDS`.
 
-    ``number`` is float64 with NaN for missing values, ``dex`` the same of the numbers
-    whose decadic logarithms these are, ``hms`` and ``dms`` the same in degrees from
+    ``number`` is float64 with NaN for missing values, ``dex`` the same with 10 to the
+    power of the values, ``hms`` and ``dms`` the same in degrees from
     sexagesimal text (NaN for other text), ``value`` and ``boolean`` the same with
     booleans as 0 and 1, ``string`` object with None for missing values, ``identifier``
     masked int64 or strings, ``any`` unchanged but for floating point and text, and

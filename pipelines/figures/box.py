@@ -25,10 +25,10 @@ from pipelines.figures.integrals import (
     nearest,
     plane_of,
     plane_seen,
+    prefers_relative_error,
     ratio,
     regridded,
     shared_range,
-    tells_more,
 )
 from pipelines.figures.scales import (
     STEPS,
@@ -161,7 +161,7 @@ def _through(
     else:
         arrays, ends, partial = columns.arrays, (columns.low, columns.high), False
     seen, default = crossed(cube, along, ends), ["mean", "truth", "std"]
-    if tells_more(arrays, seen):
+    if prefers_relative_error(arrays, seen):
         default.append("relative error")
     shown = chosen(extinction_panels(arrays, band_of(cube.meta)), default, panel)
     notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
@@ -353,11 +353,8 @@ def _drawn(
         add_bar(axes, image, panel.scale, label, few=small)
         if panel.seen is not None and not panel.seen.all():
             rows, cells = panel.seen.shape
-            x, y = (
-                np.linspace(left, right, cells + 1),
-                np.linspace(bottom, top, rows + 1),
-            )
-            veil(axes, ~panel.seen, x, y)
+            x = np.linspace(left, right, cells + 1)
+            veil(axes, ~panel.seen, x, np.linspace(bottom, top, rows + 1))
         names = [f"${name}$ [{unit}]" for name in AXES if name != panel.along]
         if not small and columns < 3:
             poles = {"x": "$l = 0°$", "y": "$l = 90°$", "z": "$b = +90°$"}

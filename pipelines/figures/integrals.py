@@ -94,7 +94,9 @@ def relative_error(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return ratio(arrays["std"], arrays["mean"])
 
 
-def tells_more(arrays: Mapping[str, np.ndarray], seen: np.ndarray | None) -> bool:
+def prefers_relative_error(
+    arrays: Mapping[str, np.ndarray], seen: np.ndarray | None
+) -> bool:
     """Return true if a relative error is more informative than the std.
 
     That holds if half the ``seen`` cells have a std above half the median: the tail of

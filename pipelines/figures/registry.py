@@ -46,7 +46,7 @@ class PlotOptions:
     """``True`` if its values are extinctions from the observer, ``False`` if
     densities."""
     other_stated: dict[str, Any] = field(default_factory=dict)
-    """What is stated of it, as for `pipelines.maps.opening.open_answers`."""
+    """Statements about its file, as for `pipelines.maps.opening.open_answers`."""
     band: str | None = None
     """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
