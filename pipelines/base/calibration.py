@@ -127,15 +127,6 @@ def z_scores_lognormal(
     return found
 
 
-def predictive_z(
-    observed: Column, error: Column, predicted: Mapping[str, Column], *, positive: bool
-) -> Column:
-    """Return z-scores by quantiles for a ``positive`` density, else normal ones."""
-    if positive:
-        return z_scores_lognormal(observed, error, predicted)
-    return z_scores(observed, error, predicted["mean"], predicted["std"])
-
-
 def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...]:
     """Return fractions of stars inside the central intervals, one per level."""
     distance = np.abs(z)

@@ -102,7 +102,7 @@ class Expression:
         raise self._refused(node)
 
     def _name(self, node: ast.AST, sign: str = "") -> str:
-        """Return the name in quotes, in those of a sign if given, or nothing."""
+        """Return a name in quotes, with ``sign`` only in these quotes; else empty."""
         found = _QUOTED.fullmatch(node.id) if isinstance(node, ast.Name) else None
         written = self._quoted[int(found[1])] if found else ""
         return written.strip('`"') if written.startswith(sign) else ""

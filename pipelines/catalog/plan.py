@@ -66,8 +66,8 @@ class IngestPlan:
     """A reader for each file, in order, and the units of the table.
 
     ``mapped`` is the mapping of the first file as a preset for others of this form.
-    ``catalogues`` are the names of the inputs, files or folders, ``band`` is that of
-    all extinctions if known, and ``changes`` are the conversions by catalogue.
+    ``catalogues`` are the names of the inputs, files or folders, ``band`` is the band
+    of all extinctions, if known, and ``changes`` are the conversions by catalogue.
     """
 
     options: IngestOptions

@@ -137,7 +137,7 @@ class SkyMaps:
         return np.where(part == 1, high, low + part * (high - low))
 
     def out_to(self, distances: Sequence[float] | np.ndarray | None) -> SkyMaps:
-        """Return maps to other distances [pc]; six of their own if ``None``.
+        """Return maps to other distances [pc], by default to six of their own.
 
         Raises `InputError` if a distance lies beyond the last of the maps.
         """

@@ -109,7 +109,7 @@ class RunProducts(Exported):
 
     @property
     def others(self) -> dict[str, Any]:
-        """Origins of the map that fills this one, if another program's, as ``maps``."""
+        """Origins of the filling map, if another program's, as ``maps``."""
         fill = self.options.fill
         origins = [] if fill is None else fill.origins()
         return {"maps": origins} if origins else {}
@@ -173,8 +173,8 @@ class RunProducts(Exported):
     def verdict(self, answers: Answers) -> dict[str, Any]:
         """Return the verdict on a product and `others`, to add to its provenance.
 
-        It is that on the fit by the held-out stars that the product reaches, with the
-        product's own predictions, in the run's band.
+        It judges the fit by the held-out stars within the product, with the product's
+        own predictions in the run's band.
         """
         run, held = self.run, read_held_out(self.run.path)
         known = [kind for kind in KINDS if kind in answers.kinds(integrated=True)]

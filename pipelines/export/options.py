@@ -86,10 +86,10 @@ class ExportOptions:
     r_v: float | None = None
     """R_V of the conversion."""
     fill: Answers | None = None
-    """Map that continues it, of unknown bands in that of the run; in a cube it fills
-    the cells without sight lines."""
+    """Map that continues the run's, taken to be in its band if unknown; in a cube it
+    fills the cells without sight lines."""
     fill_beyond: str | None = None
-    """End from which it continues: the ``box`` (default) or the ``stars``."""
+    """End from which ``fill`` continues: the ``box`` (default) or the ``stars``."""
     box: dict[str, Range] = with_default(default_factory=dict)
     """Ranges of ``x y z`` [pc] of the density."""
     sphere: float | None = None

@@ -40,7 +40,7 @@ class PlotOptions:
     other: str | Path | None = None
     """Second map to compare with, as for `pipelines.maps.opening.open_other`."""
     factor: float | None = None
-    """Factor from its band to that of the first; if ``None``, known bands are
+    """Factor from its band to the band of the first map; if ``None``, known bands are
     converted."""
     other_integrated: bool | None = None
     """``True`` if its values are extinctions from the observer, ``False`` if
@@ -61,11 +61,11 @@ class PlotOptions:
     """Single panel to draw of face-on, near, edge-on, slice and sky: ``mean``,
     ``median``, ``std`` or ``relative error``, if the figure has it."""
     vmin: float | None = None
-    """Lower limit of the colours of these figures' map, or of their ``panel``."""
+    """Lower limit of the colours of their first panel, or of ``panel``."""
     vmax: float | None = None
-    """Upper limit of the same."""
+    """Upper limit of these colours."""
     cmap: str | None = None
-    """Colour map of the same, by matplotlib's name."""
+    """Their colour map, by matplotlib's name."""
 
 
 def _look(options: PlotOptions) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Maps of other programs: what the arrays of a file are, their unit and their band.
+"""Maps of other programs: the meaning, unit and band of the arrays of a file.
 
-Nothing is guessed: what neither the file, the user nor
-``catalogs/maps/published.toml`` says is asked for.
+Nothing is guessed: an error asks for facts that neither the file, the user nor
+``catalogs/maps/published.toml`` states.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Stated:
         return known[self.map_of]
 
     def given(self) -> list[str]:
-        """Return the names of what is stated."""
+        """Return the names of the stated facts."""
         return [f.name for f in fields(self) if getattr(self, f.name) is not None]
 
 

@@ -267,7 +267,7 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Sky
 
 
 def _stated(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return what a provenance states of integrated extinctions alone."""
+    """Return the entries of a provenance on integrated extinctions alone."""
     return {name: meta[name] for name in (REGRESSION, "estimate") if name in meta}
 
 

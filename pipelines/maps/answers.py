@@ -148,14 +148,6 @@ class Answers:
         """Return moments at places in the box."""
         raise NotImplementedError
 
-    def extinction_and_density(
-        self, places: Places, kinds: Sequence[Kind]
-    ) -> list[Found]:
-        """Return `moments` of the extinctions, and of the densities."""
-        return [
-            self.moments(places, kinds, integrated=which) for which in (True, False)
-        ]
-
     def median_or_mean(self, places: Places, *, integrated: bool) -> np.ndarray:
         """Return the median, or the mean where a map has no median."""
         kinds = self.kinds(integrated=integrated)

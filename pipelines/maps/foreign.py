@@ -196,7 +196,7 @@ def extinctions_along(
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sampled(Answers):
-    """A map without products of its own: they are its answers at the places needed."""
+    """A map without stored products, which are computed from answers at places."""
 
     def sampled(
         self, spacing: float | None, box: dict[str, Ends] | None = None

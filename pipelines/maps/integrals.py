@@ -213,7 +213,7 @@ def outward_curves(
 
 
 def _white(run: Run, places: np.ndarray, own: np.ndarray) -> Float[Tensor, "s m"]:
-    """Draw standard normals for what the grid leaves out, at the rays' nodes ``own``.
+    """Draw standard normals for structure below the grid, at the rays' nodes ``own``.
 
     A ray adds one number for each stretch between nodes, with the variance of its
     length; it is interpolated between independent ones in the corners of a lattice of

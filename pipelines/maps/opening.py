@@ -216,7 +216,7 @@ def open_other(
     stated = {name: value for name, value in stated.items() if value is not None}
 
     def scaled(found: Answers) -> Answers:
-        """Return a map in its own band, or multiplied by a factor to the first's."""
+        """Return a map in its own band, or times the factor to the first's."""
         band = found.band if factor is None else ""
         return replace(found, band=band).converted(None, factor or 1.0)
 

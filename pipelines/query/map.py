@@ -289,7 +289,7 @@ class DustMap:
     def extinction_and_density(
         self, coords: SkyCoord, *, estimate: str | None = None
     ) -> tuple[Answer, Answer]:
-        """Return `extinction` and `density`, of a run in half the time of the two."""
+        """Return `extinction` and `density` at the same coordinates."""
         which = (True, False)
         extinction, density = self._answers(coords, which, estimate=estimate)
         return extinction, density
@@ -311,16 +311,10 @@ class DustMap:
     ) -> list[Answer]:
         answering = self.answers.estimated(estimate)
         places, reached = self._reached(coords, all(which), total)
-        kinds = [answering.default_kinds(integrated=w) or ("mean",) for w in which]
-        if len(which) == 2 and kinds[0] == kinds[1]:
-            every = answering.extinction_and_density(reached, kinds[0])
-        else:
-            every = [
-                answering.moments(reached, some, integrated=w)
-                for some, w in zip(kinds, which)
-            ]
         answers = []
-        for found, integrated in zip(every, which, strict=True):
+        for integrated in which:
+            kinds = answering.default_kinds(integrated=integrated) or ("mean",)
+            found = answering.moments(reached, kinds, integrated=integrated)
             first = next(iter(found.values()))
             flags = self._flags(places, reached, first, integrated)
             parts = {

@@ -111,21 +111,16 @@ def _moments(
     dust: DustMap, coords: SkyCoord, options: QueryOptions
 ) -> dict[str, tuple[dict[str, u.Quantity], np.ndarray]]:
     """Return by quantity its results, by the end of their names, and flags."""
-    which, found = options.integrated, {}
-    names = ["extinction" if integrated else "density" for integrated in which]
-    if options.mode is not None:
-        parts = (_of_mode(dust, coords, options, integrated) for integrated in which)
-        return dict(zip(names, parts))
-    if which == (True, False) and not options.total:
-        answers = dust.extinction_and_density(coords)
-    else:
-        answers = [
-            dust.extinction(coords, total=options.total)
-            if integrated
-            else dust.density(coords)
-            for integrated in which
-        ]
-    for name, whole in zip(names, answers):
+    found = {}
+    for integrated in options.integrated:
+        name = "extinction" if integrated else "density"
+        if options.mode is not None:
+            found[name] = _of_mode(dust, coords, options, integrated)
+            continue
+        if integrated:
+            whole = dust.extinction(coords, total=options.total)
+        else:
+            whole = dust.density(coords)
         parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
         known = {kind: part for kind, part in parts.items() if part is not None}
         found[name] = known, whole.flags

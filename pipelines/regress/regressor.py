@@ -276,7 +276,7 @@ class Regressor:
         # Constant inputs have no effect.
         self.input_shift_ = points.mean(axis=0)
         self.input_scale_ = spread + (spread == 0)
-        # Rows that know the level of the field.
+        # Rows that depend on the level of the field.
         level = _level(functionals)
         known = level != 0
         means = values[known] / level[known] if known.any() else np.zeros(1)
@@ -439,7 +439,7 @@ class Regressor:
     def _standardised(
         self, X: Any, functionals: Functionals | None
     ) -> tuple[Functionals, np.ndarray]:
-        """Return what is predicted, of the field, and the functionals of one."""
+        """Return the functionals to predict, and their values for a field of one."""
         if not hasattr(self, "field_"):
             known = sys.modules.get("sklearn.exceptions")
             kinds = (known.NotFittedError if known else AttributeError, InputError)

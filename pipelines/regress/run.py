@@ -203,7 +203,7 @@ def scores(truth: np.ndarray, found: Prediction) -> dict[str, float]:
 def compare_with_neighbours(
     model: Regressor, rows: Rows, mean: np.ndarray
 ) -> dict[str, float]:
-    """Compare the fit's squared error with that of the mean of the 10 nearest rows.
+    """Compare the squared errors of the fit and of the mean of the 10 nearest rows.
 
     ``mean`` is the fit's of every test row. ``excess`` is the mean difference of the
     squared errors in its own standard errors, of 10,000 rows at most.

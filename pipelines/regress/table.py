@@ -183,7 +183,7 @@ def _with_units(columns: dict[str, Any], units: Mapping[str, u.UnitBase]) -> Any
 
 
 def _units(source: Source, names: Sequence[str]) -> dict[str, u.UnitBase]:
-    """Return the known units of columns, except those of logarithms."""
+    """Return the known units of columns, without logarithmic ones."""
     texts = {name: source.columns[locate(source, name)[0]].unit for name in names}
     found = {name: parse_unit(text) for name, text in texts.items() if text}
     return {n: unit for n, unit in found.items() if isinstance(unit, u.UnitBase)}

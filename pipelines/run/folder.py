@@ -81,7 +81,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """Seed of the fit, and of what is drawn from the map."""
+        """Seed of the fit, and of draws from the map."""
         return int(self.provenance["seed"])
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 
 from dustmap.residual.field import ResidualField
 from dustmap.residual.predictive import Measured, PredictiveLaw, learn_law
-from pipelines.base.calibration import coverage, predictive_z
+from pipelines.base.calibration import coverage, z_scores, z_scores_lognormal
 from pipelines.base.quantiles import KINDS, QUANTILES, WIDTH_95
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
@@ -182,9 +182,10 @@ class HeldOut:
         """
         if self.z is not None:
             return self.z
-        return predictive_z(
-            self.observed, self.noise, self.predicted, positive=positive
-        )
+        if positive:
+            return z_scores_lognormal(self.observed, self.noise, self.predicted)
+        mean, std = self.predicted["mean"], self.predicted["std"]
+        return z_scores(self.observed, self.noise, mean, std)
 
 
 def _observed(

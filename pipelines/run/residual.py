@@ -49,10 +49,9 @@ def learn_remainder(
     validation: int,
     generator: torch.Generator,
 ) -> ResidualField:
-    """Learn the covariance of what a plan's grids leave out, about a map's mean.
+    """Learn the covariance of structure below a plan's grids, about a map's mean.
 
-    The map has this ``box``; where the plan's grids exceed it they have the densities
-    of its faces.
+    The map covers ``box``; beyond it the plan's grids have the densities of its faces.
 
     The map has not seen the last stars, ``validation`` in number: α and the noise are
     learnt on them, and then they are neighbours like the fitted ones. The generator
