@@ -13,7 +13,6 @@ import numpy as np
 
 from dustmap.grid import Grid
 from dustmap.nested_grids import NestedGrids
-from pipelines.base.blocks import rows_within
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, unit_vectors
 from pipelines.cubes.sky import Ends, SkyMaps, statistic_title
@@ -336,8 +335,9 @@ def _integrals(
     order = np.argsort(steps, kind="stable")
     order = order[steps[order] > 0]
     chunks: list[np.ndarray] = []
-    # Of a node a thread looks up eight corners, with indices and weights.
-    held = rows_within(128)
+    # Nodes that a thread looks up at once, in some 100 MB. Another number would give
+    # rays another number of steps.
+    held = 1_000_000
     while len(order):
         # The rays of a chunk share the number of steps of its longest.
         nodes = np.arange(1, len(order) + 1) * steps[order] * 2
