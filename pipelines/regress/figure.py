@@ -54,7 +54,7 @@ def _curve(rows: Rows, model: Regressor) -> Figure:
 def _map(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
     """Draw rows, mean, std and the residuals of test rows over both inputs."""
     low, high = rows.x.min(axis=0), rows.x.max(axis=0)
-    # Rows in pixels of their own number: some of them in each.
+    # About two rows a pixel, in 30 to 200 pixels along a side.
     pixels = int(np.clip(math.sqrt(len(rows.x) / 2), 30, 200))
     edges = np.linspace(low, high, pixels + 1).T
     mesh = np.meshgrid(*[(side[1:] + side[:-1]) / 2 for side in edges])

@@ -219,9 +219,9 @@ def scanned(model: NeighbourGP, ranges: Ranges, **found: Any) -> NeighbourGP:
     """Return the model, each lengthscale in turn with the value of best log score.
 
     Gradients do not lead from a scale of years to one of months, whose variance was
-    noise before: every value is tried with the model's noise and with less. It is taken
-    if the gain of the scored rows is above two standard errors: outliers alone do not
-    decide. ``found`` replaces the neighbours of the model.
+    noise before: every value is tried with the model's noise, and with 30% of the
+    variance as noise. It is taken if the gain of the scored rows is above two standard
+    errors: outliers alone do not decide. ``found`` replaces the neighbours.
     """
     # Apart by less than a search changes a scale.
     apart = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
