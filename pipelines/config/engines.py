@@ -16,8 +16,9 @@ class Abilities:
     ``densities`` begin with the default; ``outliers`` are Student-T tails of the noise,
     ``shared_errors`` those of a survey or of neighbouring stars, ``teams`` processes
     that divide the samples, ``time_limit`` an end within ``budget.minutes``,
-    ``single_precision`` products in float32. With ``cheap_integrals`` a product gives
-    the integrals to any number of places; without, each takes a solve.
+    ``foreseen`` memory and time, ``single_precision`` products in float32. With
+    ``cheap_integrals`` a product gives the integrals to any number of places; without,
+    each takes a solve.
     """
 
     densities: tuple[DensityKind, ...]
@@ -25,6 +26,7 @@ class Abilities:
     shared_errors: bool
     teams: bool
     time_limit: bool
+    foreseen: bool
     single_precision: bool
     cheap_integrals: bool
 
@@ -36,6 +38,7 @@ ABILITIES: dict[EngineName, Abilities] = {
         shared_errors=True,
         teams=True,
         time_limit=True,
+        foreseen=True,
         single_precision=True,
         cheap_integrals=True,
     ),
@@ -45,6 +48,7 @@ ABILITIES: dict[EngineName, Abilities] = {
         shared_errors=False,
         teams=False,
         time_limit=False,
+        foreseen=False,
         single_precision=False,
         cheap_integrals=False,
     ),

@@ -18,27 +18,13 @@ from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
-from pipelines.model.cost import SECONDS_BESIDE, Work, machine_memory, seconds_beside
-from pipelines.model.engine import ENGINES
+from pipelines.model.cost import SECONDS_BESIDE, Machine, Work, machine_memory
 from pipelines.model.plan import Plan
 from pipelines.planning.planner import RAISED, make_plan
 from pipelines.planning.prior import NOT_SETTLED
 
-# Seconds for the held-out stars, and their baseline, on two idle cores, measured for
-# 6,000 and 57,000 stars.
-_TESTS = 5.0
-BASELINE_SECONDS = 8.0
-# Smallest share of the budget reserved for them.
-_LEAST = 0.05
-# Time of the plan itself, of 3,000 and of 20,000 stars [s].
-_PLAN = 0.2
-# Time of writing the run [s].
-_WRITING = 0.1
-# Samples of the second map. Where stars are sparse its mode lies far below the mean
-# density: with the mode's in the covariance errors of 800 stars were 2.5% larger.
-_SECOND_SAMPLES = 8
-# With fewer stars than this, eight samples scatter too much.
-_MERIT_SAMPLES = 1_000
+# Smallest share of the budget reserved for the held-out stars.
+_LEAST_TO_JUDGE = 0.05
 
 
 def announce(state: FitState, stars: FittedStars, at: Context) -> None:
@@ -49,19 +35,18 @@ def announce(state: FitState, stars: FittedStars, at: Context) -> None:
     InputError
         As `require_memory`.
     """
-    plan, speed = state.planned
-    for line in plan_in_words(plan):
+    for line in plan_in_words(state.planned):
         say(line)
-    work = require_memory(plan, stars.fitted.distance, at)
+    work = require_memory(state, stars.fitted.distance, at)
     if work is None:
         return
     parts = work.memory()
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
-    each = ""
-    if work.ranks > 1:
-        each = f" for each of {work.ranks} processes, {work.here} on this machine"
+    each, (_, ranks, here) = "", work.machine
+    if ranks > 1:
+        each = f" for each of {ranks} processes, {here} on this machine"
     say(f"memory: {sum(parts.values()) / 2**30:.2f} GiB{each} ({listing})")
-    seconds, minutes = work.seconds(speed), at.config.budget.minutes
+    seconds, minutes = work.seconds(), at.config.budget.minutes
     where = " on two idle cores" if minutes is None else ""
     say(f"time: about {seconds:.0f} s for the solves{where}")
     if seconds > at.seconds_left:
@@ -101,7 +86,7 @@ def plan_in_words(plan: Plan) -> list[str]:
     return lines + [f"note: {note}" for note in plan.notes]
 
 
-def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work | None:
+def require_memory(state: FitState, distances: np.ndarray, at: Context) -> Work | None:
     """Return the memory and time of a fit to stars at these distances [pc], if known.
 
     Raises
@@ -109,11 +94,12 @@ def require_memory(plan: Plan, distances: np.ndarray, at: Context) -> Work | Non
     InputError
         If the fit needs more memory than the budget, or than this machine has.
     """
-    work = _work_of(plan, distances, at)
+    work = _foreseen_work(state, distances, at)
     if work is None:
         return None
-    budget, here, grid = at.config.budget.bytes, machine_memory(at.config), plan.grid
+    budget, here = at.config.budget.bytes, machine_memory(at.config)
     if work.together > min(budget, here):
+        grid = state.planned.grid
         size = _by(b - a for a, b in zip(grid.lower, grid.upper, strict=True))
         known = f"the budget is {budget / 2**30:.2f} GiB"
         remedy = "raise budget.memory_gib"
@@ -137,7 +123,7 @@ def replanned(
     learning: dict[str, Any],
 ) -> FitState:
     """Return a new plan for learnt scales in the same box."""
-    made, speed = state.planned
+    made = state.planned
     notes = tuple(note for note in made.notes if not note.startswith(RAISED))
     if not learning["converged"]:
         notes = (*notes, NOT_SETTLED)
@@ -146,9 +132,7 @@ def replanned(
         Box.of(made.grid),
         stars.fitted.distance,
         at.config,
-        speed,
-        ranks=at.group.size,
-        here=at.group.here,
+        machine_of(state, at),
         notes=notes,
         resolved=not learning["at_edge"],
     )
@@ -157,49 +141,34 @@ def replanned(
 
 def seconds_to_judge(config: FitConfig) -> float:
     """Return the part of ``budget.minutes`` reserved for the held-out stars [s]."""
-    tested = _TESTS + BASELINE_SECONDS if config.data.holdout > 0 else 0.0
-    return max(tested, _LEAST * config.budget.seconds)
+    tested = SECONDS_BESIDE["judge"] if config.data.holdout > 0 else 0.0
+    return max(tested, _LEAST_TO_JUDGE * config.budget.seconds)
 
 
-def second_samples(stars: FittedStars) -> int:
-    """Return the number of samples of the second map."""
-    return _SECOND_SAMPLES if len(stars.split.train) >= _MERIT_SAMPLES else 0
-
-
-def first_settings(config: FitConfig, samples: int = 0) -> FitConfig:
-    """Return the configuration of a map of few samples or none."""
-    inference = config.inference.model_copy(update={"samples": samples})
-    return config.model_copy(update={"inference": inference})
-
-
-def foreseen(state: FitState, stars: FittedStars, at: Context) -> list[float]:
-    """Return the seconds of all stages by the plan; nothing if not foreseeable."""
+def foreseen(state: FitState, stars: FittedStars, at: Context) -> dict[str, float]:
+    """Return the seconds of the stages by the plan; nothing if not foreseeable."""
     if state.plan is None:
-        return []
-    plan, speed = state.planned
-    work = _work_of(plan, stars.fitted.distance, at)
+        return {}
+    work = _foreseen_work(state, stars.fitted.distance, at)
     if work is None:
-        return []
-    whole = work.seconds(speed)
-    first = second = 0.0
-    if at.config.shares_noise:
-        none, few = (
-            replace(work, config=first_settings(at.config, n)).seconds(speed)
-            for n in (0, second_samples(stars))
-        )
-        # A map without samples and one before it take about the same time.
-        first, second, whole = none / 2, few - none / 2, whole - none / 2
-    slower = seconds_beside(speed) / sum(SECONDS_BESIDE.values())
-    scales, residual, *judged = (slower * s for s in SECONDS_BESIDE.values())
-    each = residual / 2 if at.config.shares_noise else 0.0
-    learnt = scales, first, each, second, each
-    return [_PLAN, *learnt, whole, sum(judged), _WRITING]
+        return {}
+    slower = max(state.slower, 1.0)
+    times = {stage: slower * each for stage, each in SECONDS_BESIDE.items()}
+    return times | work.seconds_by_stage()
 
 
-def _work_of(plan: Plan, distances: np.ndarray, at: Context) -> Work | None:
-    """Return the work of a plan for stars at these distances [pc], if foreseeable."""
-    there = {"ranks": at.group.size, "here": at.group.here}
-    return ENGINES[plan.engine].work_of(plan, distances, at.config, **there)
+def machine_of(state: FitState, at: Context) -> Machine:
+    """Return the speed and processes of the fit."""
+    return Machine(state.slower, at.group.size, at.group.here)
+
+
+def _foreseen_work(state: FitState, distances: np.ndarray, at: Context) -> Work | None:
+    """Return the work for stars at these distances [pc], if foreseeable."""
+    plan, config, machine = state.planned, at.config, machine_of(state, at)
+    if not plan.abilities.foreseen:
+        return None
+    work = Work.of(plan.grids, plan.build_kernel(), distances, config, machine)
+    return replace(work, block=plan.block)
 
 
 def _by(numbers: Iterable[float]) -> str:

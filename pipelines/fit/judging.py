@@ -14,10 +14,10 @@ from dustmap.residual.learning import LocalMeanKriging
 from dustmap.residual.stacking import learn_stack
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Stars
-from pipelines.fit.budget import BASELINE_SECONDS
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState, Judgement
+from pipelines.model.cost import BASELINE_SECONDS
 from pipelines.run.assessment import describe_support, sight_line_lengths
 from pipelines.run.baseline import NO_BASELINE, krige_stars, learn_baseline
 from pipelines.run.held_out import held_out_score, measured_columns, with_law

@@ -15,20 +15,18 @@ from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.config import FitConfig
-from pipelines.fit.budget import (
-    announce,
-    first_settings,
-    second_samples,
-    seconds_to_judge,
-)
+from pipelines.fit.budget import announce, seconds_to_judge
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
+from pipelines.model.cost import SECOND_SAMPLES
 from pipelines.model.engine import run_engine
 from pipelines.model.problem import Inference, Problem
 from pipelines.run.residual import residual_from
 from pipelines.run.surveys import calibration_errors
 
+# With fewer stars than this, the samples of the second map scatter too much.
+_MERIT_SAMPLES = 1_000
 # Part of the time left before a first map that the rest of the fit needs.
 _AFTER_FIRST = 0.7
 
@@ -43,11 +41,11 @@ def first_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
             f"the first maps see {len(stars.learners.train):,} of the stars, evenly "
             "spread on the sky: they only serve to learn scales, noise and residual"
         )
-    result = _infer(state, stars, at, first_settings(at.config), first=True)
+    result = _infer(state, stars, at, _with_samples(at.config, 0), first=True)
     if result.facts["out_of_time"]:
         say("note: the first map ended early, as budget.minutes calls for")
     # Neighbours may share what this map left to a common noise.
-    return replace(state, result=replace(result, plan=state.planned[0]))
+    return replace(state, result=replace(result, plan=state.planned))
 
 
 def second_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
@@ -58,7 +56,8 @@ def second_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
     """
     if not state.residual:
         return state
-    settings = first_settings(at.config, second_samples(stars))
+    enough = len(stars.split.train) >= _MERIT_SAMPLES
+    settings = _with_samples(at.config, SECOND_SAMPLES if enough else 0)
     result = _infer(state, stars, at, settings, first=True)
     return replace(state, result=_with_earlier_facts(result, state))
 
@@ -70,6 +69,11 @@ def map_and_samples(state: FitState, stars: FittedStars, at: Context) -> FitStat
     """
     result = _infer(state, stars, at, at.config)
     return replace(state, result=_with_earlier_facts(result, state))
+
+
+def _with_samples(config: FitConfig, samples: int) -> FitConfig:
+    inference = config.inference.model_copy(update={"samples": samples})
+    return config.model_copy(update={"inference": inference})
 
 
 def _with_earlier_facts(result: Inference, state: FitState) -> Inference:
@@ -116,7 +120,7 @@ def _infer(
         return min(at.group.numbers(milliseconds)) / 1000
 
     later = _AFTER_FIRST * seconds_left() if first else seconds_to_judge(config)
-    correlation, (plan, _) = _correlation_of(state, stars, at), state.planned
+    correlation, plan = _correlation_of(state, stars, at), state.planned
     seen = stars.stars.select(stars.learners.train) if first else stars.fitted
     tolerances = {}
     if not plan.is_lognormal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from pipelines.base.progress import Progress, Ticker, bar, in_words, say
@@ -50,18 +50,19 @@ class Pace(Progress):
         self._of = 0
 
     def begin(
-        self, number: int, foreseen: Sequence[float], *, samples: int, left: float
+        self, number: int, foreseen: Mapping[str, float], *, samples: int, left: float
     ) -> None:
         """Report the start of a stage, before which ``number`` others are finished.
 
-        ``foreseen`` are the seconds of all stages, if known, ``samples`` those of the
-        last map, ``left`` the seconds left of the budget.
+        ``foreseen`` are the seconds of stages by their names, if known, ``samples``
+        those of the last map, ``left`` the seconds left of the budget.
         """
         now = time.monotonic()
         if number > self._number:
             self._taken[self._number] = now - self._began
         self._number, self._began, self._samples = number, now, None
-        self._of, self._ends, self._foreseen = samples, now + left, foreseen
+        self._of, self._ends = samples, now + left
+        self._foreseen = [foreseen.get(name, 0.0) for name in self._names if foreseen]
         self._report()
 
     def show(self, **postfix: object) -> None:

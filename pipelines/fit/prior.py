@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipelines.base.geometry import Box
-from pipelines.fit.budget import replanned, require_memory
+from pipelines.fit.budget import machine_of, replanned, require_memory
 from pipelines.fit.context import Context
 from pipelines.fit.magnitude_limit import selection_beta
 from pipelines.fit.stars import FittedStars
@@ -33,28 +33,22 @@ def plan(state: FitState, stars: FittedStars, at: Context) -> FitState:
         box, notes = choose_box(fitted.positions(), config, stars.source)
         inside = fitted.select(box.contains(fitted.positions()))
         scales, more = prior.start_scales(inside, config)
-        speed = cost.REFERENCE
+        slower = 1.0
         if config.budget.minutes is not None:
-            speed = cost.measure(at.device["dtype"], at.device["device"])
-        made = make_plan(
-            scales,
-            box,
-            inside.distance,
-            config,
-            speed,
-            ranks=at.group.size,
-            here=at.group.here,
-            notes=[*notes, *more],
-        )
-        require_memory(made, inside.distance, at)
-        return replace(known, plan=made, speed=speed, box=Box.of(made.grid))
+            slower = cost.measure(at.device["dtype"], at.device["device"])
+        planned = replace(known, slower=slower)
+        machine, notes = machine_of(planned, at), [*notes, *more]
+        made = make_plan(scales, box, inside.distance, config, machine, notes=notes)
+        planned = replace(planned, plan=made, box=Box.of(made.grid))
+        require_memory(planned, inside.distance, at)
+        return planned
 
     return at.by_first(make)
 
 
 def learn_prior(state: FitState, stars: FittedStars, at: Context) -> FitState:
     """Learn the scales of the prior that the configuration does not set."""
-    made, _ = state.planned
+    made = state.planned
 
     def make() -> FitState:
         found = prior.learn_prior(

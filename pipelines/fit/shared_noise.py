@@ -40,7 +40,7 @@ def learn_residual(state: FitState, stars: FittedStars, at: Context) -> FitState
     def learnt() -> bytes:
         field = learn_remainder(
             state.posterior(seed),
-            state.planned[0],
+            state.planned,
             result.plan.grid,
             stars.stars.select(rows.known),
             len(rows.validation),

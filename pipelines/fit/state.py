@@ -18,7 +18,6 @@ from dustmap.posterior import Posterior
 from dustmap.residual.surveys import SurveyLaw
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.model.cost import Speed
 from pipelines.model.engine import posterior_model
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
@@ -46,11 +45,10 @@ class FitState:
     """The results of a fit so far.
 
     ``done`` counts the finished stages, ``generator`` is the state of the random
-    generator after them. ``plan`` holds the learnt scales, ``speed`` is that of the
-    machine with a limit of time, else the reference, and ``box`` (of the first plan)
-    holds the stars to fit. ``learning`` are diagnostics of the prior, ``progress`` is
-    that of an unfinished inference, ``result`` the posterior of the last map, which on
-    rank 0 is ``judged`` at the end.
+    generator after them. ``plan`` holds the learnt scales, ``slower`` is that of
+    the `Machine`, and ``box`` (of the first plan) holds the stars to fit. ``learning``
+    are diagnostics of the prior, ``progress`` is that of an unfinished inference,
+    ``result`` the posterior of the last map, which on rank 0 is ``judged`` at the end.
     ``residual`` holds the bytes of the residual shared by neighbouring stars: empty if
     none, ``None`` before learning. ``surveys`` are the laws of several catalogues, by
     which all extinctions and errors are replaced. All extinctions are ``raised`` by
@@ -62,7 +60,7 @@ class FitState:
     done: int = 0
     generator: Tensor
     plan: Plan | None = None
-    speed: Speed | None = None
+    slower: float = 1.0
     box: Box | None = None
     learning: dict[str, Any] | None = None
     progress: Progress | Training | None = None
@@ -74,11 +72,10 @@ class FitState:
     raised: Tensor | None = None
 
     @property
-    def planned(self) -> tuple[Plan, Speed]:
-        """The plan and the speed, known after the first stage."""
+    def planned(self) -> Plan:
+        """The plan, known after the first stage."""
         assert self.plan is not None
-        assert self.speed is not None
-        return self.plan, self.speed
+        return self.plan
 
     def require_finite(self) -> None:
         """Raise `FloatingPointError` if a tensor of the state is not finite."""

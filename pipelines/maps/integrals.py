@@ -23,8 +23,8 @@ from pipelines.base.progress import Progress, say
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.sky import REGRESSION
 from pipelines.maps.rays import grid_steps
-from pipelines.model.cost import DRAWS
 from pipelines.model.engine import rays
+from pipelines.model.full_batch import DRAWS
 from pipelines.run.folder import Run
 
 # Bytes of samples' densities in the cache for the next rays.

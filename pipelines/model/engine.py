@@ -18,7 +18,6 @@ from dustmap.models.base import ForwardModel
 from pipelines.config import FitConfig
 from pipelines.config.engines import EngineName
 from pipelines.model import full_batch, hipgp
-from pipelines.model.cost import Work
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Device, Inference, Problem
 
@@ -33,18 +32,6 @@ class Engine(Protocol):
 
         ``seconds`` are for the solves, in a box with sides ``extent`` [pc].
         """
-        ...
-
-    def work_of(
-        self,
-        plan: Plan,
-        distances: np.ndarray,
-        config: FitConfig,
-        *,
-        ranks: int,
-        here: int,
-    ) -> Work | None:
-        """Return memory and operations of a fit, if they can be foreseen."""
         ...
 
     def rays(

@@ -23,7 +23,7 @@ from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.whitening import LevelWhitening, TorusWhitening
 from pipelines.config import FitConfig
-from pipelines.model.cost import DRAWS, Work, preconditioner_rank
+from pipelines.model.cost import preconditioner_rank
 from pipelines.model.observations import noise_of, sight_lines, step_rays
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
@@ -33,6 +33,8 @@ _NEWTON_STEPS = 50
 # Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
+# Draws of the variance below the grid of a Gaussian density.
+DRAWS = 16
 # Solves that measure the spectrum of a map with independent noise.
 _PROBES = 2
 # Least stars for that. The mode of a density that few stars see lies far below its
@@ -53,15 +55,6 @@ def spacing_limits(
 ) -> tuple[float, float]:
     """Return the most grid steps in a lengthscale, and no limit of its own [pc]."""
     return _FINEST if stars > _MANY else _COARSEST, 0.0
-
-
-def work_of(
-    plan: Plan, distances: np.ndarray, config: FitConfig, *, ranks: int, here: int
-) -> Work:
-    """Return memory and operations of a fit to stars at these distances [pc]."""
-    kernel = plan.build_kernel()
-    work = Work.of(plan.grids, kernel, distances, config, ranks=ranks, here=here)
-    return replace(work, block=plan.block)
 
 
 rays = step_rays

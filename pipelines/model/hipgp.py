@@ -52,12 +52,6 @@ def spacing_limits(
     return _SOLVABLE, float(np.prod(extent) / points) ** (1 / 3)
 
 
-def work_of(
-    plan: Plan, distances: np.ndarray, config: FitConfig, *, ranks: int, here: int
-) -> None:
-    """Return nothing: the grid's spacing bounds the work (`spacing_limits`)."""
-
-
 def rays(
     plan: Plan, end: Tensor, start: Tensor | None = None, *, outwards: bool = False
 ) -> LineIntegrals:

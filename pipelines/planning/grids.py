@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,14 +26,9 @@ _LEAST_POINTS = 20_000
 _SHARED_PER_STAR = 8
 _LEAST_SHARED = 500_000
 _MOST_SHARED = 800_000
-# Work of a fit without a limit of time, and of every million stars more [s at the
-# reference speed].
-_WORK = 300.0
-_WORK_PER_MILLION = 300.0
-# Largest fraction of the time budget for the solves,
-_SOLVE_SHARE = 0.7
-# and the least, if other costs would leave less.
-_LEAST_SHARE = 0.4
+# Most stars whose work limits the grid: with more a fit may draw fewer samples, but
+# they never make cells coarser.
+_TIMED = 30_000
 # Mean separation of stars, in cells, up to which a finer grid extends: with stars 5.8
 # pc apart near the Sun, cells of 8 instead of 11.5 pc reduced errors there by 4%.
 _CELLS_PER_STAR = 1.25
@@ -55,18 +50,14 @@ def choose_grids(
     kernel: Radial,
     distances: np.ndarray,
     config: FitConfig,
-    speed: cost.Speed,
-    *,
-    ranks: int = 1,
-    here: int = 1,
+    machine: cost.Machine,
 ) -> tuple[tuple[Grid, ...], str]:
     """Return configured grids, or the finest useful ones in the budget, and why.
 
-    Without ``budget.minutes`` their work at the `cost.REFERENCE` speed is limited. If
-    their number is free, finer ones near the observer may double the spacing of the
-    coarsest if the geometric mean of the stars' cells becomes smaller. ``ranks``
-    processes divide the fit, ``here`` of them on this machine, and may together have a
-    finer grid than one.
+    Without ``budget.minutes`` their work at the reference speed is limited. If their
+    number is free, finer ones near the observer may double the spacing of the coarsest
+    if the geometric mean of the stars' cells becomes smaller. Several processes may
+    together have a finer grid than one.
 
     Raises
     ------
@@ -74,11 +65,6 @@ def choose_grids(
         If no grid fits the budget.
     """
     separation = StarSeparation.of(distances)
-
-    def enough(stars: int) -> int:
-        if config.shares_noise:
-            return min(max(_LEAST_SHARED, _SHARED_PER_STAR * stars), _MOST_SHARED)
-        return max(_LEAST_POINTS, _POINTS_PER_STAR * stars)
 
     def grids_of(spacing: float, levels: int | None) -> tuple[Grid, ...]:
         grid = make_grid(box, (spacing,) * 3, config)
@@ -98,42 +84,40 @@ def choose_grids(
             )
         return nested_grids(grid, separation, config, config.levels), "as configured"
     stars, memory = len(distances), config.budget.bytes
-    budget = time_budget(stars, config)
-    left = min(budget - cost.seconds_beside(speed), _SOLVE_SHARE * budget)
-    seconds = max(left, _LEAST_SHARE * budget)
-    few = distances[:: math.ceil(stars / cost.LEARNERS)]
+    seconds = cost.solve_seconds(stars, config, machine)
+    minutes = cost.time_budget(stars, config) / 60
+    enough = max(_LEAST_POINTS, _POINTS_PER_STAR * stars)
+    if config.shares_noise:
+        enough = min(max(_LEAST_SHARED, _SHARED_PER_STAR * stars), _MOST_SHARED)
 
     def excess(grids: tuple[Grid, ...]) -> str:
         """Name the limit that these grids exceed; empty if none."""
         size = sum(grid.size for grid in grids)
         if size > MOST_POINTS:
             return f"{MOST_POINTS:.0e} points"
-        work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
-        if size > enough(stars):
-            return f"{enough(stars):,} points, which are enough for {stars:,} stars"
+        if size > enough:
+            return f"{enough:,} points, which are enough for {stars:,} stars"
+        work = cost.Work.of(grids, kernel, distances, config, machine)
         if work.anywhere > memory:
             return f"budget.memory_gib = {memory / 2**30:.3g}"
-        if work.seconds(speed) <= seconds:
-            return ""
-        # More stars never make cells coarser: they take samples, if time runs out.
-        part = cost.Work.of(grids, kernel, few, config, ranks=ranks, here=here)
-        if size <= enough(len(few)) and part.seconds(speed) <= seconds:
+        part = replace(work, stars=min(stars, _TIMED))
+        if part.seconds() <= seconds:
             return ""
         if config.budget.minutes is None:
-            return f"the work of {budget / 60:.3g} minutes on two reference cores"
-        return f"budget.minutes = {config.budget.minutes:g}"
+            return f"the work of {minutes:.3g} minutes on two reference cores"
+        return f"budget.minutes = {minutes:g}"
 
     extent = np.subtract(box.upper, box.lower)
     levels = 1 if config.levels is None else config.levels
     times, least = ENGINES[config.inference.engine].spacing_limits(
-        extent, stars, _SOLVE_SHARE * budget, config
+        extent, stars, seconds, config
     )
     spacing = float(kernel.lengthscale.min()) / times
     why = f"the lengthscale over {times:g}"
     while over := excess(grids_of(spacing, levels)):
         if spacing > extent.max() / 4:
             raise InputError(
-                f"no grid fits the budget of {budget / 60:g} min and "
+                f"no grid fits the budget of {minutes:g} min and "
                 f"{memory / 2**30:.2g} GiB for {stars} stars: raise "
                 "budget.minutes or budget.memory_gib, or lower inference.samples"
             )
@@ -151,13 +135,6 @@ def choose_grids(
         if len(best) > 1:
             why += "; nested grids where they make the stars' cells smaller on average"
     return best, why
-
-
-def time_budget(stars: int, config: FitConfig) -> float:
-    """Return ``budget.minutes``, or the work at the reference speed [s]."""
-    if config.budget.minutes is not None:
-        return config.budget.seconds
-    return _WORK + _WORK_PER_MILLION * stars / 1e6
 
 
 def make_grid(box: Box, spacing: tuple[float, ...], config: FitConfig) -> Grid:

@@ -19,7 +19,7 @@ from dustmap.residual.covariance import GRID_CUT
 from dustmap.whitening import nested_tori
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
-from pipelines.model import cost
+from pipelines.model.cost import Machine, Work
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import choose_grids
 
@@ -35,10 +35,8 @@ def make_plan(
     box: Box,
     distances: np.ndarray,
     config: FitConfig,
-    speed: cost.Speed,
+    machine: Machine,
     *,
-    ranks: int = 1,
-    here: int = 1,
     notes: Sequence[str] = (),
     resolved: bool = False,
 ) -> Plan:
@@ -46,8 +44,7 @@ def make_plan(
 
     A lengthscale below the resolution of the grid is raised, with a matching std,
     unless both are given, or unless stars share a residual below the grid and either
-    ``resolved`` it or a map bent its power. ``ranks`` processes divide the fit,
-    ``here`` of them on this machine.
+    ``resolved`` it or a map bent its power.
 
     Raises
     ------
@@ -60,9 +57,7 @@ def make_plan(
     # The second grids use the std of a raised lengthscale on the first.
     for _ in range(2):
         kernel = family(lengthscale=list(given), variance=std**2, bend=scales.bend)
-        grids, limit = choose_grids(
-            box, kernel, distances, config, speed, ranks=ranks, here=here
-        )
+        grids, limit = choose_grids(box, kernel, distances, config, machine)
         steps = zip(given, grids[0].spacing, strict=True)
         known = (resolved or bool(scales.bend)) and config.shares_noise
         if config.prior.lengthscale is None and not known:
@@ -80,7 +75,6 @@ def make_plan(
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
     kernel = family(lengthscale=list(lengthscale), bend=scales.bend)
-    work = cost.Work.of(grids, kernel, distances, config, ranks=ranks, here=here)
     return Plan(
         tori=nested_tori(grids, kernel, model.wrap_tolerance),
         kernel=config.kernel,
@@ -96,7 +90,7 @@ def make_plan(
         cut=GRID_CUT if config.shares_noise else 0.0,
         ray_step=model.ray_step,
         subgrid_noise=model.subgrid_noise,
-        block=work.block,
+        block=Work.of(grids, kernel, distances, config, machine).block,
         bend=scales.bend,
         embedding=EmbeddingPlan(
             nugget=config.svi.nugget * std**2,

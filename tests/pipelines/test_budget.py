@@ -5,6 +5,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+import torch
 
 from dustmap.distributed.group import Group
 from dustmap.grid import Grid, Torus
@@ -15,6 +16,7 @@ from pipelines.config import FitConfig
 from pipelines.fit import budget as module
 from pipelines.fit.budget import require_memory
 from pipelines.fit.context import Context
+from pipelines.fit.state import FitState
 from pipelines.model.plan import Plan
 
 GRID = Grid(shape=(40, 40, 20), spacing=(10.0,) * 3, origin=(-200.0, -200.0, -100.0))
@@ -27,6 +29,7 @@ PLAN = Plan(
     common_noise=0.0,
     density="lognormal",
 )
+STATE = FitState(generator=torch.empty(0), plan=PLAN)
 
 
 @pytest.mark.parametrize(("budget", "machine"), [(0.5, 64.0), (64.0, 0.5)])
@@ -37,4 +40,4 @@ def test_a_grid_too_large_for_the_budget_or_the_machine_is_refused(
     at = SimpleNamespace(config=config, group=Group())
     monkeypatch.setattr(module, "machine_memory", lambda _: machine * 2**30)
     with pytest.raises(InputError, match=r"\(390 x 390 x 190 pc\).*budget.memory_gib"):
-        require_memory(PLAN, np.full(9, 90.0), cast(Context, at))
+        require_memory(STATE, np.full(9, 90.0), cast(Context, at))

@@ -15,7 +15,7 @@ from pipelines.fit.pace import WORDS, Pace
 from pipelines.saving.stopping import StopFlag
 
 NAMES = ["learn_prior", "first_map", "map_and_samples", "judge"]
-FORESEEN = [10.0, 20.0, 100.0, 30.0]
+FORESEEN = dict(zip(NAMES, [10.0, 20.0, 100.0, 30.0]))
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_samples_are_counted_by_their_own_pace(clock):
 def test_a_limit_of_time_holds_and_an_unknown_time_is_not_told(clock):
     stream = io.StringIO()
     pace = Pace(NAMES, StopFlag(), stream)
-    begin(pace, 0, seen=[])
+    begin(pace, 0, seen={})
     assert math.isnan(pace.left())
     begin(pace, 1, left=12.0)
     assert pace.left() == 12.0

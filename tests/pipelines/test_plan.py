@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from pipelines.config import FitConfig
 from pipelines.fit.opening import opened
 from pipelines.fit.prior import plan as make_first_plan
 from pipelines.model import cost
-from pipelines.model.cost import Work
+from pipelines.model.cost import Machine, Work, time_budget
 from pipelines.model.hipgp import spacing_limits
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import (
@@ -34,13 +34,12 @@ from pipelines.planning.grids import (
     make_grid,
     mean_log_cell,
     nested_grids,
-    time_budget,
 )
 from pipelines.planning.planner import make_plan, resolved_std
 from pipelines.planning.selection import choose_box
 
 # A machine of round numbers, so that no clock is under test.
-SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
+MACHINE = Machine(slower=4.0)
 KERNEL = KERNELS["matern12"](lengthscale=[80.0] * 3)
 
 
@@ -172,7 +171,6 @@ def spacing_for(
     samples=32,
     lengthscale=100.0,
     stars=3000,
-    **shared,
 ):
     settings = config(
         budget={"minutes": minutes, "memory_gib": gib},
@@ -182,7 +180,7 @@ def spacing_for(
     box, distances = around(1000.0, 1000.0, 300.0), np.full(stars, 700.0)
     scales = [lengthscale] * 3
     kernel = KERNELS["matern32"](lengthscale=scales)
-    grids, _ = choose_grids(box, kernel, distances, settings, SPEED, **shared)
+    grids, _ = choose_grids(box, kernel, distances, settings, MACHINE)
     return grids[0].spacing[0]
 
 
@@ -206,10 +204,10 @@ def test_the_chosen_grid_keeps_the_budget_it_was_given():
     settings = config(budget={"minutes": 0.5, "memory_gib": 1.5})
     box, distances = around(1000.0, 1000.0, 300.0), np.full(20_000, 700.0)
     kernel = KERNELS[settings.kernel](lengthscale=[80.0] * 3)
-    grids, _ = choose_grids(box, kernel, distances, settings, SPEED)
-    work = Work.of(grids, kernel, distances, settings)
+    grids, _ = choose_grids(box, kernel, distances, settings, MACHINE)
+    work = Work.of(grids, kernel, distances, settings, MACHINE)
     assert work.together <= 1.5 * 2**30
-    assert work.seconds(SPEED) <= 30.0
+    assert work.seconds() <= 30.0
 
 
 def dense_centre(count: int = 48_000) -> np.ndarray:
@@ -241,7 +239,7 @@ def test_finer_grids_cost_the_coarsest_a_factor_of_two_at_most():
 
     def grids_of(minutes, **settings):
         given = config(budget={"minutes": minutes, "memory_gib": 8.0}, **settings)
-        return choose_grids(box, KERNEL, distances, given, SPEED)[0]
+        return choose_grids(box, KERNEL, distances, given, MACHINE)[0]
 
     alone = grids_of(10.0, box={"levels": 1})
     nested = grids_of(10.0)
@@ -259,10 +257,10 @@ def test_no_finer_grids_for_the_sake_of_a_few_stars():
     for dense, one in ((dense_centre(200_000), False), (dense_centre(4_000), True)):
         distances = np.concatenate([dense[: len(dense) // 2], far])
         chosen = config(budget={"minutes": 30.0, "memory_gib": 8.0})
-        grids, _ = choose_grids(box, KERNEL, distances, chosen, SPEED)
+        grids, _ = choose_grids(box, KERNEL, distances, chosen, MACHINE)
         assert (len(grids) == 1) == one
         alone = config(budget={"minutes": 30.0, "memory_gib": 8.0}, box={"levels": 1})
-        best, _ = choose_grids(box, KERNEL, distances, alone, SPEED)
+        best, _ = choose_grids(box, KERNEL, distances, alone, MACHINE)
         assert mean_log_cell(grids, distances) <= mean_log_cell(best, distances)
 
 
@@ -307,8 +305,7 @@ def test_only_a_limit_of_time_asks_for_the_speed_of_the_machine(
     settings = config(budget={"minutes": minutes})
     found, status = [], []
     for factor in (0.1, 1.0, 10.0):
-        speed = cost.Speed(**{n: factor * x for n, x in asdict(cost.REFERENCE).items()})
-        monkeypatch.setattr(cost, "measure", lambda *_, speed=speed: speed)
+        monkeypatch.setattr(cost, "measure", lambda *_, factor=factor: factor)
         output, way = tmp_path / f"{factor}", dict.fromkeys(("overwrite", "resume"))
         place = tmp_path / "stars.parquet", output, settings
         with opened(*place, **way, anyway=False, group=Group()) as (state, stars, at):
@@ -348,7 +345,7 @@ def planned(lengthscale=(150.0,) * 3, std=0.8, resolved=False, **sections):
         common_noise=0.04,
     )
     box, distances = around(900.0, 800.0, 300.0), np.full(60, 500.0)
-    place, notes = (scales, box, distances, settings, SPEED), ["as found"]
+    place, notes = (scales, box, distances, settings, MACHINE), ["as found"]
     return make_plan(*place, notes=notes, resolved=resolved)
 
 
@@ -401,7 +398,7 @@ def test_a_plan_made_again_for_its_own_scales_is_the_same():
     box = Box(lower=made.grid.lower, upper=made.grid.upper)
     settings = config(box={"spacing": 100.0})
     again = make_plan(
-        made.scales, box, np.full(60, 500.0), settings, SPEED, notes=made.notes
+        made.scales, box, np.full(60, 500.0), settings, MACHINE, notes=made.notes
     )
     assert again.tori == made.tori
     assert again.lengthscale == made.lengthscale and again.notes == made.notes
