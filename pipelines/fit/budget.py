@@ -154,6 +154,8 @@ def foreseen(state: FitState, stars: FittedStars, at: Context) -> dict[str, floa
         return {}
     slower = max(state.slower, 1.0)
     times = {stage: slower * each for stage, each in SECONDS_BESIDE.items()}
+    if not at.config.shares_noise:
+        del times["learn_residual"]
     return times | work.seconds_by_stage()
 
 

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.base.progress import Pulse, doing
+from pipelines.config import FitConfig
 from pipelines.fit.fitting import STAGES
 from pipelines.fit.pace import WORDS, Pace
+from pipelines.model.cost import SECONDS_BESIDE, Work
 from pipelines.saving.stopping import StopFlag
 
 NAMES = ["learn_prior", "first_map", "map_and_samples", "judge"]
@@ -33,6 +35,13 @@ def begin(pace, number, left=math.inf, seen=FORESEEN):
 def test_every_stage_of_a_fit_has_words():
     assert {stage.__name__ for stage in STAGES} == set(WORDS)
     assert not re.search("misfit|nats|residual|prior", " ".join(WORDS.values()))
+
+
+def test_times_are_foreseen_by_the_names_of_stages():
+    size = {"points": 10**5, "transformed": 10**5, "stars": 10**4, "ray_cells": 15.0}
+    for model in ({}, {"residual": False}, {"density": "gaussian"}):
+        work = Work(config=FitConfig.model_validate({"model": model}), **size)
+        assert set(work.seconds_by_stage() | SECONDS_BESIDE) <= set(WORDS)
 
 
 def test_the_rest_takes_as_much_longer_as_the_first_stages_took(clock):
