@@ -91,7 +91,7 @@ class Stated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class ForeignField:
     """A map in its own unit.
 
     Parameters
@@ -145,7 +145,7 @@ def _published() -> dict[str, dict[str, Any]]:
     return tomllib.loads(table.read_text(encoding="utf-8"))
 
 
-def read_field(path: Path, stated: Stated) -> Field:
+def read_field(path: Path, stated: Stated) -> ForeignField:
     """Read a map of another program.
 
     Raises `InputError` if unit or axes are neither in the file nor stated, they
@@ -289,7 +289,9 @@ def _moments(path: Path, found: dict[str, Variable]) -> dict[str, Variable]:
     return known
 
 
-def _cube(path: Path, found: dict[str, Variable], stated: Stated) -> tuple[Field, str]:
+def _cube(
+    path: Path, found: dict[str, Variable], stated: Stated
+) -> tuple[ForeignField, str]:
     """Return the field of a cube on x, y, z or on l, b, distance, and its unit."""
     cubes = {n: v for n, v in found.items() if len(v.shape) == 3}
     known = _moments(path, cubes)
@@ -308,12 +310,12 @@ def _cube(path: Path, found: dict[str, Variable], stated: Stated) -> tuple[Field
                 values, axes[axis] = np.flip(values, place), axes[axis][::-1]
         arrays[name] = values
     if "x" in axes:
-        return Field(arrays=arrays, axes=axes, unit=u.mag), text
+        return ForeignField(arrays=arrays, axes=axes, unit=u.mag), text
     at = axes["distance"]
     middle = (at[1:] + at[:-1]) / 2
     edges = [max(1.5 * at[0] - 0.5 * at[1], 0.0), *middle, 1.5 * at[-1] - 0.5 * at[-2]]
     flat = {n: np.reshape(a, (len(at), -1)) for n, a in arrays.items()}
-    return Field(arrays=flat, axes=axes, unit=u.mag, edges=np.array(edges)), text
+    return ForeignField(arrays=flat, axes=axes, unit=u.mag, edges=np.array(edges)), text
 
 
 def _axes_of(path: Path, variable: Variable, stated: Stated) -> dict[str, np.ndarray]:
@@ -355,7 +357,7 @@ def _axes_of(path: Path, variable: Variable, stated: Stated) -> dict[str, np.nda
     return dict(reversed(axes.items())) if variable.backwards else axes
 
 
-def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
+def _healpix(path: Path, found: dict[str, Variable]) -> tuple[ForeignField, str]:
     """Return the field of images by distance and HEALPix pixel, and its unit."""
     sky = {n: v for n, v in found.items() if "pixel" in v.axes}
     inner = {n: v for n, v in sky.items() if "integrated inner" in n.lower()}
@@ -400,7 +402,7 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
     arrays = {name: variable.values for name, variable in known.items()}
     if len(first.shape) == 3:
         arrays = dict.fromkeys(KINDS, np.moveaxis(first.values, -1, 0))
-    return Field(
+    return ForeignField(
         arrays=arrays,
         axes={"distance": centres},
         unit=u.mag,
@@ -410,7 +412,7 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
     ), text
 
 
-def _multiresolution(path: Path, found: dict[str, Variable]) -> Field:
+def _multiresolution(path: Path, found: dict[str, Variable]) -> ForeignField:
     """Return the field of ``pixel_info``, ``best_fit`` and ``samples``: Bayestar's."""
     info, samples = found["pixel_info"], found.get("samples")
     wanted = {
@@ -429,7 +431,7 @@ def _multiresolution(path: Path, found: dict[str, Variable]) -> Field:
     rows: Any = info.values
     modulus = np.asarray(info.attrs["DM_bin_edges"], dtype=np.float64)
     ends = [_parsecs(rows[f"DM_reliable_{end}"]) for end in ("min", "max")]
-    return Field(
+    return ForeignField(
         arrays=dict.fromkeys(KINDS, samples.values),
         axes={"distance": _parsecs(modulus)},
         edges=_parsecs(modulus),

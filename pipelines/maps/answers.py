@@ -154,7 +154,7 @@ class Answers:
         kind = "p50" if "p50" in kinds else "mean"
         return self.moments(places, (kind,), integrated=integrated)[kind]
 
-    def between(self, near: Places, far: Places) -> np.ndarray:
+    def extinction_between(self, near: Places, far: Places) -> np.ndarray:
         """Return the `median_or_mean` extinction between places of each direction."""
         here = self.median_or_mean(
             near.at(np.maximum(near.distance, NOTHING)), integrated=True

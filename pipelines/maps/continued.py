@@ -155,7 +155,7 @@ class Continued(Answers):
 
     def added(self, places: Places, starts: np.ndarray) -> np.ndarray:
         """Return the other's extinction [mag] from ``starts`` [pc], not negative."""
-        return np.maximum(self.other.between(places.at(starts), places), 0.0)
+        return np.maximum(self.other.extinction_between(places.at(starts), places), 0.0)
 
     def rays(
         self,

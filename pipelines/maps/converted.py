@@ -104,8 +104,8 @@ class Converted(Answers):
         found = self.own.moments(places, kinds, integrated=integrated)
         return {k: v if k == FILLED else self.times * v for k, v in found.items()}
 
-    def between(self, near: Places, far: Places) -> np.ndarray:
-        return self.times * self.own.between(near, far)
+    def extinction_between(self, near: Places, far: Places) -> np.ndarray:
+        return self.times * self.own.extinction_between(near, far)
 
     def samples(
         self, places: Places, *, integrated: bool, rng: Rng = None

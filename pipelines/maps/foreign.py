@@ -24,7 +24,7 @@ from pipelines.base.quantiles import KINDS, QUANTILES
 from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
-from pipelines.formats.foreign import Field, Stated, read_field
+from pipelines.formats.foreign import ForeignField, Stated, read_field
 from pipelines.maps.answers import (
     Answers,
     Directions,
@@ -50,7 +50,7 @@ class Shells(PixelRays):
     Extinctions nearer than ``start`` [pc] are NaN.
     """
 
-    field: Field
+    field: ForeignField
     start: float = 0.0
     integrated: bool = True
     has_support: bool = False
@@ -143,7 +143,7 @@ def _on_grid(
 
 
 def _values(
-    field: Field, integrated: bool, name: str, columns: np.ndarray
+    field: ForeignField, integrated: bool, name: str, columns: np.ndarray
 ) -> np.ndarray:
     """Return a moment, or ``sample_3``, of pixels by distance, ``(u, k)``.
 
@@ -349,10 +349,10 @@ class ForeignMap(Sampled, Stored):
         drawn = np.stack([found[name] for name in names], axis=1)
         return drawn if rng is None else drawn[:, 0]
 
-    def between(self, near: Places, far: Places) -> np.ndarray:
+    def extinction_between(self, near: Places, far: Places) -> np.ndarray:
         """Return the extinction between places, also of a map that begins far away."""
         if not self.since or self.rays is None:
-            return super().between(near, far)
+            return super().extinction_between(near, far)
         here, there = (self.rays.at(("mean",), end)["mean"] for end in (near, far))
         return there - here
 

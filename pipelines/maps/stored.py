@@ -212,10 +212,10 @@ class Stored(Answers):
             found[kind] = self.scale * values
         return found
 
-    def between(self, near: Places, far: Places) -> np.ndarray:
+    def extinction_between(self, near: Places, far: Places) -> np.ndarray:
         """Return the extinction between places, also of a cube without the Sun."""
         if self.rays is not None or self.read_cube is None:
-            return super().between(near, far)
+            return super().extinction_between(near, far)
         cube = self.cube()
         name = next(name for name in _SUMMED if name in cube.arrays)
         ray, start = (far.l, far.b, far.distance), near.distance
