@@ -2,7 +2,6 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -31,26 +30,27 @@ def test_packed_assignments_are_found(line):
     assert packed(f"C = 3\n{line}\n") == [2]
 
 
-def doubled(files: Iterable[Path]) -> list[str]:
-    """Return constants with several values in the modules of one folder."""
-    values = defaultdict(set)
-    for file in files:
-        for s in ast.parse(file.read_text("utf-8")).body:
-            if isinstance(s, ast.Assign | ast.AnnAssign) and s.value is not None:
-                for target in s.targets if isinstance(s, ast.Assign) else [s.target]:
-                    if isinstance(target, ast.Name) and target.id.isupper():
-                        values[file.parent, target.id].add(ast.unparse(s.value))
-    return [name for (_, name), found in values.items() if len(found) > 1]
+def rivals(sources: dict[str, str]) -> set[str]:
+    """Return names of constants with more than one value in the same folder."""
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for path, source in sources.items():
+        for statement in ast.parse(source).body:
+            match statement:
+                case ast.Assign([ast.Name(name)], value) if name.isupper():
+                    values[path.rpartition("/")[0], name].add(ast.unparse(value))
+                case ast.AnnAssign(ast.Name(name), _, ast.expr() as value) if (
+                    name.isupper()
+                ):
+                    values[path.rpartition("/")[0], name].add(ast.unparse(value))
+    return {f"{folder}: {name}" for (folder, name), v in values.items() if len(v) > 1}
 
 
-def test_a_name_has_one_meaning_in_a_room_of_the_library():
-    assert not doubled(f for f in FILES if f.is_relative_to(ROOT / "dustmap"))
+def test_a_name_has_one_meaning_in_its_folder():
+    found = rivals({str(f.relative_to(ROOT)): f.read_text("utf-8") for f in FILES})
+    assert not found
 
 
-def test_a_name_with_two_meanings_is_found(tmp_path):
-    for number, line in enumerate(["_ROWS = 3", "_ROWS: int = 4", "_ROWS = 3"]):
-        (tmp_path / str(number % 2)).mkdir(exist_ok=True)
-        (tmp_path / str(number % 2) / f"{number}.py").write_text(line)
-    assert not doubled(tmp_path.rglob("*.py"))
-    (tmp_path / "0" / "other.py").write_text("_ROWS = 5")
-    assert doubled(tmp_path.rglob("*.py")) == ["_ROWS"]
+def test_names_of_two_meanings_are_found():
+    one, other = "_ROWS = 3\nLEVELS = (1, 2)\n", "_ROWS: int = 4\nLEVELS = (1, 2)\n"
+    assert rivals({"a/one.py": one, "a/other.py": other}) == {"a: _ROWS"}
+    assert not rivals({"a/one.py": one, "b/other.py": other})

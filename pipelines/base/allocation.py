@@ -9,12 +9,6 @@ from pathlib import Path
 
 import psutil
 
-# Parameters of glibc's ``mallopt``, from its <malloc.h>.
-_TRIM_THRESHOLD = -1
-_MMAP_THRESHOLD = -3
-# Larger arrays [bytes] are few, and are returned to the system.
-_KEPT = 2**30
-
 
 def total_memory(root: Path = Path("/")) -> int:
     """Return the memory of this machine, or of its container or job [bytes].
@@ -57,10 +51,12 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] != "glibc":
         return
+    # Parameters of ``mallopt``, from <malloc.h>.
+    trim_threshold, mmap_threshold = -1, -3
     libc = ctypes.CDLL(None)
-    libc.mallopt(_MMAP_THRESHOLD, _KEPT)
+    libc.mallopt(mmap_threshold, 2**30)
     # All bits set: never.
-    libc.mallopt(_TRIM_THRESHOLD, -1)
+    libc.mallopt(trim_threshold, -1)
 
 
 def release_freed_memory() -> None:

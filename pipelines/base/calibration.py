@@ -16,16 +16,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_ndtr, logsumexp, ndtri, ndtri_exp
 
+from pipelines.base.blocks import row_blocks
 from pipelines.base.quantiles import QUANTILES, places_between
 
 LEVELS = (0.50, 0.68, 0.90, 0.95)
-# Nodes of the quadrature over a log-normal,
-_NODES = 401
-# and its reach in standard deviations.
-_REACH = 8.0
-_ROWS = 4096
-# Ratio of standard deviation to median absolute deviation of a normal distribution.
-_TO_STD = 1.4826
 
 Column = Float[np.ndarray, " n"]
 
@@ -113,12 +107,13 @@ def z_scores_lognormal(
     names = [name for name in QUANTILES if name in quantiles]
     dark = quantiles["p50"] == 0
     logs = np.stack([np.log(np.where(dark, 1.0, quantiles[name])) for name in names])
-    nodes = np.linspace(-_REACH, _REACH, _NODES)
+    # Between eight standard deviations on either side.
+    nodes = np.linspace(-8, 8, 401)
     weights = -(nodes**2) / 2 - np.log(np.exp(-(nodes**2) / 2).sum())
     left, share = places_between(nodes, names)
     found = np.empty(len(observed))
-    for first in range(0, len(observed), _ROWS):
-        part = slice(first, first + _ROWS)
+    # Some ten arrays of a number for each node.
+    for part in row_blocks(len(observed), 80 * len(nodes)):
         low, high = logs[left, part], logs[left + 1, part]
         dust = np.exp(low + share[:, None] * (high - low)).T
         dust[dark[part]] = 0.0
@@ -130,15 +125,6 @@ def z_scores_lognormal(
         # Only the smaller tail retains significant digits.
         found[part] = np.where(below < above, ndtri_exp(below), -ndtri_exp(above))
     return found
-
-
-def predictive_z(
-    observed: Column, error: Column, said: Mapping[str, Column], *, positive: bool
-) -> Column:
-    """Return z-scores by quantiles for a ``positive`` density, else normal ones."""
-    if positive:
-        return z_scores_lognormal(observed, error, said)
-    return z_scores(observed, error, said["mean"], said["std"])
 
 
 def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...]:
@@ -176,7 +162,8 @@ def calibrate(
         stars=len(z),
         bias=float(residual.mean()),
         rmse=float(np.sqrt(np.mean(residual**2))),
-        scatter=float(_TO_STD * np.median(np.abs(residual - middle))),
+        # Of a normal distribution this is the standard deviation.
+        scatter=float(1.4826 * np.median(np.abs(residual - middle))),
         z_mean=float(z.mean()),
         z_std=float(z.std()),
         chi2=float(np.mean(z**2)),

@@ -10,14 +10,10 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import ClassVar, Self, TextIO
 
-# Shortest time between two reports in a log [s].
-_IN_LOG = 10.0
-# The same on a terminal [s].
+# Shortest time between two reports on a terminal [s].
 _LIVE = 0.1
 # Time between ticks [s].
 _TICK = 1.0
-# Time after which a command says that it is at work [s].
-_PATIENCE = 5.0
 # Escape sequence that erases a line of a terminal.
 _CLEAR = "\r\033[K"
 
@@ -48,8 +44,8 @@ class Ticker:
     """
 
     _open: ClassVar[list[Ticker]] = []
-    # Time between two lines of a log [s].
-    every = _IN_LOG
+    # Shortest time between two lines of a log [s].
+    every = 10.0
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -107,7 +103,7 @@ class Pulse(Ticker):
     def tick(self) -> None:
         first = self._spoken == self._start
         interval = _LIVE if self._is_live else self.every
-        if self._silent() >= (_PATIENCE if first else interval):
+        if self._silent() >= (5.0 if first else interval):
             part = f"{self.part}, " if self.part else ""
             passed = time.monotonic() - self._start
             self._write(f"{self._command}: {part}{passed:.0f} s so far")
@@ -192,9 +188,9 @@ class Progress(Ticker):
         self._write(", ".join(parts))
 
 
-def bar(share: float, width: int = 20) -> str:
-    """Return a bar of characters for a share of the work."""
-    return "#" * (full := round(min(share, 1.0) * width)) + "-" * (width - full)
+def bar(share: float) -> str:
+    """Return a bar of 20 characters for a share of the work."""
+    return ("#" * round(20 * min(share, 1.0))).ljust(20, "-")
 
 
 @dataclass(slots=True)

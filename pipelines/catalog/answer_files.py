@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.csv as pacsv
 from astropy.table import Table
 
 from pipelines.base.errors import InputError
+from pipelines.catalog.formats import ColumnInfo
 from pipelines.catalog.tables import open_table, to_arrow
 from pipelines.catalog.units import parse_unit
 from pipelines.storage.atomic import atomic_file
@@ -25,17 +26,10 @@ _ASTROPY |= dict.fromkeys((".vot", ".votable"), "votable")
 SUFFIXES = (".parquet", ".csv", *_ASTROPY)
 
 
-class Described(NamedTuple):
-    """A column's unit and description; empty if unknown."""
-
-    unit: str = ""
-    text: str = ""
-
-
 @contextmanager
 def answer_file(
     output: Path,
-    described: Mapping[str, Described],
+    described: Mapping[str, ColumnInfo],
     about: Mapping[str, str],
     *,
     overwrite: bool,
@@ -51,8 +45,9 @@ def answer_file(
             f"{output}: expected a file name that ends in one of {', '.join(SUFFIXES)}"
         )
     if output.suffix == ".parquet":
-        units = {name: each.unit for name, each in described.items() if each.unit}
-        texts = {name: each.text for name, each in described.items() if each.text}
+        known = described.items()
+        units = {name: info.unit for name, info in known if info.unit}
+        texts = {name: info.description for name, info in known if info.description}
         with open_table(output, units=units, overwrite=overwrite) as table:
             table.meta = {**about, "columns": texts}
             yield lambda columns: table.write(_as_text(columns))
@@ -74,9 +69,9 @@ def answer_file(
             masked = np.ma.getmaskarray(column).any()
             found[name] = column if masked else np.ma.getdata(column)
             own: Any = found[name]
-            unit, text = described[name]
-            own.unit = parse_unit(unit) if unit else None
-            own.description = text or None
+            info = described[name]
+            own.unit = parse_unit(info.unit) if info.unit else None
+            own.description = info.description or None
         found.write(temporary, format=_ASTROPY[output.suffix], overwrite=True)
 
 

@@ -23,15 +23,10 @@ _ORDER = {ast.Lt: np.less, ast.LtE: np.less_equal}
 _ORDER |= {ast.Gt: np.greater, ast.GtE: np.greater_equal}
 _ARITHMETIC = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply}
 _ARITHMETIC |= {ast.Div: np.divide, ast.Pow: np.power}
-_FUNCTIONS = {"abs": np.abs, "log10": np.log10, "sqrt": np.sqrt}
-_ZERO_POINT = "gaia_zero_point"
 # Strings, names that need quotes elsewhere, and TOPCAT's signs for and, or, not.
 _SIGNS = re.compile(
     r"'[^']*'|\"[^\"]*\"|`[^`]+`|(?<![\w\]])\[\w+/\w+\]|\bE\(\w+-\w+\)|&&?|\|\|?|!(?!=)"
 )
-_WORDS = {"&": " and ", "|": " or ", "!": " not "}
-_SINGLE_EQUALS = re.compile(r"(?<![=<>!])=(?!=)")
-_COLUMN = re.compile(r"\w+(\[\d+\])?")
 _QUOTED = re.compile(r"_quoted(\d+)_")
 
 
@@ -40,8 +35,8 @@ class Expression:
     """Arithmetic of columns and numbers, such as ``plx + 0.03``.
 
     Columns by name (``name[3]`` for one of a two-dimensional column), numbers,
-    ``+ - * / **``, brackets, ``abs()``, ``log10()`` and ``sqrt()``. Quotes or backticks
-    are around other names than words, except ``[Fe/H]``, ``E(B-V)`` and the like.
+    ``+ - * / **``, brackets, ``abs()``, ``log10()`` and ``sqrt()``. Names that are not
+    words need quotes or backticks, except ``[Fe/H]``, ``E(B-V)`` and the like.
     Numbers are float64. ``gaia_zero_point(phot_g_mean_mag, nu_eff_used_in_astrometry,
     pseudocolour, ecl_lat, astrometric_params_solved)`` is the parallaxes' zero point
     [mas] of Lindegren et al. 2021 (A&A 649, A4) by the package zero_point.
@@ -86,7 +81,7 @@ class Expression:
         match node:
             case ast.Name() if quoted := self._name(node):
                 return column(quoted, kind)
-            case ast.Name() | ast.Subscript() if _COLUMN.fullmatch(name):
+            case ast.Name() | ast.Subscript() if re.fullmatch(r"\w+(\[\d+\])?", name):
                 return column(name, kind)
             case ast.Constant(str() as text) if kind == "string":
                 return text
@@ -100,18 +95,14 @@ class Expression:
             case ast.UnaryOp(ast.USub() | ast.UAdd() as op, inner) if numeric:
                 value = self._term(inner, kind, column)
                 return -value if isinstance(op, ast.USub) else value
-            case ast.Call(ast.Name(name), [inner], []) if (
-                numeric and name in _FUNCTIONS
-            ):
-                return _FUNCTIONS[name](self._term(inner, kind, column))
-            case ast.Call(ast.Name(called), [_, _, _, _, _] as five, []) if (
-                numeric and called == _ZERO_POINT
-            ):
-                return _zero_point(*(self._term(each, kind, column) for each in five))
+            case ast.Call(ast.Name(called), given, []) if numeric:
+                function, count = _FUNCTIONS.get(called, (None, 0))
+                if function is not None and len(given) == count:
+                    return function(*(self._term(n, kind, column) for n in given))
         raise self._refused(node)
 
     def _name(self, node: ast.AST, sign: str = "") -> str:
-        """Return the name in quotes, in those of a sign if given, or nothing."""
+        """Return a name in quotes, with ``sign`` only in these quotes; else empty."""
         found = _QUOTED.fullmatch(node.id) if isinstance(node, ast.Name) else None
         written = self._quoted[int(found[1])] if found else ""
         return written.strip('`"') if written.startswith(sign) else ""
@@ -129,7 +120,8 @@ class Expression:
         def plain(found: re.Match[str]) -> str:
             sign = found[0]
             if sign[0] in "&|!'":
-                return _WORDS.get(sign[0], sign)
+                words = {"&": " and ", "|": " or ", "!": " not "}
+                return words.get(sign[0], sign)
             self._quoted.append(sign)
             return f"_quoted{len(self._quoted) - 1}_"
 
@@ -139,7 +131,7 @@ class Expression:
                 words = _SIGNS.sub(plain, _QUOTED.sub("", self.text))
                 return ast.parse(words.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            equals = _SINGLE_EQUALS.search(self.text)
+            equals = re.search(r"(?<![=<>!])=(?!=)", self.text)
             hint = "; equality is ==, e.g. band == 'G'" if equals else ""
             fault = f"cannot read the filter {self.text!r}: {error}{hint}"
             raise InputError(fault) from error
@@ -207,7 +199,8 @@ def _zero_point(*columns: np.ndarray) -> np.ndarray:
         from zero_point import zpt  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise InputError(
-            f"{_ZERO_POINT} needs the package zero_point: pip install gaiadr3-zeropoint"
+            "gaia_zero_point needs the package zero_point: pip install "
+            "gaiadr3-zeropoint"
         ) from None
     g, nu_eff, pseudocolour, latitude, solved = np.broadcast_arrays(*columns)
     known = np.isin(solved, (31, 95))
@@ -219,3 +212,12 @@ def _zero_point(*columns: np.ndarray) -> np.ndarray:
         given = (g, nu_eff, pseudocolour, latitude, solved.astype(int))
         found[known] = zpt.get_zpt(*(c[known] for c in given), _warnings=False)
     return found
+
+
+# Functions by name, with the number of their arguments.
+_FUNCTIONS: dict[str, tuple[Callable[..., np.ndarray], int]] = {
+    "abs": (np.abs, 1),
+    "log10": (np.log10, 1),
+    "sqrt": (np.sqrt, 1),
+    "gaia_zero_point": (_zero_point, 5),
+}

@@ -25,9 +25,8 @@ from astropy.table import MaskedColumn, Table
 from astropy.table.meta import get_header_from_yaml
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.tables import is_data, native, to_numpy
+from pipelines.catalog.tables import ROWS_PER_BATCH, is_data, native, to_numpy
 
-ROWS_PER_BATCH = 1 << 18
 Kinds = Mapping[str, str]
 Batches = Iterator[dict[str, np.ndarray]]
 
@@ -46,14 +45,6 @@ Opened = tuple[Described, Callable[[Kinds], Batches]]
 """Columns of a file in order, and a reader as for `Source.batches`."""
 
 
-# First bytes and opener of each kind of packing.
-_PACKED: tuple[tuple[bytes, Any], ...] = (
-    (b"\x1f\x8b", gzip.open),
-    (b"BZh", bz2.open),
-    (b"\xfd7zXZ\x00", lzma.open),
-)
-
-
 @contextmanager
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
     """Yield the bytes of a file, or of the one table packed in it.
@@ -63,7 +54,9 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
     with open(path, "rb") as file:
         start = file.read(6)
     if not start.startswith(b"PK\x03\x04"):
-        opener = next((o for first, o in _PACKED if start.startswith(first)), open)
+        packed = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+        found = (opener for first, opener in packed.items() if start.startswith(first))
+        opener: Any = next(found, open)
         with opener(path, "rb") as file:
             yield file
         return

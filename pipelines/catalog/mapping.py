@@ -17,15 +17,10 @@ from pipelines.catalog.sources import Source, describe_absence, expression_in, l
 from pipelines.catalog.units import INPUT_UNITS, kind_of, parse_unit
 
 CANONICAL = (*NAMES, *INPUT_UNITS)
-POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-# A unit at the end of a column's name.
-_SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
-_MAPPING = re.compile(r"\s*(\w+)\s*=\s*(.*?[^:\s])(?:\s*:\s*([^:]*[^:\s]))?\s*")
 _TIMES = re.compile(
     rf"(?:({_NUMBER})\s*\*\s*)?(?!\*)(.*?[^*\s])(?:\s*\*\s*({_NUMBER}))?"
 )
-_QUOTES = re.compile(r"`([^`]+)`|\"([^\"]+)\"")
 
 Names = tuple[str, ...]
 Mapped = dict[str, Origin | None]
@@ -41,8 +36,9 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
     or a canonical name is unknown or mapped twice.
     """
     mapped: Mapped = {}
+    form = r"\s*(\w+)\s*=\s*(.*?[^:\s])(?:\s*:\s*([^:]*[^:\s]))?\s*"
     for text in texts:
-        found = _MAPPING.fullmatch(text)
+        found = re.fullmatch(form, text)
         if found is None:
             raise InputError(f"--map {text}: expected CANONICAL=COLUMN[:UNIT]")
         canonical, column, unit = found.groups()
@@ -134,7 +130,8 @@ def choose(
         return not all(o.unit or _unit_in_file(source, o) for o in origins)
 
     # Columns with canonical names and known units take precedence.
-    systems = sorted(POSITIONS, key=lack_units)
+    systems = [("l", "b"), ("ra", "dec"), ("x", "y", "z")]
+    systems.sort(key=lack_units)
     names = [*one_of("position (l and b, ra and dec, or x, y and z)", *systems)]
     if "x" in names:
         names += ["distance_error"] if "distance_error" in found else []
@@ -167,7 +164,7 @@ def settle(source: Source, origin: Origin) -> Origin:
     found = _TIMES.fullmatch(origin.column or "")
     if found is None or origin.column in source.columns:
         return origin
-    quoted = _QUOTES.fullmatch(found[2])
+    quoted = re.fullmatch(r"`([^`]+)`|\"([^\"]+)\"", found[2])
     name = (quoted[1] or quoted[2]) if quoted else found[2]
     if name not in source.columns and expression_in(source, name) is not None:
         return origin
@@ -193,8 +190,8 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     target = u.Unit(INPUT_UNITS[canonical])
     stated, found = origin.unit, _unit_in_file(source, origin)
     derived = expression_in(source, column) if origin.column else None
-    suffix = None if derived else _SUFFIX.fullmatch(column)
-    said = stated or found or (suffix[1] if suffix else "")
+    suffix = re.fullmatch(r".*_(kpc|pc|mas|mag|deg)", column)
+    said = stated or found or (suffix[1] if suffix and not derived else "")
     known = origin.model_copy(update={"unit": said})
     if kind_of(said) in ("hms", "dms") and target == u.deg:
         return known, origin.times
@@ -209,10 +206,8 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     elif unit is None:
         fault = f"unit {said!r} is not understood"
     elif not unit.is_equivalent(target):
-        fault, example = (
-            f"unit {said!r} is not a unit of {canonical}",
-            f"({name}):{scale}",
-        )
+        fault = f"unit {said!r} is not a unit of {canonical}"
+        example = f"({name}):{scale}"
         hint = "Map another column, or if the unit is wrong, put this one in brackets:"
     elif isinstance(linear, u.function.FunctionUnitBase) or not linear.to(target) > 0:
         # Steps of dex and dB would be negative numbers of magnitudes.

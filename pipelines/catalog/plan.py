@@ -27,10 +27,6 @@ from pipelines.catalog.sources import Source, locate, open_source
 from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import parse_unit
 
-_EMPTY = Preset(name="", title="", band="", tested_on="real", notes="", columns={})
-# E(B-V), EBV, e_bv, ebv_mean, E_B_V and the like.
-_EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
@@ -70,8 +66,8 @@ class IngestPlan:
     """A reader for each file, in order, and the units of the table.
 
     ``mapped`` is the mapping of the first file as a preset for others of this form.
-    ``catalogues`` are the names of the inputs, files or folders, ``band`` is that of
-    all extinctions if known, and ``changes`` are the conversions by catalogue.
+    ``catalogues`` are the names of the inputs, files or folders, ``band`` is the band
+    of all extinctions, if known, and ``changes`` are the conversions by catalogue.
     """
 
     options: IngestOptions
@@ -91,7 +87,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     contradictory, or extinctions cannot be converted to one band.
     """
     survey = load_preset(options.preset) if options.preset else None
-    described = survey or _EMPTY
+    blank = {"name": "", "title": "", "band": "", "notes": "", "columns": {}}
+    described = survey or Preset(**blank, tested_on="real")
     user = parse_mappings(options.mappings)
     cuts = dict(described.cuts)
     if options.where is not None:
@@ -179,9 +176,11 @@ def _bands(
     A column with the name of a colour excess is refused as an extinction.
     """
     declared = options.declare_band
+    # E(B-V), EBV, e_bv, ebv_mean, E_B_V and the like.
+    excess = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
     for text, reader in zip(stated, readers):
         column = reader.recipe["extinction"].column or ""
-        if text == UNKNOWN and declared is None and _EXCESS.search(column):
+        if text == UNKNOWN and declared is None and excess.search(column):
             raise InputError(
                 f"{reader.source.path}: {column!r} is named like a colour excess: use "
                 "--declare-band 'E(B-V)', or --declare-band A_V if it is none"

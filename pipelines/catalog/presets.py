@@ -17,8 +17,6 @@ from pipelines.config.loading import read_toml
 from pipelines.config.text import literal
 from pipelines.storage.atomic import atomic_file
 
-_FOLDER = importlib.resources.files("catalogs")
-
 
 class _Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -98,7 +96,8 @@ class Preset(_Strict):
 
 def list_presets() -> list[str]:
     """Return the sorted names of the included surveys."""
-    names = sorted(item.name for item in _FOLDER.iterdir() if item.name[0] != ".")
+    folder = importlib.resources.files("catalogs")
+    names = sorted(item.name for item in folder.iterdir() if item.name[0] != ".")
     return [name.removesuffix(".toml") for name in names if name.endswith(".toml")]
 
 
@@ -114,7 +113,8 @@ def load_preset(name: str) -> Preset:
             "or give the path of a .toml file"
         )
     try:
-        path = str(_FOLDER / f"{name}.toml") if known else name
+        included = importlib.resources.files("catalogs") / f"{name}.toml"
+        path = str(included) if known else name
         return Preset.model_validate(read_toml(Path(path)))
     except pydantic.ValidationError as error:
         places = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]

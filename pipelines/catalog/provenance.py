@@ -13,9 +13,6 @@ from pipelines.bands import joined_bands
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
 from pipelines.storage.digests import digest_of
 
-# Most folders between a partition and the provenance of its table.
-_DEPTH = 4
-
 
 def identify(path: Path) -> dict[str, Any]:
     """Return name, size [bytes] and SHA-256 of one input file.
@@ -67,8 +64,8 @@ def _own_record(path: Path) -> dict[str, Any] | None:
     except (OSError, pa.ArrowException, TypeError, KeyError):
         return None  # not parquet, or from another program
     if "command" not in record:
-        # The provenance of a partition is in its folder.
-        for folder in path.parents[:_DEPTH]:
+        # The provenance of a partition is in its folder, or at most three above.
+        for folder in path.parents[:4]:
             if (folder / PROVENANCE).is_file():
                 return json.loads((folder / PROVENANCE).read_text("utf-8"))
     return record

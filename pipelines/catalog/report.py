@@ -17,14 +17,7 @@ from pipelines.catalog.staging import UNMATCHED, Staging
 _PLAUSIBLE = {"distance": (20.0, 1e5), "extinction": (-30.0, 30.0)}
 """Plausible medians [pc, mag]: dust maps reach from tens of parsecs to the Galaxy's
 end; stars behind 30 mag are seen by few surveys, and never by half of one."""
-_ERROR = "extinction_error"
-_PLAUSIBLE_ERRORS = (1 / 300, 3.0)
-"""Plausible medians of the errors, in standard deviations of the extinctions."""
-_DISTANCE_ERRORS = {"distance_error", "distance_lower", "distance_error_lower"}
-_DISTANCE_ERRORS |= {"distance_modulus_error", "parallax"}
-_FEWEST_SPREAD = 10
 _FEWEST_PLACES = 5
-_PERCENTS = (1, 50, 99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +120,8 @@ def make_report(
             f"all angles look like radians, the largest {l:.3g} and {b:.3g} deg: state "
             "this, e.g. --map l=l:rad, or map ra and dec for a field this small"
         )
-    ranges = {n: stars.quantiles(n, _PERCENTS) for n in (*_PLAUSIBLE, _ERROR)}
+    shown = (*_PLAUSIBLE, "extinction_error")
+    ranges = {name: stars.quantiles(name, (1, 50, 99)) for name in shown}
     doubts = list(_doubts(stars, ranges, sum(kept.values())))
     if doubts and not options.any_range:
         fault = f"{' '.join(doubts)}. If it is right as it is, pass --any-range"
@@ -169,17 +163,18 @@ def _doubts(
                 f"{bound} {unit}. Check the column and the unit in --map "
                 f"{name}=COLUMN:UNIT"
             )
-    if count >= _FEWEST_SPREAD:
+    # Fewer rows do not show how far extinctions spread.
+    if count >= 10:
         # The outermost 1% on either side may be outliers.
         low, _, high = ranges["extinction"]
         within = f"FILTER (WHERE extinction BETWEEN {low!r} AND {high!r})"
         spread = stars.aggregate(f"stddev_pop(extinction) {within}")
-        median = ranges[_ERROR][1]
-        least, most = (limit * spread for limit in _PLAUSIBLE_ERRORS)
+        median = ranges["extinction_error"][1]
+        least, most = spread / 300, 3 * spread
         if spread and not least <= median <= most:
             bound = "below 1/300 of" if median < least else "beyond 3 times"
             yield (
-                f"{_ERROR} looks as if its unit were another than that of the "
+                "extinction_error looks as if its unit were another than that of the "
                 f"extinction, such as mmag beside mag: the median is {median:.2g} "
                 f"mag, {bound} the standard deviation of the extinctions, "
                 f"{spread:.2g} mag. Check the units in --map"
@@ -220,7 +215,9 @@ def _assumptions(plan: IngestPlan) -> Iterator[str]:
             "warning: the band of the extinction is not known: state it, e.g. "
             "--declare-band A_V; without it maps cannot be converted or compared"
         )
-    if not set(recipe) & _DISTANCE_ERRORS:
+    bounds = {"distance_lower", "distance_error_lower"}
+    errors = {"distance_error", "distance_modulus_error", "parallax"}
+    if not set(recipe) & (errors | bounds):
         yield (
             "warning: no distance errors: the distances are taken as exact; map "
             "distance_error, or distance_lower and distance_upper"

@@ -18,23 +18,23 @@ from pipelines.catalog.schema import NAMES
 from pipelines.catalog.sources import Source, read_columns
 from pipelines.catalog.units import INPUT_UNITS, kind_of
 
-# What people write for a missing number, of either sign: only nines, up to nine before
-# the point and four behind it, and powers of ten from 1e9 on; in both precisions.
-_NINES = [10.0**n - 10.0**-m for n in range(1, 10) for m in range(5)][1:]
-_MARKS = np.array([*np.round(_NINES, 4), *(10.0**n for n in range(9, 39))])
-_MARKS = np.union1d(_MARKS, _MARKS.astype(np.float32))
-# Angles and coordinates may have any value.
-_UNMARKED = {"l", "b", "ra", "dec", "x", "y", "z", *NAMES}
-# Of a power of ten, a range that holds the marks beside it.
-_NEAR = (0.89, 1.11)
-# Beyond these no star is.
-_LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360, "distance": 1e9, "extinction": 1e6}
-_TINY_DISTANCE_ERROR = 1e-6
-"""Smallest relative distance error."""
-
 Columns = dict[str, np.ndarray]
 """Columns of shape ``(n,)`` by canonical name."""
 Progress = Callable[[int], None] | None
+
+
+def _marks() -> np.ndarray:
+    """Return what people write for a missing number, of either sign.
+
+    These are only nines, up to nine before the point and four behind it, and powers of
+    ten from 1e9 on; in both precisions.
+    """
+    nines = [10.0**n - 10.0**-m for n in range(1, 10) for m in range(5)][1:]
+    marks = np.array([*np.round(nines, 4), *(10.0**n for n in range(9, 39))])
+    return np.union1d(marks, marks.astype(np.float32))
+
+
+_MARKS = _marks()
 
 
 class Mark(NamedTuple):
@@ -59,7 +59,7 @@ class Tally:
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     """Mask of the remaining rows of the current batch, shape ``(n,)``."""
     largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
-    """Of the sources' longitude and latitude [deg], −1 if absent."""
+    """Largest longitude and latitude of the sources [deg], −1 if absent."""
     marks: Counter[Mark] = field(default_factory=Counter)
     near: Counter[tuple[int, str, float]] = field(default_factory=Counter)
     """Other values, by the nearest power of ten."""
@@ -93,8 +93,8 @@ class Tally:
                 note("position", np.flatnonzero(equal), values[first][equal])
         for name in sorted(names):
             column, power = values[name], _power_of_ten(values[name])
-            low, high = (column / power > _NEAR[0], column / power < _NEAR[1])
-            near = self.kept & low & high
+            # This range holds the marks beside a power of ten.
+            near = self.kept & (column / power > 0.89) & (column / power < 1.11)
             marked = near & np.isin(np.abs(column), _MARKS)
             for value, count in Counter(power[near & ~marked].tolist()).items():
                 self.near[catalogue, name, value] += count
@@ -106,8 +106,9 @@ class Tally:
         """Return the marks that occur more often than all other values near them.
 
         Around a measured value there are others, within 11% of its power of ten: 999 pc
-        among stars to 2 kpc is a distance. All rows of a catalogue count, in whatever
-        order and batches. Of a position, two equal angles of several stars are one.
+        among stars to 2 kpc is a distance. All rows of a catalogue count, in any order
+        and batches. Two equal angles are a mark of the position if several stars have
+        them.
         """
         return [
             Mark(catalogue, name, value)
@@ -186,13 +187,14 @@ class RowReader:
                     x, y, z = (values[axis] for axis in "xyz")
                     marked = (x == y) & (x == z) & np.isin(np.abs(x), _MARKS)
                     tally.drop(marked, "position is a fill value like -999")
-                names = given.keys() - _UNMARKED
+                # Angles and coordinates may have any value.
+                names = given.keys() - {"l", "b", "ra", "dec", "x", "y", "z"}
                 suspects = tally.mark(values, self.catalogue, names)
                 values = {n: self.factors[n] * column for n, column in values.items()}
                 _check_quantities(tally, values, self.min_parallax_snr)
             kept = np.flatnonzero(tally.kept)
             if len(kept):
-                # Of a star without an identifier it is 0 or the empty text.
+                # A star without an identifier has 0 or the empty text.
                 found = {
                     n: np.ma.filled(c, 0 if c.dtype.kind == "i" else "")[kept]
                     for n, c in named.items()
@@ -215,7 +217,8 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
         values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))
     if "distance_modulus" in values:
         values["distance"] = 10 ** (1 + values["distance_modulus"] / 5)
-    for name, limit in _LIMITS.items():
+    limits = {"b": 90, "dec": 90, "l": 360, "ra": 360}
+    for name, limit in (limits | {"distance": 1e9, "extinction": 1e6}).items():
         if name in values:
             reason = f"|{name}| > {limit:g} {INPUT_UNITS[name]}"
             tally.drop(np.abs(values[name]) > limit, reason)
@@ -249,7 +252,7 @@ def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) ->
         relative = np.log(10) / 5 * values["distance_modulus_error"]
         values["distance_error"] = relative * values["distance"]
     if "distance_error" in values:
-        tiny = values["distance_error"] < _TINY_DISTANCE_ERROR * values["distance"]
+        tiny = values["distance_error"] < 1e-6 * values["distance"]
         tally.drop(tiny, "distance_error absurdly small")
 
 

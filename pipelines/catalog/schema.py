@@ -30,20 +30,11 @@ CANONICAL_UNITS = {
 }
 # Columns of names, not of numbers.
 NAMES = ("source_id", "survey")
-_COLUMNS = (*NAMES, *CANONICAL_UNITS)
-# Stars for learning a residual: fewest,
+COLUMNS = (*NAMES, *CANONICAL_UNITS)
+# Fewest stars for learning a residual.
 FEWEST_VALIDATION = 50
-# sufficient for a good one,
-_ENOUGH_VALIDATION = 400
-# and most; and most that are held out.
-_MOST_VALIDATION = 3000
-_MOST_HELD_OUT = 5_000
-# Pixels of places.
+# Of the pixels of places.
 _NSIDE = 256
-# Angle [deg] within which stars of two surveys are at one place,
-_AROUND = 0.12
-# and relative distance.
-_APART = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +106,7 @@ class Stars:
         cls, columns: dict[str, np.ndarray], units: dict[str, str], meta: dict[str, Any]
     ) -> Stars:
         """Return stars from columns by name; non-canonical ones are ``extra``."""
-        known = {name: columns[name] for name in _COLUMNS if name in columns}
+        known = {name: columns[name] for name in COLUMNS if name in columns}
         extra = {name: column for name, column in columns.items() if name not in known}
         return cls(**known, extra=extra, units=dict(units), meta=dict(meta))
 
@@ -124,7 +115,7 @@ class Stars:
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all present columns by name, canonical ones first."""
-        named = {name: getattr(self, name) for name in _COLUMNS}
+        named = {name: getattr(self, name) for name in COLUMNS}
         present = {name: column for name, column in named.items() if column is not None}
         return {**present, **self.extra}
 
@@ -138,7 +129,8 @@ class Stars:
     ) -> Split:
         """Hold out ``data.holdout`` of the stars, and some for the residual.
 
-        Small catalogues reserve a larger part for the residual, or none if too small.
+        Small catalogues reserve a larger part for the residual, or none if too small;
+        large ones hold out at most 5,000 stars, and 3,000 for the residual.
         Each ``place`` (`places`) is held out as a whole, in random order: a star whose
         neighbours are fitted would not be unseen.
         """
@@ -146,11 +138,12 @@ class Stars:
 
         count, part = len(self), config.data.validation
         if part is None:
-            part = max(0.05, min(0.15, _ENOUGH_VALIDATION / max(count, 1)))
-        validation = min(round(part * count), _MOST_VALIDATION)
+            # 400 stars suffice for a good residual.
+            part = max(0.05, min(0.15, 400 / max(count, 1)))
+        validation = min(round(part * count), 3_000)
         if not config.shares_noise or validation < FEWEST_VALIDATION:
             validation = 0
-        held = min(round(config.data.holdout * count), _MOST_HELD_OUT)
+        held = min(round(config.data.holdout * count), 5_000)
         shuffled = torch.randperm(int(place.max(initial=-1)) + 1, generator=generator)
         rank = np.argsort(shuffled.numpy())[place]
         order = np.argsort(rank, kind="stable")
@@ -176,12 +169,12 @@ class Stars:
         """
         # In any unit the shells are the same.
         nearest = self.distance.min(initial=np.inf)
-        depth = np.log(self.distance / nearest) / np.log1p(_APART)
+        depth = np.log(self.distance / nearest) / np.log1p(0.2)
         numbers = self.pixels() + healpy.nside2npix(_NSIDE) * np.floor(depth)
         cells = np.unique(numbers, return_inverse=True)[1]
         if self.survey is None:
             return cells
-        vectors = unit_vectors(self.l, self.b) / np.radians(_AROUND)
+        vectors = unit_vectors(self.l, self.b) / np.radians(0.12)
         tree = KDTree(np.column_stack([vectors, depth]))
         names, survey = np.unique(self.survey, return_inverse=True)
         largest = np.bincount(survey, minlength=len(names)).argmax()

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.rows import Columns, Mark, Suspects
-from pipelines.catalog.schema import CANONICAL_UNITS, NAMES
-from pipelines.catalog.tables import to_arrow
+from pipelines.catalog.schema import CANONICAL_UNITS, COLUMNS
+from pipelines.catalog.tables import ROWS_PER_BATCH, to_arrow
 
 MEMORY = 512
 """MiB for one thread; every further thread adds a quarter."""
@@ -30,18 +30,11 @@ DEEPEST = 29
 SMALLEST_ERROR = 1e-5
 """Smallest extinction error, relative to the typical extinction or error of all rows:
 one of millions would outweigh all others."""
-_ROWS_PER_BATCH = 1 << 18
-_MEASURED = ("distance", "distance_error", "extinction", "extinction_error")
-# Fewer equal values may be a coincidence, and fewer distinct ones are steps.
-_FEWEST_FILLS = 3
-_FEWEST_DISTINCT = 20
-_CANONICAL = (*NAMES, *CANONICAL_UNITS)
-
 UNMATCHED = (
     "lower(CAST(source_id AS VARCHAR)) IN ('0', '-1', '-99', '-999', '-9999', "
     "'-9223372036854775808', '', 'nan', 'none', 'null', 'na', 'n/a', '-', '--')"
 )
-"""SQL of rows without an identifier, by what catalogues write then."""
+"""SQL condition of rows without an identifier: what catalogues write instead."""
 
 
 class Repeats(NamedTuple):
@@ -141,8 +134,8 @@ class Staging:
 
         An end is a value of several rows apart from all others. The gap beside it must
         be wider than a fifth of their range and thrice that of their outermost tenth;
-        few distinct others are steps. Raises `InputError` if the gap is not wider than
-        the whole range, as the value may then be measured.
+        fewer than 20 distinct others are steps. Raises `InputError` if the gap is not
+        wider than the whole range, as the value may then be measured.
         """
         dropped: Counter[str] = Counter()
         if not self.schema.names:
@@ -157,7 +150,8 @@ class Staging:
         for mark in marks:
             marked = f"SELECT file, row FROM marks WHERE mark = $${mark}$$"
             drop(mark.name, mark.value, f"(file, row) IN ({marked})")
-        measured = [name for name in _MEASURED if name in self.schema.names]
+        measured = ("distance", "distance_error", "extinction", "extinction_error")
+        measured = [name for name in measured if name in self.schema.names]
         found = 1
         while found:
             found = 0
@@ -170,7 +164,8 @@ class Staging:
                         min(x) FILTER (x > low), max(x) FILTER (x > low)
                     {own}, (SELECT min(x) AS low {own})"""
                 )[0]
-                if rows < _FEWEST_FILLS or least is None:
+                # One or two equal values may be a coincidence.
+                if rows < 3 or least is None:
                     continue
                 if (gap := least - value) <= (most - least) / 5:
                     continue
@@ -178,7 +173,7 @@ class Staging:
                     "SELECT approx_quantile(x, 0.1), approx_count_distinct(x) "
                     f"{own} WHERE x > {value!r}"
                 )[0]
-                if distinct < _FEWEST_DISTINCT or gap <= 3 * (tenth - least):
+                if distinct < 20 or gap <= 3 * (tenth - least):
                     continue
                 value *= sign
                 if gap <= most - least:
@@ -210,7 +205,7 @@ class Staging:
         """
         if "source_id" not in self.schema.names:
             return Repeats(0, 0, {})
-        # Of one object a source may have measurements of several surveys.
+        # A source may hold measurements of one object by several surveys.
         own = "catalogue, survey" if "survey" in self.schema.names else "catalogue"
         measured = ("extinction_error", *CANONICAL_UNITS)
         best = ", ".join(
@@ -292,7 +287,7 @@ class Staging:
         """
         names = ", ".join([*self._names, "pixel"])
         found = self._connection.sql(f"SELECT {names} FROM stars ORDER BY {order}")
-        for batch in found.to_arrow_reader(_ROWS_PER_BATCH):
+        for batch in found.to_arrow_reader(ROWS_PER_BATCH):
             *columns, pixel = batch.columns
             table = pa.table(columns, names=self.schema.names)
             yield table.cast(self.schema), pixel.to_numpy()
@@ -300,7 +295,7 @@ class Staging:
     @property
     def _names(self) -> list[str]:
         names = enumerate(self.schema.names)
-        return [name if name in _CANONICAL else f"kept{n}" for n, name in names]
+        return [name if name in COLUMNS else f"kept{n}" for n, name in names]
 
     def _run(self, query: str) -> list[tuple[Any, ...]]:
         # Fetch all rows: DuckDB refuses other work before.

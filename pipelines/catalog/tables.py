@@ -35,9 +35,8 @@ TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
 PROVENANCE = "provenance.json"
 """Name of the provenance of a folder of partitions."""
-ROWS_PER_GROUP = 1 << 18
-_PART = re.compile(r"(.+)\[([^\[\]]+)\]")
-_DESCRIPTION = re.compile(r"(?i)(read[-_]?me|licen[cs]e|changelog|.*\.md$)")
+ROWS_PER_BATCH = 1 << 18
+"""Rows read at once, and of a row group in parquet."""
 
 
 @contextmanager
@@ -83,7 +82,7 @@ class TableWriter:
             )
         # Arrow's errors are ValueErrors, also those of different names.
         same = table.cast(self._writer.schema)
-        self._writer.write_table(same, row_group_size=ROWS_PER_GROUP)
+        self._writer.write_table(same, row_group_size=ROWS_PER_BATCH)
 
     def close(self) -> None:
         """Write units, provenance and checksum."""
@@ -218,23 +217,25 @@ def partitions(folder: Path) -> list[Path]:
 
 def split_part(path: Path) -> tuple[Path, str]:
     """Divide ``FILE[TABLE]`` into the file and the name or number of its table."""
-    found = None if path.exists() else _PART.fullmatch(str(path))
+    found = None if path.exists() else re.fullmatch(r"(.+)\[([^\[\]]+)\]", str(path))
     return (Path(found[1]), found[2]) if found else (path, "")
 
 
 def is_data(path: Path) -> bool:
     """Return false for markers, and for files that describe others."""
     marked = any(part.startswith((".", "_")) for part in path.parts)
-    return not marked and not _DESCRIPTION.match(path.name)
+    described = r"(?i)(read[-_]?me|licen[cs]e|changelog|.*\.md$)"
+    return not marked and not re.match(described, path.name)
 
 
 def find_files(path: Path) -> list[Path]:
     """Return the files of a source, a file or a folder, in order.
 
-    Skipped are names that begin with a dot or an underscore, and a ReadMe. Of a folder
-    with partitions, such as ``Norder=1/Npix=44.parquet`` of HATS, only these are read,
-    and of others that hold parquet files only those. Raises `InputError` if the path is
-    absent, or a folder holds no file, or one written by ``ingest`` is not complete.
+    Names that begin with a dot or an underscore, and a ReadMe, are skipped. In a folder
+    with partitions, such as ``Norder=1/Npix=44.parquet`` of HATS, only these are read;
+    in another one with parquet files, only the parquet files. Raises `InputError` if
+    the path is absent, a folder holds no file, or a folder written by ``ingest`` is
+    incomplete.
     """
     if not split_part(path)[0].exists():
         raise InputError(f"{path} does not exist")
@@ -265,8 +266,8 @@ def as_file(table: Any) -> Iterator[Path]:
 
     The table is an `astropy.table.Table` or ``QTable``, a structured array, also of
     FITS, a DataFrame of pandas or polars or an Arrow table, without units, or a mapping
-    of arrays and quantities by name. Of a column of coordinates ``c`` there are ``c.l``
-    and ``c.b``, or the like; times are text.
+    of arrays and quantities by name. A column of coordinates ``c`` becomes ``c.l`` and
+    ``c.b``, or the like; times become text.
 
     Raises `InputError` if a column is not an array with one value, or as many values,
     per row.

@@ -57,18 +57,10 @@ NULLS = (
 )
 """Marks of a missing value in text."""
 _BLOCK_BYTES = 1 << 24
-# Enough for the comments of any archive.
-_LINES_BEFORE = 2000
 _SEPARATORS = "\t;|,"
-_INTEGER = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
-# Also sexagesimal ones.
-_NUMBER = re.compile(r"[-+]?(\d+:\d+:)?(\d+\.?\d*|\.\d+)([eEdD][-+]?\d+)?")
-# What Arrow refuses in columns of numbers: exponents of Fortran's double precision,
-# the minus sign of typesetters, and a dash, which is missing there but text elsewhere.
-_ODD = re.compile(r"[-+−]?[\d.,]*\d[\d.,]*[dD][-+]?\d+|−[\d.,]+([eE][-+−]?\d+)?|[-−]")
-_COMMA = re.compile(r"[-+]?\d+,\d+")
-_POINT = re.compile(r"[-+]?\d*\.\d+")
-_WORDS = re.compile(r'"[^"]*"|\S+')
+# Also sexagesimal numbers.
+_NUMERIC = re.compile(r"[-+]?(\d+:\d+:)?(\d+\.?\d*|\.\d+)([eEdD][-+]?\d+)?")
+_BETWEEN_BLANKS = re.compile(r'"[^"]*"|\S+')
 _DASHES = re.compile(r"[-=+|;,\s]*[-=]{3}[-=+|;,\s]*")
 _DESCRIBED = re.compile(r"\s*Byte-by-byte Description of file\s*:\s*(.+)", re.I)
 # Types of columns by kind; others, such as identifiers, are inferred from the first
@@ -102,7 +94,8 @@ def open_text(path: Path, _: str) -> Opened:
     """
     encoding = _encoding(path)
     with _lines(path, encoding) as file:
-        beginning = list(islice(file, _LINES_BEFORE))
+        # Enough for the comments of any archive.
+        beginning = list(islice(file, 2000))
         described = _description(path)
         if described or any(map(_DESCRIBED.match, beginning)):
             form = "cds"
@@ -196,7 +189,7 @@ def _layout(path: Path, beginning: Sequence[str]) -> _Layout:
     elif (
         len(split) > 2
         and _are_units(split[1])
-        and any(map(_NUMBER.fullmatch, split[2]))
+        and any(map(_NUMERIC.fullmatch, split[2]))
     ):
         first, units = 2, split[1]
     if {len(each) for each in split[first:]} == {len(names) + 1} and not any(
@@ -208,19 +201,27 @@ def _layout(path: Path, beginning: Sequence[str]) -> _Layout:
     units = [unit.strip("-") and unit for unit in units] or [""] * len(names)
     words = [w for _, line in rows[first:] for w in _fields(line, separator)]
     # Between tabs a comma before three digits may also separate thousands.
-    decimals = [word.rpartition(",")[2] for word in words if _COMMA.fullmatch(word)]
+    comma = re.compile(r"[-+]?\d+,\d+")
+    decimals = [word.rpartition(",")[2] for word in words if comma.fullmatch(word)]
     commas = separator == ";" and bool(decimals)
     commas |= separator == "\t" and any(len(digits) != 3 for digits in decimals)
     row = rows[first][1] if first < len(rows) else ""
     blank = rf" {re.escape(separator)}|{re.escape(separator)} |^ "
+    point = re.compile(r"[-+]?\d*\.\d+")
+    # What Arrow refuses in columns of numbers: exponents of Fortran's double precision,
+    # the minus sign of typesetters, and a dash, which is missing there but text
+    # elsewhere.
+    odd = re.compile(
+        r"[-+−]?[\d.,]*\d[\d.,]*[dD][-+]?\d+|−[\d.,]+([eE][-+−]?\d+)?|[-−]"
+    )
     return _Layout(
         columns=[(n, ColumnInfo(unit=u or None)) for n, u in zip(names, units)],
         separator=separator,
         skipped=rows[first][0] if row else len(beginning),
         row=row,
         padded=True in dashes or any(re.search(blank, line) for _, line in rows),
-        decimal="," if commas and not any(map(_POINT.fullmatch, words)) else ".",
-        odd=any(map(_ODD.fullmatch, words)),
+        decimal="," if commas and not any(map(point.fullmatch, words)) else ".",
+        odd=any(map(odd.fullmatch, words)),
     )
 
 
@@ -251,13 +252,13 @@ def _separator(lines: Sequence[str]) -> str:
 
 def _fields(line: str, separator: str) -> list[str]:
     if separator == " ":
-        return [word.strip('"') for word in _WORDS.findall(line)]
+        return [word.strip('"') for word in _BETWEEN_BLANKS.findall(line)]
     return [field.strip() for field in next(csv.reader([line], delimiter=separator))]
 
 
 def _are_values(fields: Sequence[str]) -> bool:
     """Return true for a row of data, false for names."""
-    numbers = [text for text in fields if _NUMBER.fullmatch(text)]
+    numbers = [text for text in fields if _NUMERIC.fullmatch(text)]
     # pandas names columns that have no name by their number.
     if numbers == [str(n) for n in range(len(numbers))]:
         return False
@@ -268,7 +269,7 @@ def _are_values(fields: Sequence[str]) -> bool:
 def _are_units(fields: Sequence[str]) -> bool:
     """Return true for a line of units, of which some may be empty."""
     given = [text for text in fields if text.strip("-")]
-    numbers = [text for text in given if _NUMBER.fullmatch(text)]
+    numbers = [text for text in given if _NUMERIC.fullmatch(text)]
     known = [text for text in given if parse_unit(text) is not None]
     return bool(given) and known == given and not numbers
 
@@ -307,8 +308,9 @@ def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
     names = [name for name, _ in layout.columns]
     types = {n: _ARROW_TYPES[k] for n, k in kinds.items() if k in _ARROW_TYPES}
     # Arrow would read 007 as a number, and some names as dates.
+    number = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
     for name, value in zip(names, _fields(row, separator)):
-        if kinds.get(name) == "identifier" and not _INTEGER.fullmatch(value):
+        if kinds.get(name) == "identifier" and not number.fullmatch(value):
             types[name] = pa.string()
     odd = [n for n in kinds if layout.odd and types.get(n) == pa.float64()]
     types |= dict.fromkeys(odd, pa.string())
@@ -331,7 +333,7 @@ def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
 
     def change(line: str) -> str:
         if white:
-            words = _WORDS.findall(line) if '"' in line else line.split()
+            words = _BETWEEN_BLANKS.findall(line) if '"' in line else line.split()
             return "\t".join(words) + "\n"
         return around.sub(separator, line.strip(" ")) if padded else line
 

@@ -11,7 +11,7 @@ from astropy import units as u
 
 from pipelines.base.errors import InputError
 
-_NAMES = {
+_QUANTITIES = {
     "deg": "l b ra dec",
     "pc": "x y z distance distance_error distance_lower distance_upper "
     "distance_error_lower distance_error_upper",
@@ -20,18 +20,11 @@ _NAMES = {
     "extinction_error_lower extinction_error_upper "
     "distance_modulus distance_modulus_error",
 }
-INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.split()}
+INPUT_UNITS = {
+    name: unit for unit, text in _QUANTITIES.items() for name in text.split()
+}
 """Canonical units by quantity."""
 
-# Units of angles as text, by kind in `convert`; quoted ones are those of the CDS.
-_SEXAGESIMAL = {"hms": ("hms", "h:m:s", '"h:m:s"'), "dms": ("dms", "d:m:s", '"d:m:s"')}
-# Sign, whole, minutes and, maybe, seconds.
-_PARTS = re.compile(
-    r"""\s*([+-]?)\s*(\d+)\s*[:hd°\s]\s*(\d+(?:\.\d*)?)\s*[:m'′]?\s*"""
-    r"""(?:(\d+(?:\.\d*)?)\s*[s"″]?)?\s*"""
-)
-_LOGARITHM = re.compile(r"log(?:10)?\s*[(\[]\s*(.+?)\s*[)\]]")
-_WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
 # NumPy's letters of accepted types, and their description, by kind.
 _TAKEN = {
     "own": ("", "anything"),
@@ -51,14 +44,18 @@ KINDS = tuple(_TAKEN)
 
 def kind_of(unit: str | None) -> str:
     """Return ``hms``, ``dms`` or ``dex`` if a unit states it, else ``number``."""
-    plain = "dex" if isinstance(parse_unit(unit or ""), u.DexUnit) else "number"
-    return next((kind for kind, names in _SEXAGESIMAL.items() if unit in names), plain)
+    for kind, form in (("hms", "h:m:s"), ("dms", "d:m:s")):
+        # The CDS writes the form in quotes.
+        if unit in (kind, form, f'"{form}"'):
+            return kind
+    return "dex" if isinstance(parse_unit(unit or ""), u.DexUnit) else "number"
 
 
 def parse_unit(text: str) -> u.UnitBase | None:
     """Return the unit named ``text``, or None if no standard defines it."""
     # The common logarithm in FITS and VOUnits, which astropy calls dex.
-    plain = _LOGARITHM.sub(r"dex(\1)", text.strip())
+    logarithm = r"log(?:10)?\s*[(\[]\s*(.+?)\s*[)\]]"
+    plain = re.sub(logarithm, r"dex(\1)", text.strip())
     for standard in (None, "fits", "vounit", "cds"):
         try:
             with warnings.catch_warnings():
@@ -72,8 +69,8 @@ def parse_unit(text: str) -> u.UnitBase | None:
 def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
     """Return a column as one of `KINDS`.
 
-    ``number`` is float64 with NaN for missing values, ``dex`` the same of the numbers
-    whose decadic logarithms these are, ``hms`` and ``dms`` the same in degrees from
+    ``number`` is float64 with NaN for missing values, ``dex`` the same with 10 to the
+    power of the values, ``hms`` and ``dms`` the same in degrees from
     sexagesimal text (NaN for other text), ``value`` and ``boolean`` the same with
     booleans as 0 and 1, ``string`` object with None for missing values, ``identifier``
     masked int64 or strings, ``any`` unchanged but for floating point and text, and
@@ -86,7 +83,8 @@ def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
     if kind == "own":
         return column
     if taken and held not in taken:
-        found = "text" if held in "OUS" else _WORDS.get(held, str(column.dtype))
+        others = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
+        found = "text" if held in "OUS" else others.get(held, str(column.dtype))
         raise InputError(f"{where} holds {found}, expected {words}")
     if held in "OUS":
         text = np.ma.getdata(column).astype(object)
@@ -111,7 +109,12 @@ def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
 
 def _sexagesimal(text: str | None) -> float:
     """Return ``-05:23:28.1``, ``5h34m32s`` or ``-5 23 28`` as a number, or NaN."""
-    found = _PARTS.fullmatch(text) if text else None
+    found = re.fullmatch(
+        # Sign, whole, minutes and, maybe, seconds.
+        r"""\s*([+-]?)\s*(\d+)\s*[:hd°\s]\s*(\d+(?:\.\d*)?)\s*[:m'′]?\s*"""
+        r"""(?:(\d+(?:\.\d*)?)\s*[s"″]?)?\s*""",
+        text or "",
+    )
     if found is None:
         return math.nan
     whole, minutes, seconds = (float(part or 0.0) for part in found.groups()[1:])

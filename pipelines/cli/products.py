@@ -1,8 +1,10 @@
-"""Verbs for products of a map: export, plot, report, compare."""
+"""Verbs for products of a map: export, plot, view, report, compare."""
 
 from __future__ import annotations
 
 import ast
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +177,63 @@ def plot(
         click.echo(str(path))
     for kind, reason in left_out.items():
         click.echo(f"left out: {kind}: {reason}", err=True)
+
+
+@click.command()
+@click.argument("source", metavar="RUN_OR_MAP")
+@click.option("-o", "--output", type=NEW, help="HTML file to write.")
+@click.option("--stars", type=OUT, help="Table of stars to show; a run has its own.")
+@click.option(
+    "--serve", is_flag=True, help="Serve the page here, with curves of any direction."
+)
+@click.option("--port", type=int, default=8765, help="Of --serve; 0 is any free one.")
+@stated_options()
+@band_options
+@ESTIMATE
+@OVERWRITE
+@reporting
+def view(
+    source: str,
+    output: Path | None,
+    serve: bool,
+    port: int,
+    estimate: str | None,
+    stars: Path | None,
+    overwrite: bool,
+    **options: Any,
+) -> None:
+    """Write RUN_OR_MAP as one HTML page that opens in any browser, without a network.
+
+    Planes of the density, the extinction on the sky, and the curve with its intervals
+    towards any direction, with stars and distances of clouds. Other programs' maps are
+    shown, too.
+    """
+    from pipelines.maps.opening import open_answers
+    from pipelines.view.page import view_page, write_view
+    from pipelines.view.server import make_server
+
+    if (output is None) != serve:
+        raise InputError("give a file to write, -o map.html, or --serve")
+    found = open_answers(source, **stated_of(options)).in_band(
+        options.pop("band"), options.pop("declare_band"), **options
+    )
+    found = found.estimated(estimate)
+    for change in found.changes:
+        click.echo(change.summary(), err=True)
+    command = shlex.join(["dustmap", *sys.argv[1:]])
+    if output is not None:
+        click.echo(
+            str(
+                write_view(
+                    found, output, stars=stars, command=command, overwrite=overwrite
+                )
+            )
+        )
+        return
+    page = view_page(found, stars=stars, command=command, served=True)
+    with make_server(found, page, port) as server:
+        click.echo(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
+        server.serve_forever()
 
 
 @click.command()

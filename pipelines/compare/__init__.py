@@ -25,13 +25,9 @@ def compare(
     reference: str,
     output: Path,
     *,
-    factor: float | None = None,
-    integrated: bool | None = None,
-    query: dict[str, Any] | None = None,
-    points: int | None = None,
     seed: int | None = None,
-    stated: dict[str, Any] | None = None,
     overwrite: bool = False,
+    **options: Any,
 ) -> tuple[Comparison, list[Path]]:
     """Compare a run with a reference; return the comparison and the written files.
 
@@ -40,14 +36,9 @@ def compare(
     reference
         The word ``held-out``, a table of stars, a map or run, or
         ``dustmaps:MODULE.CLASS``.
-    factor
-        Factor from values of the reference to the band of the map.
-    integrated, query
-        Options of a map of the package dustmaps, as in `compare_map`.
-    points, seed
-        Of maps: number of random cells, 5,000 by default, and the seed, 0.
-    stated
-        Of another program's map (`pipelines.maps.opening.open_answers`).
+    seed, options
+        For maps: the seed of the random cells, 0 by default, and options of
+        `compare_map`; ``None`` stands for their defaults.
 
     Raises
     ------
@@ -56,18 +47,11 @@ def compare(
     """
     check_output_folder(output, SUMMARY, overwrite=overwrite)
     path, package = Path(reference), reference.startswith(PACKAGE)
+    given = {n: value for n, value in options.items() if value not in (None, {})}
     if package or (reference != HELD_OUT and form_of(path) != "stars"):
-        comparison = compare_map(
-            read_run(run),
-            reference,
-            integrated=integrated,
-            factor=factor,
-            options=query,
-            stated=stated,
-            points=5000 if points is None else points,
-            generator=np.random.default_rng(0 if seed is None else seed),
-        )
-    elif stated or (factor, integrated, query or None, points, seed) != (None,) * 5:
+        generator = np.random.default_rng(seed or 0)
+        comparison = compare_map(read_run(run), reference, generator=generator, **given)
+    elif given or seed is not None:
         raise InputError(
             "--factor, --integrated, --query, --points, --seed, --unit and the like "
             "are not for stars; ingest them in the band of the map"

@@ -18,8 +18,6 @@ from pipelines.storage.atomic import (
     write_manifest,
 )
 
-# Most printed rows of a table.
-_MOST_ROWS = 20
 SUMMARY = "comparison.json"
 
 
@@ -43,10 +41,9 @@ class Comparison:
         parts = []
         for name in self.shown:
             table = self.tables[name]
-            parts += [table.text(_MOST_ROWS)] if len(table) else []
-            if len(table) > _MOST_ROWS:
-                rest = f"{_MOST_ROWS} of {len(table):,} rows; all are in {name}.csv\n"
-                parts[-1] += rest
+            parts += [table.text(20)] if len(table) else []
+            if len(table) > 20:
+                parts[-1] += f"20 of {len(table):,} rows; all are in {name}.csv\n"
         return "\n".join([*parts, *self.words])
 
 

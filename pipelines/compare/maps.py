@@ -30,24 +30,10 @@ from pipelines.maps.places import Places
 from pipelines.maps.run_map import RunMap
 from pipelines.run.folder import Run
 
-# Bins of distance in the table.
-_BINS = 6
-# Bins of distance in the figure.
-_DRAWN_BINS = 12
 # Fewest places for a correlation.
 _FEWEST_PLACES = 10
-# Offsets along each axis, in cells, of the places averaged over a cell.
-_OFFSETS = (-1 / 3, 0.0, 1 / 3)
 _UNITS = {"extinction": "mag", "density": "mag/pc"}
 _COLUMNS = {"median": "p50", "mean": "mean"}
-_BY_DISTANCE = (
-    "correlation",
-    "rank correlation",
-    "ratio of means",
-    "RMS difference",
-    "median std of the map",
-    "within 1 std",
-)
 
 
 class Pairs(NamedTuple):
@@ -64,7 +50,7 @@ def compare_map(
     *,
     integrated: bool | None = None,
     factor: float | None = None,
-    options: dict[str, Any] | None = None,
+    query: dict[str, Any] | None = None,
     stated: dict[str, Any] | None = None,
     points: int = 5000,
     generator: np.random.Generator,
@@ -80,7 +66,7 @@ def compare_map(
         A map, or a reference or object with ``.query(coordinates)`` as for
         `open_other`; for an object ``integrated`` is true if its values are extinctions
         from the observer and false for densities, ``factor`` converts them to mag or
-        mag/pc in the band of the map, and ``options`` are keywords of ``query``.
+        mag/pc in the band of the map, and ``query`` holds keywords of its method.
     stated
         Of another program's map, as for `open_other`.
     points
@@ -92,7 +78,7 @@ def compare_map(
         If the maps have too few cells in common.
     """
     spacing = run.plan.grid.spacing
-    about = {"factor": factor, "integrated": integrated, "query": options}
+    about = {"factor": factor, "integrated": integrated, "query": query}
     second = open_other(other, **about, step=min(spacing), **(stated or {}))
     second = second.in_band_of(RunMap.of(run))
     scale = f"{second.factor:.5g} times the values of {second.path.name}"
@@ -102,7 +88,8 @@ def compare_map(
             f"{run.path}: no cell of the map is crossed by a sight line, expected one "
             "or more"
         )
-    mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
+    offsets = (-1 / 3, 0.0, 1 / 3)
+    mesh = np.stack(np.meshgrid(*[offsets] * 3, indexing="ij"), axis=-1)
     around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
     density = second.median_or_mean(
         Places.of_points(around.reshape(-1, 3)), integrated=False
@@ -137,7 +124,10 @@ def compare_map(
     figures = {f"{what}, {kind}": _figures(*p) for (what, kind), p in pairs.items()}
     medians = {what: pairs[what, "median"] for what in _UNITS}
     by_distance: list[Row] = []
-    for low, high in pairwise(np.quantile(distance, np.linspace(0, 1, _BINS + 1))):
+    listed = ("correlation", "rank correlation", "ratio of means", "RMS difference")
+    listed += ("median std of the map", "within 1 std")
+    # Six equally full bins.
+    for low, high in pairwise(np.quantile(distance, np.linspace(0, 1, 7))):
         chosen = (distance >= low) & (distance <= high)
         if chosen.sum() < _FEWEST_PLACES:
             continue
@@ -145,7 +135,7 @@ def compare_map(
         row["places"] = int(chosen.sum())
         for what, each in medians.items():
             part = _figures(*(column[chosen] for column in each))
-            row |= {f"{what}: {name}": part[name] for name in _BY_DISTANCE}
+            row |= {f"{what}: {name}": part[name] for name in listed}
         by_distance.append(row)
     # Only the mean density integrates to the extinction.
     drawn = _drawn(medians["extinction"], pairs["density", "mean"], distance, scale)
@@ -274,8 +264,8 @@ def _against_each_other(
 def _against_distance(
     axes: Axes, distance: np.ndarray, difference: np.ndarray, std: np.ndarray | None
 ) -> None:
-    """Draw quantiles of the difference, and the typical std, in equally full bins."""
-    bins = np.array_split(np.argsort(distance), min(_DRAWN_BINS, len(distance)))
+    """Draw quantiles of the difference and the std, in 12 equally full bins."""
+    bins = np.array_split(np.argsort(distance), min(12, len(distance)))
     middle = [np.median(distance[b]) for b in bins]
     quantiles = [np.percentile(difference[b], (16, 50, 84)) for b in bins]
     low, mid, high = np.transpose(quantiles)

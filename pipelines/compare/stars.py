@@ -28,18 +28,14 @@ from pipelines.figures.held_out import held_out_figure
 from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words, predict_baseline
 from pipelines.run.folder import Run
-from pipelines.run.held_out import FILE, HeldOut, measured_columns, read_held_out
+from pipelines.run.held_out import (
+    HELD_OUT_FILE,
+    HeldOut,
+    measured_columns,
+    read_held_out,
+)
 from pipelines.run.predict import predict_columns
 from pipelines.run.surveys import calibrated
-
-_DISTANCE_BINS = 8
-_LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
-# Fewest stars to describe a tail.
-_FEWEST_IN_TAIL = 20
-# Relative distance within which two places are one: rays are in single precision.
-_SAME = 1e-6
-# Standard deviations beyond which a star is listed.
-_FAR = 5.0
 
 
 def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
@@ -96,7 +92,8 @@ def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
     """
     if (field := run.posterior.residual) is not None:
         known = KDTree((field.rays.directions * field.rays.lengths[:, None]).numpy())
-        seen = known.query(stars.positions())[0] < _SAME * stars.distance
+        # Rays are in single precision.
+        seen = known.query(stars.positions())[0] < 1e-6 * stars.distance
         return stars.select(~seen), Counter(
             {"read": len(stars), "fitted": int(seen.sum())}
         )
@@ -107,7 +104,7 @@ def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
     why = "fitted"
     if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
         # The run lists only some of the fitted stars, but all held-out ones.
-        held_out = set(_places_in(run.path / FILE))
+        held_out = set(_places_in(run.path / HELD_OUT_FILE))
         seen = np.array([place not in held_out for place in places], dtype=bool)
         why = "fitted, or not known to be held out"
     return stars.select(~seen), Counter({"read": len(stars), why: int(seen.sum())})
@@ -136,7 +133,7 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
     counts["of these beyond the last fitted star of their line"] = int(beyond.sum())
     whole = calibrate(residual, z)
     binned = {
-        name: by_bins(value, even_edges(value, _DISTANCE_BINS), residual, z)
+        name: by_bins(value, even_edges(value, 8), residual, z)
         for name, value in held.quantities().items()
     }
     bins = binned["distance [pc]"]
@@ -149,11 +146,11 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
         summary.append(row(~beyond, what="before the last fitted star"))
         summary.append(row(beyond, what="beyond it"))
     quadrant = np.floor(held.l % 360 / 90)
-    regions = []
-    for quarter, (south, north) in product(range(4), pairwise(_LATITUDES)):
+    regions, latitudes = [], (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
+    for quarter, (south, north) in product(range(4), pairwise(latitudes)):
         chosen = (quadrant == quarter) & (held.b >= south)
         # The last band includes the pole.
-        chosen &= (held.b < north) | (north == _LATITUDES[-1])
+        chosen &= (held.b < north) | (north == 90)
         if chosen.any():
             place = (
                 f"l {90 * quarter} to {90 * (quarter + 1)}, b {south:g} to {north:g}"
@@ -223,13 +220,13 @@ def _words(
         "The errors of coverage are binomial; stars behind one cloud err together, so "
         "that the true errors are larger.",
     ]
-    far = np.abs(z) > _FAR
+    far = np.abs(z) > 5
     if far.any() and not far.all():
         words.append(
-            f"{int(far.sum())} of {len(far)} lie beyond {_FAR:g} sigma; without them "
+            f"{int(far.sum())} of {len(far)} lie beyond 5 sigma; without them "
             f"chi2/n is {np.mean(z[~far] ** 2):.2f} and the RMSE "
             f"{np.sqrt(np.mean(held.residual[~far] ** 2)):.3f} mag."
         )
-    if whole.stars < _FEWEST_IN_TAIL:
+    if whole.stars < 20:
         words.append(f"{whole.stars} stars are too few to judge intervals by.")
     return words

@@ -28,28 +28,21 @@ FRAME = {
         "z": "towards the north Galactic pole",
     },
 }
-_TITLES = {
-    "support": "sight-line length per cell [cell sizes]",
-    "density": "true extinction density",
-    "filled": "1 where another map fills a hole, else 0",
-}
-_DIMENSIONLESS = ("support", "filled")
-# Nodes of the Gauss-Legendre rule on [0, 1].
-_GAUSS = (0.5 - np.sqrt(1 / 12), 0.5 + np.sqrt(1 / 12))
-# Nodes that a thread looks up at once, in some 100 MB.
-_NODES = 1_000_000
-# Most threads.
-_THREADS = 8
 
 
 def field_title(name: str) -> str:
-    """One line that says what the array ``name`` holds."""
-    return _TITLES.get(name) or statistic_title(name, "extinction density")
+    """Return a title of the array ``name``."""
+    titles = {
+        "support": "sight-line length per cell [cell sizes]",
+        "density": "true extinction density",
+        "filled": "1 where another map fills a hole, else 0",
+    }
+    return titles.get(name) or statistic_title(name, "extinction density")
 
 
 def field_unit(name: str, unit: str) -> str:
-    """Unit of the array ``name`` in a cube of densities in ``unit``; "" if pure."""
-    return "" if name in _DIMENSIONLESS else unit
+    """Return the unit of an array of a cube in ``unit``; empty if dimensionless."""
+    return "" if name in ("support", "filled") else unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -101,6 +94,11 @@ class Cube:
         finer = f", {len(self.finer)} finer inside" if self.finer else ""
         names = ", ".join(self.arrays)
         return f"Cube of {size} cells (x, y, z){finer}: {names} [{self.unit}]"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of cells along z, y and x, as of the arrays."""
+        return len(self.z), len(self.y), len(self.x)
 
     @property
     def spacing(self) -> tuple[float, float, float]:
@@ -223,7 +221,7 @@ def cut_distance(maps: SkyMaps, reach: float) -> SkyMaps:
 
 
 def reach_of_cube(cube: Cube) -> float:
-    """Distance from the observer to the furthest corner of the outermost cells [pc]."""
+    """Return the distance to the furthest corner of the outermost cells [pc]."""
     axes = zip((cube.x, cube.y, cube.z), cube.spacing, strict=True)
     return math.hypot(*(float(np.abs(axis).max() + step / 2) for axis, step in axes))
 
@@ -342,21 +340,26 @@ def _integrals(
     order = np.argsort(steps, kind="stable")
     order = order[steps[order] > 0]
     chunks: list[np.ndarray] = []
+    # Nodes that a thread looks up at once, in some 100 MB. Another number would give
+    # rays another number of steps.
+    held = 1_000_000
     while len(order):
         # The rays of a chunk share the number of steps of its longest.
         nodes = np.arange(1, len(order) + 1) * steps[order] * 2
-        most = max(np.searchsorted(nodes, _NODES, side="right"), 1)
+        most = max(np.searchsorted(nodes, held, side="right"), 1)
         chunks.append(order[:most])
         order = order[most:]
 
     def integrate(chunk: np.ndarray) -> None:
         count = int(steps[chunk[-1]])
-        fractions = np.concatenate([(np.arange(count) + g) / count for g in _GAUSS])
+        # Nodes of the Gauss-Legendre rule on [0, 1].
+        gauss = (0.5 - np.sqrt(1 / 12), 0.5 + np.sqrt(1 / 12))
+        fractions = np.concatenate([(np.arange(count) + g) / count for g in gauss])
         length = end[chunk] - start[chunk]
         reach = start[chunk, None] + length[:, None] * fractions
         density = cube.sample(name, reach[..., None] * directions[chunk, None, :])
         total[chunk] = density.mean(axis=1) * length
 
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         list(threads.map(integrate, chunks))
     return total

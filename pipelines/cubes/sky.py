@@ -15,15 +15,8 @@ from pipelines.base.quantiles import KINDS
 Ends = tuple[float, float]
 
 REGRESSION = "isotonic_regression"
-"""Key of a provenance: what made extinctions non-decreasing along rays changed."""
+"""Key of the provenance: the changes that make extinctions non-decreasing."""
 
-# Through kiloparsecs every column meets the plane's dust: side views of boxes wider
-# than this [pc] are cut
-_WIDE = 2000.0
-# at this distance [pc].
-_NEAR = 500.0
-# Default number of maps of the sky.
-_DISTANCES = 6
 _STATISTICS = {
     "mean": "posterior mean",
     "std": "posterior std",
@@ -73,12 +66,12 @@ class SkyMaps:
     meta
         Provenance: JSON-serialisable.
     last_star
-        Where the last stretch of a ray that any star looks through ends [pc], shape
-        ``(npix,)``, 0 where there is none; beyond it the map extrapolates. ``None`` if
-        it is not known.
+        End of the last stretch of each ray that the sight line of a star crosses [pc],
+        shape ``(npix,)``, 0 without any; beyond it the map extrapolates. ``None`` if
+        unknown.
     filled
-        Of a map that another one continues, by distance and pixel: 0 where a value is
-        its own, 1 the other's, 2 its own with what the other adds.
+        Sources of the values of a continued map, by distance and pixel: 0 for its own,
+        1 for the other map's, 2 for the sum of both.
     """
 
     distances: np.ndarray
@@ -144,13 +137,13 @@ class SkyMaps:
         return np.where(part == 1, high, low + part * (high - low))
 
     def out_to(self, distances: Sequence[float] | np.ndarray | None) -> SkyMaps:
-        """Return maps to other distances [pc]; six of their own if ``None``.
+        """Return maps to other distances [pc], by default to six of their own.
 
         Raises `InputError` if a distance lies beyond the last of the maps.
         """
         known = self.distances
         if distances is None:
-            last = np.linspace(0, len(known), _DISTANCES + 1)[1:].astype(int)
+            last = np.linspace(0, len(known), 7)[1:].astype(int)
             chosen = known[np.unique(last) - 1]
         else:
             chosen = np.array(sorted(distances))
@@ -201,9 +194,8 @@ class LineOfSight:
     ``l, b`` [deg]; ``distance`` [pc] along the ray; ``arrays`` are ``mean``, ``std``
     and, if the posterior has samples, ``p2_5`` to ``p97_5`` [mag]; ``truth`` [mag] is
     the true extinction where it is known. ``star_distance`` [pc], ``star_extinction``
-    and ``star_error`` [mag] are those of the stars within ``radius`` [deg].
-    ``last_star`` [pc] is the end of the last stretch that any star looks through, where
-    it is known.
+    and ``star_error`` [mag] describe the stars within ``radius`` [deg]. ``last_star``
+    [pc] is the end of the last stretch that the sight line of a star crosses, if known.
     """
 
     l: float  # noqa: E741  the field's name for Galactic longitude
@@ -232,10 +224,10 @@ class LineOfSight:
 class Columns:
     """The *integral* of the density along ``x``, ``y`` or ``z``, with its own error.
 
-    It goes from ``low`` to ``high`` [pc]. ``arrays`` are ``mean``, ``std`` and, of a
-    positive density, ``p2_5`` to ``p97_5`` [mag]: of the integral, in which errors of
-    neighbouring cells that cancel do cancel. They have the shape (up, across): (y, x)
-    along z, (z, x) along y, (z, y) along x.
+    It extends from ``low`` to ``high`` [pc]. ``arrays`` are ``mean``, ``std`` and, for
+    a positive density, ``p2_5`` to ``p97_5`` of the integral [mag], in which errors of
+    neighbouring cells partly cancel. Their shape is (up, across): (y, x) along z,
+    (z, x) along y, (z, y) along x.
     """
 
     along: str
@@ -247,8 +239,9 @@ class Columns:
 def near_the_sun(centres: np.ndarray) -> Ends:
     """Return ends of columns along x or y [pc], at most 500 pc from the Sun.
 
-    Of boxes up to 2 kpc wide, and of those without the Sun, the whole.
+    Through kiloparsecs every column meets the dust of the plane. Boxes up to 2 kpc
+    wide, and boxes without the Sun, are not cut.
     """
     low, high = float(centres[0]), float(centres[-1])
-    ends = max(low, -_NEAR), min(high, _NEAR)
-    return ends if high - low > _WIDE and ends[0] < ends[1] else (low, high)
+    ends = max(low, -500.0), min(high, 500.0)
+    return ends if high - low > 2000 and ends[0] < ends[1] else (low, high)

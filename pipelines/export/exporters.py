@@ -48,9 +48,6 @@ from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import read_held_out
 from pipelines.run.verdict import verdict
 
-# Smallest share of an image inside the box at its default distance.
-_HELD = 0.9
-
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
@@ -59,6 +56,43 @@ class Exported:
     map: Answers
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def write_sky(
+        self, path: Path, maps: SkyMaps, options: ExportOptions, *, overwrite: bool
+    ) -> None:
+        """Write maps on HEALPix pixels, and their coverage if asked for."""
+        order = options.ordering or ORDERINGS[0]
+        write_healpix(path, maps, ordering=order, overwrite=overwrite)
+        if options.moc:
+            from pipelines.formats.moc import write_mocs  # needs mocpy
+
+            self.paths.extend(write_mocs(path, maps, overwrite=overwrite))
+        self._note_outside(path, maps.mean, maps.distances)
+
+    def write_image(
+        self,
+        path: Path,
+        wcs: Any,
+        values: dict[str, np.ndarray],
+        distances: np.ndarray,
+        meta: dict[str, Any],
+        *,
+        overwrite: bool,
+    ) -> None:
+        """Write values ``(e, n)`` in the n pixels of a WCS that are on the sky."""
+        on_sky, arrays = np.isfinite(pixel_vectors(wcs)).all(axis=-1), {}
+        for name, part in values.items():
+            arrays[name] = np.full((len(distances), *on_sky.shape), np.nan, "f4")
+            arrays[name][:, on_sky] = part
+        write_images(path, arrays, distances, wcs, meta, overwrite=overwrite)
+        self._note_outside(path, values["mean"], distances)
+
+    def _note_outside(
+        self, path: Path, maps: np.ndarray, distances: np.ndarray
+    ) -> None:
+        """Note the part of the sky outside the maps ``(e, n)``, if any."""
+        if parts := sky_outside(maps, distances):
+            self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +109,7 @@ class RunProducts(Exported):
 
     @property
     def others(self) -> dict[str, Any]:
-        """Origins of the map that fills this one, if another program's, as ``maps``."""
+        """Origins of the filling map, if another program's, as ``maps``."""
         fill = self.options.fill
         origins = [] if fill is None else fill.origins()
         return {"maps": origins} if origins else {}
@@ -139,8 +173,8 @@ class RunProducts(Exported):
     def verdict(self, answers: Answers) -> dict[str, Any]:
         """Return the verdict on a product and `others`, to add to its provenance.
 
-        It is that on the fit by the held-out stars that the product reaches, with the
-        product's own predictions, in the run's band.
+        It judges the fit by the held-out stars within the product, with the product's
+        own predictions in the run's band.
         """
         run, held = self.run, read_held_out(self.run.path)
         known = [kind for kind in KINDS if kind in answers.kinds(integrated=True)]
@@ -192,11 +226,6 @@ class RunProducts(Exported):
         estimate = self.options.estimate
         found = integrated(self.run, nside=nside, distances=every, estimate=estimate)
         return self.map.convert(found)
-
-    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
-        """Note the part of the sky outside the maps ``(n, npix)``, if any."""
-        if parts := sky_outside(maps, distances):
-            self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
 
 
 def export_run(
@@ -279,13 +308,7 @@ def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     maps = replace(maps, arrays=arrays, filled=origin)
     judged = products.verdict(of_sky_maps(path, maps))
     maps = replace(maps, meta={**maps.meta, **judged})
-    ordering = products.options.ordering or ORDERINGS[0]
-    write_healpix(path, maps, ordering=ordering, overwrite=overwrite)
-    if products.options.moc:
-        from pipelines.formats.moc import write_mocs  # needs mocpy
-
-        products.paths.extend(write_mocs(path, maps, overwrite=overwrite))
-    products.note_outside(path, maps.mean, maps.distances)
+    products.write_sky(path, maps, products.options, overwrite=overwrite)
 
 
 def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
@@ -293,30 +316,26 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     run, options = products.run, products.options
     wcs = (options.field or Field()).wcs()
     vectors = pixel_vectors(wcs)
-    on_sky = np.isfinite(vectors).all(axis=-1)
+    vectors = vectors[np.isfinite(vectors).all(axis=-1)]
     chosen = options.distances
     if chosen is None:
-        usual, ends = default_distances(run), run.box.exits(vectors[on_sky])
-        held = (ends[:, None] >= usual * (1 - 1e-6)).mean(axis=0) >= _HELD
+        # The farthest of the usual distances with nine tenths of the image in the box.
+        usual, ends = default_distances(run), run.box.exits(vectors)
+        held = (ends[:, None] >= usual * (1 - 1e-6)).mean(axis=0) >= 0.9
         # Beyond this map's end, a filling map continues it.
         held |= options.fill is not None
         chosen = (usual[held] if held.any() else usual[:1])[-1:]
         products.notes.append(f"{path.name}: to {chosen[0]:g} pc (--distances chooses)")
     edges = np.asarray(chosen, dtype=np.float64)
-    found, estimate = products.integrals(vectors[on_sky], edges)
-    found, origin = products.filled(vectors[on_sky], edges, found)
+    found, estimate = products.integrals(vectors, edges)
+    found, origin = products.filled(vectors, edges, found)
     if origin is not None:
         found["filled"] = origin
-    arrays = {}
-    for name, values in found.items():
-        arrays[name] = np.full((len(edges), *on_sky.shape), np.nan, dtype=np.float32)
-        arrays[name][:, on_sky] = values
     meta = provenance(run)
     for change in products.map.changes:
         meta = with_change(meta, change)
     meta = {**meta, **products.others, **estimate}
-    write_images(path, arrays, edges, wcs, meta, overwrite=overwrite)
-    products.note_outside(path, arrays["mean"][:, on_sky], edges)
+    products.write_image(path, wcs, found, edges, meta, overwrite=overwrite)
 
 
 def _vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:

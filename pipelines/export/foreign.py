@@ -10,12 +10,10 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube, cut_box, cut_sphere
-from pipelines.cubes.sky import sky_outside
 from pipelines.export.exporters import Exported, export_run
 from pipelines.export.options import ExportOptions, Targets
 from pipelines.formats.fits import write_fits
-from pipelines.formats.healpix import ORDERINGS, write_healpix
-from pipelines.formats.images import Field, pixel_vectors, write_images
+from pipelines.formats.images import Field, pixel_vectors
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import Answers
@@ -23,8 +21,6 @@ from pipelines.maps.foreign import extinctions_along
 from pipelines.maps.opening import PACKAGE, form_of, open_answers
 from pipelines.maps.places import Places
 
-# Distances of the extinctions in a store.
-_DISTANCES = 80
 _CUBES = {"zarr": write_zarr, "fits": write_fits, "vti": write_vti}
 
 
@@ -68,7 +64,7 @@ def export_map(
             if name == "zarr":
                 more["samples"] = _samples(found, cube, options.samples)
                 if "mean" in found.kinds(integrated=True):
-                    far = found.extent * np.arange(1, _DISTANCES + 1) / _DISTANCES
+                    far = found.extent * np.arange(1, 81) / 80
                     curves = found.sky_maps(far.tolist(), options.nside)
                     endless = np.full(curves.mean.shape[1], np.inf)
                     more["integrated"] = replace(curves, last_star=endless)
@@ -76,28 +72,16 @@ def export_map(
             continue
         if name == "healpix":
             maps = found.sky_maps(options.distances, options.nside)
-            order, outside = options.ordering or ORDERINGS[0], maps.mean
-            write_healpix(target, maps, ordering=order, overwrite=overwrite)
-            if options.moc:
-                from pipelines.formats.moc import write_mocs  # needs mocpy
-
-                done.paths.extend(write_mocs(target, maps, overwrite=overwrite))
+            done.write_sky(target, maps, options, overwrite=overwrite)
         else:
             wcs = (options.field or Field()).wcs()
             vectors = pixel_vectors(wcs)
-            on_sky = np.isfinite(vectors).all(axis=-1)
+            vectors = vectors[np.isfinite(vectors).all(axis=-1)]
             # The distances and the provenance, of few pixels.
             maps = found.sky_maps(options.distances, nside=1)
-            values = extinctions_along(found, vectors[on_sky], maps.distances)
-            shape, arrays = (len(maps.distances), *on_sky.shape), {}
-            for kind, part in values.items():
-                arrays[kind] = np.full(shape, np.nan, "f4")
-                arrays[kind][:, on_sky] = part
-            about = maps.distances, wcs, maps.meta
-            write_images(target, arrays, *about, overwrite=overwrite)
-            outside = values["mean"]
-        if parts := sky_outside(outside, maps.distances):
-            done.notes.append(f"{target.name}: outside the map is {', '.join(parts)}")
+            values = extinctions_along(found, vectors, maps.distances)
+            about = maps.distances, maps.meta
+            done.write_image(target, wcs, values, *about, overwrite=overwrite)
     return done
 
 

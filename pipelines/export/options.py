@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Range = tuple[float, float]
 Targets = Mapping[str, Sequence[Path]]
-_SPAN = re.compile(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)")
 
 
 class Exporter(NamedTuple):
@@ -87,10 +86,10 @@ class ExportOptions:
     r_v: float | None = None
     """R_V of the conversion."""
     fill: Answers | None = None
-    """Map that continues it, of unknown bands in that of the run; in a cube it fills
-    the cells without sight lines."""
+    """Map that continues the run's, taken to be in its band if unknown; in a cube it
+    fills the cells without sight lines."""
     fill_beyond: str | None = None
-    """End from which it continues: the ``box`` (default) or the ``stars``."""
+    """End from which ``fill`` continues: the ``box`` (default) or the ``stars``."""
     box: dict[str, Range] = with_default(default_factory=dict)
     """Ranges of ``x y z`` [pc] of the density."""
     sphere: float | None = None
@@ -152,7 +151,7 @@ def parse_box(text: str) -> dict[str, Range]:
     ranges: dict[str, Range] = {}
     try:
         for part in text.split(","):
-            found = _SPAN.fullmatch(part)
+            found = re.fullmatch(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)", part)
             if found is None or found[1] in ranges:
                 raise ValueError(part)
             low, high = found[2].strip(), found[3].strip()

@@ -25,10 +25,10 @@ from pipelines.figures.integrals import (
     nearest,
     plane_of,
     plane_seen,
+    prefers_relative_error,
     ratio,
     regridded,
     shared_range,
-    tells_more,
 )
 from pipelines.figures.scales import (
     STEPS,
@@ -52,23 +52,6 @@ from pipelines.figures.style import (
     styled,
     wrapped,
 )
-
-_TOWARDS = {"x": "$l = 0°$", "y": "$l = 90°$", "z": "$b = +90°$"}
-_UNSEEN = "pale, hatched: no sight line passes, only the prior"
-# Most circles from the Sun to the farthest edge.
-_CIRCLES = 4
-# Ratio of height to width below which panels are stacked.
-_FLAT = 0.55
-# Width of a page with a single panel [mm].
-_ALONE = 134.0
-# Space for labels beside a panel [mm].
-_LABELS = 9.0
-# Space above and below a panel with its bar [mm].
-_BAR_AND_LABELS = 24.0
-# Height of a line of text [mm].
-_LINE = 4.0
-# Most letters of a map's name above a panel.
-_LETTERS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +93,8 @@ class Panel:
 
     @property
     def step(self) -> float:
-        """Distance between circles [pc], a round number."""
-        ticks = MaxNLocator(_CIRCLES, steps=STEPS)
+        """Distance between circles [pc], round; at most four reach the edge."""
+        ticks = MaxNLocator(4, steps=STEPS)
         return float(ticks.tick_values(0.0, max(map(abs, self.extent)))[1])
 
 
@@ -178,7 +161,7 @@ def _through(
     else:
         arrays, ends, partial = columns.arrays, (columns.low, columns.high), False
     seen, default = crossed(cube, along, ends), ["mean", "truth", "std"]
-    if tells_more(arrays, seen):
+    if prefers_relative_error(arrays, seen):
         default.append("relative error")
     shown = chosen(extinction_panels(arrays, band_of(cube.meta)), default, panel)
     notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
@@ -295,7 +278,8 @@ def compare(
         ("z", seen, through, integral(theirs, "density", "z"), column),
         (axis, plane_seen(part, axis, at), plane * unit, beside, density),
     ]
-    first, last = (n if len(n) <= _LETTERS else f"{n[:_LETTERS]}…" for n in names)
+    # Longer names would not fit above a panel.
+    first, last = (name if len(name) <= 24 else f"{name[:24]}…" for name in names)
     panels = []
     for along, seen, mine, its, label in rows:
         value = colour_scale("value", mine, its, seen=seen)
@@ -333,21 +317,27 @@ def _drawn(
     Flat panels are stacked; a single panel has a narrower page. ``small`` panels are in
     two rows and have fewer numbers.
     """
-    flat, width, columns = panels[0].aspect <= _FLAT, PAGE, len(panels)
+    flat, width, columns = panels[0].aspect <= 0.55, PAGE, len(panels)
     if small:
         columns = -(-len(panels) // 2)
     elif flat:
         columns = 1
     elif len(panels) == 1:
-        width = _ALONE
+        width = 0.75 * PAGE
     if not small and any(p.seen is not None and not p.seen.all() for p in panels):
-        notes = [*notes, _UNSEEN]
-    column = (width - _LABELS) / columns
+        notes = [*notes, "pale, hatched: no sight line passes, only the prior"]
+    if any(np.isnan(panel.image).any() for panel in panels):
+        notes = [*notes, "grey: outside the map"]
     size = SMALL if small else NORMAL
-    labels = [wrapped(panel.label, column, size) for panel in panels]
-    height = column * max(panel.aspect for panel in panels) + _BAR_AND_LABELS
-    height += _LINE * max(label.count("\n") for label in labels)
-    figure, every = page(len(panels), columns, width=width, height=height, notes=notes)
+    labels = [wrapped(panel.label, 0.95 * width / columns, size) for panel in panels]
+    figure, every = page(
+        len(panels),
+        columns,
+        aspect=max(panel.aspect for panel in panels),
+        lines=1 + max(label.count("\n") for label in labels),
+        width=width,
+        notes=notes,
+    )
     for number, (axes, panel, label) in enumerate(zip(every, panels, labels)):
         factor, unit = panel.unit
         left, right, bottom, top = extent = [edge * factor for edge in panel.extent]
@@ -365,14 +355,12 @@ def _drawn(
         add_bar(axes, image, panel.scale, label, few=small)
         if panel.seen is not None and not panel.seen.all():
             rows, cells = panel.seen.shape
-            x, y = (
-                np.linspace(left, right, cells + 1),
-                np.linspace(bottom, top, rows + 1),
-            )
-            veil(axes, ~panel.seen, x, y)
+            x = np.linspace(left, right, cells + 1)
+            veil(axes, ~panel.seen, x, np.linspace(bottom, top, rows + 1))
         names = [f"${name}$ [{unit}]" for name in AXES if name != panel.along]
         if not small and columns < 3:
-            towards = [_TOWARDS[name] for name in AXES if name != panel.along]
+            poles = {"x": "$l = 0°$", "y": "$l = 90°$", "z": "$b = +90°$"}
+            towards = [poles[name] for name in AXES if name != panel.along]
             names[0] += f"  (towards {towards[0]} $\\rightarrow$)"
             names[1] += "" if flat else f"  (towards {towards[1]} $\\rightarrow$)"
         axes.set(xlabel=names[0], ylabel="" if number % columns else names[1])

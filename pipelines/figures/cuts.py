@@ -17,8 +17,6 @@ from pipelines.maps.places import Places
 
 # Panels, with their kinds of colours.
 SHOWS = {"value": "value", "std": "error", "relative-error": "ratio", "sample": "value"}
-# HEALPix resolution for estimates of a map's reach and range of values.
-_COARSE = 16
 
 
 def density_sky(source: Answers, distance: float, show: str, sample: int = 0) -> Sky:
@@ -94,9 +92,10 @@ def density_panels(
     InputError
         If the map has no values at a distance, or lacks a quantity.
     """
-    panels = []
-    pixels = np.arange(healpy.nside2npix(_COARSE))
-    sphere = healpy.pix2ang(_COARSE, pixels, nest=True, lonlat=True)
+    panels, coarse = [], 16
+    # Coarse pixels show a map's reach and its range of values.
+    pixels = np.arange(healpy.nside2npix(coarse))
+    sphere = healpy.pix2ang(coarse, pixels, nest=True, lonlat=True)
     for distance in distances:
         values = density_sky(source, distance, "value")(*sphere)
         if np.isnan(values).all():

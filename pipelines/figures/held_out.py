@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,13 +21,6 @@ from pipelines.figures.style import (
     styled,
 )
 from pipelines.run.held_out import HeldOut
-
-_Z = 5.0
-_ERRORS: tuple[tuple[str, str, str, Callable[[Calibration], float]], ...] = (
-    (BLUE, "o", "RMSE", lambda c: c.rmse),
-    (GREEN, "s", "1.48 MAD", lambda c: c.scatter),
-    (ORANGE, "^", "bias", lambda c: c.bias),
-)
 
 
 def observed(axes: Axes, stars: HeldOut) -> None:
@@ -57,15 +50,16 @@ def observed(axes: Axes, stars: HeldOut) -> None:
 
 def z_scores(axes: Axes, z: np.ndarray) -> None:
     """Draw z-scores beside a standard normal, and count those beyond the axis."""
-    edges = np.linspace(-_Z, _Z, 41)
+    end = 5.0
+    edges = np.linspace(-end, end, 41)
     weights = np.full(len(z), 1 / (len(z) * (edges[1] - edges[0])))
     axes.hist(z, edges.tolist(), weights=weights, color=BLUE, alpha=0.6, label="stars")
-    fine = np.linspace(-_Z, _Z, 201)
+    fine = np.linspace(-end, end, 201)
     axes.plot(fine, norm.pdf(fine), color=ORANGE, linewidth=1.4, label="normal")
     axes.legend()
-    axes.set_xlim(-_Z, _Z)
+    axes.set_xlim(-end, end)
     label(axes, "z-score", "probability density")
-    note(axes, f"{int((np.abs(z) > _Z).sum())} beyond ±{_Z:g}")
+    note(axes, f"{int((np.abs(z) > end).sum())} beyond ±{end:g}")
 
 
 def coverage(axes: Axes, whole: Calibration) -> None:
@@ -85,8 +79,12 @@ def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
     """Draw RMSE, robust scatter and bias by bins of the quantity ``name``."""
     low, high = np.array([(one.low, one.high) for one in bins]).T
     middle, half = (low + high) / 2, (high - low) / 2
-    for colour, marker, what, value in _ERRORS:
-        values = [value(each.calibration) for each in bins]
+    for colour, marker, what, statistic in (
+        (BLUE, "o", "RMSE", "rmse"),
+        (GREEN, "s", "1.48 MAD", "scatter"),
+        (ORANGE, "^", "bias", "bias"),
+    ):
+        values = [getattr(each.calibration, statistic) for each in bins]
         look = {"fmt": marker, "color": colour, "markersize": 4}
         axes.errorbar(middle, values, xerr=half, label=what, **look)
     axes.axhline(0.0, color="0.6", linewidth=0.6)

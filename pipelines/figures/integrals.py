@@ -15,18 +15,7 @@ from pipelines.cubes.sky import Ends
 from pipelines.figures.style import extinction_label
 from pipelines.maps.answers import MissingError
 
-T = TypeVar("T")
-# Panels of an extinction: array, kind of colours, label.
-_PANELS = {
-    "mean": ("mean", "value", "mean extinction"),
-    "median": ("p50", "value", "median extinction"),
-    "truth": ("density", "value", "extinction"),
-    "std": ("std", "error", "std of the extinction"),
-}
-# Ratio of std to median above which a tail dominates the std.
-_TAIL = 0.5
-# Most cells across the figure of a slice.
-_MOST_CELLS = 1500
+Item = TypeVar("Item")
 
 
 class Shown(NamedTuple):
@@ -57,7 +46,12 @@ def extinction_panels(arrays: Mapping[str, np.ndarray], band: str) -> dict[str, 
     """
     known = {
         panel: Shown(kind, arrays[name], extinction_label(band, what))
-        for panel, (name, kind, what) in _PANELS.items()
+        for panel, name, kind, what in (
+            ("mean", "mean", "value", "mean extinction"),
+            ("median", "p50", "value", "median extinction"),
+            ("truth", "density", "value", "extinction"),
+            ("std", "std", "error", "std of the extinction"),
+        )
         if name in arrays and np.isfinite(arrays[name]).any()
     }
     if "std" in known:
@@ -67,8 +61,8 @@ def extinction_panels(arrays: Mapping[str, np.ndarray], band: str) -> dict[str, 
 
 
 def chosen(
-    known: Mapping[str, T], default: Collection[str], panel: str | None
-) -> list[T]:
+    known: Mapping[str, Item], default: Collection[str], panel: str | None
+) -> list[Item]:
     """Return the panel of this name, or by default the available ones of ``default``.
 
     Raises `MissingError` if the figure has no such panel.
@@ -100,7 +94,9 @@ def relative_error(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return ratio(arrays["std"], arrays["mean"])
 
 
-def tells_more(arrays: Mapping[str, np.ndarray], seen: np.ndarray | None) -> bool:
+def prefers_relative_error(
+    arrays: Mapping[str, np.ndarray], seen: np.ndarray | None
+) -> bool:
     """Return true if a relative error is more informative than the std.
 
     That holds if half the ``seen`` cells have a std above half the median: the tail of
@@ -111,7 +107,7 @@ def tells_more(arrays: Mapping[str, np.ndarray], seen: np.ndarray | None) -> boo
     share = ratio(arrays["std"], arrays["p50"])
     shown = share[seen] if seen is not None and seen.any() else share
     shown = shown[np.isfinite(shown)]
-    return bool(shown.size) and float(np.median(shown)) > _TAIL
+    return bool(shown.size) and float(np.median(shown)) > 0.5
 
 
 def array_axis(along: str) -> int:
@@ -173,14 +169,14 @@ def finest_at(cube: Cube, axis: str, at: float) -> Cube:
     """Return three planes around ``axis = at``, in the finest cells of any level there.
 
     A cube of one level is returned unchanged. Beyond a finer level, coarser ones are
-    interpolated.
+    interpolated. Levels with more than 1,500 cells across are too fine for a figure.
     """
     widest = max(np.ptp(a) for a in (cube.x, cube.y, cube.z))
     known = [
         level
         for level in cube.levels
         if getattr(level, axis)[0] <= at <= getattr(level, axis)[-1]
-        and widest <= _MOST_CELLS * min(level.spacing)
+        and widest <= 1500 * min(level.spacing)
     ]
     if len(known) < 2:
         return cube

@@ -20,24 +20,7 @@ from pipelines.base.errors import InputError
 from pipelines.figures.style import NORMAL, RANGE, SMALL, TICKS
 
 UNMAPPED = "0.72"
-# Thickness of a colour bar [inch].
-_BAR = 0.08
-# Its distance above a panel [inch].
-_ABOVE = 0.05
-# Its distance below a panel [inch].
-_BELOW = 0.12
-_LEVELS = 512
-_HIGH = 99.0
-_DECADES = 3.0
-# Ratio of the 99th percentile to the median above which colours are logarithmic.
-_LARGE = 15.0
-# Relative errors above this, and differences in standard deviations, saturate.
-_REACH = 3.0
-# Colour maps by kind, except values and differences.
-_COLOURS = {"error": "YlGnBu", "ratio": "BuPu", "spread": "cividis"}
 STEPS = [1, 2, 2.5, 5, 10]
-# Opacity of the white over cells without sight lines.
-_PALE = 0.68
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +89,8 @@ def colour_scale(
             f"{cmap!r} is not a colour map of matplotlib: choose one such as magma_r, "
             "viridis or cividis with --cmap"
         )
-    colours = mpl.colormaps[cmap or _COLOURS.get(kind, "RdBu_r")]
+    usual = {"error": "YlGnBu", "ratio": "BuPu", "spread": "cividis"}
+    colours = mpl.colormaps[cmap or usual.get(kind, "RdBu_r")]
     if cmap is None and kind == "value":
         colours = _signed(0.0, 1.0) if log else _signed(low, high)
     below, beyond = bool((every < low).any()), bool((every > high).any())
@@ -138,11 +122,11 @@ def add_bar(
     low, high = scale.norm.vmin or 0.0, scale.norm.vmax or 0.0
     if low < 0 and low != -high:
         label += ", blue: negative"
-    # In inches from the panel's edge, independent of its size.
+    # In inches from the panel's edge, independent of its size: 0.08 thick.
     edge = ScaledTranslation(0.0, 0.0 if below else 1.0, panel)
     inches = figure.dpi_scale_trans + edge
     place = blended_transform_factory(panel, inches)
-    bounds = (0.5 - share / 2, -_BAR - _BELOW if below else _ABOVE, share, _BAR)
+    bounds = (0.5 - share / 2, -0.2 if below else 0.05, share, 0.08)
     bar = figure.colorbar(
         image,
         cax=axes.inset_axes(bounds, transform=place),
@@ -170,7 +154,7 @@ def add_bar(
 def veil(axes: Axes, hidden: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     """Make cells pale and hatched by the mask ``hidden`` (up, across), with edges."""
     white = np.ma.masked_equal(hidden.astype(float), 0.0)
-    pale = {"cmap": ListedColormap(["white"]), "alpha": _PALE, "rasterized": True}
+    pale = {"cmap": ListedColormap(["white"]), "alpha": 0.68, "rasterized": True}
     axes.pcolormesh(x, y, white, zorder=0.5, **pale)
     # Repeat every edge: hatching begins at the edges of cells, not at their centres.
     edges = (np.repeat(each, 2)[1:-1] for each in (x, y))
@@ -182,12 +166,15 @@ def veil(axes: Axes, hidden: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
 
 
 def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
-    """Return true if the range of the seen values is too wide for linear colours."""
+    """Return true if the range of the seen values is too wide for linear colours.
+
+    Their 99th percentile is then more than 15 times the median.
+    """
     shown = _finite([image], seen)
     if not shown.size or shown.min() <= 0:
         return False
     low, high = np.percentile(shown, (50, 99))
-    return bool(high > _LARGE * low)
+    return bool(high > 15 * low)
 
 
 def _finite(images: Sequence[np.ndarray], seen: np.ndarray | None = None) -> np.ndarray:
@@ -202,7 +189,7 @@ def _limits(finite: np.ndarray, kind: str, *, log: bool) -> tuple[float, float]:
     if log:
         positive = finite[finite > 0] if (finite > 0).any() else np.array([0.1, 1.0])
         low, high = np.percentile(positive, RANGE).tolist()
-        low = max(low, high / 10**_DECADES)
+        low = max(low, high / 1000)
         return (low, high) if low < high else (low / 2, high * 2)
     if not finite.size:
         finite = np.array([0.0, 1.0])
@@ -214,11 +201,12 @@ def _limits(finite: np.ndarray, kind: str, *, log: bool) -> tuple[float, float]:
             low, high = min(low, 0.0), max(high, 0.0)
         return (low, high) if low < high else (0.0, 1.0)
     size = np.abs(finite)
-    high = float(np.percentile(size, _HIGH)) or float(size.max()) or 1.0
+    high = float(np.percentile(size, 99)) or float(size.max()) or 1.0
+    # Larger deviations, and ratios, saturate.
     if kind == "deviation":
-        high = _REACH
+        high = 3.0
     elif kind == "ratio":
-        high = min(high, _REACH)
+        high = min(high, 3.0)
     return (0.0 if kind in ("error", "ratio") else -high), high
 
 
@@ -226,7 +214,8 @@ def _signed(low: float, high: float) -> Colormap:
     """Return colours from pale to dark from zero, or from ``low`` > 0; blue below."""
     first = max(low, 0.0)
     reach = max(-low, high - first)
-    values = low + (np.arange(_LEVELS) + 0.5) / _LEVELS * (high - low)
+    levels = 512
+    values = low + (np.arange(levels) + 0.5) / levels * (high - low)
     positive = mpl.colormaps["magma_r"](np.clip((values - first) / reach, 0, 1) * 0.92)
     negative = mpl.colormaps["Blues"](np.clip(-values / reach, 0, 1) * 0.75 + 0.25)
     colours = np.where(values[:, None] < 0, negative, positive)

@@ -25,14 +25,6 @@ from pipelines.figures.style import (
     wrapped,
 )
 
-# Space for labels of a column [mm].
-_COLUMN_LABELS = 12.0
-# Space for labels of a row, with its title [mm].
-_ROW_LABELS = 14.0
-# Robust standard deviations beyond which stars do not set a panel's limits.
-_OUTLIER = 5.0
-_OPACITY = {"95%": 0.18, "68%": 0.36}
-
 
 @styled
 def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
@@ -47,14 +39,13 @@ def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
     if not lines:
         raise ValueError("expected at least one line of sight")
     columns = min(len(lines), 3 if len(lines) > 4 else 2)
-    column = PAGE / columns - _COLUMN_LABELS
-    height = column * (0.56 if columns < 3 else 0.8) + _ROW_LABELS
-    figure, every = page(len(lines), columns, height=height, layout="constrained")
+    aspect = 0.5 if columns == 3 else 0.4
+    figure, every = page(len(lines), columns, aspect=aspect, layout="constrained")
     factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
     for number, (axes, line) in enumerate(zip(every, lines)):
         handles |= _draw(axes, line, factor)
-        title = wrapped(_title(axes, line), column + _COLUMN_LABELS / 2, SMALL)
+        title = wrapped(_title(axes, line), 0.9 * PAGE / columns, SMALL)
         axes.set_title(title, fontsize=SMALL)
         axes.set_xlabel(f"distance [{unit}]")
         if number % columns == 0:
@@ -73,7 +64,7 @@ def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
 def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
     """Draw one line, in units of ``factor`` parsecs; return its legend by name.
 
-    Limits include the curves and all but the most extreme stars.
+    Limits include the curves, and stars within five robust standard deviations.
     """
     arrays = line.arrays
     if "p50" in arrays:
@@ -94,9 +85,10 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
     distance, curve = from_sun(line.distance), from_sun(curve)
     handles: dict[str, Any] = {}
     (handles[name],) = axes.plot(distance * factor, curve, color=BLUE, lw=1.1, zorder=3)
+    opacity = {"95%": 0.18, "68%": 0.36}
     for share, ends in bands.items():
         low, high = map(from_sun, ends)
-        look = {"color": BLUE, "alpha": _OPACITY[share], "lw": 0, "zorder": 2}
+        look = {"color": BLUE, "alpha": opacity[share], "lw": 0, "zorder": 2}
         handles[share] = axes.fill_between(distance * factor, low, high, **look)
     shown = list(bands.get(reach, (arrays.get("p50", arrays["mean"]),)))
     if line.truth is not None:
@@ -122,7 +114,7 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         )
         if near.any():
             apart = np.abs(apart - np.median(apart))
-            shown.append(stars[apart <= _OUTLIER * 1.4826 * np.median(apart)])
+            shown.append(stars[apart <= 5 * 1.4826 * np.median(apart)])
     last = line.last_star
     if last is not None and last < distance[np.isfinite(curve)].max():
         look = {"color": "0.35", "lw": 0.8, "ls": "dotted", "zorder": 1.5}

@@ -27,16 +27,6 @@ from pipelines.figures.style import (
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Function of Galactic longitude and latitude [deg]; NaN outside the map."""
 
-_OUT_OF_REACH = "pale, hatched: no sight line reaches that far, only the prior"
-# Space for labels beside a panel [mm].
-_PANEL_LABELS = 8.0
-# Space above and below a panel, with its title and bar [mm].
-_TITLE_AND_BAR = 24.0
-# Cells around the sky, each half a degree.
-_CELLS = 720
-# Most distances by default.
-_DISTANCES = 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkyPanel:
@@ -68,19 +58,12 @@ def sky_panels(
     """
     columns = min(len(panels), columns)
     if any(panel.seen is not None for panel in panels):
-        notes = [*notes, _OUT_OF_REACH]
-    height = (PAGE / columns - _PANEL_LABELS) / 2 + _TITLE_AND_BAR
-    figure, every = page(
-        len(panels),
-        columns,
-        height=height,
-        notes=notes,
-        projection="mollweide",
-    )
-    # Edges of cells to the right of and above the centre.
-    right, up = (
-        np.linspace(-h, h, n + 1) for h, n in ((180, _CELLS), (90, _CELLS // 2))
-    )
+        unseen = "pale, hatched: no sight line reaches that far, only the prior"
+        notes = [*notes, unseen]
+    kind = {"aspect": 0.5, "notes": notes, "projection": "mollweide"}
+    figure, every = page(len(panels), columns, **kind)
+    # Edges of cells of half a degree, to the right of and above the centre.
+    right, up = np.linspace(-180, 180, 721), np.linspace(-90, 90, 361)
     mesh = np.meshgrid(-(right[1:] + right[:-1]) / 2 % 360, (up[1:] + up[:-1]) / 2)
     l, b = (angle.reshape(-1) for angle in mesh)  # noqa: E741
     images = [panel.values(l, b).reshape(mesh[0].shape) for panel in panels]
@@ -155,7 +138,7 @@ def sky(
     """
     present = skymaps.distances
     if distances is None:
-        spread = np.linspace(0, len(present) - 1, min(len(present), _DISTANCES))
+        spread = np.linspace(0, len(present) - 1, min(len(present), 3))
         indices = np.unique(spread.round()).astype(int)
     else:
         near = np.isclose(present, np.asarray(distances)[:, None])

@@ -52,23 +52,14 @@ RANGE = (0.5, 99.5)
 # Width of a page [mm]: two columns of Astronomy & Astrophysics.
 PAGE = 180.0
 INCH = 25.4
-# Typical width of a letter over its size [mm/point].
-_LETTER = 0.175
-# Width of a formula [letters].
-_FORMULA_LETTERS = 4
-_FORMULA = re.compile(r"\$[^$]*\$")
-_FORMATS = ("png", "pdf", "svg")
-# Reach [pc] from which figures are in kpc.
-_FROM_KPC = 2000.0
-# 99th percentile [mag/pc] below which densities are in mag/kpc.
-_FROM_MAG_PER_PC = 0.1
 
 
 def page(
     count: int,
     columns: int,
     *,
-    height: float,
+    aspect: float,
+    lines: int = 1,
     width: float = PAGE,
     notes: Sequence[str] = (),
     layout: Any = "compressed",
@@ -80,8 +71,10 @@ def page(
     ----------
     columns
         Panels side by side.
-    height, width
-        Height of a row and width of the page [mm]; empty space is cut on saving.
+    aspect, lines
+        Height over width of a panel, and lines of its longest label.
+    width
+        Width of the page [mm]; empty space is cut on saving.
     notes
         Texts at the top.
     axes
@@ -89,7 +82,10 @@ def page(
     """
     rows = -(-count // columns)
     text = wrapped("; ".join(notes), width, SMALL)
-    tall = rows * height + 4.0 * text.count("\n") + 8.0
+    # Room [mm] for labels beside the panels, and for titles, bars and labels above and
+    # below each, by lines of 4 mm; the layout moves panels together.
+    row = aspect * (width - 9.0) / columns + 20.0 + 4.0 * lines
+    tall = rows * row + 4.0 * text.count("\n") + 8.0
     figure = Figure(figsize=(width / INCH, tall / INCH), layout=layout)
     engine: Any = figure.get_layout_engine()
     engine.set(w_pad=0.05, h_pad=0.05, wspace=0.02, hspace=0.02)
@@ -105,12 +101,14 @@ def page(
 
 def wrapped(text: str, width: float, size: float = NORMAL) -> str:
     """Break a text of a size [point] into lines of about a width [mm]."""
-    formulas, letters = _FORMULA.findall(text), max(int(width / _LETTER / size), 1)
-    # A formula counts as some letters, and remains in one piece.
-    lines = _FORMULA.sub("\0" * _FORMULA_LETTERS, text).split("\n")
+    formula = re.compile(r"\$[^$]*\$")
+    # A letter is 0.175 mm wide per point of its size.
+    formulas, letters = formula.findall(text), max(int(width / 0.175 / size), 1)
+    # A formula counts as four letters, and remains in one piece.
+    lines = formula.sub("\0" * 4, text).split("\n")
     options: Any = {"break_long_words": False, "break_on_hyphens": False}
     broken = "\n".join(textwrap.fill(line, letters, **options) for line in lines)
-    return re.sub("\0" * _FORMULA_LETTERS, lambda _: formulas.pop(0), broken)
+    return re.sub("\0" * 4, lambda _: formulas.pop(0), broken)
 
 
 def label(axes: Axes, x: str, y: str) -> None:
@@ -132,8 +130,8 @@ def outline(width: float = 2.0) -> list[Any]:
 
 
 def length_unit(reach: float) -> tuple[float, str]:
-    """Return the factor from pc and the unit for a figure of this reach [pc]."""
-    return (1e-3, "kpc") if reach >= _FROM_KPC else (1.0, "pc")
+    """Return the factor from pc, and the unit: kpc for a reach of 2,000 pc or more."""
+    return (1e-3, "kpc") if reach >= 2000.0 else (1.0, "pc")
 
 
 def length_text(value: float) -> str:
@@ -164,18 +162,21 @@ def extinction_label(band: str, what: str = "extinction") -> str:
 def density_label(
     values: np.ndarray, unit: str, band: str, what: str = "density"
 ) -> tuple[float, str]:
-    """Return the factor from ``unit`` to mag/pc or mag/kpc, and the label."""
+    """Return the factor from ``unit`` to mag/pc or mag/kpc, and the label.
+
+    Densities whose 99th percentile is below 0.1 mag/pc are in mag/kpc.
+    """
     finite = np.abs(values[np.isfinite(values)])
     native: Any = u.Unit(unit)
     high = np.percentile(finite, 99) * native.to("mag pc-1") if finite.size else 0.0
-    shown: Any = u.Unit("mag pc-1" if high >= _FROM_MAG_PER_PC else "mag kpc-1")
+    shown: Any = u.Unit("mag pc-1" if high >= 0.1 else "mag kpc-1")
     named = f"{what} of {band_symbol(band)}" if band else what
     return native.to(shown), f"{named} [{shown.to_string('latex_inline')}]"
 
 
-def signed_text(value: float, digits: int = 4) -> str:
+def signed_text(value: float) -> str:
     """Format a number with a proper minus sign."""
-    return f"{value:.{digits}g}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:.4g}".replace("-", "\N{MINUS SIGN}")
 
 
 @styled
@@ -194,10 +195,10 @@ def save_figure(
     Raises `InputError` if ``path`` has another suffix or cannot be written.
     """
     kind = Path(path).suffix[1:].lower()
-    if kind not in _FORMATS:
+    if kind not in ("png", "pdf", "svg"):
         raise InputError(
-            f"{path}: figures are written as {', '.join(_FORMATS)}: choose one of "
-            "these suffixes"
+            f"{path}: figures are written as png, pdf, svg: choose one of these "
+            "suffixes"
         )
     metadata: dict[str, Any] = {}
     if kind != "png":

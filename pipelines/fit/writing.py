@@ -22,9 +22,9 @@ from pipelines.fit.state import FitState
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import in_words
 from pipelines.run.folder import write_json, write_posterior
-from pipelines.run.held_out import FILE as HELD_OUT
+from pipelines.run.held_out import HELD_OUT_FILE as HELD_OUT
 from pipelines.run.held_out import write_held_out
-from pipelines.run.residual import FILE as RESIDUAL
+from pipelines.run.residual import RESIDUAL_FILE as RESIDUAL
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 

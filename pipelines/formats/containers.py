@@ -27,7 +27,6 @@ _AXES = {name: name for name in ("x", "y", "z", *SPHERE)} | {
     "dist": "distance",
     "d": "distance",
 }
-_UNIT_KEYS = ("BUNIT", "CUNIT", "UNIT", "units", "unit", "values_unit")
 Pairs = Iterator[tuple[str, "Variable"]]
 
 
@@ -59,7 +58,8 @@ class Variable(NamedTuple):
 
 def text_of(attrs: dict[str, Any]) -> str:
     """Return the unit in attributes as the file spells it."""
-    found = (str(attrs[key]).strip() for key in _UNIT_KEYS if key in attrs)
+    keys = ("BUNIT", "CUNIT", "UNIT", "units", "unit", "values_unit")
+    found = (str(attrs[key]).strip() for key in keys if key in attrs)
     return next(filter(None, found), "")
 
 
@@ -167,17 +167,13 @@ def _hdf5_variables(path: Path, file: Any) -> Pairs:
 
     held: dict[str, Any] = {}
     file.visititems(lambda name, item: held.update({name: item}))
-    items = {
-        name: (item, [_dimension(d) for d in item.dims], item.attrs)
-        for name, item in held.items()
-        if isinstance(item, h5py.Dataset) and item.ndim
-    }
+    items = {}
+    for name, item in held.items():
+        if isinstance(item, h5py.Dataset) and item.ndim:
+            # A dimension has the name of its coordinate, or a label.
+            dims = [str(d[0].name).strip("/") if len(d) else d.label for d in item.dims]
+            items[name] = item, dims, item.attrs
     return _labelled(path, items)
-
-
-def _dimension(scale: Any) -> str:
-    """Return the name of the coordinate along a dimension in HDF5, or its label."""
-    return str(scale[0].name).strip("/") if len(scale) else scale.label
 
 
 def _netcdf_variables(path: Path) -> Pairs:

@@ -29,14 +29,6 @@ from pipelines.storage.atomic import atomic_file
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
 _CLOSING = "END OF PROVENANCE"
 _CURVES = ("EXTINCTION_MEAN", "DISTANCE", "LAST_STAR")
-_CARD = 72
-# Most inputs with cards; HISTORY lists all.
-_INPUTS = 99
-_SPACE = "\\u0020"
-_ALL_BITS = 0xFFFFFFFF
-_CUBE_SUMMARY = (
-    "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
-)
 
 
 def write_hdus(
@@ -62,11 +54,12 @@ def write_hdus(
             value = "".join(c for c in decomposed if " " <= c <= "~")
         if value != "":
             primary.header[keyword] = (value, comment)
-    # FITS drops trailing blanks of a card: write them as JSON escapes (blanks occur
-    # only inside strings here).
-    text, width = provenance_text(meta), _CARD - len(_SPACE) + 1
+    # FITS drops trailing blanks of a card's 72 letters: write them as JSON escapes
+    # (blanks occur only inside strings here).
+    text, space = provenance_text(meta), "\\u0020"
+    width = 72 - len(space) + 1
     pieces = [text[start : start + width] for start in range(0, len(text), width)]
-    pieces = [p[:-1] + _SPACE if p.endswith(" ") else p for p in pieces]
+    pieces = [p[:-1] + space if p.endswith(" ") else p for p in pieces]
     for line in (summary, _OPENING, *pieces, _CLOSING):
         primary.header.add_history(line)
     # The count reveals a file truncated between two units.
@@ -99,7 +92,8 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
     for number, (_, paper) in enumerate(cited_papers(citation), start=1):
         yield f"CITE{number}", paper, "please cite"
         yield f"DOI{number}", doi_of(paper), f"of CITE{number}"
-    for number, item in enumerate(meta.get("inputs", [])[:_INPUTS], start=1):
+    # HISTORY lists all inputs.
+    for number, item in enumerate(meta.get("inputs", [])[:99], start=1):
         yield f"INPUT{number}", item["name"], "table that was fitted"
         yield f"SHA{number}", item["sha256"], ""
 
@@ -176,7 +170,7 @@ def _check_unit(stream: BinaryIO, hdu: Any, index: int) -> None:
     count = (end - start) // 4
     words = np.memmap(stream, dtype=">u4", mode="r", offset=start, shape=count)
     # The FITS standard (4.4.2.7): the sum with end-around carry has all bits set.
-    if int(words.sum(dtype=np.uint64)) % _ALL_BITS:
+    if int(words.sum(dtype=np.uint64)) % 0xFFFFFFFF:
         raise ValueError(f"the checksum of unit {index} fails")
 
 
@@ -232,7 +226,8 @@ def write_fits(
         cards = {"ORDERING": "NESTED", "COORDSYS": "G", "NSIDE": curves.nside}
         estimate = curves.meta.get("estimate", "")
         images[-3].header.update({**cards, "ESTIMATE": estimate})
-    write_hdus(path, images, cube.meta, _CUBE_SUMMARY, overwrite=overwrite)
+    summary = "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
+    write_hdus(path, images, cube.meta, summary, overwrite=overwrite)
 
 
 def read_fits(path: str | os.PathLike[str]) -> Cube:

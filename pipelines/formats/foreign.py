@@ -1,7 +1,7 @@
-"""Maps of other programs: what the arrays of a file are, their unit and their band.
+"""Maps of other programs: the meaning, unit and band of the arrays of a file.
 
-Nothing is guessed: what neither the file, the user nor
-``catalogs/maps/published.toml`` says is asked for.
+Nothing is guessed: an error asks for facts that neither the file, the user nor
+``catalogs/maps/published.toml`` states.
 """
 
 from __future__ import annotations
@@ -22,25 +22,21 @@ from pipelines.base.quantiles import KINDS
 from pipelines.base.quantities import numbers
 from pipelines.formats.containers import SPHERE, Variable, opened_variables
 
-_TABLE = importlib.resources.files("catalogs") / "maps" / "published.toml"
 FRAMES = {"galactic": ("x", "y", "z"), "lbd": SPHERE}
 """Axes of files without any, in the order of FITS axes or array indices."""
-_STATISTICS = {"std.": "std", "sigma": "std", "median": "p50"}
 _CENTRES = "radial pixel centers"
 _EDGES = "radial pixel boundaries"
-_INNER = "integrated inner"
-_HINT = "--unit mag/pc (unit='mag/pc'), or --map-of NAME for a published map"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What a user says of another program's map; ``None`` leaves it to the file.
+    """A user's statements about another program's map; ``None`` leaves it to the file.
 
     Parameters
     ----------
     unit
-        Of the values: mag per length is a density, ``mag`` the extinction from the Sun,
-        ``mag/bin`` that of each bin of distance.
+        Unit of the values: mag per length for densities, ``mag`` for extinctions from
+        the Sun, ``mag/bin`` for the extinction of each bin of distance.
     map_of
         A published map by its name in ``catalogs/maps/published.toml``.
     origin, step
@@ -90,7 +86,7 @@ class Stated:
         return known[self.map_of]
 
     def given(self) -> list[str]:
-        """Return the names of what is stated."""
+        """Return the names of the stated facts."""
         return [f.name for f in fields(self) if getattr(self, f.name) is not None]
 
 
@@ -102,15 +98,16 @@ class Field:
     ----------
     arrays
         Moments by name: ``(z, y, x)``; on the sky ``(distance, pixel)``, or the samples
-        ``(pixel, sample, distance)`` that they are those of.
+        ``(pixel, sample, distance)`` from which they are computed.
     axes
         Centres of the axes [pc, deg].
     edges
-        Of bins of distance ``(k + 1,)``, or distances of extinctions ``(k,)`` [pc].
+        Edges of bins of distance ``(k + 1,)``, or distances of extinctions ``(k,)``
+        [pc].
     unit
         Mag per length of densities, mag of extinctions.
     pixels
-        Nside and HEALPix indices of the pixels of the sky, if they are such.
+        Nside and indices of HEALPix pixels; ``None`` for other maps.
     inner
         Mean extinction to the first edge ``(pixel,)``, or its samples ``(pixel,
         sample)``, in ``unit`` times pc; ``None`` if the file has none.
@@ -144,7 +141,8 @@ class Field:
 
 
 def _published() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    table = importlib.resources.files("catalogs") / "maps" / "published.toml"
+    return tomllib.loads(table.read_text(encoding="utf-8"))
 
 
 def read_field(path: Path, stated: Stated) -> Field:
@@ -229,7 +227,10 @@ def _unit_and_band(path: Path, text: str, stated: Stated) -> UnitText:
         known = _published().items()
         names = [name for name, facts in known if text in facts.get("file_units", ())]
         also = f" (as in --map-of {' or '.join(names)})" if names else ""
-        raise InputError(f"the unit of {path}: it {said}{also}: state it, {_HINT}")
+        raise InputError(
+            f"the unit of {path}: it {said}{also}: state it, --unit mag/pc "
+            "(unit='mag/pc'), or --map-of NAME for a published map"
+        )
     if own.unit.is_equivalent(u.mag) and not own.per_bin:
         raise InputError(
             f"{path} is in mag: state --unit mag if these are extinctions from the "
@@ -239,7 +240,7 @@ def _unit_and_band(path: Path, text: str, stated: Stated) -> UnitText:
 
 
 class UnitText(NamedTuple):
-    """A unit that was understood, the band in it if any, and true for ``mag/bin``."""
+    """A parsed unit, the band in it if any, and true for ``mag/bin``."""
 
     unit: Any
     band: str
@@ -247,7 +248,7 @@ class UnitText(NamedTuple):
 
 
 def parse_unit(text: str) -> UnitText | None:
-    """Understand ``mag/pc``, ``mag``, ``mag/bin``, ``A_V/kpc``, ``A0(550nm)/pc``."""
+    """Parse ``mag/pc``, ``mag``, ``mag/bin``, ``A_V/kpc``, ``A0(550nm)/pc``."""
     plain, per_bin = re.subn(r"\s*(/|per)\s*bin$|\s+bin-1$", "", text.strip())
     head, slash, tail = plain.rpartition("/")
     band = known_band(re.sub(r"^A_?0\(", "A(", head if slash else plain))
@@ -266,9 +267,10 @@ def parse_unit(text: str) -> UnitText | None:
 
 
 def _moments(path: Path, found: dict[str, Variable]) -> dict[str, Variable]:
-    """Return arrays by the moment that they are; a single other one is the mean."""
+    """Return arrays by moment; a single array of another name is the mean."""
     names = {name: name.rsplit("/", 1)[-1].strip().lower() for name in found}
-    names = {name: _STATISTICS.get(short, short) for name, short in names.items()}
+    others = {"std.": "std", "sigma": "std", "median": "p50"}
+    names = {name: others.get(short, short) for name, short in names.items()}
     known = {short: found[n] for n, short in names.items() if short in KINDS}
     others = [name for name, short in names.items() if short not in KINDS]
     if "mean" not in known and "p50" not in known:
@@ -356,7 +358,7 @@ def _axes_of(path: Path, variable: Variable, stated: Stated) -> dict[str, np.nda
 def _healpix(path: Path, found: dict[str, Variable]) -> tuple[Field, str]:
     """Return the field of images by distance and HEALPix pixel, and its unit."""
     sky = {n: v for n, v in found.items() if "pixel" in v.axes}
-    inner = {n: v for n, v in sky.items() if _INNER in n.lower()}
+    inner = {n: v for n, v in sky.items() if "integrated inner" in n.lower()}
     known = _moments(path, {n: v for n, v in sky.items() if n not in inner})
     text = next((t for v in known.values() if (t := v.unit)), "")
     first = next(iter(known.values()))

@@ -26,14 +26,9 @@ from pipelines.formats.fits import open_checked, read_provenance, write_hdus
 
 ORDERINGS = ("nested", "ring")
 _TABLE = "EXTINCTION"
-_SUMMARY = "Cumulative extinction from the Sun to each distance DISTi"
 _LAST_STAR = "LAST_STAR"
 _FILLED = "FILLED_"
 _UNSEEN = np.float32(-1.6375e30)
-# healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
-_ROW = 1024
-# Most columns of a table in the FITS standard.
-_MOST_COLUMNS = 999
 _CONVENTION = {"PIXTYPE": "HEALPIX", "COORDSYS": "G"}
 
 
@@ -55,9 +50,11 @@ def write_healpix(
     """
     if ordering not in ORDERINGS:
         raise InputError(f"ordering must be {' or '.join(ORDERINGS)}, got {ordering!r}")
-    labels = [_label(distance) for distance in skymaps.distances]
+    positional = (np.format_float_positional(d, trim="-") for d in skymaps.distances)
+    labels = [text.replace(".", "P") for text in positional]
     kinds = [*skymaps.arrays, *([] if skymaps.filled is None else ["filled"])]
-    room = (_MOST_COLUMNS - (skymaps.last_star is not None)) // len(kinds)
+    # The FITS standard allows 999 columns.
+    room = (999 - (skymaps.last_star is not None)) // len(kinds)
     if len(labels) > room:
         raise InputError(
             f"a FITS table has room for {room} maps of {', '.join(kinds)}, got "
@@ -74,7 +71,8 @@ def write_healpix(
         for label, values in zip(labels, skymaps.filled, strict=True):
             columns[f"{_FILLED}{label}PC"] = (values, "")
     pixels = 12 * skymaps.nside**2
-    width = _ROW if pixels % _ROW == 0 else 1
+    # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
+    width = 1024 if pixels % 1024 == 0 else 1
     written = []
     for name, (values, unit) in columns.items():
         stored = np.asarray(values, dtype=np.float32)
@@ -98,7 +96,8 @@ def write_healpix(
     for number, distance in enumerate(skymaps.distances, start=1):
         cards[f"DIST{number}"] = (float(distance), "[pc]")
     table.header.update(cards)
-    write_hdus(path, [table], skymaps.meta, _SUMMARY, overwrite=overwrite)
+    summary = "Cumulative extinction from the Sun to each distance DISTi"
+    write_hdus(path, [table], skymaps.meta, summary, overwrite=overwrite)
 
 
 def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
@@ -154,8 +153,3 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
 def _head(kind: str) -> str:
     """Return the beginning of a column's name for a statistic."""
     return kind.upper().replace("_", "P")
-
-
-def _label(distance: float) -> str:
-    """Return the part of a column's name for a distance [pc]."""
-    return np.format_float_positional(distance, trim="-").replace(".", "P")

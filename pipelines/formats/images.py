@@ -21,9 +21,6 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.formats.fits import write_hdus
 
 PROJECTIONS = ("CAR", "ZEA", "TAN", "ARC", "SIN", "STG", "AIT", "MOL")
-_WHOLE_SKY = ("CAR", "AIT", "MOL")
-_MOST_PIXELS = 1 << 24
-_SUMMARY = "Cumulative extinction from the Sun, on the pixels of an image"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +60,17 @@ class Field:
     def wcs(self) -> Any:
         """Return `astropy.wcs.WCS` with its ``array_shape`` (rows, columns)."""
         found = _made(self) if self.header is None else _read_wcs(self.header)
-        if np.prod(found.array_shape) > _MOST_PIXELS:
+        if np.prod(found.array_shape) > (most := 1 << 24):
             raise InputError(
                 f"an image of {found.array_shape[1]} x {found.array_shape[0]} pixels "
-                f"is too large, expected at most {_MOST_PIXELS}: choose larger pixels "
+                f"is too large, expected at most {most}: choose larger pixels "
                 "(--pixel) or a smaller field (--field)"
             )
         return found
 
 
 def _made(field: Field) -> Any:
-    whole = field.projection in _WHOLE_SKY
+    whole = field.projection in ("CAR", "AIT", "MOL")
     usual = (360.0, 180.0) if whole else (20.0, 20.0)
     columns, rows = (max(round(s / field.pixel), 1) for s in field.size or usual)
     longitude, latitude = field.centre
@@ -132,7 +129,8 @@ def write_images(
         header["DIST"] = (float(distances[-1]), "[pc] extinction out to here")
         image = np.asarray(array if len(steps) else array[0], dtype=np.float32)
         units.append(fits.ImageHDU(image, header, name.upper()))
-    write_hdus(path, units, meta, _SUMMARY, overwrite=overwrite)
+    summary = "Cumulative extinction from the Sun, on the pixels of an image"
+    write_hdus(path, units, meta, summary, overwrite=overwrite)
 
 
 def _read_wcs(path: Path) -> Any:

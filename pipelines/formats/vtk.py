@@ -16,9 +16,6 @@ from pipelines.cubes.cube import Cube
 from pipelines.formats.citation import provenance_text
 from pipelines.storage.atomic import atomic_file
 
-# Key of the provenance: the number of finer grids that the file lacks.
-_LEFT_OUT = "finer_grids_left_out"
-
 
 def write_vti(
     path: str | os.PathLike[str], cube: Cube, *, overwrite: bool = False
@@ -34,7 +31,7 @@ def write_vti(
     arrays, meta = cube.arrays, cube.meta
     if cube.finer:
         arrays = {name: cube.sample(name, cube.points) for name in arrays}
-        meta = {**meta, _LEFT_OUT: len(cube.finer)}
+        meta = {**meta, "finer_grids_left_out": len(cube.finer)}
     # x varies fastest.
     data = [np.ascontiguousarray(values, dtype="<f4") for values in arrays.values()]
     # Each array follows its length in bytes, a number of 8 bytes.

@@ -15,6 +15,7 @@ import numpy as np
 import zarr
 from zarr.storage import FsspecStore
 
+from pipelines.base.blocks import rows_within
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.cubes.sky import REGRESSION, Columns, SkyMaps, statistic_title
@@ -36,12 +37,6 @@ _READABLE = (1, 2, 3, 4)
 _RAYS = "extinction_"
 _COLUMNS = "column_"
 _TAKEN = (*AXES, "distance", "pixel", "last_star", "sample", "density_samples")
-# Axes of the columns along an axis: up and across.
-_PLANES = {"x": ("z", "y"), "y": ("z", "x"), "z": ("y", "x")}
-# Cells along each side of a chunk.
-_CHUNK = 64
-# Numbers in a chunk of rays: 1 MiB of float32, all distances of a patch of the sky.
-_RAY_CHUNK = 2**18
 
 
 def write_zarr(
@@ -103,7 +98,9 @@ def write_zarr(
             _write(part, "density_samples", draws, dimensions, cube.unit, title, chunks)
         for one in columns:
             ends = f"extinction along {one.along}, from {one.low:g} to {one.high:g} pc"
-            plane, head = _PLANES[one.along], f"{_COLUMNS}{one.along}_"
+            # Up and across.
+            plane = tuple(axis for axis in AXES[::-1] if axis != one.along)
+            head = f"{_COLUMNS}{one.along}_"
             for name, values in one.arrays.items():
                 title = statistic_title(name, ends)
                 _write(parts[0], head + name, values, plane, "mag", title)
@@ -178,10 +175,11 @@ def _unflat(attributes: dict[str, Any]) -> dict[str, Any]:
 def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
     assert rays.last_star is not None
     pixels, distances = len(rays.last_star), len(rays.distances)
-    # A power of four: one square patch of the sky in NESTED order.
-    room = max(_RAY_CHUNK // distances, 1)
+    # Chunks of 1 MiB of float32: all distances of a power of four of pixels, one square
+    # patch of the sky in NESTED order.
+    room = rows_within(4 * distances, limit=2**20)
     patch = 4 ** ((room.bit_length() - 1) // 2)
-    by_pixel, long = ("pixel",), (min(_RAY_CHUNK, pixels),)
+    by_pixel, long = ("pixel",), (min(2**18, pixels),)
     title = "distance from the observer"
     _write(group, "distance", rays.distances, ("distance",), "pc", title, (distances,))
     title = "HEALPix pixel (NESTED, Galactic)"
@@ -193,13 +191,10 @@ def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
     last, title = rays.last_star, "end of the last stretch that a sight line crosses"
     _write(group, "last_star", last.astype(np.float32), by_pixel, "pc", title, long)
     for name, array in rays.arrays.items():
-        values, dimensions = (
-            np.asarray(array.T, dtype=np.float32),
-            ("pixel", "distance"),
-        )
+        values = np.asarray(array.T, dtype=np.float32)
         title = statistic_title(name, "extinction integrated from the observer")
-        chunks = (min(patch, pixels), distances)
-        _write(group, _RAYS + name, values, dimensions, rays.unit, title, chunks)
+        chunks, both = (min(patch, pixels), distances), ("pixel", "distance")
+        _write(group, _RAYS + name, values, both, rays.unit, title, chunks)
 
 
 def _write(
@@ -216,7 +211,7 @@ def _write(
     group.create_array(
         name,
         data=np.ascontiguousarray(data),
-        chunks=chunks or tuple(min(_CHUNK, size) for size in data.shape),
+        chunks=chunks or tuple(min(64, size) for size in data.shape),
         dimension_names=dimensions,
         attributes={"units": units, "long_name": title},
         fill_value=np.nan if data.dtype.kind == "f" else 0,
@@ -272,7 +267,7 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Sky
 
 
 def _stated(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return what a provenance states of integrated extinctions alone."""
+    """Return the entries of a provenance on integrated extinctions alone."""
     return {name: meta[name] for name in (REGRESSION, "estimate") if name in meta}
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
 Found = dict[Kind, np.ndarray]
+Rng = np.random.Generator | None
 Directions = Sequence[tuple[float, float]]
 Product = TypeVar("Product", Cube, SkyMaps, Columns)
 # Sources of values in continued maps: the map itself,
@@ -117,8 +118,8 @@ class Answers:
         """Return the names of the moments that the map holds."""
         raise NotImplementedError
 
-    def asked(self, *, integrated: bool) -> tuple[Kind, ...]:
-        """Return the moments of a whole answer: normal quantiles if none are held."""
+    def default_kinds(self, *, integrated: bool) -> tuple[Kind, ...]:
+        """Return the moments of a full answer: normal quantiles if none are held."""
         return KINDS if "std" in self.kinds(integrated=integrated) else ("mean",)
 
     def quality(self, places: Places) -> dict[str, np.ndarray]:
@@ -126,9 +127,9 @@ class Answers:
         return {}
 
     def origins(self) -> list[dict[str, Any]]:
-        """Return what other programs' maps have a share in the answers.
+        """Return the maps of other programs that contribute to the answers.
 
-        Each has map, file, reference, sha256, unit, band and factor.
+        Each entry has map, file, reference, sha256, unit, band and factor.
         """
         return []
 
@@ -147,14 +148,6 @@ class Answers:
         """Return moments at places in the box."""
         raise NotImplementedError
 
-    def extinction_and_density(
-        self, places: Places, kinds: Sequence[Kind]
-    ) -> list[Found]:
-        """Return `moments` of the extinctions, and of the densities."""
-        return [
-            self.moments(places, kinds, integrated=which) for which in (True, False)
-        ]
-
     def median_or_mean(self, places: Places, *, integrated: bool) -> np.ndarray:
         """Return the median, or the mean where a map has no median."""
         kinds = self.kinds(integrated=integrated)
@@ -170,11 +163,7 @@ class Answers:
         return self.median_or_mean(far, integrated=True) - here
 
     def samples(
-        self,
-        places: Places,
-        *,
-        integrated: bool,
-        rng: np.random.Generator | None = None,
+        self, places: Places, *, integrated: bool, rng: Rng = None
     ) -> np.ndarray:
         """Return posterior samples ``(n, s)``; with ``rng`` one of them, ``(n,)``.
 
@@ -269,7 +258,7 @@ class Answers:
         return self.converted(None, first.factor)
 
     def said(self, *, integrated: bool) -> str:
-        """Return in words what extinctions or densities are estimates of, if known."""
+        """Describe the estimate of extinctions or densities; empty if unknown."""
         kind = self.estimate if integrated else self.estimate and "map"
         return ESTIMATES.get(kind, "")
 

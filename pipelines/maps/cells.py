@@ -15,17 +15,11 @@ from zarr.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from dustmap.nested_grids import NestedGrids
+from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.maps.places import Places
 from pipelines.storage.remote import RemoteFolder
-
-# Decoded chunks in the cache, a megabyte each.
-_KEPT = 256
-# Places per batch.
-_ROWS = 1 << 17
-# Cells along each side of the blocks by which places are sorted: a chunk's.
-_BLOCK = 64
 
 Take = Callable[..., np.ndarray]
 """Reader of a named array at index arrays of its first axes; other axes stay whole."""
@@ -50,7 +44,8 @@ class ChunkReader:
         self, path: Path, group: zarr.Group, remote: RemoteFolder | None = None
     ) -> None:
         self._path, self._group, self._remote = path, group, remote
-        self._chunk = lru_cache(maxsize=_KEPT)(self._read)
+        # Decoded chunks have a megabyte each.
+        self._chunk = lru_cache(maxsize=256)(self._read)
 
     def __reduce__(self) -> Any:
         return ChunkReader, (self._path, self._group, self._remote)
@@ -163,11 +158,13 @@ class GridCells:
     def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield rows of neighbouring places in the coarsest grid, with positions."""
         positions, grid = places.positions(), self.grids.box
-        step = _BLOCK * np.array(grid.spacing)
-        counts = tuple(n // _BLOCK + 2 for n in grid.shape)
+        # Blocks of 64 cells along each side, as wide as a chunk.
+        step = 64 * np.array(grid.spacing)
+        counts = tuple(n // 64 + 2 for n in grid.shape)
         number = np.floor((positions - np.array(grid.lower)) / step).astype(np.int64)
         block = np.ravel_multi_index(number.T, counts, mode="clip")
         order = np.argsort(block, kind="stable")
-        for start in range(0, len(order), _ROWS):
-            rows = order[start : start + _ROWS]
+        # Indices and weights of eight corners, and the values there.
+        for part in row_blocks(len(order), 1024):
+            rows = order[part]
             yield rows, positions[rows]

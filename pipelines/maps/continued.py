@@ -33,6 +33,7 @@ from pipelines.maps.answers import (
     Answers,
     Found,
     Kind,
+    Rng,
 )
 from pipelines.maps.places import Places
 
@@ -113,11 +114,7 @@ class Continued(Answers):
         return _joined(own, kinds, put, filled, alone)
 
     def samples(
-        self,
-        places: Places,
-        *,
-        integrated: bool,
-        rng: np.random.Generator | None = None,
+        self, places: Places, *, integrated: bool, rng: Rng = None
     ) -> np.ndarray:
         near, put, filled, alone = self._split(places, integrated)
         drawn = self.own.samples(near, integrated=integrated, rng=rng)

@@ -20,6 +20,7 @@ from pipelines.maps.answers import (
     Found,
     Kind,
     Product,
+    Rng,
 )
 from pipelines.maps.places import Places
 
@@ -84,8 +85,8 @@ class Converted(Answers):
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         return self.own.kinds(integrated=integrated)
 
-    def asked(self, *, integrated: bool) -> tuple[Kind, ...]:
-        return self.own.asked(integrated=integrated)
+    def default_kinds(self, *, integrated: bool) -> tuple[Kind, ...]:
+        return self.own.default_kinds(integrated=integrated)
 
     def quality(self, places: Places) -> dict[str, np.ndarray]:
         return self.own.quality(places)
@@ -107,11 +108,7 @@ class Converted(Answers):
         return self.times * self.own.between(near, far)
 
     def samples(
-        self,
-        places: Places,
-        *,
-        integrated: bool,
-        rng: np.random.Generator | None = None,
+        self, places: Places, *, integrated: bool, rng: Rng = None
     ) -> np.ndarray:
         return self.times * self.own.samples(places, integrated=integrated, rng=rng)
 

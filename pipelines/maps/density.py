@@ -16,17 +16,13 @@ from dustmap.grid import Grid, tolerant_faces
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.moments import Moments, moments_over_samples
 from dustmap.posterior import Posterior
+from pipelines.base.blocks import row_blocks, rows_within
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Columns, Ends, near_the_sun
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
-
-# Nodes of rays per batch: bounds the memory of the projection.
-_NODES = 2**22
-# Points per batch of corrected densities of all samples.
-_POINTS = 2**18
 
 
 def map_cube(
@@ -107,8 +103,8 @@ def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z 
     places = torch.from_numpy(points.reshape(-1, 3))
     values = np.empty((count, len(places)), dtype=np.float32)
     posterior = run.posterior.over_cells(cube.spacing)
-    for first in range(0, len(places), _POINTS):
-        part = slice(first, first + _POINTS)
+    # 32 samples of a point, and what corrects them.
+    for part in row_blocks(len(places), 512):
         found, _ = posterior.sampled(PointValues(places[part]))
         values[:, part] = found[:count].numpy()
     values = values.reshape(count, *points.shape[:3])
@@ -156,7 +152,8 @@ def columns(
     through = LineIntegrals(
         end.reshape(-1, 3), FixedStep(step=step), start=start.reshape(-1, 3)
     )
-    rows = max(1, int(_NODES * step / (high - low)))
+    # Four million nodes: their weights bound the memory.
+    rows = max(1, int(2**22 * step / (high - low)))
     found = summaries(run.posterior.moments(through, rows=rows))
     arrays = {name: values.reshape(start.shape[:2]) for name, values in found.items()}
     return Columns(along=along, low=low, high=high, arrays=arrays)
@@ -214,7 +211,7 @@ def _swept(
     # Integrals of samples and variances by axis, one plane of x at a time.
     sums: dict[str, list[list[Tensor]]] = {along: [] for along in ends}
     # Planes of x together: places near one star share the cost of its neighbours.
-    planes = max(1, _POINTS // math.prod(grid.shape[1:]))
+    planes = rows_within(512 * math.prod(grid.shape[1:]))
     for chosen in torch.arange(grid.shape[0]).split(planes):
         some = points[chosen].reshape(-1, 3)
         values, unresolved = posterior.sampled(PointValues(some))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from astropy import units as u
 
+from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, unit_vectors
 from pipelines.base.pixels import pixel_of, weights_around
@@ -30,6 +31,7 @@ from pipelines.maps.answers import (
     Found,
     Kind,
     MissingError,
+    Rng,
     at_all_places,
 )
 from pipelines.maps.places import Places
@@ -37,16 +39,6 @@ from pipelines.maps.rays import PixelRays
 from pipelines.maps.stored import Stored, of_cube
 from pipelines.storage.digests import digest_of, visible_files
 
-# Cells along the widest side of a cube of a map on the sky.
-_CELLS = 97
-# Distances of a line of sight.
-_NODES = 200
-# Default resolution of sky maps.
-_NSIDE = 64
-# Default number of their distances.
-_DISTANCES = 6
-# Values of pixels in one block of rays.
-_VALUES = 1 << 17
 # Name of a sample before its number.
 _SAMPLE = "sample_"
 
@@ -81,7 +73,7 @@ class Shells(PixelRays):
         found, edges = np.full(len(places), np.nan), self.field.edges
         if self.field.integrated:
             edges = np.append(0.0, self.distance)
-        for rows, near in self._blocks(places, _VALUES):
+        for rows, near in self._blocks(places):
             values = _values(self.field, False, name, near.pixels)
             far = places.distance[rows]
             step = np.searchsorted(edges, far, side="right") - 1
@@ -190,19 +182,21 @@ def extinctions_along(
 
     ``directions`` are unit vectors ``(n, 3)``, ``distances`` [pc] have shape ``(e,)``.
     """
-    kinds, parts = answers.asked(integrated=True), []
-    rows = max(1, _VALUES // len(distances))
-    for some in np.split(directions, range(rows, len(directions), rows)):
-        far = np.broadcast_to(distances, (len(some), len(distances)))
-        found = answers.moments(Places.along(some, far), kinds, integrated=True)
-        parts.append([found[kind].reshape(far.shape).T for kind in kinds])
-    whole = (np.concatenate(each, axis=1) for each in zip(*parts))
-    return dict(zip(map(str, kinds), whole))
+    kinds = answers.default_kinds(integrated=True)
+    shape = (len(directions), len(distances))
+    whole = {str(kind): np.empty(shape[::-1]) for kind in kinds}
+    far = np.broadcast_to(distances, shape)
+    for rows in row_blocks(len(directions), 1024 * len(distances)):
+        places = Places.along(directions[rows], far[rows])
+        found = answers.moments(places, kinds, integrated=True)
+        for kind in kinds:
+            whole[str(kind)][:, rows] = found[kind].reshape(places.shape).T
+    return whole
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sampled(Answers):
-    """A map without products of its own: they are its answers at the places needed."""
+    """A map without stored products, which are computed from answers at places."""
 
     def sampled(
         self, spacing: float | None, box: dict[str, Ends] | None = None
@@ -219,7 +213,7 @@ class Sampled(Answers):
             raise InputError(
                 f"{self.path} does not say where it ends: give --box and --spacing"
             )
-        step = spacing or float(np.ptp(sides, axis=1).max()) / (_CELLS - 1)
+        step = spacing or float(np.ptp(sides, axis=1).max()) / 96
         low, high = np.ceil(sides[:, 0] / step), np.floor(sides[:, 1] / step)
         x, y, z = (step * np.arange(a, b + 1) for a, b in zip(low, high))
         cube = Cube(x=x, y=y, z=z, arrays={}, meta=self.about())
@@ -241,21 +235,25 @@ class Sampled(Answers):
     def sky_maps(
         self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
-        """Return extinctions at pixels' centres, by default at six distances."""
+        """Return extinctions at pixels' centres, by default at six distances.
+
+        The default nside is 64.
+        """
         chosen = distances
         if chosen is None:
             if not np.isfinite(self.extent):
                 raise MissingError(
                     f"{self.path} does not say where it ends: --distances"
                 )
-            chosen = np.linspace(0.0, self.extent, _DISTANCES + 1)[1:]
+            chosen = np.linspace(0.0, self.extent, 7)[1:]
         far = np.asarray(sorted(chosen), dtype=np.float64)
         check_distances(far)
         self._check_extinctions()
         import healpy  # here, for its import takes longer than a query
 
-        pixels = np.arange(12 * (nside or _NSIDE) ** 2)
-        directions = np.stack(healpy.pix2vec(nside or _NSIDE, pixels, nest=True), -1)
+        nside = nside or 64
+        pixels = np.arange(12 * nside**2)
+        directions = np.stack(healpy.pix2vec(nside, pixels, nest=True), -1)
         found = extinctions_along(self, directions, far)
         arrays = {name: values.astype("f4") for name, values in found.items()}
         return SkyMaps(distances=far, arrays=arrays, meta=self.about())
@@ -267,7 +265,7 @@ class Sampled(Answers):
         for lon, lat in directions or [(60.0 * i, 0.0) for i in range(6)]:
             towards = unit_vectors(np.array([lon]), np.array([lat]))
             end = float(self.reach(Places.of_points(towards))[0])
-            far = np.linspace(0.0, end, _NODES + 1)[1:]
+            far = np.linspace(0.0, end, 201)[1:]
             found = extinctions_along(self, towards, far)
             arrays = {name: values[:, 0] for name, values in found.items()}
             lines.append(LineOfSight(l=lon, b=lat, distance=far, arrays=arrays))
@@ -313,7 +311,7 @@ class ForeignMap(Sampled, Stored):
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         return () if integrated and self.since else super().kinds(integrated=integrated)
 
-    def asked(self, *, integrated: bool) -> tuple[Kind, ...]:
+    def default_kinds(self, *, integrated: bool) -> tuple[Kind, ...]:
         held = self.kinds(integrated=integrated)
         return tuple(kind for kind in KINDS if kind in held)
 
@@ -334,11 +332,7 @@ class ForeignMap(Sampled, Stored):
         return self.shells is not None and self.shells.field.samples > 0
 
     def samples(
-        self,
-        places: Places,
-        *,
-        integrated: bool,
-        rng: np.random.Generator | None = None,
+        self, places: Places, *, integrated: bool, rng: Rng = None
     ) -> np.ndarray:
         if self.shells is None or not self.has_samples:
             raise InputError(

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from astropy import units as u
 
+from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.table import Facts
@@ -38,11 +39,6 @@ Form = Literal["run", "store", "npz", "cube", "sky", "stars", "foreign"]
 PACKAGE = "dustmaps:"
 # Spacing [pc] of differences of extinctions and integrals of densities.
 STEP = 20.0
-# Nodes per batch along rays through a map of densities.
-_NODES = 1_000_000
-_TABLES = (".csv", ".ecsv", ".vot", ".parquet")
-# Bytes that hold the first header of a FITS file of this program.
-_HEAD = 1 << 16
 
 
 def form_of(path: Path) -> Form:
@@ -69,8 +65,10 @@ def form_of(path: Path) -> Form:
     if path.suffix == ".npz":
         return "npz"
     with path.open("rb") as stream:
-        head = stream.read(_HEAD)
-    if head[:4] == b"PAR1" or path.suffix in _TABLES:
+        # As long as the first header of a FITS file of this program.
+        head = stream.read(1 << 16)
+    tables = (".csv", ".ecsv", ".vot", ".parquet")
+    if head[:4] == b"PAR1" or path.suffix in tables:
         return "stars"
     fits = head.startswith((b"SIMPLE  =", b"\x1f\x8b"))
     if head.startswith((b"\x89HDF", b"CDF")) or (fits and not is_own(head)):
@@ -218,7 +216,7 @@ def open_other(
     stated = {name: value for name, value in stated.items() if value is not None}
 
     def scaled(found: Answers) -> Answers:
-        """Return a map in its own band, or multiplied by a factor to the first's."""
+        """Return a map in its own band, or times the factor to the first's."""
         band = found.band if factor is None else ""
         return replace(found, band=band).converted(None, factor or 1.0)
 
@@ -288,18 +286,18 @@ def open_named(
         raise InputError(f"{name} is no map: expected an object with .query")
     facts = stated.facts
     text = stated.unit or facts.get("unit")
-    told, scale = None if text is None else parse_unit(text), 1.0
+    parsed, scale = None if text is None else parse_unit(text), 1.0
     if text is not None:
-        if told is None or told.per_bin:
+        if parsed is None or parsed.per_bin:
             raise InputError(f"--unit {text!r}: expected mag or mag per length")
-        sums = told.unit.is_equivalent(u.mag)
+        sums = parsed.unit.is_equivalent(u.mag)
         if integrated not in (None, sums):
             raise InputError(
                 f"{name}: values in {text} are {'extinctions' if sums else 'densities'}"
                 ": leave --integrated and --differential out"
             )
         integrated = sums
-        scale = told.unit.to(u.mag if sums else u.mag / u.pc)
+        scale = parsed.unit.to(u.mag if sums else u.mag / u.pc)
     if integrated is None:
         raise InputError(
             f"choose the quantity that {name}.query returns: extinction "
@@ -308,7 +306,7 @@ def open_named(
         )
     return QueriedMap(
         path=Path(name),
-        band=facts.get("band", "" if told is None else told.band),
+        band=facts.get("band", "" if parsed is None else parsed.band),
         source=source,
         integrated=integrated,
         options=query or {},
@@ -389,9 +387,8 @@ class QueriedMap(Sampled):
         count = math.ceil(float(distance.max(initial=self.step)) / self.step)
         share = (np.arange(count) + 0.5) / count
         found = np.empty(len(places))
-        rows = max(_NODES // count, 1)
-        for start in range(0, len(places), rows):
-            part = np.arange(start, min(start + rows, len(places)))
+        # Coordinates and value of every node.
+        for part in row_blocks(len(places), 128 * count):
             some = places.select(part)
             nodes = Places.along(some.directions, some.distance[:, None] * share)
             values = self._query(nodes).reshape(-1, count)

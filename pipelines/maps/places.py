@@ -14,9 +14,6 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import spherical, unit_vectors
 from pipelines.base.quantities import numbers
 
-# Distance [pc] assigned to a bare direction: too far for the frame's origin to matter.
-_FAR = 1e12
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
@@ -76,7 +73,7 @@ class Places:
         with np.errstate(invalid="ignore"):
             return self.distance[:, None] * self.directions
 
-    def select(self, rows: np.ndarray) -> Places:
+    def select(self, rows: np.ndarray | slice) -> Places:
         """Return the places in these rows."""
         lon, lat, distance = self.l[rows], self.b[rows], self.distance[rows]
         return Places(l=lon, b=lat, distance=distance, shape=lon.shape)
@@ -149,7 +146,8 @@ def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
     if total:
         # Zero distance would lose the direction.
         finite &= distance > 0
-    ends = np.where(finite, distance, _FAR) * u.pc
+    # A bare direction ends too far for the frame's origin to matter.
+    ends = np.where(finite, distance, 1e12) * u.pc
     seen = SphericalRepresentation(sphere.lon, sphere.lat, ends)
     frame = cast(Any, coords.frame).realize_frame(seen)
     moved = frame.transform_to(Galactic()).spherical

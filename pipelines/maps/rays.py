@@ -17,19 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dustmap.nested_grids import NestedGrids
+from pipelines.base.blocks import row_blocks
 from pipelines.base.geometry import Box
 from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import NAMES, interpolated_quantile
 from pipelines.cubes.cube import Cube, farthest, truth_extinction
 from pipelines.maps.cells import GridCells, Take
 from pipelines.maps.places import Places
-
-# Sight lines per batch with one value each.
-_VALUES = 1 << 17
-# Sight lines per batch with a whole curve each.
-_CURVES = 1 << 12
-# Points of rays per batch of cell look-ups.
-_POINTS = 1 << 22
 
 CROSSING_FLAGS = np.dtype(
     [("not_reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
@@ -74,13 +68,13 @@ class PixelRays:
     def reach(self, places: Places) -> np.ndarray:
         """Return the end of each sight line [pc]: at the box, or the last node.
 
-        If only pixels tell the end it is that of the longest ray around, else zero.
+        Without faces it is the end of the longest ray around, or zero.
         """
         if self.to_faces:
             exits = self.box.exits(places.directions)
             return np.where(exits <= self.nodes[-1], exits, self.distance[-1])
         ends = np.empty(len(places))
-        for rows, near in self._blocks(places, _VALUES):
+        for rows, near in self._blocks(places):
             known = np.isfinite(self._rays(self.arrays[0], near)).sum(axis=1) - 1
             last = np.append(0.0, self.distance)[known][near.which]
             ends[rows] = np.where(near.weights > 0, last, 0.0).max(axis=0)
@@ -99,7 +93,7 @@ class PixelRays:
         """
         found = {name: np.empty(len(places)) for name in names}
         nodes = self.nodes
-        for rows, near in self._blocks(places, _VALUES):
+        for rows, near in self._blocks(places):
             for name, values in found.items():
                 rays = self._rays(name, near)
                 values[rows] = _values(rays, near, nodes, places.distance[rows])
@@ -126,7 +120,7 @@ class PixelRays:
         """
         nodes, normal = self.nodes, "p50" not in self.arrays
         found = np.full((3, len(places)), np.nan)
-        for rows, near in self._blocks(places, _CURVES):
+        for rows, near in self._blocks(places, curves=True):
             held = ("mean", "std") if normal else ("p50", "p84", "p16")
             curves = [_curves(self._rays(n, near), near, nodes) for n in held]
             if normal:
@@ -150,7 +144,7 @@ class PixelRays:
         Curves go on as far as a step beyond the last distance of any neighbour.
         """
         found = np.empty((len(places), len(self.distance)))
-        for rows, near in self._blocks(places, _CURVES):
+        for rows, near in self._blocks(places, curves=True):
             rays = _curves(self._rays(name, near), near, self.nodes)
             found[rows] = rays[:, 1:-1]
         return found
@@ -184,12 +178,16 @@ class PixelRays:
         return np.concatenate([np.zeros((len(rays), 1)), rays], axis=1)
 
     def _blocks(
-        self, places: Places, size: int
+        self, places: Places, *, curves: bool = False
     ) -> Iterator[tuple[np.ndarray, _Neighbours]]:
-        """Yield rows of neighbours on the sky, and the pixels around them."""
+        """Yield rows of neighbours on the sky, and the pixels around them.
+
+        They are fewer if each needs whole ``curves``.
+        """
         order = np.argsort(self._nearest(places), kind="stable")
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
+        # Four neighbours with a value each, or with a curve of some 160.
+        for part in row_blocks(len(order), 2**15 if curves else 2**10):
+            rows = order[part]
             pixels, weights = self._around(places.l[rows], places.b[rows])
             unique, which = np.unique(pixels, return_inverse=True)
             yield rows, _Neighbours(unique, which.reshape(pixels.shape), weights)
@@ -209,8 +207,9 @@ def _values(
     # The whole curve is needed only if a neighbour has ended.
     whole = (step < last) & (np.isfinite(upper) | (near.weights == 0)).all(axis=0)
     ended = np.nonzero(~whole & (distance <= nodes[-1]))[0]
-    for start in range(0, len(ended), _CURVES):
-        part = ended[start : start + _CURVES]
+    # As of whole curves in `PixelRays._blocks`.
+    for block in row_blocks(len(ended), 2**15):
+        part = ended[block]
         some = near._replace(which=near.which[:, part], weights=near.weights[:, part])
         curves = _curves(rays, some, nodes)
         one = np.arange(len(part))
@@ -306,9 +305,8 @@ def last_seen(
     ends = np.append(ends, 2 * ends[-1] - ends[-2])
     along = (ends + np.append(0.0, ends[:-1])) / 2
     last = np.zeros(len(directions), dtype=np.float32)
-    rows = max(1, _POINTS // len(along))
-    for start in range(0, len(directions), rows):
-        part = slice(start, start + rows)
+    # A point, its cell and its support.
+    for part in row_blocks(len(directions), 32 * len(along)):
         lit = support_at(along[:, None] * directions[part, None]) > 0
         final = len(along) - 1 - np.argmax(lit[:, ::-1], axis=1)
         last[part] = np.where(lit.any(axis=1), ends[final], 0.0)

@@ -17,6 +17,7 @@ from dustmap.grid import Grid
 from dustmap.isotonic import Ranked
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
 from dustmap.moments import Moments, moments_over_samples, sample_order
+from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
@@ -30,6 +31,7 @@ from pipelines.maps.answers import (
     Directions,
     Found,
     Kind,
+    Rng,
     probability,
 )
 from pipelines.maps.density import columns, map_and_columns, usual_ends
@@ -52,13 +54,8 @@ from pipelines.maps.stored import Stored, open_store
 from pipelines.model.engine import rays
 from pipelines.run.folder import Run, read_run
 
-# Places per batch.
-_ROWS = 1 << 16
 # Pixels of 0.9 deg.
 _NSIDE = 64
-# Directions closer than this [rad], 2 milliarcsec, are equal. Round coordinates lie in
-# the middle of such a step, which absorbs rounding errors.
-_NEAR = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -107,11 +104,7 @@ class RunMap(Answers):
         return KINDS
 
     def samples(
-        self,
-        places: Places,
-        *,
-        integrated: bool,
-        rng: np.random.Generator | None = None,
+        self, places: Places, *, integrated: bool, rng: Rng = None
     ) -> np.ndarray:
         count = len(self.run.posterior.samples)
         if not count:
@@ -228,8 +221,9 @@ class RunMap(Answers):
         self, places: Places, *, draws: bool = False
     ) -> Iterator[tuple[np.ndarray, OutwardCurves, np.ndarray]]:
         """Yield rows of places, curves, and the number of each row's ray in them."""
-        # Places of one direction have one ray, whatever rounding did to them.
-        snapped = np.rint(places.directions / _NEAR)
+        # Places of one direction, within 2 milliarcsec, have one ray. Round coordinates
+        # lie in the middle of such a step, which absorbs rounding errors.
+        snapped = np.rint(places.directions / 1e-8)
         # Neighbouring rays together: they share cells, and stars around them.
         pixels = healpy.vec2pix(_NSIDE, *snapped.T, nest=True)
         keys, ray = np.unique(
@@ -252,10 +246,11 @@ class RunMap(Answers):
     def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
         """Yield rows of neighbouring places in blocks, and their positions [pc]."""
         positions = places.positions()
-        pixels = healpy.vec2pix(_NSIDE, *positions.T, nest=True)
+        pixels = healpy.vec2pix(_NSIDE, *places.directions.T, nest=True)
         order = np.argsort(pixels, kind="stable")
-        for start in range(0, len(places), _ROWS):
-            rows = order[start : start + _ROWS]
+        # The weights and the samples of a place.
+        for part in row_blocks(len(places), 2048):
+            rows = order[part]
             yield rows, torch.from_numpy(positions[rows])
 
     def _draws(self, integrated: bool, ends: torch.Tensor) -> np.ndarray:

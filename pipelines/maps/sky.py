@@ -24,16 +24,8 @@ from pipelines.maps.provenance import provenance
 from pipelines.maps.rays import PixelRays, grid_steps, last_seen
 from pipelines.run.folder import Run
 
-# Most distances along a ray; larger boxes use every second or third grid step.
-_MOST_DISTANCES = 160
 # Finest default resolution.
 _FINEST_NSIDE = 128
-# Default lines of sight, and stars whose median extinction ranks a direction.
-_LINES = 6
-_RANKING_STARS = 7
-# Most stars beside a line of sight, and their largest angle [deg].
-_SHOWN = 60
-_WIDEST = 3.0
 
 
 def default_distances(run: Run) -> np.ndarray:
@@ -55,7 +47,7 @@ def ray_distances(run: Run) -> np.ndarray:
     if not run.plan.abilities.cheap_integrals:
         return default_distances(run)
     grids = run.plan.nested_grids
-    every = len(grid_steps(grids, 0.5)) / _MOST_DISTANCES
+    every = len(grid_steps(grids, 0.5)) / 160
     return grid_steps(grids, 0.5 * max(1, math.ceil(every)))
 
 
@@ -100,32 +92,28 @@ def default_nside(run: Run) -> int:
     if run.posterior.residual is not None:
         directions = run.posterior.residual.rays.directions.numpy()
         apart = float(np.median(KDTree(directions).query(directions, k=2)[0][:, 1]))
-    return _nside(run, _furthest_face(run), apart)
+    return grid_nside(run, apart)
 
 
-def grid_nside(run: Run) -> int:
+def grid_nside(run: Run, widest: float = math.inf) -> int:
     """Return the resolution, in 16..128, with a grid step or less at the furthest face.
 
     Interpolation between rays is then off by 0.17 standard deviations at the far side
     of a box of 85 cells, by 0.6 with half the resolution. With the published engine,
-    which needs a solve for every pixel and distance: 8.
+    which needs a solve for every pixel and distance: 8. Pixels are no wider than
+    ``widest`` [rad].
     """
-    return _nside(run, _furthest_face(run))
+    cheap = run.plan.abilities.cheap_integrals
+    nside = 16 if cheap else 8
+    width = min(run.plan.grid.spacing) / _furthest_face(run) if cheap else math.inf
+    while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > min(width, widest):
+        nside *= 2
+    return nside
 
 
 def _furthest_face(run: Run) -> float:
     """Return the distance to the furthest face of the box along an axis [pc]."""
     return float(np.abs([run.plan.grid.lower, run.plan.grid.upper]).max())
-
-
-def _nside(run: Run, distance: float, widest: float = math.inf) -> int:
-    """Return the coarsest resolution with pixels of a grid step at a distance [pc]."""
-    cheap = run.plan.abilities.cheap_integrals
-    nside = 16 if cheap else 8
-    width = min(run.plan.grid.spacing) / distance if cheap else math.inf
-    while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > min(width, widest):
-        nside *= 2
-    return nside
 
 
 def integrated(
@@ -199,7 +187,7 @@ def lines_of_sight(
 ) -> list[LineOfSight]:
     """Return cumulative extinction along a few directions, and nearby stars.
 
-    These are the 60 nearest stars, at most 3 deg away. Quantiles are those of the
+    These are the 60 nearest stars, at most 1 deg away. Quantiles are those of the
     posterior of every integral, normal for a density that may be negative; they need
     posterior samples.
     """
@@ -217,8 +205,8 @@ def lines_of_sight(
     ]
     found = {n: np.concatenate([p[n] for p in parts], axis=1) for n in parts[0]}
     last = last_star(run, vectors)
-    # Chords of 3 deg at most.
-    count, most = min(_SHOWN, len(stars)), 2 * math.sin(math.radians(_WIDEST) / 2)
+    # Chords of 1 deg at most: clouds of 5 pc at 300 pc are as wide.
+    count, most = min(60, len(stars)), 2 * math.sin(math.radians(1.0) / 2)
     tree = KDTree(unit_vectors(stars.l, stars.b))
     # A list of neighbours keeps the axis of a single star.
     ranks: Any = list(range(1, count + 1))
@@ -248,19 +236,19 @@ def lines_of_sight(
 def default_directions(stars: Stars) -> list[tuple[float, float]]:
     """Return six directions ``l, b`` [deg] of high extinction, spread over the sky.
 
-    They are directions of stars, ranked by the median extinction of their neighbours on
-    the sky, and at least 30 deg apart (less in a small field).
+    They are directions of stars, ranked by the median extinction of the seven nearest
+    on the sky, and at least 30 deg apart (less in a small field).
     """
     assert stars.extinction is not None
     vectors = unit_vectors(stars.l, stars.b)
-    _, near = KDTree(vectors).query(vectors, k=min(_RANKING_STARS, len(stars)))
+    _, near = KDTree(vectors).query(vectors, k=min(7, len(stars)))
     around = stars.extinction[near].reshape(len(stars), -1)
     order = np.argsort(np.median(around, axis=1))[::-1]
     separation = math.radians(30)
     chosen: list[int] = []
-    while len(chosen) < _LINES and separation > 1e-4:
+    while len(chosen) < 6 and separation > 1e-4:
         for index in order:
-            if len(chosen) == _LINES:
+            if len(chosen) == 6:
                 break
             cosines = vectors[chosen] @ vectors[index] if chosen else np.zeros(0)
             if (cosines < math.cos(separation)).all():

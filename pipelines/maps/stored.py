@@ -41,6 +41,7 @@ from pipelines.maps.answers import (
     Directions,
     Found,
     Kind,
+    Rng,
     probability,
 )
 from pipelines.maps.cells import ChunkReader, GridCells, in_memory
@@ -52,19 +53,19 @@ from pipelines.storage.remote import RemoteFolder
 _NO_DENSITY = ("support", "filled")
 # Arrays of which integrals through a cube are made, the first that it has.
 _SUMMED = ("mean", "density", "p50")
-T = TypeVar("T")
+Whole = TypeVar("Whole")
 
 
-class Once(Generic[T]):
+class Once(Generic[Whole]):
     """A product that the first call reads, once for all threads.
 
     It is pickled without what it has read.
     """
 
-    def __init__(self, read: Callable[[], T]) -> None:
-        self._read, self._lock, self._found = read, Lock(), list[T]()
+    def __init__(self, read: Callable[[], Whole]) -> None:
+        self._read, self._lock, self._found = read, Lock(), list[Whole]()
 
-    def __call__(self) -> T:
+    def __call__(self) -> Whole:
         with self._lock:
             if not self._found:
                 self._found.append(self._read())
@@ -74,7 +75,7 @@ class Once(Generic[T]):
         return Once, (self._read,)
 
 
-def _given(product: T) -> T:
+def _given(product: Whole) -> Whole:
     """Return a product in memory: a function that, unlike a lambda, can be pickled."""
     return product
 
@@ -171,11 +172,7 @@ class Stored(Answers):
         return rays.crossings(places, extinction)
 
     def samples(
-        self,
-        places: Places,
-        *,
-        integrated: bool,
-        rng: np.random.Generator | None = None,
+        self, places: Places, *, integrated: bool, rng: Rng = None
     ) -> np.ndarray:
         drawn = super() if self.draws is None else self.draws
         return drawn.samples(places, integrated=integrated, rng=rng)

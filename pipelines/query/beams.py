@@ -21,11 +21,6 @@ from astropy.coordinates import offset_by
 from pipelines.base.errors import InputError
 from pipelines.maps.places import Places
 
-_GOLDEN = math.pi * (3 - math.sqrt(5))
-_FWHM = math.sqrt(8 * math.log(2))
-# Widest beam [deg].
-_WIDEST = 90.0
-
 
 class BeamAverage(NamedTuple):
     """Average extinction within a beam [mag], NaN where the beam leaves the map.
@@ -58,11 +53,11 @@ class Beam:
                 size = getattr(self, name).to_value(u.deg)
                 object.__setattr__(self, name, float(size))
         given = [size for size in (self.radius, self.fwhm) if size is not None]
-        if len(given) != 1 or not 0 < given[0] <= _WIDEST:
+        if len(given) != 1 or not 0 < given[0] <= 90:
             raise InputError(
                 "a beam needs either a radius or a FWHM (--radius 0.5, or --fwhm "
-                f"10arcmin), above 0 and up to {_WIDEST:g} deg; got radius "
-                f"{self.radius} and FWHM {self.fwhm}"
+                f"10arcmin), above 0 and up to 90 deg; got radius {self.radius} and "
+                f"FWHM {self.fwhm}"
             )
         if self.directions < 1:
             raise InputError(
@@ -74,12 +69,12 @@ class Beam:
         count = self.directions
         share = (np.arange(count) + 0.5) / count
         if self.fwhm is not None:
-            sigma = math.radians(self.fwhm) / _FWHM
+            sigma = math.radians(self.fwhm) / math.sqrt(8 * math.log(2))
             away = np.minimum(sigma * np.sqrt(-2 * np.log1p(-share)), math.pi)
         else:
             assert self.radius is not None
             away = np.arccos(1 - share * (1 - math.cos(math.radians(self.radius))))
-        turn = _GOLDEN * np.arange(count) * u.rad
+        turn = math.pi * (3 - math.sqrt(5)) * np.arange(count) * u.rad
         centre = places.l[:, None] * u.deg, places.b[:, None] * u.deg
         ends = offset_by(*centre, turn, away * u.rad)
         lon, lat = (np.ravel(angle.to_value(u.deg)) for angle in ends)

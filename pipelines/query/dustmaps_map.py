@@ -31,8 +31,6 @@ except ImportError as error:
         "pip install 'dustmap[dustmaps]'"
     ) from error
 
-_EQUATORIAL = ("icrs", "fk5", "fk4", "fk4noeterms")
-
 
 class DustmapQuery(_Base):
     """A map store or run folder as a `dustmaps` map.
@@ -100,8 +98,8 @@ class DustmapQuery(_Base):
         ``frame`` is ``icrs``, ``fk5`` (J2000), ``fk4`` or ``fk4noeterms`` (B1950). The
         package's own method accepts these names, and takes all places for ICRS.
         """
-        if frame not in _EQUATORIAL:
-            raise InputError(f"frame: expected one of {_EQUATORIAL}, got {frame!r}")
+        if frame not in (known := ("icrs", "fk5", "fk4", "fk4noeterms")):
+            raise InputError(f"frame: expected one of {known}, got {frame!r}")
         return self.query(_coordinates(frame, ra, dec, d), **options)
 
 

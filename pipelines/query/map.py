@@ -13,6 +13,7 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
+from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.quantities import numbers, path_of
 from pipelines.base.table import Facts, Table
@@ -27,10 +28,12 @@ from pipelines.storage.atomic import atomic_directory, atomic_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Beams per batch.
-_BEAMS = 512
-_NAMES = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
-FLAGS = np.dtype([(name, "?") for name in _NAMES])
+FLAGS = np.dtype(
+    [
+        (name, "?")
+        for name in ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
+    ]
+)
 """Flags of a query.
 
 ``inside``: the place is in the map; values outside are NaN. ``unseen``: no sight line
@@ -66,8 +69,8 @@ class Answer:
     Values are NaN outside the map and for missing distances. ``mean`` and ``std`` are
     ``None`` if the map holds none. ``quantiles`` are ``p2_5``, ``p16``, ``p50``,
     ``p84`` and ``p97_5`` by name, normal if the map holds mean and std alone, empty
-    without std; of another program's map those in its file. ``flags`` is a structured
-    array: see `FLAGS`. ``estimate`` says in words whether kriging has a share in the
+    without std, and for another program's map those in its file. ``flags`` is a
+    structured array: see `FLAGS`. ``estimate`` says whether kriging contributes to the
     values (`ESTIMATES`); it is empty for maps of other programs.
     """
 
@@ -190,8 +193,8 @@ class DustMap:
         Mean, std, percentiles and samples are of one distribution at every place. The
         extinction of a positive density never decreases along a direction (within 2
         milliarcsec), by nodes of its own ray at fixed distances; nothing depends on the
-        other places of a call. What a grid leaves out of samples of the density is
-        drawn once for each cell.
+        other places of a call. Structure below the grid's cells is drawn once per cell
+        for samples of the density.
 
         Between grid points a store interpolates mean, std and quantiles trilinearly; a
         run takes quantiles over the samples at the place itself, which are higher.
@@ -286,7 +289,7 @@ class DustMap:
     def extinction_and_density(
         self, coords: SkyCoord, *, estimate: str | None = None
     ) -> tuple[Answer, Answer]:
-        """Return `extinction` and `density`, of a run in half the time of the two."""
+        """Return `extinction` and `density` at the same coordinates."""
         which = (True, False)
         extinction, density = self._answers(coords, which, estimate=estimate)
         return extinction, density
@@ -308,16 +311,10 @@ class DustMap:
     ) -> list[Answer]:
         answering = self.answers.estimated(estimate)
         places, reached = self._reached(coords, all(which), total)
-        kinds = [answering.asked(integrated=w) or ("mean",) for w in which]
-        if len(which) == 2 and kinds[0] == kinds[1]:
-            every = answering.extinction_and_density(reached, kinds[0])
-        else:
-            every = [
-                answering.moments(reached, some, integrated=w)
-                for some, w in zip(kinds, which)
-            ]
         answers = []
-        for found, integrated in zip(every, which, strict=True):
+        for integrated in which:
+            kinds = answering.default_kinds(integrated=integrated) or ("mean",)
+            found = answering.moments(reached, kinds, integrated=integrated)
             first = next(iter(found.values()))
             flags = self._flags(places, reached, first, integrated)
             parts = {
@@ -362,8 +359,8 @@ class DustMap:
         answers = self.answers.estimated(estimate)
         places, reached = self._reached(coords, True, False)
         found = np.empty((3, len(places)))
-        for start in range(0, len(places), _BEAMS):
-            rows = np.arange(start, min(start + _BEAMS, len(places)))
+        # 32 samples of the usual 128 directions, and what computing them needs.
+        for rows in row_blocks(len(places), 2**18):
             around = beam.around(reached.select(rows))
             if self.has_samples:
                 values = answers.samples(around, integrated=True)
@@ -484,11 +481,11 @@ def open_map(
 ) -> DustMap:
     """Open a map store, another export, a run folder or another program's map.
 
-    ``samples`` is the run folder for posterior samples of a store. ``stated`` says what
-    another program's file does not: ``unit="mag/pc"``, ``declare_band="A_V"``,
+    ``samples`` is the run folder for posterior samples of a store. ``stated`` supplies
+    what another program's file lacks: ``unit="mag/pc"``, ``declare_band="A_V"``,
     ``map_of="edenhofer2024"``, ``origin``, ``step``, ``frame``
     (`pipelines.formats.foreign.Stated`). Raises `InputError` if this is not a map, the
-    samples belong to another map or band, or what the file does not say is not stated.
+    samples belong to another map or band, or what the file lacks is not stated.
     """
     run = None if samples is None else path_of(samples, "the path of a run's samples")
     place = path if isinstance(path, str) else path_of(path, "the path of a map")

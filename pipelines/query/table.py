@@ -42,14 +42,6 @@ _TEXTS = {
     "unreliable": "the distance is outside of the map's reliable ones here",
     "bounded": "the upper end of the interval is in the map",
 }
-_STATISTICS = {
-    "std": "standard deviation",
-    "scatter": "standard deviation between directions",
-}
-# Digits of a standard deviation,
-_OF_STD = 3
-# and of a number without one.
-_ALONE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,30 +111,19 @@ def _moments(
     dust: DustMap, coords: SkyCoord, options: QueryOptions
 ) -> dict[str, tuple[dict[str, u.Quantity], np.ndarray]]:
     """Return by quantity its results, by the end of their names, and flags."""
-    if options.mode is not None:
-        return {
-            "extinction" if integrated else "density": _of_mode(
-                dust, coords, options, integrated
-            )
-            for integrated in options.integrated
-        }
-    if options.integrated == (True, False) and not options.total:
-        extinction, density = dust.extinction_and_density(coords)
-        answers = {"extinction": extinction, "density": density}
-    else:
-        answers = {
-            "extinction" if integrated else "density": (
-                dust.extinction(coords, total=options.total)
-                if integrated
-                else dust.density(coords)
-            )
-            for integrated in options.integrated
-        }
     found = {}
-    for what, whole in answers.items():
+    for integrated in options.integrated:
+        name = "extinction" if integrated else "density"
+        if options.mode is not None:
+            found[name] = _of_mode(dust, coords, options, integrated)
+            continue
+        if integrated:
+            whole = dust.extinction(coords, total=options.total)
+        else:
+            whole = dust.density(coords)
         parts = {"mean": whole.mean, "std": whole.std, **whole.quantiles}
-        known = {name: part for name, part in parts.items() if part is not None}
-        found[what] = known, whole.flags
+        known = {kind: part for kind, part in parts.items() if part is not None}
+        found[name] = known, whole.flags
     return found
 
 
@@ -181,8 +162,11 @@ def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
         place = "over the beam, to this distance"
     elif options.total:
         place = "through the whole map"
-    statistic = _STATISTICS.get(kind, kind)
-    if kind.startswith("p"):
+    statistic = kind
+    if kind in ("std", "scatter"):
+        between = " between directions" if kind == "scatter" else ""
+        statistic = f"standard deviation{between}"
+    elif kind.startswith("p"):
         statistic = f"{kind[1:].replace('_', '.')}% quantile"
     said = dust.answers.said(integrated=what == "extinction")
     stated = "".join(f", {one}" for one in (dust.band, said) if one)
@@ -205,19 +189,19 @@ def rounded(columns: dict[str, Column]) -> dict[str, Column]:
             found[name] = column
             continue
         values, what = np.asarray(column), name.partition("_")[0]
-        digits, scale = _ALONE, np.abs(values)
+        digits, scale = 5, np.abs(values)
         if what == "distance":
             lower, upper = (columns[f"distance_{end}"] for end in ("lower", "upper"))
-            digits, scale = _OF_STD, (np.asarray(upper) - np.asarray(lower)) / 2
+            digits, scale = 3, (np.asarray(upper) - np.asarray(lower)) / 2
         elif name == "extinction_std" or (
             what != "extinction" and f"{what}_std" in columns
         ):
             size = np.where(values == 0, np.inf, np.abs(values))
             std = np.asarray(columns[f"{what}_std"])
-            digits, scale = _OF_STD, np.minimum(std, size)
+            digits, scale = 3, np.minimum(std, size)
         usable = np.isfinite(scale) & (scale > 0)
         safe = np.where(usable, scale, np.where(values == 0, 1.0, np.abs(values)))
-        digits = np.where(usable, digits, _ALONE)
+        digits = np.where(usable, digits, 5)
         power = digits - 1 - np.floor(np.log10(safe, where=safe > 0, out=safe * 0.0))
         single = (np.rint(values * 10.0**power) / 10.0**power).astype(np.float32)
         found[name] = Column(single, unit=column.unit, description=column.description)
@@ -240,17 +224,15 @@ def write_answers(
     rows, or a result has the name of a column.
     """
     # A query of one place starts without the readers of tables.
-    from pipelines.catalog.answer_files import Described, answer_file
+    from pipelines.catalog.answer_files import answer_file
+    from pipelines.catalog.formats import ColumnInfo
 
     check_output(output, overwrite=overwrite)
     batches = ((rows, rounded(ask(dust, rows.coords, options))) for rows in targets)
     first = next(batches, None)
     if first is None:
         raise InputError("the table has no rows, expected at least one place")
-    described = {
-        name: Described(unit=info.unit or "", text=info.description or "")
-        for name, info in targets.columns.items()
-    }
+    described = dict(targets.columns)
     names = [options.prefix + name for name in first[1]]
     if taken := [name for name in names if name in described]:
         raise InputError(
@@ -259,7 +241,7 @@ def write_answers(
         )
     for name, column in zip(names, first[1].values(), strict=True):
         text = str(column.description)
-        described[name] = Described(unit=unit_text(column), text=text)
+        described[name] = ColumnInfo(unit=unit_text(column), description=text)
     about = {"program": "dustmap", "version": dustmap.__version__}
     about |= {"map": dust.path.name, "band": dust.band}
     about |= {"extinctions": dust.answers.said(integrated=True)}

@@ -23,7 +23,6 @@ from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import kind_of
 from pipelines.maps.places import coordinates
 
-_ANGLES = (("l", "b"), ("ra", "dec"))
 _KNOWN = ("l", "b", "ra", "dec", "distance")
 
 
@@ -103,7 +102,7 @@ def _origins(
     user |= mapped
     named = {n: Origin(column=n) for n in _KNOWN if n in source.columns}
     found = {n: o for n, o in {**named, **user}.items() if o is not None}
-    pairs = [pair for pair in _ANGLES if set(pair) <= set(found)]
+    pairs = [pair for pair in (("l", "b"), ("ra", "dec")) if set(pair) <= set(found)]
     pairs.sort(key=lambda pair: not set(pair) & set(user))
     for missing, what, example in (
         (not pairs, "l and b, or ra and dec", "l=COLUMN:deg"),

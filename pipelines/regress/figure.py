@@ -16,15 +16,6 @@ from pipelines.figures.style import BLUE, ORANGE, SMALL
 from pipelines.regress.regressor import Prediction, Regressor
 from pipelines.regress.table import Rows
 
-# Points of a curve.
-_CURVE = 500
-# Fewest pixels along a side of a map.
-_FEWEST_PIXELS = 30
-# Most pixels along a side of a map.
-_PIXELS = 200
-# Most rows to draw.
-_DRAWN_ROWS = 4000
-
 
 def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
     """Draw a figure for the number of inputs; ``prediction`` is for the test rows."""
@@ -32,15 +23,12 @@ def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
         return _curve(rows, model)
     if len(rows.inputs) == 2:
         return _map(rows, model, prediction)
-    figure = Figure(figsize=(4.6, 4.2), layout="constrained")
-    axes, truth = figure.subplots(), rows.y[rows.test]
-    _against_truth(axes, truth, prediction, rows.target)
-    return figure
+    return _against_truth(rows.y[rows.test], prediction, rows.target)
 
 
 def _curve(rows: Rows, model: Regressor) -> Figure:
     """Draw rows, mean and central intervals of the target along the only input."""
-    x = np.linspace(rows.x.min(), rows.x.max(), _CURVE)
+    x = np.linspace(rows.x.min(), rows.x.max(), 500)
     found = model.distribution({rows.inputs[0]: x})
     figure = Figure(figsize=(6.4, 3.9), layout="constrained")
     axes = figure.subplots()
@@ -66,8 +54,8 @@ def _curve(rows: Rows, model: Regressor) -> Figure:
 def _map(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
     """Draw rows, mean, std and the residuals of test rows over both inputs."""
     low, high = rows.x.min(axis=0), rows.x.max(axis=0)
-    # Rows in pixels of their own number: some of them in each.
-    pixels = int(np.clip(math.sqrt(len(rows.x) / 2), _FEWEST_PIXELS, _PIXELS))
+    # About two rows a pixel, in 30 to 200 pixels along a side.
+    pixels = int(np.clip(math.sqrt(len(rows.x) / 2), 30, 200))
     edges = np.linspace(low, high, pixels + 1).T
     mesh = np.meshgrid(*[(side[1:] + side[:-1]) / 2 for side in edges])
     places = [side.ravel() for side in mesh]
@@ -123,10 +111,10 @@ def _map(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
     return figure
 
 
-def _against_truth(
-    axes: Axes, truth: np.ndarray, prediction: Prediction, target: str
-) -> None:
+def _against_truth(truth: np.ndarray, prediction: Prediction, target: str) -> Figure:
     """Draw truth against mean for the test rows."""
+    figure = Figure(figsize=(4.6, 4.2), layout="constrained")
+    axes = figure.subplots()
     axes.set_title(f"{len(truth):,} rows to test", fontsize="medium")
     some = _some(np.arange(len(truth)))
     truth, mean = truth[some], prediction.mean[some]
@@ -146,11 +134,12 @@ def _against_truth(
     axes.set_xlabel(f"predicted {target}, with 68% interval")
     axes.set_ylabel(f"true {target}")
     _limit(axes, truth)
+    return figure
 
 
 def _some(rows: np.ndarray) -> np.ndarray:
     """Choose at most 4,000 of the rows at random, reproducibly."""
-    return np.random.default_rng(0).permutation(rows)[:_DRAWN_ROWS]
+    return np.random.default_rng(0).permutation(rows)[:4000]
 
 
 def _limit(axes: Axes, values: np.ndarray) -> None:

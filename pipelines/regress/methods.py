@@ -41,80 +41,35 @@ from dustmap.whitening import CholeskyWhitening, CiqWhitening
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 
-# Rows of the first search, and near neighbours in a group of them.
+# Rows of the first search.
 _ROWS = 1000
-_GROUP = 4
-# Rows to compare its starting points on.
-_FEW = 300
-# Nodes of its rows if they are not values.
-_NODES = 3000
-# These places: lengthscales in the root of the dimension, as which distances of random
-# points grow, and variances of the noise.
-_SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
+# Variances of the noise where it starts.
 _NOISES = (1e-3, 0.03, 0.3, 0.9)
-# One lengthscale alone, apart by less than a search changes it.
-_ALONE = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-# Share of the variance that is noise where a scale is found.
-_LESS_NOISE = 0.3
 _CANDIDATES = ("matern52", "matern32", "matern12")
-# A derivative has a variance.
-_DIFFERENTIABLE = _CANDIDATES[:2]
 _SEARCH = LBFGS(max_steps=60, gradient_tolerance=0.1, relative_tolerance=1e-7)
 # Rows of the second search.
 _MORE_ROWS = 2_000
-# Longest lengthscale in extents of the inputs, and shortest in the distance of
-# neighbouring values: beyond, a field along this axis cannot be distinguished from one
-# that does not vary, and from noise.
-_LONGEST = 10.0
-_SHORTEST = 0.1
 # Smallest variance of the noise: less makes covariances singular in double precision.
 _QUIET = 1e-8
 
-# Alternating rounds of noise and field, and rows for fitting the noise.
-_NOISE_ROUNDS = 4
-_NOISE_ROWS = 5_000
-# Largest change of the logarithm of a parameter of the noise in one round, and its
-# derivative at the end [nats per row].
-_REACH = 3.0
-_NOISE_SLOPE = 3e-4
-
 # Neighbours: rows whose log score decides on their number.
 _SCORED = 1_000
-# Rows of the search for scales, or covariances of their neighbours if these are fewer.
+# Rows of the search for scales.
 _SEARCH_ROWS = 8_000
-_COVARIANCES = 2**23
 # Its steps, and the derivative by a logarithm at which it ends [nats per row].
 _STEPS = 30
 _FLAT = 2e-3
-# Rows whose log score decides on the kernel.
-_KERNEL_ROWS = 2_000
-# Searches, neighbours chosen anew before each, and the gain at which they end [nats
-# per scored row].
-_ROUNDS = 3
-_STILL_ROUND = 2e-3
 # Neighbours that predict (the first two while scales are learnt), and the gain for
 # which more are taken [nats per row].
 _COUNTS = (32, 64, 100, 200, 400)
 _GAIN = 5e-3
-# Longest time of a prediction on one core [s], and operations and values of a kernel
-# per second.
+# Longest time of a prediction on one core [s].
 _PREDICTION = 30.0
-_OPERATIONS = 8e9
-_VALUES = 5e7
 
-# Inducing points: one per five rows, within limits, and their relative nugget.
-_ROWS_PER_POINT = 5
-_FEWEST_POINTS = 50
+# Most inducing points, and their relative nugget.
 _MOST_POINTS = 500
 _NUGGET = 1e-6
-# Rows from which scales and noise start by the collapsed bound. The search begins
-# within a factor of e of the start: from afar it can leap to where the whole target is
-# noise, and stay. What few points cannot follow is noise to them: it starts with more.
-_START_ROWS = 3000
-_REACHES = (1.0, 3.0)
-_LEAST_NOISE = 0.1
 # Steps: enough for Adam to change a scale by a factor of ten, and many passes.
-_BATCH = 256
 _FEWEST_STEPS = 800
 _MOST_STEPS = 3000
 _EPOCHS = 30
@@ -123,19 +78,9 @@ _EPOCHS = 30
 _NATURAL_RATE = 0.1
 # Roots: as many products as points make them exact, to rounding.
 _CIQ = CIQ(rtol=1e-4, max_steps=_MOST_POINTS)
-# Rows for the convergence of the bound, and its largest change in the last tenth of the
-# steps [nats per row].
-_WATCHED = 10_000
+# Largest change of the bound in the last tenth of the steps [nats per row].
 _STILL = 1e-3
 
-# Rows at all distances whose log score decides on the scales of a grid, and their
-# neighbours; of every sixth of them, where the search starts.
-_GRID_ROWS = 6_000
-_GRID_NEIGHBOURS = 20
-_START_EVERY = 6
-# Least variance of residuals where the search starts: its least noise, of targets that
-# are linear in the inputs, is within the range of noise.
-_LEAST_VARIANCE = _QUIET / min(_NOISES)
 # Rows that decide between neighbours and a grid.
 _WITHHELD = 2_000
 
@@ -174,9 +119,10 @@ class Observed:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Names of kernels that these functionals have variances of."""
+        """Names of kernels under which these functionals have a variance."""
         values = self.functionals.nodes().axes is None
-        return _CANDIDATES if values else _DIFFERENTIABLE
+        # A derivative has one under the smoother kernels only.
+        return _CANDIDATES if values else _CANDIDATES[:2]
 
     def select(self, rows: Tensor) -> Observed:
         """Return some rows."""
@@ -196,11 +142,11 @@ class Observed:
         )
 
     def few(self, count: int, generator: torch.Generator) -> Observed:
-        """Return ``count`` rows in groups of neighbours, or some with few nodes."""
+        """Return ``count`` rows in groups of four, or some with 3,000 nodes at most."""
         if isinstance(self.functionals, PointValues):
-            chosen = clustered_subset(self.points, count, _GROUP, generator)
+            chosen = clustered_subset(self.points, count, 4, generator)
         else:
-            share = min(1.0, count / len(self.values), _NODES / len(self.points))
+            share = min(1.0, count / len(self.values), 3000 / len(self.points))
             chosen = torch.randperm(len(self.values), generator=generator)
             chosen = chosen[: math.ceil(share * len(chosen))]
         return self.select(chosen)
@@ -236,14 +182,18 @@ class Start(NamedTuple):
 
 
 def ranges_of(x: Float[Tensor, "n d"]) -> Ranges:
-    """Return ranges of lengthscales resolved by the inputs, and of the noise."""
+    """Return ranges of lengthscales resolved by the inputs, and of the noise.
+
+    Beyond ten extents of the inputs a field does not vary, and below a tenth of the
+    distance of neighbouring values it is like noise.
+    """
     ends = []
     for column in x.T:
         values = torch.unique(column)
         # A column constant in these rows varies by its unit in others.
         values = values if len(values) > 1 else torch.tensor([0.0, 1.0]).to(x)
-        longest = _LONGEST * (values[-1] - values[0])
-        ends.append(torch.stack([_SHORTEST * values.diff().median(), longest]))
+        longest = 10 * (values[-1] - values[0])
+        ends.append(torch.stack([0.1 * values.diff().median(), longest]))
     low, high = torch.stack(ends, dim=1)
     quiet = torch.tensor([_QUIET, math.inf], dtype=torch.float64)
     return {"lengthscale": (low, high), "noise": (quiet[0], quiet[1])}
@@ -254,7 +204,8 @@ def first_places(
 ) -> list[Model]:
     """Return the model at five lengthscales, equal along all axes, with four noises."""
     places = []
-    for scale in _SCALES:
+    # In the root of the dimension, as which distances of random points grow.
+    for scale in (0.03, 0.1, 0.3, 1.0, 3.0):
         scales = torch.full((axes,), scale * math.sqrt(axes), dtype=torch.float64)
         scales = scales.clamp(*ranges["lengthscale"])
         for noise in _NOISES:
@@ -268,14 +219,16 @@ def scanned(model: NeighbourGP, ranges: Ranges, **found: Any) -> NeighbourGP:
     """Return the model, each lengthscale in turn with the value of best log score.
 
     Gradients do not lead from a scale of years to one of months, whose variance was
-    noise before: every value is tried with the model's noise and with less. It is taken
-    if the gain of the scored rows is above two standard errors: outliers alone do not
-    decide. ``found`` replaces the neighbours of the model.
+    noise before: every value is tried with the model's noise, and with 30% of the
+    variance as noise. It is taken if the gain of the scored rows is above two standard
+    errors: outliers alone do not decide. ``found`` replaces the neighbours.
     """
+    # Apart by less than a search changes a scale.
+    apart = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
     for axis in range(len(model.kernel.lengthscale)):
         old, best = model.log_scores(), model
         total = model.kernel.variance + model.noise
-        for scale, noise in product(_ALONE, (model.noise, _LESS_NOISE * total)):
+        for scale, noise in product(apart, (model.noise, 0.3 * total)):
             scales = model.kernel.lengthscale.clone()
             scales[axis] = scale
             scales = scales.clamp(*ranges["lengthscale"])
@@ -298,7 +251,7 @@ def find_start(data: Observed, generator: torch.Generator) -> Start:
     noise for 300 of the rows.
     """
     ranges, data = ranges_of(data.points), data.few(_ROWS, generator)
-    few = torch.randperm(len(data.values), generator=generator)[:_FEW]
+    few = torch.randperm(len(data.values), generator=generator)[:300]
     few, searched = data.select(few), []
     kernel, mean = KERNELS[_CANDIDATES[0]](lengthscale=1.0), float(few.clipped.mean())
     model = few.regression(ExactGP, kernel=kernel, noise=1.0, mean=mean)
@@ -384,8 +337,9 @@ def learn_neighbours(
     ranges = ranges_of(data.points)
     model = scanned(model, ranges, index=None, near=None)
     near = _enough(log_scores(model, _COUNTS[:2]))
-    # Errors with heavy tails need many rows.
-    rows = order[: min(_SEARCH_ROWS, _COVARIANCES // near**2)]
+    # Errors with heavy tails need many rows; their neighbours have eight million
+    # covariances at most.
+    rows = order[: min(_SEARCH_ROWS, 2**23 // near**2)]
     settings = LBFGS(
         max_steps=_STEPS,
         gradient_tolerance=_FLAT * len(rows),
@@ -393,18 +347,20 @@ def learn_neighbours(
         reach=3.0,
         ranges=ranges,
     )
-    few = model.renewed(scored=rows[:_KERNEL_ROWS], count=near)
+    # 2,000 rows decide on the kernel.
+    few = model.renewed(scored=rows[:2_000], count=near)
     with Progress(description="scales", unit="searches") as progress:
         score, last = f"log score of {len(few.scored)} rows", -math.inf
         found, why = best_kernel(few, data, settings, score)
         model = found.model.renewed(scored=rows)
-        for _ in range(_ROUNDS):
+        for _ in range(3):
             # Neighbours for the current lengthscales.
             found = maximise(model.renewed(), settings)
             before, last = last, found.log_marginal / len(rows)
             model = found.model
             progress.update(score=last)
-            if still := last < before + _STILL_ROUND:
+            # A gain of 0.002 nats per scored row decides nothing.
+            if still := last < before + 2e-3:
                 break
     by_count = log_scores(model.renewed(scored=order[:_SCORED]), _COUNTS)
     model = model.renewed(count=_enough(by_count), scored=_NOBODY)
@@ -464,24 +420,26 @@ def _scales_of_all(
 ) -> tuple[EvidenceFit[NeighbourGP], Record]:
     """Return kernel, scales and noise of largest log score at all distances.
 
-    Residuals from a linear least-squares fit are scored.
+    Residuals from a linear least-squares fit are scored, of 6,000 rows given 20
+    neighbours; the search starts with every sixth of them.
     """
     x = data.points
     basis = torch.cat([torch.ones_like(x[:, :1]), x], dim=1)
     # The rounding of torch's solution differs from call to call.
     slopes, *_ = np.linalg.lstsq(basis.numpy(), data.clipped.numpy(), rcond=None)
     rest = data.clipped - basis @ torch.from_numpy(slopes)
-    ranges, variance = ranges_of(x), max(float(rest.var()), _LEAST_VARIANCE)
+    # Targets that are linear in the inputs also start within the range of noise.
+    ranges, variance = ranges_of(x), max(float(rest.var()), _QUIET / min(_NOISES))
     # Three quarters of few rows are scored at least.
-    count = min(_GRID_NEIGHBOURS, len(x) // 4)
-    scored, near = scored_across_scales(x, count, _GRID_ROWS, generator)
+    count = min(20, len(x) // 4)
+    scored, near = scored_across_scales(x, count, 6_000, generator)
     model = replace(data, values=rest, outliers=False).regression(
         NeighbourGP,
         kernel=KERNELS[_CANDIDATES[0]](lengthscale=1.0),
         noise=variance,
         count=count,
-        scored=scored[::_START_EVERY],
-        near=near[::_START_EVERY],
+        scored=scored[::6],
+        near=near[::6],
     )
     places = first_places(model, x.shape[1], ranges, variance)
     places.append(replace(model, kernel=start.kernel, noise=start.noise))
@@ -493,10 +451,8 @@ def _scales_of_all(
         relative_tolerance=1e-6,
         ranges=ranges,
     )
-    model, score = (
-        replace(model, scored=scored, near=near),
-        f"log score of {len(scored)} rows",
-    )
+    model = replace(model, scored=scored, near=near)
+    score = f"log score of {len(scored)} rows"
     found, why = best_kernel(model, data, settings, score)
     return found, {"why": why, "converged": found.converged}
 
@@ -547,7 +503,8 @@ def log_scores(model: NeighbourGP, counts: tuple[int, ...]) -> dict[int, float]:
     """
     scores: dict[int, float] = {}
     for count in counts:
-        seconds = len(model) * (count**3 / 3 / _OPERATIONS + count**2 / _VALUES)
+        # One core makes 8e9 operations and 5e7 values of a kernel per second.
+        seconds = len(model) * (count**3 / 3 / 8e9 + count**2 / 5e7)
         if scores and (seconds > _PREDICTION or count >= len(model)):
             break
         scores[count] = float(model.renewed(count=count).log_scores().mean())
@@ -567,18 +524,18 @@ def fit(learn: Learn, data: Observed, generator: torch.Generator) -> FittedField
 
     Student-T noise is a mixture of normals, in which rows have the variance
     ``s²/w_n``: the weights ``w_n`` of the field's posterior at the rows, and the
-    parameters of the noise given that posterior, are found in turn (Tipping & Lawrence
-    2005, Neurocomputing 69, 123).
+    parameters of the noise given that posterior, by 5,000 rows, are found in four turns
+    (Tipping & Lawrence 2005, Neurocomputing 69, 123).
     """
     model, record = learn(data, generator)
     noise, y = model.parameters()["noise"], data.values
     likelihood: Gaussian | StudentT = Gaussian(variance=noise)
     if data.outliers:
         likelihood, model = StudentT(scale=noise.sqrt()), replace(model, observations=y)
-        for _ in range(_NOISE_ROUNDS):
+        for _ in range(4):
             latent = model.predict(model.functionals)
-            few = LatentMoments(*(part[:_NOISE_ROWS] for part in latent))
-            likelihood = fitted_noise(y[:_NOISE_ROWS], few, likelihood)
+            few = LatentMoments(*(part[:5_000] for part in latent))
+            likelihood = fitted_noise(y[:5_000], few, likelihood)
             variance = likelihood.normal_variances(y, *latent)
             least = variance.min()
             model = replace(model, noise=least, known_noise=variance - least)
@@ -597,7 +554,11 @@ def fit(learn: Learn, data: Observed, generator: torch.Generator) -> FittedField
 def fitted_noise(
     y: Float[Tensor, " n"], latent: LatentMoments, before: StudentT
 ) -> StudentT:
-    """Return the noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
+    """Return the noise of largest ``Σ_n E_q[log p(y_n | f_n)]``.
+
+    Parameters change by a factor of e³ at most; the search ends at a derivative by
+    their logarithms of 3e-4 nats per row.
+    """
     parameters = before.parameters()
     start = torch.stack([*parameters.values()]).to(torch.float64).log()
     ends = [before.ranges.get(name, (0.0, math.inf)) for name in parameters]
@@ -611,9 +572,9 @@ def fitted_noise(
     found = minimise(
         lambda place: -noise_at(place).expected(y, *latent).mean(),
         start,
-        slope=_NOISE_SLOPE,
-        lower=torch.maximum(lowest, start - _REACH),
-        upper=torch.minimum(highest, start + _REACH),
+        slope=3e-4,
+        lower=torch.maximum(lowest, start - 3.0),
+        upper=torch.minimum(highest, start + 3.0),
     )
     return noise_at(found.place)
 
@@ -621,37 +582,43 @@ def fitted_noise(
 def fit_variational(
     data: Observed, generator: torch.Generator, whitening: str = "cholesky"
 ) -> FittedField:
-    """Put inducing points at centres of clusters, scales by a subset, then by Adam."""
+    """Put inducing points at centres of clusters, scales by a subset, then by Adam.
+
+    There are 50 to 500 points, one per five rows.
+    """
     start, nodes = find_start(data, generator), data.points
     size, y = len(data.values), data.values
-    count = min(max(size // _ROWS_PER_POINT, _FEWEST_POINTS), _MOST_POINTS, size)
+    count = min(max(size // 5, 50), _MOST_POINTS, size)
     kernel = start.model.kernel
     # In units of the lengthscales: inputs that hardly matter do not spread the points.
     scales = kernel.parameters()["lengthscale"]
     points = kmeans_points(nodes / scales, count, generator) * scales
-    few = data.select(torch.randperm(size, generator=generator)[:_START_ROWS])
+    few = data.select(torch.randperm(size, generator=generator)[:3000])
     sparse = few.regression(
         partial(SGPR, points=points),
         kernel=kernel,
-        noise=max(float(start.model.noise), _LEAST_NOISE),
+        # What few points cannot follow is noise to them: it starts with more.
+        noise=max(float(start.model.noise), 0.1),
         mean=start.model.mean,
         jitter=_NUGGET,
     )
+    # The search begins within a factor of e of the start: from afar it can leap to
+    # where the whole target is noise, and stay.
     near, far = (
         LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=start.ranges)
-        for reach in _REACHES
+        for reach in (1.0, 3.0)
     )
     score = f"bound of the log evidence of {len(few.values)} rows"
     found, why = best_kernel(sparse, data, near, score)
     sparse = maximise(found.model, far).model
     learnt = sparse.parameters()
-    batch = min(_BATCH, size)
+    batch = min(256, size)
     steps = max(_FEWEST_STEPS, _EPOCHS * math.ceil(size / batch))
     settings = SvgpSettings(
         batch_size=batch,
         steps=min(steps, _MOST_STEPS),
         natural_rate=_NATURAL_RATE,
-        watch_rows=_WATCHED,
+        watch_rows=10_000,
         solves="iterative" if whitening == "ciq" else "cholesky",
     )
     made = partial(CiqWhitening, ciq=_CIQ) if whitening == "ciq" else CholeskyWhitening

@@ -39,12 +39,6 @@ EXACT_ROWS = 2_000
 MOST_EXACT = 8_000
 # Most inputs of a grid, and for which `auto` does not use `svgp` for outliers.
 GRID_INPUTS = 3
-# Fewer rows do not constrain a covariance.
-_FEWEST = 10
-# Of standardised variances.
-_ROUNDING = 1e-6
-# Joint samples need a dense covariance of their places, of 128 MB.
-_MOST_PLACES = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +259,9 @@ class Regressor:
         if self.left_out_:
             say(f"{self.left_out_} of {len(whole)} rows lack a finite value: left out")
         rows = int(whole.sum())
-        if rows < _FEWEST:
-            raise InputError(f"{rows} rows to fit, at least {_FEWEST} are needed")
+        # Fewer do not constrain a covariance.
+        if rows < 10:
+            raise InputError(f"{rows} rows to fit, at least 10 are needed")
         values = columns["the target"][whole]
         if np.ptp(values) == 0:
             raise InputError(f"the target is {values[0]:g} in every row to fit")
@@ -281,7 +276,7 @@ class Regressor:
         # Constant inputs have no effect.
         self.input_shift_ = points.mean(axis=0)
         self.input_scale_ = spread + (spread == 0)
-        # Rows that know the level of the field.
+        # Rows that depend on the level of the field.
         level = _level(functionals)
         known = level != 0
         means = values[known] / level[known] if known.any() else np.zeros(1)
@@ -366,10 +361,9 @@ class Regressor:
                 f"the method {self.method_} predicts every place on its own: for joint "
                 "samples fit with method='exact', 'grid' or 'svgp'"
             )
-        if len(there) > _MOST_PLACES:
-            raise InputError(
-                f"expected at most {_MOST_PLACES} places, got {len(there)}"
-            )
+        # Joint samples need a dense covariance of their places, of 128 MB here.
+        if len(there) > 4_000:
+            raise InputError(f"expected at most 4000 places, got {len(there)}")
         try:
             white = draw(there, count, self.seed)
         except ValueError as error:
@@ -397,7 +391,7 @@ class Regressor:
                 torch.as_tensor((known / self.target_scale_) ** 2)
             )
         lowest = float(latent.variance.min())
-        if lowest < -_ROUNDING:
+        if lowest < -1e-6:
             raise RuntimeError(
                 f"a variance of the field is {lowest:.3g} of the target's: the "
                 "covariance is close to singular, try another method"
@@ -445,7 +439,7 @@ class Regressor:
     def _standardised(
         self, X: Any, functionals: Functionals | None
     ) -> tuple[Functionals, np.ndarray]:
-        """Return what is predicted, of the field, and the functionals of one."""
+        """Return the functionals to predict, and their values for a field of one."""
         if not hasattr(self, "field_"):
             known = sys.modules.get("sklearn.exceptions")
             kinds = (known.NotFittedError if known else AttributeError, InputError)

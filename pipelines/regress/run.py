@@ -27,7 +27,8 @@ from pipelines.base.allocation import peak_memory
 from pipelines.base.errors import InputError
 from pipelines.base.progress import StageClock, doing
 from pipelines.base.quantiles import QUANTILES
-from pipelines.catalog.answer_files import Described, answer_file
+from pipelines.catalog.answer_files import answer_file
+from pipelines.catalog.formats import ColumnInfo
 from pipelines.catalog.schema import write_table
 from pipelines.catalog.sources import all_columns, open_source, read_columns
 from pipelines.figures.style import save_figure
@@ -39,11 +40,6 @@ from pipelines.run.folder import check_run_folder, write_json
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, write_manifest
 from pipelines.storage.digests import input_digests
-
-# Nearest rows in the baseline's mean.
-_NEAR = 10
-# Most test rows for the comparison.
-_COMPARED = 10_000
 
 
 def regress_table(
@@ -92,7 +88,7 @@ def regress_table(
     tested, truth = rows.part(test=True), rows.y[rows.test]
     prediction = model.distribution(tested, noise=rows.noise_of(test=True))
     metrics = scores(truth, prediction)
-    metrics |= beside_neighbours(model, rows, prediction.mean)
+    metrics |= compare_with_neighbours(model, rows, prediction.mean)
     clock.lap("test")
     figure = draw(rows, model, prediction)
     clock.lap("plot")
@@ -156,10 +152,7 @@ def predict_table(
     inputs = read_inputs(source, model.feature_names_in_.tolist())
     whole = np.all([np.isfinite(column) for column in inputs.values()], axis=0)
     columns = all_columns(source)
-    described = {
-        name: Described(unit=info.unit or "", text=info.description or "")
-        for name, (_, info) in columns.items()
-    }
+    described = {name: info for name, (_, info) in columns.items()}
     found = {
         f"{prefix}{target}_{kind}": np.full(len(whole), np.nan)
         for kind in ("mean", "std")
@@ -173,7 +166,7 @@ def predict_table(
         known = model.distribution({n: column[whole] for n, column in inputs.items()})
         for column, part in zip(found.values(), (known.mean, known.std), strict=True):
             column[whole] = part
-    described |= dict.fromkeys(found, Described(unit=str(model._unit or "")))
+    described |= dict.fromkeys(found, ColumnInfo(unit=str(model._unit or "")))
     about = {"program": "dustmap", "version": dustmap.__version__, "run": folder.name}
     start = 0
     with answer_file(output, described, about, overwrite=overwrite) as write:
@@ -207,18 +200,18 @@ def scores(truth: np.ndarray, found: Prediction) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def beside_neighbours(
+def compare_with_neighbours(
     model: Regressor, rows: Rows, mean: np.ndarray
 ) -> dict[str, float]:
-    """Compare the fit's squared error with that of the mean of the 10 nearest rows.
+    """Compare the squared errors of the fit and of the mean of the 10 nearest rows.
 
     ``mean`` is the fit's of every test row. ``excess`` is the mean difference of the
     squared errors in its own standard errors, of 10,000 rows at most.
     """
     x = torch.as_tensor((rows.x - model.input_shift_) / model.input_scale_)
     tested = np.flatnonzero(rows.test)
-    some = np.random.default_rng(0).permutation(len(tested))[:_COMPARED]
-    near = nearest(x[~rows.test], x[tested[some]], _NEAR).numpy()
+    some = np.random.default_rng(0).permutation(len(tested))[:10_000]
+    near = nearest(x[~rows.test], x[tested[some]], 10).numpy()
     truth = rows.y[tested[some]]
     squared = (rows.y[~rows.test][near].mean(axis=1) - truth) ** 2
     score = {"rmse_neighbours": float(squared.mean() ** 0.5)}

@@ -50,8 +50,6 @@ _CLASSES: dict[str, Any] = {
     )
 }
 _MARK = "$class"
-# Arguments that are left at their defaults.
-_LEFT = ("group", "compact_nodes", "copy_data", "balanced_tree", "boxsize")
 
 
 def write_model(folder: Path, fitted: dict[str, Any]) -> None:
@@ -82,7 +80,9 @@ def _apart(value: Any) -> Any:
         own = value.tolist() if names else torch.from_numpy(value)
         return {_MARK: "array", "a": own, "dtype": value.dtype.name}
     if kind in _CLASSES:
-        names = [n for n in signature(_CLASSES[kind]).parameters if n not in _LEFT]
+        # These arguments are left at their defaults.
+        left = {"group", "compact_nodes", "copy_data", "balanced_tree", "boxsize"}
+        names = [n for n in signature(_CLASSES[kind]).parameters if n not in left]
         return {_MARK: kind, **{n: _apart(getattr(value, n)) for n in names}}
     if isinstance(value, dict):
         return {name: _apart(part) for name, part in value.items()}

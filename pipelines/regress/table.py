@@ -17,9 +17,6 @@ from pipelines.catalog.tables import split_part
 from pipelines.catalog.text import NULLS
 from pipelines.catalog.units import parse_unit
 
-# Marks of missing numbers in columns of text.
-_MISSING = (*NULLS, "?")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -27,8 +24,8 @@ class Rows:
 
     Inputs x (N, D), target y and noise (N,), if any, are finite. ``row`` numbers rows
     of the table from 0; ``missing`` and ``left_out`` count rows without a finite value,
-    by column and in all; ``notes`` are for the user, ``units`` those of columns that
-    have one.
+    by column and in all; ``notes`` are for the user; ``units`` are by column, if
+    known.
     """
 
     x: np.ndarray
@@ -186,7 +183,7 @@ def _with_units(columns: dict[str, Any], units: Mapping[str, u.UnitBase]) -> Any
 
 
 def _units(source: Source, names: Sequence[str]) -> dict[str, u.UnitBase]:
-    """Return the known units of columns, except those of logarithms."""
+    """Return the known units of columns, without logarithmic ones."""
     texts = {name: source.columns[locate(source, name)[0]].unit for name in names}
     found = {name: parse_unit(text) for name, text in texts.items() if text}
     return {n: unit for n, unit in found.items() if isinstance(unit, u.UnitBase)}
@@ -204,7 +201,7 @@ def _read(source: Source, names: Sequence[str]) -> dict[str, np.ndarray]:
             column = column.astype(np.float64).filled(np.nan)
         elif column.dtype.kind == "O":
             column = column.filled(None)
-            column[np.isin(column, _MISSING)] = None
+            column[np.isin(column, (*NULLS, "?"))] = None
             if all(word is None or _is_number(word) for word in column):
                 column = column.astype(np.float64)
         columns[name] = column

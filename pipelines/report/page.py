@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pipelines.bands import known_band
-from pipelines.base.errors import InputError
 from pipelines.formats.citation import cited_papers
 from pipelines.report.data import ReportData, gather
 from pipelines.report.numbers import FORMATS
@@ -16,6 +13,7 @@ from pipelines.report.view import view
 from pipelines.run.baseline import NAME, in_words, is_worse
 from pipelines.run.status import in_plain_words
 from pipelines.storage.atomic import atomic_file, check_output
+from pipelines.view.embedding import optional, plotly_script, rendered
 
 # Sections by their anchors and templates.
 SECTIONS = {
@@ -45,8 +43,9 @@ def write_report(
     false, or an optional package is missing.
     """
     check_output(output, overwrite=overwrite)
-    for name in ("jinja2", "plotly.offline")[: 1 + three_d]:
-        _optional(name)
+    optional("jinja2")
+    if three_d:
+        optional("plotly.offline", ", or leave the 3-D view out by --no-3d")
     sections = [key for key in SECTIONS if three_d or key != "three-d"]
     page = render(gather(run, nside=nside), sections)
     with atomic_file(output, overwrite=overwrite) as temporary:
@@ -56,39 +55,19 @@ def write_report(
 
 def render(data: ReportData, sections: Sequence[str]) -> str:
     """Return a page of some `SECTIONS` as HTML, with all values escaped."""
-    jinja2 = _optional("jinja2")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {each.__name__: each for each in (*FORMATS, in_plain_words)}
-    # plotly.js as bundled with plotly, about 4.8 MB.
-    drawn = "three-d" in sections
-    return environment.get_template("page.html").render(
+    formats = {each.__name__: each for each in (*FORMATS, in_plain_words)}
+    return rendered(
+        Path(__file__).with_name("templates"),
+        "page.html",
         data=data,
         sections=sections,
         titles=SECTIONS,
-        plotly=_optional("plotly.offline").get_plotlyjs() if drawn else "",
+        plotly=plotly_script() if "three-d" in sections else "",
         view=view,
         known_band=known_band,
         cited_papers=cited_papers,
         baseline=NAME,
         in_words=in_words,
         is_worse=is_worse,
+        **formats,
     )
-
-
-def _optional(name: str) -> Any:
-    """Import a package of the extra ``report``."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0]
-        hint = ", or leave the 3-D view out by --no-3d" if package == "plotly" else ""
-        raise InputError(
-            f"a report needs {package}, which is not installed: "
-            f"pip install 'dustmap[report]'{hint}"
-        ) from error

@@ -11,14 +11,10 @@ from dustmap.distributed.group import Group
 from dustmap.grid import Torus
 from dustmap.projection import projection
 from dustmap.tori import Tori
+from pipelines.base.blocks import rows_within
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import step_rays
 from pipelines.model.plan import Plan
-
-# Stars whose rows of W are made at once.
-_ROWS = 131_072
-# Share of crossed cells below which a map counts as mostly prior.
-_FEW = 0.1
 
 
 def sight_line_lengths(
@@ -40,7 +36,8 @@ def sight_line_lengths(
         some = Tori(tori=tuple(tori[:count]))
         counting = replace(plan, tori=some)
         total = torch.zeros(some.size, dtype=torch.float32)
-        for part in ends.split(_ROWS):
+        # A kilobyte for the row of W of a star.
+        for part in ends.split(rows_within(1024)):
             W = projection(
                 some, step_rays(counting, part), dtype=total.dtype, tree=False
             )
@@ -54,10 +51,10 @@ def sight_line_lengths(
 
 
 def describe_support(support: torch.Tensor) -> str:
-    """Describe the share of cells that sight lines cross."""
+    """Describe the share of cells that sight lines cross; below 10% with advice."""
     share = float((support > 0).to(torch.float64).mean())
     text = "sight lines cross {} of the cells, the others show the prior"
-    if share >= _FEW:
+    if share >= 0.1:
         return text.format(f"{share:.0%}")
     return (
         f"{text.format(f'{share:.1%}')}: with so few stars or narrow fields a smaller "

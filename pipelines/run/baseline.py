@@ -19,16 +19,6 @@ from pipelines.catalog.schema import Stars
 # Fewest stars to learn the covariance from.
 FEWEST = 100
 NO_BASELINE = f"a baseline needs {FEWEST} fitted stars, got fewer"
-# Most stars for learning the covariance,
-_HELD = 1500
-# and their largest share of all.
-_SHARE = 0.2
-# Stars beyond which only those near a target or a star to learn from are used,
-_MANY = 200_000
-# and how many of them each has.
-_AROUND = 150
-# Standard errors beyond which a map counts as worse.
-_WORSE = 2.0
 NAME = "grid-free kriging"
 
 
@@ -64,7 +54,9 @@ def learn_baseline(
 ) -> LocalMeanKriging | None:
     """Learn kriging of the targets; return ``None`` if there are too few stars.
 
-    It has all stars of ``train``, or of more than 200,000 those near the targets.
+    It is learnt from a fifth of the stars of ``train``, at most 1,500, and predicts
+    from all of them, or, if there are more than 200,000, from the 150 nearest to each
+    target and each star that it is learnt from.
 
     Raises
     ------
@@ -74,14 +66,14 @@ def learn_baseline(
     if len(train) < FEWEST:
         return None
     assert train.extinction is not None
-    count = min(_HELD, int(_SHARE * len(train)))
+    count = min(1500, int(0.2 * len(train)))
     held = torch.randperm(len(train), generator=generator)[:count]
     observed = rays_of(train, train.extinction / train.distance)
     noise = torch.as_tensor(train.variance())
     distance_std = torch.as_tensor(train.distance_std)
-    if len(train) > _MANY:
+    if len(train) > 200_000:
         places = rays_of(targets, np.ones(len(targets)))
-        some = near_rays(observed, held, places, _AROUND)
+        some = near_rays(observed, held, places, 150)
         observed, noise, distance_std = observed[some], noise[some], distance_std[some]
         held = torch.searchsorted(some, held)
     return learn_local_mean_kriging(observed, noise, distance_std, held)
@@ -114,8 +106,8 @@ def baseline_score(
 
 
 def is_worse(score: dict[str, float]) -> bool:
-    """Return true if the map is significantly worse than the baseline."""
-    return score.get("excess", 0.0) > _WORSE
+    """Return true if the map is worse than the baseline by two standard errors."""
+    return score.get("excess", 0.0) > 2
 
 
 def in_words(score: dict[str, float]) -> str:

@@ -20,23 +20,13 @@ from scipy.stats import norm
 
 from dustmap.residual.surveys import SurveyLaw
 from dustmap.tails import OUTLIER_FACTOR
+from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.run.folder import Run
 from pipelines.run.held_out import measured_columns
 from pipelines.run.predict import predict_columns
 from pipelines.run.surveys import calibrated
-
-# Offsets from the catalogue's distance in its error: places of predictions, and of the
-# integrals between them.
-_PREDICTED = np.linspace(-4, 4, 9)
-_OFFSETS = np.linspace(-4, 4, 161)
-# Least fraction of outliers.
-_OUTLIERS = 1e-3
-# Least distance of a place relative to the star's.
-_NEAREST = 0.02
-# Stars of a block.
-_ROWS = 4096
 
 
 def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
@@ -67,43 +57,47 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
     predicted = predict_columns(run.plan, run.posterior, stars)
     measured = measured_columns(run.posterior.residual, stars, run.plan, predicted)
     # Along a line the map alone rises.
-    posterior, outliers = run.posterior, _OUTLIERS
+    posterior, outliers = run.posterior, 1e-3
     if (field := posterior.residual) is not None:
         posterior = replace(posterior, residual=replace(field, stack=None))
-        outliers = max(field.outliers, _OUTLIERS)
-    nodes = np.eye(len(_PREDICTED))
-    between = np.array([np.interp(_OFFSETS, _PREDICTED, node) for node in nodes])
+        outliers = max(field.outliers, outliers)
+    # Offsets from the catalogue's distance in its error: places of predictions, and of
+    # the integrals between them.
+    coarse, fine = np.linspace(-4, 4, 9), np.linspace(-4, 4, 161)
+    between = np.array([np.interp(fine, coarse, node) for node in np.eye(len(coarse))])
+    # Some 25 arrays of a number for each fine offset.
     parts = []
-    for start in range(0, len(stars), _ROWS):
-        some = stars.select(slice(start, start + _ROWS))
+    for part in row_blocks(len(stars), 2**15):
+        some = stars.select(part)
         assert some.extinction is not None
         distance, error = some.distance[:, None], some.distance_std[:, None]
-        at = np.maximum(distance + error * _PREDICTED, _NEAREST * distance)
-        l, b = (np.repeat(x, len(_PREDICTED)) for x in (some.l, some.b))  # noqa: E741
+        # No place is nearer than 2% of the star's distance.
+        at = np.maximum(distance + error * coarse, 0.02 * distance)
+        l, b = (np.repeat(x, len(coarse)) for x in (some.l, some.b))  # noqa: E741
         found = predict_columns(
             run.plan, posterior, Stars(l=l, b=b, distance=at.ravel())
         )
         moments = [found[f"extinction_{k}"].reshape(at.shape) for k in ("mean", "std")]
         inside = np.isfinite(moments[0])
         last = np.maximum(inside.sum(axis=1) - 1, 0)[:, None]
-        column = np.minimum(np.arange(len(_PREDICTED)), last)
+        column = np.minimum(np.arange(len(coarse)), last)
         mean, std = (np.take_along_axis(x, column, axis=1) @ between for x in moments)
         noise = some.variance(0.0, run.plan.common_noise)[:, None]
         scale, observed = np.sqrt(std**2 + noise), some.extinction[:, None]
-        prior = norm.pdf(_OFFSETS)
+        prior = norm.pdf(fine)
         good = (1 - outliers) * norm.pdf(observed, mean, scale) * prior
         bad = outliers * norm.pdf(observed, mean, OUTLIER_FACTOR * scale) * prior
         # Far from any place of its line a star is an outlier, or keeps its distance.
         density = good + bad + 1e-300 * prior
         density /= density.sum(axis=1, keepdims=True)
-        where = np.maximum(distance + error * _OFFSETS, _NEAREST * distance)
+        where = np.maximum(distance + error * fine, 0.02 * distance)
         center = (density * where).sum(axis=1)
         spread = np.sqrt((density * (where - center[:, None]) ** 2).sum(axis=1))
         total = good.sum(axis=1) + bad.sum(axis=1)
         outlier = np.divide(
             bad.sum(axis=1), total, out=np.ones(len(some)), where=total > 0
         )
-        known = inside[:, len(_PREDICTED) // 2]
+        known = inside[:, len(coarse) // 2]
         parts.append(np.where(known, [center, spread, outlier], np.nan))
     names = ("posterior_distance", "posterior_distance_std", "outlier")
     found = dict(zip(names, np.concatenate(parts, axis=1), strict=True))

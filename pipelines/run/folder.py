@@ -41,8 +41,8 @@ from pipelines.storage.atomic import check_manifest, check_output_folder
 class Run:
     """A finished fit.
 
-    ``supports`` are lengths of sight lines in the cells of every grid [cells],
-    ``summary`` and ``provenance`` those of ``run.json``.
+    ``supports`` are lengths of sight lines in the cells of every grid [cells];
+    ``summary`` and ``provenance`` are parts of ``run.json``.
     """
 
     path: Path
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """Seed of the fit, and of what is drawn from the map."""
+        """Seed of the fit, and of draws from the map."""
         return int(self.provenance["seed"])
 
     @property

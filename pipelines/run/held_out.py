@@ -10,17 +10,14 @@ import numpy as np
 
 from dustmap.residual.field import ResidualField
 from dustmap.residual.predictive import Measured, PredictiveLaw, learn_law
-from pipelines.base.calibration import coverage, predictive_z
+from pipelines.base.calibration import coverage, z_scores, z_scores_lognormal
 from pipelines.base.quantiles import KINDS, QUANTILES, WIDTH_95
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import Baseline, baseline_score
 from pipelines.run.predict import write_predictions
 
-FILE = "held_out.parquet"
-_LEVELS = (0.68, 0.95)
-_OBSERVED = ("extinction", "extinction_error", "noise")
-_STARS = ("l", "b", "distance", "distance_error", "observed", "noise")
+HELD_OUT_FILE = "held_out.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +98,7 @@ class HeldOut:
 
     @property
     def measured(self) -> Measured:
-        """What a law of measurements depends on."""
+        """The quantities on which a law of measurements depends."""
         return Measured(
             std=np.hypot(self.predicted["std"], self.noise),
             extinction=self.predicted["mean"],
@@ -113,10 +110,11 @@ class HeldOut:
     def by(
         self, predicted: dict[str, np.ndarray], law: PredictiveLaw | None
     ) -> HeldOut:
-        """Return the stars that other predictions ``(n,)`` reach, judged by a law."""
+        """Return the stars with other predictions ``(n,)``, judged by a law."""
         some = np.isfinite(predicted["mean"])
         changed: dict[str, Any] = {"z": None}
-        for name in (*_STARS, "survey"):
+        own = ("l", "b", "distance", "distance_error", "observed", "noise", "survey")
+        for name in own:
             values = getattr(self, name)
             changed[name] = None if values is None else values[some]
         if self.baseline is not None:
@@ -146,7 +144,7 @@ class HeldOut:
         if self.has_uncertainty:
             z = self.z_scores(positive=positive)
             score["z_median"] = float(np.median(z))
-            for found in coverage(z, _LEVELS):
+            for found in coverage(z, (0.68, 0.95)):
                 score[f"coverage_{100 * found.level:.0f}"] = found.held
             score["above_p97_5"] = float(np.mean(z > WIDTH_95))
             score["below_p2_5"] = float(np.mean(z < -WIDTH_95))
@@ -162,9 +160,10 @@ class HeldOut:
         }
 
     def quantities(self) -> dict[str, np.ndarray]:
-        """Return by name and unit what errors may depend on.
+        """Return the quantities on which errors may depend, by name and unit.
 
-        The predicted extinction, as bins of the measured one would be biased by noise.
+        Bins of the measured extinction would be biased by its noise: the predicted one
+        takes its place.
         """
         mean, relative = self.predicted["mean"], self.distance_error / self.distance
         found = {"distance [pc]": self.distance, "predicted extinction [mag]": mean}
@@ -183,9 +182,10 @@ class HeldOut:
         """
         if self.z is not None:
             return self.z
-        return predictive_z(
-            self.observed, self.noise, self.predicted, positive=positive
-        )
+        if positive:
+            return z_scores_lognormal(self.observed, self.noise, self.predicted)
+        mean, std = self.predicted["mean"], self.predicted["std"]
+        return z_scores(self.observed, self.noise, mean, std)
 
 
 def _observed(
@@ -195,9 +195,12 @@ def _observed(
     assert stars.extinction is not None
     assert stars.extinction_error is not None
     variance = stars.variance(predictions["density_mean"], plan.common_noise)
-    columns = (stars.extinction, stars.extinction_error, np.sqrt(variance))
-    found = dict(zip(_OBSERVED, columns, strict=True))
-    return {**found, "distance_error": stars.distance_std}
+    return {
+        "extinction": stars.extinction,
+        "extinction_error": stars.extinction_error,
+        "noise": np.sqrt(variance),
+        "distance_error": stars.distance_std,
+    }
 
 
 def with_law(
@@ -218,7 +221,7 @@ def measured_columns(
     plan: Plan,
     predictions: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Return what measurements of stars are predicted to be, noise included.
+    """Return the predicted measurements of stars, noise included.
 
     Columns are ``measured_mean``, ``measured_std`` and quantiles by the law of
     `residual` [mag], and the observations' ``z``; none if there is no law.
@@ -236,7 +239,7 @@ def measured_columns(
 def measurements(
     stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> tuple[Measured, np.ndarray, np.ndarray]:
-    """Return what a law depends on, measured minus predicted, and predicted means."""
+    """Return the arguments of a law, the residuals, and the predicted means."""
     held = HeldOut.of(stars, plan, predictions)
     return held.measured, held.residual, held.predicted["mean"]
 
@@ -244,7 +247,7 @@ def measurements(
 def held_out_score(
     predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
 ) -> dict[str, float]:
-    """Return `HeldOut.score`, and the error of what is predicted to be measured."""
+    """Return `HeldOut.score`, and the error of the predicted measurements."""
     if not len(stars):
         return {}
     held = HeldOut.of(stars, plan, predictions)
@@ -265,9 +268,9 @@ def write_held_out(
 
 def read_held_out(run: Path) -> HeldOut | None:
     """Read the held-out stars of a run; return ``None`` if there are none."""
-    if not (run / FILE).is_file():
+    if not (run / HELD_OUT_FILE).is_file():
         return None
-    columns, _, _ = read_table(run / FILE)
+    columns, _, _ = read_table(run / HELD_OUT_FILE)
     inside = columns["inside"].astype(bool)
     if not inside.any():
         return None

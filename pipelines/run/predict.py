@@ -12,6 +12,7 @@ import dustmap
 from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
 from dustmap.residual.stacking import StackedKriging
+from pipelines.base.blocks import rows_within
 from pipelines.base.quantiles import KINDS, summaries
 from pipelines.catalog.schema import Stars, write_table
 from pipelines.model.engine import rays
@@ -33,8 +34,6 @@ UNITS = {
     "kriging": "mag",
     "kriging_std": "mag",
 }
-# Rows per batch.
-_ROWS = 65_536
 
 
 def predict_columns(
@@ -57,8 +56,9 @@ def predict_columns(
     ends = positions[inside]
     if len(ends):
         # Both in one call: they share the neighbours of a place, and the draws of the
-        # sub-grid variance.
-        for own, some in zip(inside.nonzero()[:, 0].split(_ROWS), ends.split(_ROWS)):
+        # sub-grid variance. Weights and samples of a star take two kilobytes.
+        rows = rows_within(2048)
+        for own, some in zip(inside.nonzero()[:, 0].split(rows), ends.split(rows)):
             both = Stack([rays(plan, some, outwards=True), PointValues(some)])
             moments = posterior.moments(both, rows=len(both))
             for name, part in summaries(moments, quantiles=True).items():

@@ -22,16 +22,15 @@ from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.learning import LocalMeanKriging, calibrated_on, learn_residual
 from dustmap.residual.predictive import PredictiveLaw
 from dustmap.residual.stacking import StackedKriging
+from pipelines.base.blocks import rows_within
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
 
-FILE = "residual.safetensors"
+RESIDUAL_FILE = "residual.safetensors"
 # Layout of the file, in its header; it grows by one with every change.
 VERSION = 2
-# Points whose densities are computed at once.
-_ROWS = 131_072
 NO_RESIDUAL = (
     "model.residual: no residual was learnt: it needs a lognormal density, "
     "posterior samples, and a Matern kernel"
@@ -50,10 +49,9 @@ def learn_remainder(
     validation: int,
     generator: torch.Generator,
 ) -> ResidualField:
-    """Learn the covariance of what a plan's grids leave out, about a map's mean.
+    """Learn the covariance of structure below a plan's grids, about a map's mean.
 
-    The map has this ``box``; where the plan's grids exceed it they have the densities
-    of its faces.
+    The map covers ``box``; beyond it the plan's grids have the densities of its faces.
 
     The map has not seen the last stars, ``validation`` in number: α and the noise are
     learnt on them, and then they are neighbours like the fitted ones. The generator
@@ -114,7 +112,8 @@ def _cube(posterior: Posterior, plan: Plan, box: Grid, least: float) -> DensityC
     """Return the map's density at the grids' points, at least this [mag/pc]."""
     found, faces = [], torch.tensor([box.lower, box.upper], dtype=torch.float64)
     every = torch.cat([grid.points() for grid in plan.grids]).clamp(*faces)
-    for points in every.split(_ROWS):
+    # Eight weights of a point on every grid, and its samples.
+    for points in every.split(rows_within(1024)):
         found.append(_mean(posterior, posterior.model.at(PointValues(points))))
     return DensityCube(values=torch.cat(found).clamp_min(least), grids=plan.grids)
 
@@ -124,8 +123,8 @@ def residual_in_words(field: ResidualField) -> str:
     assert field.cube is not None
     assert field.subgrid is not None
     cuts = ", ".join(f"{cut:.3g}" for cut in field.subgrid.cuts)
-    told = f"; {100 * field.outliers:.2g}% outliers"
-    outliers = told if field.has_outliers else ""
+    share = f"; {100 * field.outliers:.2g}% outliers"
+    outliers = share if field.has_outliers else ""
     tails = f"; tails of errors: Student-T, {field.tails:.2g} degrees of freedom"
     alphas = ", ".join(f"{alpha:.3g}" for alpha in field.weights.tolist())
     along = (
@@ -136,14 +135,13 @@ def residual_in_words(field: ResidualField) -> str:
 
 
 def read_residual(folder: Path) -> ResidualField | None:
-    """The residual of a run folder; ``None`` if it has none."""
-    if not (folder / FILE).is_file():
-        return None
-    return residual_from((folder / FILE).read_bytes(), str(folder / FILE))
+    """Return the residual of a run folder; ``None`` if it has none."""
+    path = folder / RESIDUAL_FILE
+    return residual_from(path.read_bytes(), str(path)) if path.is_file() else None
 
 
 def residual_bytes(field: ResidualField) -> bytes:
-    """A residual in the safetensors format, in single and in half precision."""
+    """Return a residual in the safetensors format, in single and half precision."""
     rays, tensors = field.rays, {"residuals": field.residuals.to(torch.float16)}
     kept = {name: getattr(rays, name) for name in _OF_RAYS}
     kept |= {name: getattr(field, name) for name in _TENSORS}
@@ -183,13 +181,13 @@ def residual_bytes(field: ResidualField) -> bytes:
 
 
 def residual_from(data: bytes, source: str = "the residual of a fit") -> ResidualField:
-    """The residual that these bytes hold.
+    """Return the residual of a file's bytes.
 
     Raises
     ------
     InputError
-        If they are of another version, or have a kernel that there is not; it names
-        their ``source``.
+        If another version wrote the file, or its kernel is unknown; the message names
+        the ``source``.
     """
     # A header of JSON follows its length in eight bytes.
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])

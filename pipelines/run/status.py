@@ -14,17 +14,6 @@ from pipelines.storage.atomic import MARKER
 from pipelines.storage.metrics import read_metrics
 
 _ENDED = ("stopped", "failed")
-# What the numbers of solvers are, by their names in metrics.jsonl.
-_PLAIN = {
-    "residual": "relative residual of the solver",
-    "misfit": "mean squared residual of stars over its expected variance",
-    "expected_gain": "log-likelihood still to gain",
-    "bound": "bound on the log-likelihood",
-}
-_KEYS = (
-    *("run", "state", "message", "stage", "iteration", "value", "left", "seconds"),
-    *("checkpoint", "peak_memory_bytes", "pid", "host"),
-)
 
 
 def status_of(path: Path) -> dict[str, Any]:
@@ -50,12 +39,20 @@ def status_of(path: Path) -> dict[str, Any]:
     known = ("stage", "iteration", "seconds", "tolerance")
     numbers = {k: x for k, x in last.items() if k not in known and math.isfinite(x)}
     step = {"stage": last.get("stage"), "iteration": last.get("iteration")}
-    return {**dict.fromkeys(_KEYS), **step, "value": numbers or None, **found}
+    keys = ("run", "state", "message", "stage", "iteration", "value", "left")
+    keys += ("seconds", "checkpoint", "peak_memory_bytes", "pid", "host")
+    return {**dict.fromkeys(keys), **step, "value": numbers or None, **found}
 
 
 def in_plain_words(name: str) -> str:
-    """Return what a number of `metrics.jsonl` is."""
-    return _PLAIN.get(name, name.replace("_", " "))
+    """Describe a number of ``metrics.jsonl`` by its name."""
+    plain = {
+        "residual": "relative residual of the solver",
+        "misfit": "mean squared residual of stars over its expected variance",
+        "expected_gain": "log-likelihood still to gain",
+        "bound": "bound on the log-likelihood",
+    }
+    return plain.get(name, name.replace("_", " "))
 
 
 def describe(found: dict[str, Any]) -> str:

@@ -7,14 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Standard errors beyond chance, in coverages and biases.
-_TOO_FAR = 3.0
-# The same in comparisons.
-_WORSE = 2.0
-# Fewest objects to judge a fit.
-_FEWEST = 30
 _CHECK = "check the units, errors and outliers of the data"
-_USE = "use the predictions with their intervals"
 
 
 class Grade(StrEnum):
@@ -73,7 +66,7 @@ def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
     elif not all(map(math.isfinite, score.values())):
         found.append((Grade.NOT, "held-out errors are not finite", _CHECK))
     else:
-        if (count := score["stars"]) < _FEWEST:
+        if (count := score["stars"]) < 30:
             found.append((Grade.CARE, f"only {count:.0f} values were held out", more))
         if "coverage_68" not in score:
             use = "take the held-out RMSE as the error"
@@ -88,7 +81,8 @@ def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
     reason = "; ".join(reason for _, reason, _ in chosen)
     if score and found in ([], [slow]):
         reason += f"{', though ' if found else ''}{_good(score)}"
-    advice = "; ".join(dict.fromkeys(advice for *_, advice in chosen)) or _USE
+    advice = "; ".join(dict.fromkeys(advice for *_, advice in chosen))
+    advice = advice or "use the predictions with their intervals"
     return Verdict(grade=worst or Grade.USABLE, reason=reason, advice=advice)
 
 
@@ -97,7 +91,7 @@ def _deviations(
 ) -> Iterator[tuple[float, float, float, str, str]]:
     """Yield deviations beyond chance, their two limits, a reason and advice."""
     rmse, count = f"the RMSE of held-out values is {score['rmse']:.3g}", score["stars"]
-    if score.get("excess", 0.0) > _WORSE and (best := _best(score)):
+    if score.get("excess", 0.0) > 2 and (best := _best(score)):
         reason = f"{rmse}, that of {best[0]} {best[1]:.3g}"
         advice = f"predict these values by {best[0]}"
         ratio = score["rmse"] / best[1] if best[1] else math.inf
@@ -105,7 +99,7 @@ def _deviations(
     for level, care, bad in ((0.68, 0.05, 0.18), (0.95, 0.02, 0.15)):
         held = score.get(f"coverage_{100 * level:.0f}", level)
         off, side = abs(held - level), "only " if held < level else ""
-        if off > _TOO_FAR * math.sqrt(level * (1 - level) / count):
+        if off > 3 * math.sqrt(level * (1 - level) / count):
             limit = "lower" if side else "upper"
             yield (
                 *(off, care, bad if side else math.inf),
@@ -115,7 +109,7 @@ def _deviations(
             )
     bias = score.get("z_median", 0.0)
     # The standard error of a median of normal deviates.
-    if abs(bias) > _TOO_FAR * math.sqrt(math.pi / 2 / count):
+    if abs(bias) > 3 * math.sqrt(math.pi / 2 / count):
         side = "above" if bias > 0 else "below"
         reason = f"the median held-out value is {abs(bias):.2g} standard deviations "
         yield abs(bias), 0.2, 1.0, f"{reason}{side} its prediction", _CHECK

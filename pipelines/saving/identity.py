@@ -8,18 +8,16 @@ from typing import Any
 import dustmap
 from pipelines.config import FitConfig
 
-# Settings of checkpoints and processes, which change only rounding.
-_WITHOUT_EFFECT = ("checkpoint.", "inference.teams")
-_SHOWN = 20
-
 
 def identity_of(config: FitConfig, inputs: list[dict[str, str]]) -> dict[str, Any]:
     """Return settings, SHA-256 of every input file, and version, by name."""
+    # Settings of checkpoints and processes change only rounding.
+    without_effect = ("checkpoint.", "inference.teams")
     settings = {
         f"configuration: {section}.{key}": value
         for section, values in config.model_dump(mode="json").items()
         for key, value in values.items()
-        if not f"{section}.{key}".startswith(_WITHOUT_EFFECT)
+        if not f"{section}.{key}".startswith(without_effect)
     }
     # Folders of a catalogue may hold files of the same name.
     files = {
@@ -30,11 +28,11 @@ def identity_of(config: FitConfig, inputs: list[dict[str, str]]) -> dict[str, An
 
 
 def differences(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Describe the differences between two identities, a line each."""
+    """Describe the differences between two identities, a line each, 20 at most."""
     names = sorted(n for n in now.keys() | before if now.get(n) != before.get(n))
     lines = []
-    for name in names[:_SHOWN]:
+    for name in names[:20]:
         was, has = (json.dumps(facts.get(name, "unknown")) for facts in (before, now))
         lines.append(f"{name} was {was}, is {has}")
-    more = [f"{len(names)} differences in all"] if len(names) > _SHOWN else []
+    more = [f"{len(names)} differences in all"] if len(names) > 20 else []
     return lines + more

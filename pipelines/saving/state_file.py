@@ -39,7 +39,7 @@ def write_state(path: Path, content: dict[str, Any], *, version: int = _FORMAT) 
     """Write a state over the last one.
 
     ``content`` is a tree of dicts, lists and dataclasses with tensors, bytes, texts and
-    finite numbers; ``version`` is that of its layout, by default of a fit's.
+    finite numbers; ``version`` is the version of its layout, by default of a fit's.
 
     Raises
     ------

@@ -6,8 +6,6 @@ import signal
 import threading
 from typing import Any, Self
 
-_ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-
 
 class StopFlag:
     """A context that records the first signal; a second one interrupts at once.
@@ -22,7 +20,7 @@ class StopFlag:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for asking in _ASKING:
+            for asking in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
                 self._before[asking] = signal.signal(asking, self._note)
         return self
 

@@ -36,17 +36,13 @@ from pipelines.storage.atomic import (
 SUFFIX = ".unfinished"
 STATE = "state.safetensors"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-# Patience for the short lock of `Workspace.is_held` [s].
-_PATIENCE = 1.0
-# Time between two attempts [s].
-_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
     """The folder of an unfinished fit.
 
-    ``output`` is the absolute path of the future run; ``facts`` are those of
+    ``output`` is the absolute path of the future run; ``facts`` are the content of
     ``status.json``, empty if absent or damaged: ``fit`` names this fit, also in its
     run, and ``overwrite`` allows it to replace a run at the output. ``lock`` is the
     file that this process holds, if any.
@@ -176,12 +172,9 @@ def _locked(folder: Path) -> Iterator[os.stat_result]:
         If another process holds it, or the file system has no locks.
     """
     # A lock by a file's mere existence would outlast a killed process.
-    lock = FileLock(
-        folder / "lock",
-        timeout=_PATIENCE,
-        poll_interval=_PAUSE,
-        fallback_to_soft=False,
-    )
+    place = folder / "lock"
+    # `Workspace.is_held` locks it for a moment: wait for a second at most.
+    lock = FileLock(place, timeout=1.0, poll_interval=0.05, fallback_to_soft=False)
     try:
         lock.acquire()
     except (Timeout, FileNotFoundError):

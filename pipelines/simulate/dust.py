@@ -11,19 +11,6 @@ from pipelines.config.simulation import DustConfig, TruthConfig
 from pipelines.cubes.cube import Cube
 from pipelines.simulate.turbulence import Axes, draw_turbulence
 
-# Standard deviations at which a cloud's Gaussian profile is cut (3e-4 of its mass).
-_REACH = 4.0
-# Fraction of the original dust left in a cavity,
-_INSIDE = 0.08
-# and amplitude of the shell into which the rest is swept.
-_SHELL = 1.5
-# Smallest and largest number of beads of a filament.
-_BEADS = (6, 20)
-# Standard deviations of clouds' profiles, and radii of cavities, in grid spacings.
-_CLOUD_RADIUS = (1.0, 2.5)
-_CAVITY_RADIUS = (5.0, 12.0)
-_CLOUD_EXTINCTION = 0.8
-"""Median A_V through the middle of a cloud [mag]."""
 CENTRE_DISTANCE = 8200.0
 """Distance to the Galactic centre [pc]."""
 
@@ -49,7 +36,8 @@ class Cloud:
         if len(self.beads) > 1:
             # Beads one radius apart add up to sqrt(2 pi) times a single bead.
             amplitude /= np.sqrt(2 * np.pi)
-        reach = _REACH * self.radius
+        # Beyond four standard deviations lie 3e-4 of its mass.
+        reach = 4 * self.radius
         for bead in self.beads:
             window, squared = _near(axes, bead, reach)
             profile = amplitude * np.exp(-0.5 * squared / self.radius**2)
@@ -58,7 +46,7 @@ class Cloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cavity:
-    """An empty sphere with its dust in a shell; ``radius`` [pc]."""
+    """A sphere with 8% of its dust, and the rest in a shell; ``radius`` [pc]."""
 
     centre: Point
     radius: float
@@ -67,8 +55,8 @@ class Cavity:
         """Carve the cavity into a density, shape ``(z, y, x)``, in place."""
         window, squared = _near(axes, self.centre, 2 * self.radius)
         u = np.sqrt(squared) / self.radius
-        hollow = 1 - (1 - _INSIDE) * np.exp(-(u**6))
-        shell = _SHELL * np.exp(-0.5 * ((u - 1.1) / 0.15) ** 2)
+        hollow = 1 - (1 - 0.08) * np.exp(-(u**6))
+        shell = 1.5 * np.exp(-0.5 * ((u - 1.1) / 0.15) ** 2)
         density[window] *= hollow * (1 + shell)
 
 
@@ -133,10 +121,11 @@ def draw_clouds(
 ) -> list[Cloud]:
     """Draw clouds in proportion to ``density``, every second one a filament.
 
-    They are thus near the plane and in dense diffuse dust, shape ``(z, y, x)``. Sizes
-    are multiples of the grid's ``spacing`` [pc].
+    They are thus near the plane and in dense diffuse dust, shape ``(z, y, x)``. The
+    standard deviations of their profiles are 1 to 2.5 times the grid's ``spacing``
+    [pc], filaments have 6 to 19 beads, and the median A_V is 0.8 mag.
     """
-    radius = tuple(spacing * size for size in _CLOUD_RADIUS)
+    radius = (spacing, 2.5 * spacing)
     flatten = np.array([1.0, 1.0, 0.4])
     clouds = []
     for index, centre in enumerate(_draw_positions(density, axes, count, rng)):
@@ -145,12 +134,12 @@ def draw_clouds(
             # A walk with a slowly turning direction, mostly in the plane.
             size, bead, beads = radius[0], centre, []
             heading = rng.standard_normal(3) * flatten
-            for _ in range(rng.integers(*_BEADS)):
+            for _ in range(rng.integers(6, 20)):
                 heading = heading / np.linalg.norm(heading)
                 beads.append(bead)
                 bead = bead + size * heading
                 heading = heading + 0.35 * rng.standard_normal(3) * flatten
-        strength = float(_CLOUD_EXTINCTION * np.exp(0.5 * rng.standard_normal()))
+        strength = float(0.8 * np.exp(0.5 * rng.standard_normal()))
         points = tuple(map(_point, beads))
         clouds.append(Cloud(beads=points, radius=size, extinction=strength))
     return clouds
@@ -163,8 +152,11 @@ def draw_cavities(
     spacing: float,
     rng: np.random.Generator,
 ) -> list[Cavity]:
-    """Draw cavities in proportion to ``density``; the first one contains the Sun."""
-    radius = tuple(spacing * size for size in _CAVITY_RADIUS)
+    """Draw cavities in proportion to ``density``; the first one contains the Sun.
+
+    Their radii are 5 to 12 times the grid's ``spacing`` [pc].
+    """
+    radius = (5 * spacing, 12 * spacing)
     centres = _draw_positions(density, axes, max(count - 1, 0), rng)
     local = [np.zeros(3)] if count else []
     return [

@@ -16,12 +16,6 @@ from pipelines.simulate.dust import CENTRE_DISTANCE
 _BATCH = 200_000
 # Most successive batches without a visible star.
 _BARREN = 200
-# Absolute magnitudes M [mag], with dN/dM ∝ 10^(slope M).
-_BRIGHTEST = -1.0
-_FAINTEST = 7.0
-_LUMINOSITY_SLOPE = 0.2
-# Scatter of outlying extinctions, in their stated errors.
-_OUTLIER_SCALE = 20.0
 
 Sample = dict[str, np.ndarray]
 """True ``position`` [pc] ``(N, 3)``, ``distance`` [pc] and ``extinction`` (A_V) [mag];
@@ -92,7 +86,7 @@ def measure(
     """Observe ``sample``, and return columns of the catalogue by name.
 
     The extinction's error is log-normal around its median and grows with apparent
-    magnitude; an outlier's extinction scatters by a multiple of its stated error. The
+    magnitude; an outlier's extinction scatters by 20 times its stated error. The
     distance is the inverse of the observed parallax, with an error to first order;
     without parallax errors the catalogue has no ``distance_error``.
     """
@@ -104,7 +98,7 @@ def measure(
     sigma = sigma * np.exp(errors.scatter * rng.standard_normal(count))
     outlier = rng.random(count) < errors.outliers
     noise = sigma * rng.standard_normal(count)
-    noise = noise * np.where(outlier, _OUTLIER_SCALE, 1.0)
+    noise = noise * np.where(outlier, 20.0, 1.0)
     longitude, latitude = _directions(sample["position"])
     columns = {
         "source_id": np.arange(1, count + 1),
@@ -135,10 +129,11 @@ def _draw_batch(
     position = _draw_positions(config, rng)
     distance = np.linalg.norm(position, axis=1)
     drawn = len(distance)
-    span = _FAINTEST - _BRIGHTEST
-    rate = _LUMINOSITY_SLOPE * np.log(10) * span
+    # Absolute magnitudes M from -1 to 7, with dN/dM ∝ 10^(0.2 M).
+    brightest, span = -1.0, 8.0
+    rate = 0.2 * np.log(10) * span
     growth = np.log1p(rng.random(drawn) * np.expm1(rate))
-    magnitude = _BRIGHTEST + span * growth / rate
+    magnitude = brightest + span * growth / rate
     stars = {
         "position": position,
         "distance": distance,

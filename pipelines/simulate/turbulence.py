@@ -12,13 +12,6 @@ from scipy.ndimage import map_coordinates
 Axes = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Coordinates ``x, y, z`` [pc] of a grid's points."""
 
-# Correlation lengths between opposite faces, for a correlation under 1%.
-_PADDING = 5
-# Cells between opposite faces of a finer grid, for 2% of its band's correlation.
-_PADDING_CELLS = 32
-# Negative slope of the displacement's spectrum, smooth at the turbulence's scale.
-_FLOW_SLOPE = 6.0
-
 
 def draw_turbulence(
     grids: Sequence[Axes],
@@ -58,9 +51,11 @@ def draw_turbulence(
         first.append(np.round(cells[::-1]).reshape(3, 1, 1, 1) / 2**level)
     tori, k2s = [], []
     for level, (shape, step) in enumerate(zip(shapes, steps, strict=True)):
-        pad = np.full(3, _PADDING_CELLS)
+        # For 2% of a finer band's correlation between opposite faces, and under 1% of
+        # the coarsest one's.
+        pad = np.full(3, 32)
         if not level:
-            pad = np.ceil(_PADDING * correlation_length / step).astype(int)
+            pad = np.ceil(5 * correlation_length / step).astype(int)
         # The grid's points and at least ``pad`` more, in sizes with fast transforms.
         sizes = zip(shape, pad, strict=True)
         tori.append([cast(int, fft.next_fast_len(n + p, real=True)) for n, p in sizes])
@@ -82,7 +77,8 @@ def draw_turbulence(
     variances /= variances.sum()
     bands, flows = [_draw(tori[0], powers[0], rng)], []
     if stirring:
-        flow_power = power(0, _FLOW_SLOPE)
+        # Smooth at the turbulence's scale.
+        flow_power = power(0, 6.0)
         flows = [_draw(tori[0], flow_power, rng) for _ in range(3)]
     bands += [_draw(*drawn, rng) for drawn in zip(tori[1:], powers[1:], strict=True)]
     fields = []

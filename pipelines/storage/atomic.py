@@ -23,7 +23,6 @@ from pipelines.storage.digests import FileDigest, digest_of, visible_files
 MANIFEST = "manifest.json"
 MARKER = "COMPLETE"
 _FORMAT = 1
-_NAMED = 5
 # Suffix of incomplete files.
 _PART = ".part"
 # Suffix of files that are moved aside for them.
@@ -147,7 +146,7 @@ def check_manifest(
     ------
     InputError
         If the marker or manifest is missing or damaged, or files are missing,
-        altered or (unless allowed) extra; the message names them.
+        altered or (unless allowed) extra; the message names five of them.
     """
     folder, faults = Path(directory), []
     listed, present = _read_manifest(folder), set(_file_names(folder))
@@ -161,8 +160,8 @@ def check_manifest(
             if not same or (hashes and digest_of(folder / name) != listed[name]):
                 faults.append(f"altered: {name}")
     if faults:
-        more = f" and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
-        raise _altered(folder, "; ".join(faults[:_NAMED]) + more)
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise _altered(folder, "; ".join(faults[:5]) + more)
     return listed
 
 

@@ -19,10 +19,6 @@ from pipelines.base.errors import InputError
 CHECKSUM_KEY = "dustmap.sha256"
 PLACEHOLDER = "0" * 64
 """Content of the checksum's place before it is computed."""
-# A text in a parquet footer follows its field's mark and its length; in a safetensors
-# header it follows a colon.
-_IN_PARQUET = CHECKSUM_KEY.encode() + b"\x18\x40"
-_IN_SAFETENSORS = b'"' + CHECKSUM_KEY.encode() + b'":"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +100,15 @@ def _checksum(path: Path) -> tuple[int, bytes, bytes]:
         path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
+        key = CHECKSUM_KEY.encode()
         if content[:4] == b"PAR1":
-            before = content.rfind(_IN_PARQUET)
-            place = before + len(_IN_PARQUET)
+            # A text in the footer follows its field's mark and its length.
+            mark = key + b"\x18\x40"
+            before = content.rfind(mark)
         else:
-            before = content.find(_IN_SAFETENSORS)
-            place = before + len(_IN_SAFETENSORS)
+            mark = b'"' + key + b'":"'
+            before = content.find(mark)
+        place = before + len(mark)
         end = place + len(PLACEHOLDER)
         found = content[place:end]
         if before < 0 or not re.fullmatch(rb"[0-9a-f]{64}", found):

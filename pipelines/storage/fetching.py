@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import tarfile
 import tomllib
@@ -29,7 +30,6 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import doing, say
 from pipelines.storage.atomic import atomic_directory, atomic_file, check_output
 
-_TAR = (".tar", ".tar.gz", ".tgz")
 MAX_GIB = 20.0
 """Default limit of a map's size [GiB]: maps of the Galaxy have 0.1 to 15."""
 
@@ -54,8 +54,7 @@ class Published(BaseModel):
     @property
     def product(self) -> str:
         """Default name of the map: a folder without the suffix of its archive."""
-        endings = [ending for ending in _TAR if self.file.endswith(ending)]
-        return self.file.removesuffix(endings[0]) if endings else self.file
+        return re.sub(r"\.(tar|tar\.gz|tgz)$", "", self.file)
 
 
 def read_registry(place: str) -> dict[str, Published]:

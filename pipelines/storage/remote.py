@@ -25,7 +25,7 @@ def is_remote(place: str | Path) -> bool:
 
 
 class RemoteFolder:
-    """The files of a folder elsewhere, by their names in it.
+    """The files of a folder on a server or in a zip, by their names in it.
 
     Raises `InputError` if it cannot be reached, or is no complete map store.
     """

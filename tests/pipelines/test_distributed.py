@@ -80,7 +80,7 @@ def _read(group: Group, folder: Path) -> dict[str, Any]:
 def test_ranks_read_their_own_and_have_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.catalog.tables.ROWS_PER_GROUP", 8)
+    monkeypatch.setattr("pipelines.catalog.tables.ROWS_PER_BATCH", 8)
     folder = _partitions(tmp_path / "stars")
     found = on_ranks(_read, 3, folder)
     assert [one["rows"] for one in found] == [90] * 3

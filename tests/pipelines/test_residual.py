@@ -39,10 +39,10 @@ from pipelines.query import open_map
 from pipelines.query.map import DustMap
 from pipelines.run.distances import distance_columns
 from pipelines.run.folder import Run, read_run
-from pipelines.run.held_out import FILE as HELD_OUT
+from pipelines.run.held_out import HELD_OUT_FILE as HELD_OUT
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import (
-    FILE,
+    RESIDUAL_FILE,
     VERSION,
     learn_remainder,
     read_residual,
@@ -382,16 +382,16 @@ def test_a_residual_names_its_kernel_whatever_their_order(
 def test_a_residual_of_another_version_is_refused_by_name(
     run: Run, tmp_path: Path, facts: dict[str, str] | None, told: str
 ) -> None:
-    tensors = load((run.path / FILE).read_bytes())
+    tensors = load((run.path / RESIDUAL_FILE).read_bytes())
     if facts is None:
         # As it was written before there were versions: the kernel by its number.
         number = torch.zeros(1, dtype=torch.float64)
         tensors["remainder"] = torch.cat([number, tensors["remainder"]])
         tensors["surveys"] = torch.tensor(list(b"first"), dtype=torch.uint8)
-    (tmp_path / FILE).write_bytes(save(tensors, facts))
+    (tmp_path / RESIDUAL_FILE).write_bytes(save(tensors, facts))
     with pytest.raises(InputError, match=told) as raised:
         read_residual(tmp_path)
-    assert str(tmp_path / FILE) in str(raised.value)
+    assert str(tmp_path / RESIDUAL_FILE) in str(raised.value)
 
 
 def test_grid_and_residual_share_one_prior(run: Run) -> None:

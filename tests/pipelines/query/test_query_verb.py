@@ -8,7 +8,8 @@ from astropy.coordinates import SkyCoord
 from astropy.table import Column, Table
 
 from pipelines.bands import factor
-from pipelines.catalog.answer_files import Described, answer_file
+from pipelines.catalog.answer_files import answer_file
+from pipelines.catalog.formats import ColumnInfo
 from pipelines.catalog.schema import read_table
 from pipelines.query import open_map
 from pipelines.query.table import rounded
@@ -116,7 +117,7 @@ def test_the_inverse_and_the_whole_way(command, path):
 
 @pytest.mark.parametrize("suffix", ["csv", "ecsv"])
 def test_answers_come_in_batches_of_one_table(tmp_path, suffix):
-    described = {name: Described() for name in ("l", "name")}
+    described = {name: ColumnInfo() for name in ("l", "name")}
     file = tmp_path / f"answers.{suffix}"
     with answer_file(file, described, {}, overwrite=False) as write:
         write({"l": np.array([1.0, np.nan]), "name": np.array(["a", None], object)})

@@ -15,7 +15,7 @@ from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import Gaussian, StudentT
 from pipelines.regress import Prediction, Regressor, regress_table
 from pipelines.regress.methods import fitted_noise
-from pipelines.regress.run import beside_neighbours, scores
+from pipelines.regress.run import compare_with_neighbours, scores
 from pipelines.regress.table import Rows
 from tests.reference import Covariance, exact_posterior
 
@@ -122,7 +122,7 @@ def test_the_nearest_rows_are_compared_with_on_the_test_rows():
     )
     model = Regressor()
     model.input_shift_, model.input_scale_ = np.array([3.0]), np.array([2.0])
-    found = beside_neighbours(model, data, np.array([6.0, 88.0]))
+    found = compare_with_neighbours(model, data, np.array([6.0, 88.0]))
     plain = np.array([y[:6].mean(), y[:6].mean()])
     squared = (plain - y[6:]) ** 2
     assert found["rmse_neighbours"] == pytest.approx(squared.mean() ** 0.5)

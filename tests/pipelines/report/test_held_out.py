@@ -10,7 +10,12 @@ from pipelines.compare.stars import compare_held_out
 from pipelines.model.plan import Plan
 from pipelines.report.data import gather
 from pipelines.run.folder import read_run
-from pipelines.run.held_out import FILE, held_out_score, read_held_out, write_held_out
+from pipelines.run.held_out import (
+    HELD_OUT_FILE,
+    held_out_score,
+    read_held_out,
+    write_held_out,
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,7 @@ def test_noise_is_of_the_star_of_the_catalogue_and_of_its_distance(plan):
 
 
 def test_what_was_written_comes_back_without_the_stars_outside(tmp_path, plan):
-    write_held_out(tmp_path / FILE, stars(), plan, predictions())
+    write_held_out(tmp_path / HELD_OUT_FILE, stars(), plan, predictions())
     found = read_held_out(tmp_path)
     assert found is not None and len(found) == 2 and found.has_uncertainty
     np.testing.assert_array_equal(found.observed, [1.0, 2.0])
@@ -57,14 +62,14 @@ def test_what_was_written_comes_back_without_the_stars_outside(tmp_path, plan):
     # At its median a log-normal is a little below the mean of a noisy observation.
     assert -0.2 < found.z_scores(positive=True)[0] < 0
     assert found.z_scores(positive=False)[0] == pytest.approx(-0.2 / np.hypot(0.7, 0.5))
-    _, units, _ = read_table(tmp_path / FILE)
+    _, units, _ = read_table(tmp_path / HELD_OUT_FILE)
     assert units["extinction"] == units["noise"] == "mag"
 
 
 def test_a_run_without_observations_or_stars_in_the_map_judges_nothing(tmp_path, plan):
     assert read_held_out(tmp_path) is None
     nowhere = predictions((False, False, False))
-    write_held_out(tmp_path / FILE, stars(), plan, nowhere)
+    write_held_out(tmp_path / HELD_OUT_FILE, stars(), plan, nowhere)
     assert read_held_out(tmp_path) is None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipelines.cubes.cube import Cube
-from pipelines.report.view import iso_levels, thinned, view
+from pipelines.report.view import iso_levels, thinned_mean, view
 
 
 def cube(shape=(3, 4, 5)):
@@ -27,42 +27,42 @@ def decoded(text, kind):
 
 def test_a_small_cube_is_kept_as_it_is():
     whole = cube()
-    found = thinned(whole)
+    found = thinned_mean(whole)
     assert found.factor == 1
-    np.testing.assert_allclose(found.density, 1000 * whole.arrays["mean"])
+    np.testing.assert_allclose(found.arrays["mean"], 1000 * whole.arrays["mean"])
     assert not found.seen[0, 0, 0]
     assert found.seen.sum() == 59
 
 
 def test_blocks_are_means_at_the_centre_of_their_cells():
     whole = cube()
-    found = thinned(whole, points=12)
+    found = thinned_mean(whole, points=12)
     assert found.factor == 2
-    assert found.density.shape == (2, 2, 3)
+    assert found.arrays["mean"].shape == (2, 2, 3)
     np.testing.assert_allclose(found.x, [5.0, 25.0, 40.0])
     np.testing.assert_allclose(found.z, [5.0, 20.0])
     inner = whole.arrays["mean"][:2, 2:4, 4:5].mean()
-    assert found.density[0, 1, 2] == pytest.approx(1000 * inner)
+    assert found.arrays["mean"][0, 1, 2] == pytest.approx(1000 * inner)
     assert found.seen.all()
 
 
 def test_levels_are_positive_and_of_seen_cells():
     whole = cube()
     whole.arrays["mean"][0, 0, 0] = 1e6
-    levels = iso_levels(thinned(whole))
+    levels = iso_levels(thinned_mean(whole))
     assert levels == sorted(levels)
     assert levels[0] > 0 and levels[-1] < 30
     dark = cube()
     dark.arrays["mean"][:] = 0.0
-    assert iso_levels(thinned(dark)) == [1.0]
+    assert iso_levels(thinned_mean(dark)) == [1.0]
 
 
 def test_what_the_page_reads_is_what_was_thinned():
     drawn = view(cube())
     (data,) = json.loads(drawn.data)
-    found = thinned(cube())
+    found = thinned_mean(cube())
     density = decoded(data["density"], "<f4").reshape(3, 4, 5)
-    np.testing.assert_allclose(density, found.density, rtol=1e-6)
+    np.testing.assert_allclose(density, found.arrays["mean"], rtol=1e-6)
     bits = np.unpackbits(decoded(data["seen"], np.uint8), bitorder="little")
     np.testing.assert_array_equal(bits[:60].reshape(3, 4, 5), found.seen)
     (box,) = drawn.boxes.values()

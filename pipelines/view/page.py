@@ -1,0 +1,81 @@
+"""The page of a map as one HTML file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dustmap
+from pipelines.formats.citation import cited_papers
+from pipelines.maps.answers import Answers, named
+from pipelines.storage.atomic import atomic_file, check_output
+from pipelines.view.data import gather
+from pipelines.view.embedding import optional, plotly_script, rendered
+
+
+def write_view(
+    source: Answers,
+    output: Path,
+    *,
+    stars: Path | None = None,
+    command: str = "",
+    overwrite: bool = False,
+) -> Path:
+    """Write the page of a map; ``command`` is quoted in it.
+
+    Raises
+    ------
+    InputError
+        If the output exists and ``overwrite`` is false, an optional package is
+        missing, or as `pipelines.view.data.gather`.
+    """
+    check_output(output, overwrite=overwrite)
+    page = view_page(source, stars=stars, command=command)
+    with atomic_file(output, overwrite=overwrite) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return output
+
+
+def view_page(
+    source: Answers,
+    *,
+    stars: Path | None = None,
+    command: str = "",
+    served: bool = False,
+) -> str:
+    """Return the page; ``served`` if the address beside it answers (`server`)."""
+    for package in ("jinja2", "plotly.offline"):
+        optional(package)
+    data = gather(source, stars=stars)
+    meta: dict[str, Any] = data.pop("meta")
+    cubes, sky = data["cubes"] or [], data["sky"]
+    band = source.known_band or source.band
+    packed = [a for cube in cubes for a in cube["arrays"].values()]
+    curves = [] if sky is None else list(sky["arrays"].values())
+    return rendered(
+        Path(__file__).with_name("templates"),
+        "view.html",
+        # "</" would end the script.
+        data=json.dumps({**data, "band": band, "served": served}).replace("</", "<\\/"),
+        plotly=plotly_script(),
+        title=source.path.name,
+        band=band,
+        verdict=source.verdict,
+        said=source.said(integrated=True),
+        facts=source.facts,
+        origins=[named(origin) for origin in source.origins()],
+        changes=[change.summary() for change in source.changes],
+        papers=cited_papers(meta.get("citation") or {}),
+        inputs=meta.get("inputs") or [],
+        program=meta.get("program", ""),
+        version=dustmap.__version__,
+        command=command,
+        absent=data["absent"],
+        cubes=cubes,
+        sky=sky,
+        stars=data["stars"],
+        cube_error=max((a["error"] for a in packed), default=0.0),
+        curve_error=max((a["error"] for a in curves), default=0.0),
+        served=served,
+    )

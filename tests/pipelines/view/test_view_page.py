@@ -1,0 +1,151 @@
+"""The page of a map: what it embeds, what it leaves out, and its door."""
+
+import base64
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+import zlib
+
+import healpy
+import numpy as np
+import pytest
+
+from pipelines.cubes.cube import Cube
+from pipelines.formats.fits import write_fits
+from pipelines.maps.opening import open_answers
+from pipelines.maps.places import Places
+from pipelines.view.data import clouds
+from pipelines.view.embedding import packed
+from pipelines.view.server import curve, make_server
+
+
+def unpacked(array, scale):
+    """What the page's own script does."""
+    steps = np.frombuffer(zlib.decompress(base64.b64decode(array["bytes"])), np.uint8)
+    codes = np.cumsum(steps.reshape(-1, len(scale)), axis=0, dtype=np.uint8)
+    root = codes / 127 - 1 if array["signed"] else codes / 254
+    return np.where(codes == 255, np.nan, scale * np.sign(root) * root**2)
+
+
+def data_of(page):
+    text = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text[1])
+
+
+@pytest.mark.parametrize("low", [0.0, -0.7])
+def test_packed_values_err_by_less_than_is_said(low):
+    rng = np.random.default_rng(0)
+    values = rng.uniform(low, 1.0, (20, 30)) * rng.uniform(0.1, 5.0, 30)
+    values[3, 4] = np.nan
+    scale = np.nanmax(np.abs(values), axis=0)
+    array = packed(values, scale)
+    error = np.abs(unpacked(array, scale) - values) / scale
+    assert np.isnan(error[3, 4]) and np.isnan(error).sum() == 1
+    assert np.nanmax(error) == pytest.approx(array["error"])
+    assert array["error"] < 0.008
+
+
+def test_a_column_of_zeros_is_packed_as_zeros():
+    array = packed(np.zeros((4, 2)), np.zeros(2))
+    np.testing.assert_array_equal(unpacked(array, np.ones(2)), 0.0)
+
+
+@pytest.fixture(scope="module")
+def page(positive_run, command, tmp_path_factory):
+    path = tmp_path_factory.mktemp("view") / "map.html"
+    done = command(f"view {positive_run.path} -o {path}")
+    assert done.exit_code == 0, done.output
+    return path.read_text(encoding="utf-8")
+
+
+def test_curves_are_those_of_query_at_centres_of_pixels(page, positive_run):
+    sky = data_of(page)["sky"]
+    scale = np.frombuffer(base64.b64decode(sky["scale"]), "<f4").astype(float)
+    pixels = np.array([11, 20_000, 49_000])
+    l, b = healpy.pix2ang(sky["nside"], pixels, lonlat=True)  # noqa: E741
+    source = open_answers(positive_run.path)
+    for name in ("p16", "p50", "mean"):
+        curves = unpacked(sky["arrays"][name], scale)[:, pixels]
+        for n, distance in enumerate(sky["distances"]):
+            there = Places(l=l, b=b, distance=np.full(3, distance), shape=(3,))
+            asked = source.moments(there, (name,), integrated=True)[name]
+            np.testing.assert_array_equal(np.isnan(curves[n]), np.isnan(asked))
+            error = np.abs(curves[n] - asked) / scale[pixels]
+            assert (error[np.isfinite(asked)] <= sky["arrays"][name]["error"]).all()
+
+
+def test_the_page_holds_densities_samples_and_the_stars(page, positive_run):
+    data = data_of(page)
+    (cube,) = data["cubes"]
+    assert cube["factor"] == 1
+    own = open_answers(positive_run.path).cube()
+    array = cube["arrays"]["mean"]
+    size = own.shape[1] * own.shape[2]
+    mean = unpacked(array, np.full(size, array["scale"])).reshape(own.shape)
+    wanted = 1e3 * own.arrays["mean"]
+    assert np.abs(mean - wanted).max() <= 1.01 * array["error"] * array["scale"]
+    assert {"p50", "ratio", "sample 1", "sample 2"} <= set(cube["arrays"])
+    assert set(cube["columns"]) == {"z", "y"}
+    assert data["stars"]["of"] == data["stars"]["shown"] > 100
+
+
+def test_the_page_asks_no_network_and_says_how_it_was_made(page, positive_run):
+    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert "default-src 'none'" in outside and "connect-src" not in outside
+    assert not re.search(r'(src|href)="(?!data:|#)', outside)
+    assert str(positive_run.verdict) in outside.replace("&#39;", "'")
+    assert positive_run.provenance["inputs"][0]["sha256"] in outside
+
+
+def test_a_cube_of_another_program_has_planes_and_says_what_it_lacks(tmp_path, command):
+    axis = np.arange(-200.0, 201.0, 25.0)
+    mean = np.full((len(axis),) * 3, 1e-3)
+    cube = Cube(x=axis, y=axis, z=axis, arrays={"mean": mean})
+    write_fits(tmp_path / "map.fits", cube)
+    done = command(f"view {tmp_path / 'map.fits'} -o {tmp_path / 'map.html'}")
+    assert done.exit_code == 0, done.output
+    data = data_of((tmp_path / "map.html").read_text(encoding="utf-8"))
+    assert list(data["cubes"][0]["arrays"]) == ["mean"]
+    assert data["stars"] is None
+    assert command(f"view {tmp_path / 'map.fits'} -o {tmp_path / 'map.html'}").exit_code
+
+
+def test_a_page_needs_a_file_or_a_server(positive_run, command):
+    assert command(f"view {positive_run.path}").exit_code == 2
+
+
+def test_clouds_lie_where_they_are_known():
+    found = {cloud["name"]: cloud for cloud in clouds()}
+    assert found["Orion A"]["distance"] == 426
+    assert all(0 <= c["l"] < 360 and abs(c["b"]) < 30 for c in found.values())
+
+
+def test_the_server_answers_with_the_curve_of_a_direction(positive_run):
+    source = open_answers(positive_run.path)
+    with make_server(source, "<p>page</p>") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert urllib.request.urlopen(address + "/").read() == b"<p>page</p>"
+        with urllib.request.urlopen(address + "/curve?l=30&b=2") as answer:
+            found = json.load(answer)
+        assert found == curve(source, 30.0, 2.0)
+        distance = np.array(found["distances"])
+        there = Places(
+            l=0 * distance + 30, b=0 * distance + 2, distance=distance, shape=()
+        )
+        asked = source.moments(there, ("p84",), integrated=True)["p84"]
+        np.testing.assert_allclose(found["arrays"]["p84"], asked)
+        for path, host, status in (
+            ("/curve?l=30&b=95", "localhost", 400),
+            ("/curve?l=30", "localhost", 400),
+            ("/other", "localhost", 404),
+            ("/", "elsewhere.example", 403),
+        ):
+            request = urllib.request.Request(address + path, headers={"Host": host})
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request)
+            assert refused.value.code == status
+            refused.value.close()
+        server.shutdown()
