@@ -454,11 +454,11 @@ def lattice_of(points: Float[Tensor, "n d"]) -> Grid | None:
         values = torch.unique(column)
         extent = float(values[-1] - values[0])
         steps = values.diff()
-        # Closer values are equal.
+        # Closer values count as equal.
         steps = steps[steps > 1e-7 * extent]
         if not len(steps):
             return None
-        # Longer steps are several.
+        # Longer differences span several steps.
         count = round(extent / float(steps[steps < 1.5 * steps.min()].mean()))
         if count >= MOST_POINTS:
             return None
@@ -537,7 +537,7 @@ def _with_gap(grid: Grid, kernel: Radial) -> Torus:
             smooth_size(n + min(boxes * (n - 1), math.ceil(reach * scale / h)))
             for n, h, scale in zip(grid.shape, grid.spacing, scales, strict=True)
         )
-        # A box in three inputs has gaps as wide as itself.
+        # Room for a box in three inputs with gaps as wide as itself.
         if math.prod(shape) <= 8 * MOST_POINTS:
             break
     return Torus(grid=grid, shape=shape)

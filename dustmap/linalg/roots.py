@@ -262,7 +262,7 @@ class CIQ:
             for _ in range(min(max(8, done // 8), krylov.limit - done)):
                 krylov.advance(product)
             smallest, largest = krylov.ends()
-            # Smaller negative values are rounding.
+            # Negative values closer to zero are rounding.
             if smallest < -max(1e-8, eps) * largest or not largest > 0:
                 raise ValueError(
                     "a square root needs a positive definite matrix, Lanczos found "

@@ -125,7 +125,7 @@ class CirculantEmbedding:
             column = first_column(covariance, self.torus, nugget)
             self.circulant = Circulant.from_first_column(column)
             smallest, largest = map(float, self.circulant.spectrum.aminmax())
-            # Smaller negative eigenvalues are rounding.
+            # Negative eigenvalues closer to zero are rounding.
             clipped = smallest < -1e-12 * largest
             # The axis that is thinnest in lengthscales grows by a quarter.
             sides = zip(shape, grid.spacing, lengthscales, strict=True)

@@ -89,7 +89,7 @@ class Ends(NamedTuple):
         if isinstance(functionals, LineIntegrals):
             first = (functionals.start * unit).sum(dim=1)
             aside = functionals.start - first[:, None] * unit
-            # Rounding moves starts aside.
+            # Starts may lie beside the line by rounding.
             if bool((aside.norm(dim=1) > 1e-9 * mean).any() or (first < 0).any()):
                 return None
             both = torch.stack([mean, first], dim=1).numpy()

@@ -146,7 +146,7 @@ class ResidualField:
             precision = (1 - outlying) / own + outlying / raised
             noise = field.noise.clone()
             noise[rows] = 1 / precision - self.nugget
-            # Once more where a neighbour's noise has grown by 10%.
+            # Repeat for stars with a neighbour whose noise has grown by 10%.
             again = (noise > 1.1 * field.noise)[near].any(dim=1)
             rows = torch.nonzero(again)[:, 0]
             field = replace(field, noise=noise)

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
-from dustmap.memory import rows_within
+from dustmap.memory import row_blocks
 from dustmap.residual.covariance import (
     LEVEL,
     RayCovariance,
@@ -79,9 +79,7 @@ def krige_rays(
     weights = np.zeros(tuple(neighbours.shape))
     variance, prior = np.full((2, len(places)), np.nan)
     # Besides its neighbours' numbers a place has columns of some 300 bytes.
-    rows = rows_within(8 * neighbours.shape[1] + 300)
-    for start in range(0, len(places), rows):
-        own = slice(start, start + rows)
+    for own in row_blocks(len(places), 8 * neighbours.shape[1] + 300):
         near, found = neighbours[own], (weights[own], variance[own], prior[own])
         given, _ = _prepared(covariance, rays, noise, places[own], near)
         _in_parts(_krige, near, *given, *found)

@@ -82,6 +82,7 @@ def learn_residual(
         return _searched(start, known, noise, distance_variance)
     # The known rows come first.
     points = rays.coordinates(stretch)
+    # Each of them brings 45 neighbours.
     near = nearest(points, points[known], 45).unique()
     few = torch.cat([known, near[~torch.isin(near, known)]])
     learnt = _searched(
@@ -108,7 +109,7 @@ def _searched(
     distance_variance: Float[Tensor, " n"],
 ) -> ResidualField:
     """Find outliers and weights that predict the ``known`` rows best."""
-    # Find outliers before the trials, whose result they would dominate.
+    # Find outliers, from 400 rows, before the trials, whose result they would dominate.
     field = _best([start], known[:400])
     down_weighted = _with_noise(field, noise, distance_variance)
     has_outliers = down_weighted.has_outliers
@@ -171,9 +172,10 @@ def _best(
     held: Tensor,
     count: int = 30,
 ) -> ResidualField:
-    """Learn the covariance of each field from held-out rows; return the best field.
+    """Learn each field's covariance from ``held`` rows; return the best field.
 
-    Fields whose covariance is not positive definite are skipped.
+    A row is predicted from ``count`` neighbours. Fields whose covariance is not
+    positive definite are skipped.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
-from dustmap.memory import rows_within
+from dustmap.memory import row_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,7 @@ class RowIndex:
         scaled, threads = (places / self.unit).cpu().numpy(), torch.get_num_threads()
         found = np.empty((len(places), count), dtype=np.int64)
         # The tree returns distances and numbers.
-        block = rows_within(16 * count)
-        for start in range(0, len(places), block):
-            own = slice(start, start + block)
+        for own in row_blocks(len(places), 16 * count):
             near = np.asarray(self.tree.query(scaled[own], k=count, workers=threads)[1])
             found[own] = near.reshape(-1, count)
         return torch.from_numpy(found).to(places.device)
@@ -106,16 +104,15 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
         )
     found = np.empty((len(rows) - count, count), dtype=np.int32)
     start, threads = count, torch.get_num_threads()
-    # Distances, numbers and orders of twice as many neighbours.
-    block = rows_within(64 * count)
     while start < len(rows):
         # A tree of fewer than 1,024 rows saves no time.
         end = min(max(start + start // 4, 1_024), len(rows))
         tree = KDTree(rows[:end])
         # In the order of the tree a search is near the one before, and faster.
         own = tree.indices[tree.indices >= start]
-        for missing in np.split(own, range(block, len(own), block)):
-            reach = 2 * count
+        # Distances, numbers and orders of twice as many neighbours.
+        for block in row_blocks(len(own), 64 * count):
+            missing, reach = own[block], 2 * count
             while len(missing):
                 reach = min(reach, end)
                 near = tree.query(rows[missing], k=reach, workers=threads)[1]

@@ -95,6 +95,7 @@ def learn_weights(
     j, starts = len(largest), [torch.zeros_like(origin)]
     if known is not None and len(known):
         steps = (known / largest).log() - origin[:j]
+        # Weights that vanished before may matter now.
         starts[0][:j] = steps.clamp(-6.0, 6.0)
     elif j > 1:
         # Each start raises one component above the others.
@@ -128,6 +129,7 @@ def tail_degrees(
     interval as it is. The fraction ``outliers`` of the errors is `OUTLIER_FACTOR` times
     as wide. Where noise dominates the variance, the result is about `DEGREES`.
     """
+    # Trial values of 1/ν, whose prior standard deviation is 0.1.
     most, inverse = 0.95, torch.linspace(1e-3, 0.4, 81, dtype=torch.float64)
     quantiles = [stdtrit(1 / inverse.numpy(), p) for p in ((1 + most) / 2, ndtr(1.0))]
     core = torch.tensor([central_factor(float(1 / x)) for x in inverse]).double()

@@ -62,10 +62,11 @@ class StackedKriging:
 def learn_stack(
     kriging: LocalMeanKriging, mean: Column, std: Column, observed: Column
 ) -> StackedKriging | None:
-    """Learn the share of kriging; return ``None`` unless the stack gains 1%.
+    """Learn the share of kriging; return ``None`` if the stack gains less than 1%.
 
     The last stars of ``kriging`` were measured as ``observed``, and the map, which has
-    not seen them, predicts ``mean`` and ``std`` [mag].
+    not seen them, predicts ``mean`` and ``std`` [mag]. From fewer than 200 of them no
+    share is learnt.
     """
     count = len(observed)
     if count < 200:

@@ -314,6 +314,7 @@ def _fitted(
     assert isinstance(curvature, Tensor)
     group = RowIndex.of(points, points.new_ones(1), leaf=_NEAREST).leaves()[0]
     sums = curvature.new_zeros(len(steps), len(group.unique()))
+    # In prior standard deviations.
     difference = 1e-4
     for row, move in zip(sums, difference * torch.eye(len(steps)), strict=True):
         ahead, behind = scores(steps + move), scores(steps - move)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, in_parallel
 from dustmap.linalg.sparse import SparseMatrix, precision
-from dustmap.memory import rows_within
+from dustmap.memory import row_blocks
 from dustmap.noise import NoiseModel
 from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import TABLE_ERROR
@@ -95,17 +95,15 @@ class Vecchia(NoiseModel):
         for number, row in enumerate(first[:-1]):
             columns[row, :count] = np.delete(first, number)
             fill(first[number : number + 1], number)
-        # Numbers and weights of neighbours.
-        block = rows_within(16 * count)
         if count:
             points = field.rays.coordinates(field.stretch)[rows[order]]
             found = nearest_earlier(points, count).numpy()
-            for start in range(0, len(later), block):
-                some = slice(start, start + block)
+            for some in row_blocks(len(later), 16 * count):
                 columns[later[some], :count] = order[found[some]]
         later = np.sort(later)
-        for start in range(0, len(later), block):
-            fill(later[start : start + block], count)
+        # Numbers and weights of neighbours.
+        for some in row_blocks(len(later), 16 * count):
+            fill(later[some], count)
         return cls(order, columns, values, variance)
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_ndtr, logsumexp, ndtri, ndtri_exp
 
-from pipelines.base.blocks import row_blocks
+from dustmap.memory import row_blocks
 from pipelines.base.quantiles import QUANTILES, places_between
 
 LEVELS = (0.50, 0.68, 0.90, 0.95)

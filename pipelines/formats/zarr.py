@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 from zarr.storage import FsspecStore
 
-from pipelines.base.blocks import rows_within
+from dustmap.memory import rows_within
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.cubes.sky import REGRESSION, Columns, SkyMaps, statistic_title

@@ -14,8 +14,8 @@ import zarr
 from zarr.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
+from dustmap.memory import row_blocks
 from dustmap.nested_grids import NestedGrids
-from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.maps.places import Places

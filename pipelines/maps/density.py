@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dustmap.functionals import FixedStep, LineIntegrals, PointValues
 from dustmap.grid import Grid, tolerant_faces
+from dustmap.memory import row_blocks, rows_within
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.moments import Moments, moments_over_samples
 from dustmap.posterior import Posterior
-from pipelines.base.blocks import row_blocks, rows_within
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.cube import AXES, Cube

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from astropy import units as u
 
-from pipelines.base.blocks import row_blocks
+from dustmap.memory import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, unit_vectors
 from pipelines.base.pixels import pixel_of, weights_around

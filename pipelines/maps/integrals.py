@@ -14,10 +14,10 @@ from torch import Tensor
 from dustmap.grid import ROUNDING
 from dustmap.isotonic import RANKS, Ranked, non_decreasing
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
+from dustmap.memory import row_blocks
 from dustmap.models.lognormal import LogNormal
 from dustmap.moments import Moments, moments_over_samples, sample_order
 from dustmap.residual.stacking import StackedKriging
-from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress, say
 from pipelines.base.quantiles import summaries

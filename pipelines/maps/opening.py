@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from astropy import units as u
 
-from pipelines.base.blocks import row_blocks
+from dustmap.memory import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.table import Facts

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dustmap.memory import row_blocks
 from dustmap.nested_grids import NestedGrids
-from pipelines.base.blocks import row_blocks
 from pipelines.base.geometry import Box
 from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import NAMES, interpolated_quantile

@@ -16,8 +16,8 @@ from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import Grid
 from dustmap.isotonic import Ranked
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
+from dustmap.memory import row_blocks
 from dustmap.moments import Moments, moments_over_samples, sample_order
-from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS

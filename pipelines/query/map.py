@@ -13,7 +13,7 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.base.blocks import row_blocks
+from dustmap.memory import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.quantities import numbers, path_of
 from pipelines.base.table import Facts, Table

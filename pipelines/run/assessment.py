@@ -9,9 +9,9 @@ import torch
 
 from dustmap.distributed.group import Group
 from dustmap.grid import Torus
+from dustmap.memory import rows_within
 from dustmap.projection import projection
 from dustmap.tori import Tori
-from pipelines.base.blocks import rows_within
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import step_rays
 from pipelines.model.plan import Plan

@@ -18,9 +18,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import norm
 
+from dustmap.memory import row_blocks
 from dustmap.residual.surveys import SurveyLaw
 from dustmap.tails import OUTLIER_FACTOR
-from pipelines.base.blocks import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.run.folder import Run

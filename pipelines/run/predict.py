@@ -10,9 +10,9 @@ import torch
 
 import dustmap
 from dustmap.functionals import PointValues, Stack
+from dustmap.memory import rows_within
 from dustmap.posterior import Posterior
 from dustmap.residual.stacking import StackedKriging
-from pipelines.base.blocks import rows_within
 from pipelines.base.quantiles import KINDS, summaries
 from pipelines.catalog.schema import Stars, write_table
 from pipelines.model.engine import rays

@@ -14,6 +14,7 @@ from torch import Tensor
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
+from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from dustmap.residual.covariance import Rays, SubgridCovariance, rays_to
@@ -22,7 +23,6 @@ from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.learning import LocalMeanKriging, calibrated_on, learn_residual
 from dustmap.residual.predictive import PredictiveLaw
 from dustmap.residual.stacking import StackedKriging
-from pipelines.base.blocks import rows_within
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 from pipelines.model.engine import rays

@@ -46,7 +46,7 @@ def context(folder, clock, stop=None, **settings):
     config = FitConfig.model_validate({"checkpoint": settings})
     return Context(
         config=config,
-        place={
+        device={
             "device": torch.device("cpu"),
             "dtype": torch.float64,
             "generator": torch.Generator(),

@@ -66,7 +66,8 @@ def learn_scales(
     # of stars outweigh it by far.
     spreads = [4.0 if name == "common_noise" else 1.5 for name in labels]
     precision = torch.tensor(spreads, dtype=torch.float64) ** -2
-    # Of stars that scatter independently the lengthscale would vanish.
+    # For stars that scatter independently the lengthscale would go to zero; a search
+    # that ends at this limit has not converged.
     shortest = -math.log(10)
     lowest = [shortest if name == "lengthscale" else -math.inf for name in labels]
 
@@ -83,7 +84,8 @@ def learn_scales(
             on_step=lambda step, gain: on_step("likelihood", before + step, gain),
         )
 
-    # From the maximum for a quarter of many stars, where steps take less time.
+    # If there are many stars, start at the maximum for a quarter of them: most steps
+    # then take a fraction of the time.
     place, before, some = torch.zeros_like(precision), 0, len(extinction) // 4
     if some >= 1000:
         first = search(likelihood.of_first(some), place, 0)

@@ -266,7 +266,7 @@ class NaturalGaussian:
         return q.with_mean(mean), StepReport(
             steps=1,
             clipped=batch.clipped,
-            # Rounding is no cut.
+            # Rounding does not count as a cut.
             limited=int(length * (1 + 1e-9) < rate),
             halved=int(halvings > 0),
             refused=int(halvings > most),

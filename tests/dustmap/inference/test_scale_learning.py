@@ -19,7 +19,6 @@ from dustmap.inference.scales.neighbour_likelihood import (
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc
-from dustmap.residual import neighbours
 from dustmap.residual.kriging import TABLE_ERROR
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.whitening import TorusWhitening
@@ -51,7 +50,7 @@ def scales(lengthscale=100.0, std=1.0, mean=DISC, common_noise=0.0):
 @pytest.mark.parametrize("count", [1, 7, 39])
 @pytest.mark.parametrize("block", [5, 10**5])
 def test_neighbours_are_the_nearest_of_the_earlier_rows(count, block, monkeypatch):
-    monkeypatch.setattr(neighbours, "rows_within", lambda *_: block)
+    monkeypatch.setattr("dustmap.memory.rows_within", lambda *_: block)
     points = torch.randn(40, 3, generator=seeded(), dtype=torch.float64)
     found = nearest_earlier(points, count)
     assert found.shape == (40 - count, count)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.base.blocks import row_blocks, rows_within
+from dustmap.memory import row_blocks, rows_within
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 30])
