@@ -63,7 +63,7 @@ def view_page(
         band=band,
         verdict=source.verdict,
         said=source.said(integrated=True),
-        facts=source.facts,
+        facts={k: v for k, v in source.facts.items() if k != "verdict"},
         origins=[named(origin) for origin in source.origins()],
         changes=[change.summary() for change in source.changes],
         papers=cited_papers(meta.get("citation") or {}),

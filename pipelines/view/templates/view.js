@@ -137,7 +137,7 @@
     context.putImageData(image, 0, 0);
     return [{ source: canvas.toDataURL(), xref: "x", yref: "y", x: x0, y: y1, sizex: x1 - x0, sizey: y1 - y0, sizing: "stretch", layer: "above" }];
   }
-  const lower = { margin: { l: 58, r: 12, t: 66, b: 44 }, showlegend: false, dragmode: "pan", hovermode: "closest", paper_bgcolor: "white", font: { size: 12 } };
+  const lower = { margin: { l: 58, r: 12, t: 80, b: 44 }, showlegend: false, dragmode: "pan", hovermode: "closest", paper_bgcolor: "white", font: { size: 12 } };
 
   // Planes.
   const cubes = page.cubes || [];
@@ -229,15 +229,14 @@
     if (!cubes.length) return;
     const cube = cubeNow(), found = now = await plane();
     const [left, right] = edges(found.across), [bottom, top] = edges(found.up), entry = found.entry;
-    const heat = coloured(found.rows.map((row) => Array.from(row)), entry.colours, ...entry.limits, state.log && entry.limits[1] > 0, `${quantity()}, ${found.where}`);
+    const heat = coloured(found.rows.map((row) => Array.from(row)), entry.colours, ...entry.limits, state.log && entry.limits[1] > 0, `${quantity()}<br>${found.where}`);
     const traces = [{ ...heat, x: found.across, y: found.up }];
     const marks = { mode: "markers", hoverinfo: "text", type: "scatter" };
     if (state.stars && stars) {
-      const near = cube.step[2] / 2, x = [], y = [];
-      for (let i = 0; i < stars.count && x.length < 3000; i++) {
-        const [a, u, away] = onPlane(stars.places[i]);
-        if (away <= near && a > left && a < right && u > bottom && u < top) { x.push(a); y.push(u); }
-      }
+      const inside = stars.places.map(onPlane).filter(([a, u, away]) => away <= cube.step[2] / 2 && a > left && a < right && u > bottom && u < top);
+      // A browser draws some thousands at once.
+      const every = Math.ceil(inside.length / 3000), shown = inside.filter((_, i) => i % every === 0);
+      const [x, y] = [0, 1].map((axis) => shown.map((one) => one[axis]));
       traces.push({ ...marks, x, y, hoverinfo: "skip", marker: { size: 2.5, color: "#009E73" } });
     }
     if (state.clouds) {
@@ -394,7 +393,7 @@
       shapes: whole ? [{ type: "circle", x0: -2, x1: 2, y0: -1, y1: 1, layer: "below", fillcolor: GREY, line: { width: 0 } }] : [],
       images: veil((j, i) => rows[j][i] !== null && last[which[j * w + i]] < distance, h, w, [-x, x, -y, y]),
       xaxis: { ...axis, range: whole ? [-2.02, 2.02] : [x, -x] }, yaxis: { ...axis, range: [-y * 1.01, y * 1.01], scaleanchor: "x", constraintoward: "top" },
-      margin: whole ? { l: 8, r: 8, t: 66, b: 12 } : lower.margin,
+      margin: whole ? { l: 8, r: 8, t: 80, b: 12 } : lower.margin,
     }, SETTINGS);
     $("sky").dataset.drawn = `${state.sky} ${distance} ${state.field}`;
   }

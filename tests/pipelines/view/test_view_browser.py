@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.maps.opening import open_answers
 from pipelines.maps.places import Places
+from pipelines.view.page import view_page
+from pipelines.view.server import make_server
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 pytestmark = [
@@ -230,6 +233,23 @@ def test_stars_within_the_cone_are_those_of_the_table(opened, positive_run):
     away = every.separation(towards).deg
     count = int(re.search(r"(\d+) of the stars", said)[1])
     assert (away < 2.98).sum() <= count <= (away < 3.02).sum()
+
+
+def test_a_served_page_computes_the_curve_of_the_very_direction(chromium, positive_run):
+    source = open_answers(positive_run.path)
+    said = []
+    with make_server(source, view_page(source, served=True)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = chromium.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.goto(f"http://127.0.0.1:{server.server_port}/#l=33.3&b=1.7")
+        settle(page)
+        assert "33.30°, b = 1.70°" in page.inner_text("#ray-read")
+        assert len(curve_shown(page)[0]) == 161
+        check_curve(page, positive_run)
+        page.close()
+        server.shutdown()
+    assert not said
 
 
 def test_it_fits_a_phone(opened):
