@@ -278,8 +278,9 @@ class CheckpointConfig(Settings):
     minutes: Positive = 5.0
     """most time between two checkpoints [min]"""
     iterations: Auto[Count] = None
-    """most Gauss-Newton steps to the mode and pairs of batches of samples (blocks of a
-    gaussian density, minibatches of svi) between two checkpoints; no limit when auto"""
+    """most iterations between two checkpoints: Gauss-Newton steps to the mode and pairs
+    of batches of samples; blocks of a gaussian density; minibatches of svi. No limit
+    when auto"""
 
 
 class FitConfig(Settings):

@@ -73,7 +73,7 @@ def export_map(
         if name == "healpix":
             maps = found.sky_maps(options.distances, options.nside)
             done.write_sky(target, maps, options, overwrite=overwrite)
-        else:
+        elif name == "image":
             wcs = (options.field or Field()).wcs()
             vectors = pixel_vectors(wcs)
             vectors = vectors[np.isfinite(vectors).all(axis=-1)]
@@ -82,6 +82,8 @@ def export_map(
             values = extinctions_along(found, vectors, maps.distances)
             about = maps.distances, maps.meta
             done.write_image(target, wcs, values, *about, overwrite=overwrite)
+        else:
+            raise NotImplementedError(f"{name} of another program's map")
     return done
 
 

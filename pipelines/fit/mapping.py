@@ -49,7 +49,9 @@ def first_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
 
 
 def second_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
-    """Infer a map with what neighbours share, whose covariance then follows its mean.
+    """Infer the map again, with the dust below the grid that neighbouring stars share.
+
+    The mean of this map sets the covariance of that dust for the last map.
 
     The first map, with independent noise, is too smooth behind dense clouds: with its
     density in the covariance extinctions of a simulated sky had errors 11% larger.

@@ -45,8 +45,9 @@ class FitState:
     """The results of a fit so far.
 
     ``done`` counts the finished stages, ``generator`` is the state of the random
-    generator after them. ``plan`` holds the learnt scales, ``slower`` is that of
-    the `Machine`, and ``box`` (of the first plan) holds the stars to fit. ``learning``
+    generator after them. ``plan`` holds the learnt scales, ``slower`` is the
+    `Machine`'s time over the reference's. Stars in the ``box`` of the first plan are
+    fitted. ``learning``
     are diagnostics of the prior, ``progress`` is that of an unfinished inference,
     ``result`` the posterior of the last map, which on rank 0 is ``judged`` at the end.
     ``residual`` holds the bytes of the residual shared by neighbouring stars: empty if

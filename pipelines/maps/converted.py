@@ -1,4 +1,4 @@
-"""A map in another band: the one place where its answers are multiplied."""
+"""A map in another band: its answers, multiplied by the factor of the conversion."""
 
 from __future__ import annotations
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from astropy.coordinates import SkyCoord
 
+from pipelines.cubes.cube import Cube
+from pipelines.formats.fits import write_fits
 from pipelines.maps.opening import open_answers
 from pipelines.maps.places import Places
-from pipelines.view.page import view_page
+from pipelines.view.page import view_page, write_view
 from pipelines.view.server import make_server
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -233,6 +235,26 @@ def test_stars_within_the_cone_are_those_of_the_table(opened, positive_run):
     away = every.separation(towards).deg
     count = int(re.search(r"(\d+) of the stars", said)[1])
     assert (away < 2.98).sum() <= count <= (away < 3.02).sum()
+
+
+def test_empty_planes_and_zeros_in_logarithmic_colours_are_drawn(chromium, tmp_path):
+    axis = np.arange(-300.0, 301.0, 30.0)
+    z, y, x = np.meshgrid(axis, axis, axis, indexing="ij")
+    inside = x**2 + y**2 + z**2 < 200**2
+    mean = np.where(inside, 1e-3 * (x > 0), np.nan)
+    write_fits(
+        tmp_path / "map.fits", Cube(x=axis, y=axis, z=axis, arrays={"mean": mean})
+    )
+    path = write_view(open_answers(tmp_path / "map.fits"), tmp_path / "map.html")
+    said = []
+    for view in ("z=300&at=39", "log=1&skylog=1", "z=1e9&at=99&field=7&b=99&view=no"):
+        page = chromium.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.goto(f"{path.as_uri()}#{view}")
+        settle(page)
+        assert page.is_hidden("#fault")
+        page.close()
+    assert not said
 
 
 def test_a_served_page_computes_the_curve_of_the_very_direction(chromium, positive_run):
