@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 # by the places of a leaf, errors of 1,000,000 stars were 2% larger, of 48,000 stars
 # 0.2% smaller.
 NEIGHBOURS = 128
+# Leaves whose predictions are averaged at a place. With one leaf extinctions 250 pc
+# away had steps of 0.4 standard deviations at the edges of leaves, with two 0.07, with
+# three 0.04.
+BLENDED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,24 +224,47 @@ class ResidualField:
     def _predict(
         self, places: Rays, points: int
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
-        """Predict places; the places of one leaf have the same neighbours."""
-        index, (leaves, centres) = self._index, self._leaves
-        own = leaves[index.nearest(places.coordinates(self.stretch), 1)[:, 0]]
-        found, blocks = own.unique(return_inverse=True)
-        near = index.nearest(centres[found], NEIGHBOURS)
+        r"""Predict places from the neighbours of the three leaves nearest to each.
+
+        A prediction from the neighbours of the i-th nearest leaf has the weight
+        :math:`d_4 - d_i`, with the distances :math:`d_i` from the leaves' centres in
+        the coordinates of the search. It is zero where another leaf takes over, so that
+        predictions have no steps. The average of the variances is at least the variance
+        of the averaged prediction.
+        """
+        places_of, centres = places.coordinates(self.stretch), self._centres
+        count = min(BLENDED + 1, len(centres))
+        around = RowIndex.of(centres, centres.new_ones(1)).nearest(places_of, count)
+        away = torch.linalg.vector_norm(places_of[:, None] - centres[around], dim=2)
+        if count > 1:
+            around, away = around[:, :-1], away[:, -1:] - away[:, :-1]
+        total = away.sum(dim=1, keepdim=True)
+        weights = torch.where(total > 0, away / total, 1 / around.shape[1])
+        found, blocks = around.unique(return_inverse=True)
+        near = self._index.nearest(centres[found], NEIGHBOURS)
         every = "_columns" in self.__dict__ or near.numel() > len(self.rays)
-        return predict_rays(
+        # Extinctions from every leaf, then densities from every leaf.
+        parts = torch.arange(len(places)).split([len(places) - points, points])
+        repeated = [part.repeat(around.shape[1]) for part in parts]
+        ordered = torch.cat([blocks[part].T.flatten() for part in parts])
+        mean, variance = predict_rays(
             self.covariance,
             self.rays,
             self.noise + self.nugget,
             self.residuals,
-            places,
-            points,
+            places[torch.cat(repeated)],
+            len(repeated[1]),
             near,
-            blocks,
+            ordered,
             # Some 300 bytes a star.
             self._columns if every and len(self.rays) < 2_000_000 else None,
         )
+        blended = []
+        for values in (mean, variance[None]):
+            split = values.split([len(part) for part in repeated], dim=1)
+            shaped = (v.reshape(len(v), around.shape[1], -1) for v in split)
+            blended.append((torch.cat(list(shaped), dim=2) * weights.T).sum(dim=1))
+        return blended[0], blended[1][0]
 
     @cached_property
     def _columns(self) -> Float[np.ndarray, "n c"]:
@@ -256,9 +283,9 @@ class ResidualField:
         return self.krige(self.places(ends, torch.ones(len(ends))), nothing).prior
 
     @cached_property
-    def _leaves(self) -> tuple[Int[Tensor, " n"], Float[Tensor, "l 4"]]:
-        """Leaf of every star, and the centres of the leaves."""
-        return self._index.leaves()
+    def _centres(self) -> Float[Tensor, "l 4"]:
+        """Centres of the leaves: parts of space whose places share neighbours."""
+        return self._index.leaves()[1]
 
     def krige(self, places: Rays, neighbours: Int[Tensor, "m k"]) -> Kriging:
         """Krige places from their neighbours among the stars."""
