@@ -204,7 +204,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     store = integrated(random_map, nside=16, distances=distances)
     told = store.meta["isotonic_regression"]
     assert "isotonic regression" in capsys.readouterr().err
-    assert told["rays"] == 12 * 16**2 and told["changed"] > 5
+    assert told["rays"] == 12 * 16**2 and told["changed"] > 0
     assert told["median_change_mag"] == 0 < 0.01 < told["largest_change_mag"]
     towards = unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg)
     ((_, _, changes),) = ray_integrals(random_map, towards, distances)
