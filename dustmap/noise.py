@@ -139,7 +139,7 @@ class NoiseModel(ABC):
         return None
 
     def with_learnt(self, learnt: Learnt | None) -> Self:
-        """Return the model with :attr:`learnt` of an earlier one.
+        """Return the model with the parameters that an earlier one learnt.
 
         Raises
         ------
