@@ -100,9 +100,10 @@
   }
   const written = (value) => Number.isFinite(value) ? Number(value.toPrecision(6)) : "";
 
-  // Colours: linear from low to high, or three decades below high.
+  // Colours: linear from low to high, or logarithmic over the values, at most three decades.
   function coloured(rows, colours, low, high, log, label) {
-    const from = log ? Math.max(low, high / 1000) : low, scale = log ? Math.log10 : (v) => v;
+    const positive = log ? rows.flatMap((row) => row.filter((v) => v > 0)).sort((a, b) => a - b) : [];
+    const from = log ? Math.min(Math.max(positive[Math.floor(positive.length / 200)] || 0, high / 1000), high / 2) : low, scale = log ? Math.log10 : (v) => v;
     const shown = log ? rows.map((row) => row.map((v) => Math.log10(Math.max(v, from)))) : rows;
     const ticks = [];
     if (log) for (let p = Math.floor(Math.log10(from)); p <= Math.log10(high); p++) for (const m of [1, 3]) if (m * 10 ** p >= from && m * 10 ** p <= high) ticks.push(m * 10 ** p);
@@ -231,6 +232,9 @@
     const [left, right] = edges(found.across), [bottom, top] = edges(found.up), entry = found.entry;
     const heat = coloured(found.rows.map((row) => Array.from(row)), entry.colours, ...entry.limits, state.log && entry.limits[1] > 0, `${quantity()}<br>${found.where}`);
     const traces = [{ ...heat, x: found.across, y: found.up }];
+    // Flat planes need less height.
+    const height = Math.min(36, ($("plane").clientWidth - 70) / 16 * (top - bottom) / (right - left) + 9);
+    $("plane").style.height = `${Math.max(height, 14).toFixed(1)}rem`;
     const marks = { mode: "markers", hoverinfo: "text", type: "scatter" };
     if (state.stars && stars) {
       const inside = stars.places.map(onPlane).filter(([a, u, away]) => away <= cube.step[2] / 2 && a > left && a < right && u > bottom && u < top);
