@@ -12,6 +12,7 @@ from ray_moments import cumulative
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import KINDS
+from pipelines.catalog.schema import read_stars
 from pipelines.figures.registry import PlotOptions, draw
 from pipelines.maps.density import map_cube
 from pipelines.maps.run_map import RunMap
@@ -142,8 +143,11 @@ def test_lines_of_sight_end_at_the_box_and_show_the_stars_near_them(cloud_run):
     mean = cloud.arrays["mean"]
     assert np.abs(mean - true).max() < 0.1 * true.max()
     assert (np.diff(mean)[5:15] > 0).all() and mean[-1] > 10 * empty.arrays["mean"][-1]
-    assert (cloud.arrays["std"] > 0).all() and 0 < cloud.radius <= 3
-    assert 0 < len(cloud.star_distance) == len(cloud.star_extinction) <= 60
+    assert (cloud.arrays["std"] > 0).all() and 0 < cloud.radius <= 1
+    stars = read_stars(cloud_run.path / "stars.parquet")
+    (seen,) = lines_of_sight(cloud_run, [(stars.l[5], stars.b[5])], points=20)
+    assert stars.distance[5] in seen.star_distance
+    assert len(seen.star_distance) == len(seen.star_extinction) <= 60
 
 
 def test_many_lines_of_sight_in_batches_are_those_of_one(cloud_run, monkeypatch):

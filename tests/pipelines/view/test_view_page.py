@@ -99,7 +99,10 @@ def test_the_page_asks_no_network_and_says_how_it_was_made(page, positive_run):
     assert positive_run.provenance["inputs"][0]["sha256"] in outside
 
 
-def test_a_cube_of_another_program_has_planes_and_says_what_it_lacks(tmp_path, command):
+def test_a_cube_of_another_program_has_planes_and_says_what_it_lacks(
+    tmp_path, command, monkeypatch
+):
+    monkeypatch.setattr("pipelines.view.data._NSIDE", 16)
     axis = np.arange(-200.0, 201.0, 25.0)
     mean = np.full((len(axis),) * 3, 1e-3)
     cube = Cube(x=axis, y=axis, z=axis, arrays={"mean": mean})
