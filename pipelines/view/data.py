@@ -90,26 +90,39 @@ def clouds() -> list[dict[str, Any]]:
     return [dict(zip(names, map(float, row[1:])), name=row[0]) for row in found]
 
 
+def density_of(source: Answers) -> Cube:
+    """Return the density of a map on its own grid, or else on a grid of its box.
+
+    Raises `MissingError` if the map has none.
+    """
+    try:
+        return source.cube()
+    except MissingError:
+        return source.sampled(None)
+
+
+def shown_arrays(cube: Cube) -> dict[str, np.ndarray]:
+    """Return densities [mag/kpc] of a level, and std over mean, at most 3."""
+    to_kpc = u.Unit(cube.unit).to(u.Unit("mag kpc-1"))
+    arrays = {
+        name: to_kpc * cube.arrays[name].astype(np.float64)
+        for name in (density_name(cube.arrays), "p50", "std")
+        if name in cube.arrays
+    }
+    std = arrays.pop("std", None)
+    if std is not None and "mean" in arrays:
+        arrays["ratio"] = np.minimum(ratio(std, arrays["mean"]), _LARGEST_RATIO)
+    return arrays
+
+
 def _cubes(source: Answers) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return densities of the whole box and near the Sun, with their columns."""
-    try:
-        cube = source.cube()
-    except MissingError:
-        cube = source.sampled(None)
-    to_kpc = u.Unit(cube.unit).to(u.Unit("mag kpc-1"))
+    cube = density_of(source)
     found = []
     for title, number in shown_levels(cube).items():
         level = cube.levels[number]
-        arrays = {
-            name: to_kpc * level.arrays[name].astype(np.float64)
-            for name in (density_name(level.arrays), "p50", "std")
-            if name in level.arrays
-        }
-        saturated = 0.0
-        if {"std", "mean"} <= set(arrays):
-            relative = ratio(arrays.pop("std"), arrays["mean"])
-            saturated = float((relative > _LARGEST_RATIO).mean())
-            arrays["ratio"] = np.minimum(relative, _LARGEST_RATIO)
+        arrays = shown_arrays(level)
+        saturated = float((arrays.get("ratio", np.zeros(1)) >= _LARGEST_RATIO).mean())
         thin = thinned(level, arrays | _sampled(source, level))
         found.append(
             {

@@ -1,30 +1,41 @@
-"""The page on this machine, with curves computed for every direction asked for."""
+"""The page on this machine: curves of any direction, planes of the map's own cells."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.maps.answers import Answers
+from pipelines.base.table import strict_json
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.thinned import shown_levels
+from pipelines.maps.answers import Answers, MissingError
 from pipelines.maps.foreign import extinctions_along
 from pipelines.maps.places import Places
+from pipelines.view.data import density_of, shown_arrays
 
 # Distances of a curve: finer than the page's own.
 _NODES = 160
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers ``/`` with the page, and ``/curve?l=..&b=..`` [deg] with a curve."""
+    """Answers ``/`` with the page; ``/curve?l=..&b=..`` [deg] with a curve.
 
-    def __init__(self, source: Answers, page: bytes, *args: Any) -> None:
-        self._source, self._page = source, page
+    ``/plane?level=..&array=..&view=z&at=..`` is answered with a plane of ``levels``.
+    """
+
+    def __init__(
+        self, source: Answers, page: bytes, levels: Sequence[Cube], *args: Any
+    ) -> None:
+        self._source, self._page, self._levels = source, page, levels
         super().__init__(*args)
 
     def do_GET(self) -> None:
@@ -36,16 +47,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(403, "text/plain", b"this page is for this machine alone")
         elif asked.path == "/":
             self._send(200, "text/html; charset=utf-8", self._page)
-        elif asked.path == "/curve":
+        elif asked.path in ("/curve", "/plane"):
             try:
-                given = parse_qs(asked.query)
-                answer = curve(self._source, float(given["l"][0]), float(given["b"][0]))
-            except (InputError, ValueError, KeyError) as error:
+                given = dict(parse_qsl(asked.query))
+                if asked.path == "/curve":
+                    answer = curve(self._source, float(given["l"]), float(given["b"]))
+                else:
+                    level = self._levels[int(given["level"])]
+                    how = given["view"], float(given["at"])
+                    answer = plane(level, given["array"], *how)
+            except (InputError, ValueError, KeyError, IndexError) as error:
                 self._send(400, "text/plain", f"{error}".encode())
             else:
-                self._send(200, "application/json", json.dumps(answer).encode())
+                self._send(
+                    200, "application/json", json.dumps(strict_json(answer)).encode()
+                )
         else:
-            self._send(404, "text/plain", b"there is / and /curve?l=..&b=..")
+            self._send(404, "text/plain", b"there are /, /curve and /plane")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep the terminal quiet."""
@@ -61,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
 def curve(source: Answers, l: float, b: float) -> dict[str, Any]:  # noqa: E741
     """Return the extinction towards a direction [deg] as far as the map goes.
 
-    Values outside the map are null. Raises `InputError` if b is no latitude.
+    Values outside the map are NaN. Raises `InputError` if b is no latitude.
     """
     if not (np.isfinite(l) and -90 <= b <= 90):
         raise InputError(f"expected l and -90 <= b <= 90 deg, got {l:g} and {b:g}")
@@ -73,15 +91,49 @@ def curve(source: Answers, l: float, b: float) -> dict[str, Any]:  # noqa: E741
     last = float(source.last_star(place)[0])
     return {
         "distances": distances.tolist(),
-        "arrays": {
-            name: [float(v) if np.isfinite(v) else None for v in values[:, 0]]
-            for name, values in found.items()
-        },
-        "last": last if np.isfinite(last) else None,
+        "arrays": {name: values[:, 0].tolist() for name, values in found.items()},
+        "last": last,
+    }
+
+
+def plane(cube: Cube, name: str, view: str, at: float) -> dict[str, Any]:
+    """Return the cells of a plane of an array of `shown_arrays`, and which are seen.
+
+    ``view`` is ``z``, the cells nearest to z = ``at`` [pc], or ``l``: a vertical plane
+    through the Sun at this longitude [deg], interpolated. Raises `KeyError` without
+    such an array.
+    """
+    values = shown_arrays(cube)[name]
+    support = cube.arrays.get("support", np.ones(cube.shape))
+    if view == "z":
+        number = int(np.abs(cube.z - at).argmin())
+        across, up, at = cube.x, cube.y, float(cube.z[number])
+        rows, seen = values[number], support[number]
+    else:
+        step = cube.spacing[0]
+        ends = np.abs([cube.x[0], cube.x[-1], cube.y[0], cube.y[-1]])
+        count = int((ends.max() + step / 2) / step)
+        across, up = step * np.arange(-count, count + 1), cube.z
+        along = across[:, None] * unit_vectors(np.array([at]), np.zeros(1))
+        points = np.repeat(along[None], len(up), axis=0)
+        points[..., 2] = up[:, None]
+        level = replace(cube, arrays={"shown": values, "support": support}, finer=())
+        rows, seen = (level.sample(each, points) for each in ("shown", "support"))
+    return {
+        "across": across.tolist(),
+        "up": up.tolist(),
+        "at": at,
+        "rows": rows.tolist(),
+        "seen": (np.nan_to_num(seen) > 0).tolist(),
     }
 
 
 def make_server(source: Answers, page: str, port: int = 0) -> ThreadingHTTPServer:
     """Return a server of the page at 127.0.0.1; port 0 is any free one."""
-    handler = partial(_Handler, source, page.encode("utf-8"))
+    try:
+        cube = density_of(source)
+        levels = [cube.levels[number] for number in shown_levels(cube).values()]
+    except MissingError:
+        levels = []
+    handler = partial(_Handler, source, page.encode("utf-8"), levels)
     return ThreadingHTTPServer(("127.0.0.1", port), handler)

@@ -180,6 +180,15 @@
   // A plane's numbers: rows of values, and which cells sight lines cross.
   async function plane() {
     const cube = cubeNow(), { x, y, z } = cube, rows = [];
+    if (page.served && isDensity() && !state.array.startsWith("sample")) {
+      const at = state.view === "z" ? state.z : state.cut;
+      const answer = await fetch(`plane?level=${state.level}&array=${state.array}&view=${state.view}&at=${at}`);
+      if (!answer.ok) throw new Error(await answer.text());
+      const found = await answer.json(), where = state.view === "z" ? `z = ${signed(found.at, 0)} pc` : `l = ${at}° and ${at + 180}°`;
+      const names = state.view === "z" ? ["x", "y"] : [`distance towards l = ${at}°`, "z"];
+      found.rows = found.rows.map((row) => Float32Array.from(row, (v) => v === null ? NaN : v));
+      return { ...found, names, where, entry: cube.arrays[state.array], seen: (j, i) => found.seen[j][i] };
+    }
     if (state.view === "z") {
       const values = await cube.values(state.array), level = Math.min(Math.max(Math.round(index(z, state.z)), 0), z.length - 1);
       const first = level * y.length * x.length;

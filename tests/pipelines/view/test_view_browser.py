@@ -277,6 +277,19 @@ def test_a_served_page_computes_the_curve_of_the_very_direction(chromium, positi
         assert "33.30°, b = 1.70°" in page.inner_text("#ray-read")
         assert len(curve_shown(page)[0]) == 161
         check_curve(page, positive_run)
+        for view in ("z", "l"):
+            if view != "z":
+                acted(page, lambda: page.select_option("#plane-view", "l"))
+            own = page.evaluate("[plane.data[0].x, plane.data[0].y, plane.data[0].z]")
+            (level,) = (source.cube(),)
+            assert np.shape(own[2]) == (len(own[1]), len(own[0]))
+            if view == "z":
+                np.testing.assert_allclose(own[0], level.x)
+                number = int(np.abs(level.z).argmin())
+                mean = 1e3 * level.arrays["mean"][number]
+                np.testing.assert_allclose(own[2], mean, rtol=1e-6)
+            else:
+                np.testing.assert_allclose(own[1], level.z)
         page.close()
         server.shutdown()
     assert not said

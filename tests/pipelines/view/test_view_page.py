@@ -12,6 +12,7 @@ import healpy
 import numpy as np
 import pytest
 
+from pipelines.base.table import strict_json
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import write_fits
 from pipelines.maps.opening import open_answers
@@ -133,14 +134,29 @@ def test_the_server_answers_with_the_curve_of_a_direction(positive_run):
         assert urllib.request.urlopen(address + "/").read() == b"<p>page</p>"
         with urllib.request.urlopen(address + "/curve?l=30&b=2") as answer:
             found = json.load(answer)
-        assert found == curve(source, 30.0, 2.0)
+        assert found == strict_json(curve(source, 30.0, 2.0))
         distance = np.array(found["distances"])
         there = Places(
             l=0 * distance + 30, b=0 * distance + 2, distance=distance, shape=()
         )
         asked = source.moments(there, ("p84",), integrated=True)["p84"]
         np.testing.assert_allclose(found["arrays"]["p84"], asked)
+        level = source.cube()
+        with urllib.request.urlopen(
+            address + "/plane?level=0&array=mean&view=l&at=90"
+        ) as answer:
+            found = json.load(answer)
+        # Towards l = 90 deg the vertical plane is that of x = 0.
+        column = list(level.x).index(0.0)
+        shared = [y in level.y for y in found["across"]]
+        rows = np.array(found["rows"], dtype=float)[:, shared]
+        kept = [y in found["across"] for y in level.y]
+        np.testing.assert_allclose(
+            rows, 1e3 * level.arrays["mean"][:, kept, column], rtol=1e-6
+        )
         for path, host, status in (
+            ("/plane?level=0&array=none&view=z&at=0", "localhost", 400),
+            ("/plane?level=7&array=mean&view=z&at=0", "localhost", 400),
             ("/curve?l=30&b=95", "localhost", 400),
             ("/curve?l=30", "localhost", 400),
             ("/other", "localhost", 404),
