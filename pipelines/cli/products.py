@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pipelines.base.errors import InputError
+from pipelines.base.progress import Ticker
 from pipelines.cli.reporting import (
     ANGLE,
     ANGLES,
@@ -233,7 +235,9 @@ def view(
     page = view_page(found, stars=stars, command=command, served=True)
     with make_server(found, page, port) as server:
         click.echo(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
-        server.serve_forever()
+        # A bare ticker says nothing while the page waits.
+        with Ticker(), suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @click.command()

@@ -3,6 +3,9 @@
 import base64
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -118,6 +121,22 @@ def test_a_cube_of_another_program_has_planes_and_says_what_it_lacks(
 
 def test_a_page_needs_a_file_or_a_server(positive_run, command):
     assert command(f"view {positive_run.path}").exit_code == 2
+
+
+def test_a_served_page_ends_by_ctrl_c_without_an_error(positive_run):
+    words = ["view", positive_run.path, "--serve", "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.cli", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().split()[0]
+    with urllib.request.urlopen(address) as answer:
+        assert b"Dust map" in answer.read()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+    process.stdout.close()
 
 
 def test_clouds_lie_where_they_are_known():
