@@ -50,7 +50,7 @@ def view_page(
     data = gather(source, stars=stars)
     meta: dict[str, Any] = data.pop("meta")
     cubes, sky = data["cubes"] or [], data["sky"]
-    band = source.known_band or source.band
+    band = source.known_band
     packed = [a for cube in cubes for a in cube["arrays"].values()]
     curves = [] if sky is None else list(sky["arrays"].values())
     return rendered(
