@@ -185,6 +185,7 @@ def plot(
 @click.argument("source", metavar="RUN_OR_MAP")
 @click.option("-o", "--output", type=NEW, help="HTML file to write.")
 @click.option("--stars", type=OUT, help="Table of stars to show; a run has its own.")
+@click.option("--reach", type=LENGTH, help="End of a map that does not state one.")
 @click.option(
     "--serve", is_flag=True, help="Serve the page here, with curves of any direction."
 )
@@ -201,6 +202,7 @@ def view(
     port: int,
     estimate: str | None,
     stars: Path | None,
+    reach: float | None,
     overwrite: bool,
     **options: Any,
 ) -> None:
@@ -223,17 +225,12 @@ def view(
     for change in found.changes:
         click.echo(change.summary(), err=True)
     command = shlex.join(["dustmap", *sys.argv[1:]])
+    given: dict[str, Any] = {"stars": stars, "reach": reach, "command": command}
     if output is not None:
-        click.echo(
-            str(
-                write_view(
-                    found, output, stars=stars, command=command, overwrite=overwrite
-                )
-            )
-        )
+        click.echo(str(write_view(found, output, overwrite=overwrite, **given)))
         return
-    page = view_page(found, stars=stars, command=command, served=True)
-    with make_server(found, page, port) as server:
+    page = view_page(found, served=True, **given)
+    with make_server(found, page, port, reach=reach) as server:
         click.echo(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
         # A bare ticker says nothing while the page waits.
         with Ticker(), suppress(KeyboardInterrupt):

@@ -14,9 +14,12 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from matplotlib.colors import to_hex
 
+from pipelines.bands import conversion, known_band
+from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
+from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.schema import Stars, read_stars
-from pipelines.cubes.cube import Cube
+from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import near_the_sun
 from pipelines.cubes.thinned import POINTS, shown_levels, thinned
 from pipelines.figures.integrals import crossed, density_name, ratio
@@ -43,37 +46,56 @@ _BEYOND = 1e9
 _KINDS = {"mean": "value", "p50": "value", "std": "error", "ratio": "ratio"}
 
 
-def gather(source: Answers, *, stars: Path | None = None) -> dict[str, Any]:
+def gather(
+    source: Answers, *, stars: Path | None = None, reach: float | None = None
+) -> dict[str, Any]:
     """Return what a map holds for its page, JSON-serialisable.
 
-    ``absent`` says why a part is left out. ``stars`` is a table of stars to show (of
-    `dustmap ingest`); a run shows its own.
+    ``absent`` says why a part is left out, ``meta`` is the provenance of the map's own
+    products. ``stars`` is a table of stars to show (of `dustmap ingest`), converted to
+    the map's band if both bands are known; a run shows its own. ``reach`` [pc] is the
+    end of a map that does not state one.
 
     Raises
     ------
     InputError
-        If the map holds neither densities nor extinctions, or the table is none.
+        If the map holds neither densities nor extinctions, its end is not known, or the
+        table is none.
     """
+    end = source.extent if reach is None else min(reach, source.extent)
+    if not math.isfinite(end):
+        raise InputError(f"{source.path} does not say where it ends: give --reach PC")
     absent: dict[str, str] = {}
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {"cubes": None, "sky": None}
     meta: dict[str, Any] = {}
-    for name, part in (("cubes", _cubes), ("sky", _sky)):
-        doing(f"the map's {'density' if name == 'cubes' else 'extinctions'}")
-        try:
-            parts[name], about = part(source)
-            meta = {**about, **meta}
-        except MissingError as error:
-            parts[name], absent[name] = None, str(error)
+    doing("the map's density")
+    try:
+        cube = density_of(source, end)
+        parts["cubes"], meta = _cubes(source, cube), cube.meta
+    except MissingError as error:
+        absent["cubes"] = str(error)
+    doing("the map's extinctions")
+    try:
+        parts["sky"] = _sky(source, end)
+    except MissingError as error:
+        absent["sky"] = str(error)
     if len(absent) == 2:
         raise MissingError(" ".join(absent.values()))
-    if stars is None and source.fit is not None:
-        stars = source.fit.path / "stars.parquet"
+    if parts["cubes"] is None:
+        meta = source.sky_maps().meta
+    factor = 1.0
+    if stars is not None:
+        bands = known_band(stated_band(stars)), source.known_band
+        if all(bands):
+            factor = conversion(*bands).factor
+    elif source.fit is not None:
+        stars, factor = source.fit.path / "stars.parquet", source.factor
     # Rotates unit vectors of ICRS to Galactic ones.
     axes: Any = SkyCoord(np.eye(3), representation_type="cartesian", frame="icrs")
     return parts | {
         "absent": absent,
         "meta": meta,
-        "stars": None if stars is None else _stars(read_stars(stars), source.factor),
+        "stars": None if stars is None else _stars(read_stars(stars), factor),
         "clouds": clouds(),
         "icrs": axes.galactic.cartesian.xyz.value.tolist(),
         "unmapped": to_hex(UNMAPPED),
@@ -90,11 +112,13 @@ def clouds() -> list[dict[str, Any]]:
     return [dict(zip(names, map(float, row[1:])), name=row[0]) for row in found]
 
 
-def density_of(source: Answers) -> Cube:
-    """Return the density of a map on its own grid, or else on a grid of its box.
+def density_of(source: Answers, end: float) -> Cube:
+    """Return the density of a map on its own grid, or else on a grid to ``end`` [pc].
 
     Raises `MissingError` if the map has none.
     """
+    if not math.isfinite(source.extent):
+        return source.sampled(None, dict.fromkeys(AXES, (-end, end)))
     try:
         return source.cube()
     except MissingError:
@@ -115,9 +139,8 @@ def shown_arrays(cube: Cube) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _cubes(source: Answers) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _cubes(source: Answers, cube: Cube) -> list[dict[str, Any]]:
     """Return densities of the whole box and near the Sun, with their columns."""
-    cube = density_of(source)
     found = []
     for title, number in shown_levels(cube).items():
         level = cube.levels[number]
@@ -139,7 +162,7 @@ def _cubes(source: Answers) -> tuple[list[dict[str, Any]], dict[str, Any]]:
                 "columns": _columns(source, level, number),
             }
         )
-    return found, cube.meta
+    return found
 
 
 def _sampled(source: Answers, cube: Cube) -> dict[str, np.ndarray]:
@@ -179,13 +202,11 @@ def _columns(source: Answers, level: Cube, number: int) -> dict[str, dict[str, A
     return found
 
 
-def _sky(source: Answers) -> tuple[dict[str, Any], dict[str, Any]]:
+def _sky(source: Answers, end: float) -> dict[str, Any]:
     """Return curves of the extinction at pixels' centres, RING order, Galactic."""
     if "mean" not in source.kinds(integrated=True):
         raise MissingError(f"{source.path} holds no mean extinctions from the Sun")
-    if not math.isfinite(source.extent):
-        raise MissingError(f"{source.path} does not say where it ends")
-    distances = np.linspace(0.0, source.extent, _DISTANCES + 1)[1:]
+    distances = np.linspace(0.0, end, _DISTANCES + 1)[1:]
     pixels = np.arange(healpy.nside2npix(_NSIDE))
     directions = np.stack(healpy.pix2vec(_NSIDE, pixels), axis=-1)
     found = extinctions_along(source, directions, distances)
@@ -194,7 +215,7 @@ def _sky(source: Answers) -> tuple[dict[str, Any], dict[str, Any]]:
     largest = [np.nanmax(np.abs(v), axis=0, initial=0.0) for v in found.values()]
     scale = np.max(largest, axis=0).astype("<f4")
     known = np.isfinite(found["mean"]).mean(axis=1)
-    sky = {
+    return {
         "nside": _NSIDE,
         "distances": distances.tolist(),
         # The first map to show: the last one of half the sky.
@@ -208,14 +229,14 @@ def _sky(source: Answers) -> tuple[dict[str, Any], dict[str, Any]]:
         },
         "colours": {kind: _colours(kind, 0.0, 1.0) for kind in ("value", "error")},
     }
-    return sky, {}
 
 
 def _stars(stars: Stars, factor: float) -> dict[str, Any]:
     """Return at most so many stars as a page holds, with a factor on extinctions."""
     columns = {"l": stars.l, "b": stars.b, "distance": stars.distance}
     if stars.distance_error is not None:
-        columns["distance_error"] = stars.distance_error
+        # Of a star without a stated error it is zero.
+        columns["distance_error"] = stars.distance_std
     if stars.extinction is not None and stars.extinction_error is not None:
         columns["extinction"] = factor * stars.extinction
         columns["extinction_error"] = factor * stars.extinction_error

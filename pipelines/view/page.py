@@ -18,11 +18,10 @@ def write_view(
     source: Answers,
     output: Path,
     *,
-    stars: Path | None = None,
-    command: str = "",
     overwrite: bool = False,
+    **options: Any,
 ) -> Path:
-    """Write the page of a map; ``command`` is quoted in it.
+    """Write the page of a map; ``options`` are those of `view_page`.
 
     Raises
     ------
@@ -31,7 +30,7 @@ def write_view(
         missing, or as `pipelines.view.data.gather`.
     """
     check_output(output, overwrite=overwrite)
-    page = view_page(source, stars=stars, command=command)
+    page = view_page(source, **options)
     with atomic_file(output, overwrite=overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return output
@@ -40,14 +39,18 @@ def write_view(
 def view_page(
     source: Answers,
     *,
-    stars: Path | None = None,
     command: str = "",
     served: bool = False,
+    **options: Any,
 ) -> str:
-    """Return the page; ``served`` if the address beside it answers (`server`)."""
+    """Return the page, which quotes the ``command`` that makes it.
+
+    ``served`` is true if a `pipelines.view.server` answers beside it; ``options`` are
+    those of `pipelines.view.data.gather`.
+    """
     for package in ("jinja2", "plotly.offline"):
         optional(package)
-    data = gather(source, stars=stars)
+    data = gather(source, **options)
     meta: dict[str, Any] = data.pop("meta")
     cubes, sky = data["cubes"] or [], data["sky"]
     band = source.known_band

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,9 +34,15 @@ class _Handler(BaseHTTPRequestHandler):
     """
 
     def __init__(
-        self, source: Answers, page: bytes, levels: Sequence[Cube], *args: Any
+        self,
+        source: Answers,
+        page: bytes,
+        levels: Sequence[Cube],
+        reach: float | None,
+        *args: Any,
     ) -> None:
-        self._source, self._page, self._levels = source, page, levels
+        self._source, self._page = source, page
+        self._levels, self._reach = levels, reach
         super().__init__(*args)
 
     def do_GET(self) -> None:
@@ -51,7 +58,8 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 given = dict(parse_qsl(asked.query))
                 if asked.path == "/curve":
-                    answer = curve(self._source, float(given["l"]), float(given["b"]))
+                    towards = float(given["l"]), float(given["b"])
+                    answer = curve(self._source, *towards, reach=self._reach)
                 else:
                     level = self._levels[int(given["level"])]
                     how = given["view"], float(given["at"])
@@ -76,8 +84,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def curve(source: Answers, l: float, b: float) -> dict[str, Any]:  # noqa: E741
-    """Return the extinction towards a direction [deg] as far as the map goes.
+def curve(
+    source: Answers,
+    l: float,  # noqa: E741
+    b: float,
+    *,
+    reach: float | None = None,
+) -> dict[str, Any]:
+    """Return the extinction towards a direction [deg] as far as map or ``reach`` go.
 
     Values outside the map are NaN. Raises `InputError` if b is no latitude.
     """
@@ -85,7 +99,9 @@ def curve(source: Answers, l: float, b: float) -> dict[str, Any]:  # noqa: E741
         raise InputError(f"expected l and -90 <= b <= 90 deg, got {l:g} and {b:g}")
     towards = unit_vectors(np.array([l]), np.array([b]))
     place = Places.of_points(towards)
-    end = min(float(source.reach(place)[0]), 2.0 * source.extent)
+    end = math.inf if reach is None else reach
+    if math.isfinite(source.extent):
+        end = min(float(source.reach(place)[0]), 2.0 * source.extent, end)
     distances = np.linspace(0.0, end, _NODES + 1)[1:]
     found = extinctions_along(source, towards, distances)
     last = float(source.last_star(place)[0])
@@ -128,12 +144,14 @@ def plane(cube: Cube, name: str, view: str, at: float) -> dict[str, Any]:
     }
 
 
-def make_server(source: Answers, page: str, port: int = 0) -> ThreadingHTTPServer:
+def make_server(
+    source: Answers, page: str, port: int = 0, *, reach: float | None = None
+) -> ThreadingHTTPServer:
     """Return a server of the page at 127.0.0.1; port 0 is any free one."""
     try:
-        cube = density_of(source)
+        cube = density_of(source, source.extent if reach is None else reach)
         levels = [cube.levels[number] for number in shown_levels(cube).values()]
     except MissingError:
         levels = []
-    handler = partial(_Handler, source, page.encode("utf-8"), levels)
+    handler = partial(_Handler, source, page.encode("utf-8"), levels, reach)
     return ThreadingHTTPServer(("127.0.0.1", port), handler)

@@ -5,9 +5,11 @@ import shutil
 import threading
 
 import numpy as np
+import one_cloud
 import pytest
 from astropy.coordinates import SkyCoord
 
+from pipelines.base.geometry import spherical
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import write_fits
 from pipelines.maps.opening import open_answers
@@ -179,9 +181,10 @@ def test_every_view_and_array_is_drawn(opened):
                 opened,
                 lambda: opened.select_option(f"#{part}-{select}", value),  # noqa: B023
             )
-            assert value in opened.get_attribute(f"#{part}", "data-drawn") or (
-                select == "view"
-            )
+            drawn = opened.get_attribute(f"#{part}", "data-drawn")
+            if (part, select) == ("plane", "array"):
+                drawn = drawn.partition(" ")[2]
+            assert drawn.startswith(f"{value} ")
     for control in ("#plane-log", "#sky-log", "#plane-clouds", "#plane-stars"):
         acted(opened, lambda: opened.check(control))  # noqa: B023
     acted(opened, lambda: opened.select_option("#sky-field", "10"))
@@ -228,6 +231,31 @@ def test_numbers_are_saved_with_units(opened, tmp_path):
         opened.click("#ray-picture")
     waiting.value.save_as(tmp_path / "ray.png")
     assert (tmp_path / "ray.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_cloud_is_at_its_distance_with_the_interval_of_the_curve(
+    opened, positive_run
+):
+    (l,), (b,), (distance,) = spherical(one_cloud.CENTRE[None])  # noqa: E741
+    opened.fill("#ray-text", f"{l:.3f} {b:.3f}")
+    acted(opened, lambda: opened.press("#ray-text", "Enter"))
+    rows = [row.inner_text() for row in opened.locator("#ray-clouds tbody tr").all()]
+    found = [[float(n) for n in re.findall(r"[\d.]+", row)] for row in rows]
+    at, near, far, rise = max(found, key=lambda row: row[-1])
+    assert near < at < far
+    # Two cells of the map.
+    assert abs(at - distance) < 140
+    # The extinction passes half the rise there: at the ends that of the 68% band does.
+    l, b = check_curve(opened, positive_run)  # noqa: E741
+    ends = np.array([at, near, far])
+    places = Places(l=0 * ends + l, b=0 * ends + b, distance=ends, shape=())
+    asked = open_answers(positive_run.path).moments(
+        places, ("p50", "p84", "p16"), integrated=True
+    )
+    level = asked["p50"][0]
+    assert asked["p84"][1] == pytest.approx(level, rel=0.2)
+    assert asked["p16"][2] == pytest.approx(level, rel=0.2)
+    assert 0.3 * rise < level < 1.2 * rise
 
 
 def test_stars_within_the_cone_are_those_of_the_table(opened, positive_run):
@@ -281,7 +309,7 @@ def test_a_served_page_computes_the_curve_of_the_very_direction(chromium, positi
             if view != "z":
                 acted(page, lambda: page.select_option("#plane-view", "l"))
             own = page.evaluate("[plane.data[0].x, plane.data[0].y, plane.data[0].z]")
-            (level,) = (source.cube(),)
+            level = source.cube()
             assert np.shape(own[2]) == (len(own[1]), len(own[0]))
             if view == "z":
                 np.testing.assert_allclose(own[0], level.x)

@@ -8,17 +8,19 @@ import urllib.error
 import urllib.request
 import zlib
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 
 import healpy
 import numpy as np
 import pytest
 
+from pipelines.base.errors import InputError
 from pipelines.base.table import strict_json
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import write_fits
-from pipelines.maps.opening import open_answers
+from pipelines.maps.opening import QueriedMap, open_answers
 from pipelines.maps.places import Places
-from pipelines.view.data import clouds
+from pipelines.view.data import clouds, gather
 from pipelines.view.embedding import packed
 from pipelines.view.server import curve, make_server
 
@@ -115,6 +117,70 @@ def test_a_cube_of_another_program_has_planes_and_says_what_it_lacks(
     assert list(data["cubes"][0]["arrays"]) == ["mean"]
     assert data["stars"] is None
     assert command(f"view {tmp_path / 'map.fits'} -o {tmp_path / 'map.html'}").exit_code
+
+
+def test_sky_maps_alone_have_a_sky_and_their_provenance(
+    positive_run, tmp_path, command, monkeypatch
+):
+    monkeypatch.setattr("pipelines.view.data._NSIDE", 16)
+    path = tmp_path / "map.healpix.fits"
+    done = command(f"export {positive_run.path} --healpix {path} --nside 16")
+    assert done.exit_code == 0, done.output
+    done = command(f"view {path} -o {tmp_path / 'map.html'}")
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "map.html").read_text(encoding="utf-8")
+    data = data_of(page)
+    assert data["cubes"] is None and "cubes" in data["absent"]
+    assert {"p16", "p50", "p84"} <= set(data["sky"]["arrays"])
+    assert positive_run.provenance["inputs"][0]["sha256"] in page
+
+
+def test_the_published_engine_is_shown(svi_run, monkeypatch):
+    monkeypatch.setattr("pipelines.view.data._NSIDE", 4)
+    data = gather(open_answers(svi_run.path))
+    assert data["cubes"] and data["sky"] and not data["absent"]
+    assert data["stars"]["of"] > 0
+
+
+def test_a_map_without_an_end_is_shown_as_far_as_is_asked(monkeypatch):
+    class Endless:
+        def query(self, coords):
+            return 1e-3 * coords.distance.pc
+
+    monkeypatch.setattr("pipelines.view.data._NSIDE", 4)
+    source = QueriedMap(path=Path("endless"), source=Endless(), integrated=True)
+    with pytest.raises(InputError, match="--reach"):
+        gather(source)
+    data = gather(source, reach=300.0)
+    assert data["sky"]["distances"][-1] == 300
+    assert data["cubes"][0]["x"][-1] == pytest.approx(300, abs=10)
+    found = curve(source, 10.0, 20.0, reach=300.0)
+    np.testing.assert_allclose(
+        found["arrays"]["mean"], 1e-3 * np.array(found["distances"])
+    )
+
+
+def test_stars_are_shown_in_the_band_of_the_map(tmp_path, command, monkeypatch):
+    monkeypatch.setattr("pipelines.view.data._NSIDE", 4)
+    lines = ["l,b,d,av,e", *(f"{i},{i - 5},{100 + i},0.31,0.031" for i in range(20))]
+    (tmp_path / "stars.csv").write_text("\n".join(lines))
+    maps = "--map l=l:deg --map b=b:deg --map distance=d:pc --map extinction=av:mag"
+    maps += " --map extinction_error=e:mag --declare-band A_V"
+    table = tmp_path / "stars.parquet"
+    done = command(f"ingest {tmp_path / 'stars.csv'} -o {table} {maps}")
+    assert done.exit_code == 0, done.output
+    axis = np.arange(-200.0, 201.0, 25.0)
+    arrays = {"mean": np.full((len(axis),) * 3, 1e-3)}
+    cube = Cube(x=axis, y=axis, z=axis, arrays=arrays)
+    write_fits(tmp_path / "map.fits", cube)
+    for band, value in (("E(B-V)", 0.1), ("A_V", 0.31), (None, 0.31)):
+        source = open_answers(tmp_path / "map.fits", declare_band=band)
+        column = gather(source, stars=table)["stars"]["columns"]["extinction"]
+        assert column["low"] == pytest.approx(value, rel=1e-6)
+    # Of a map that was converted, too: its own factor is not the stars'.
+    source = open_answers(tmp_path / "map.fits", declare_band="E(B-V)").in_band("A_V")
+    column = gather(source, stars=table)["stars"]["columns"]["extinction"]
+    assert column["low"] == pytest.approx(0.31, rel=1e-6)
 
 
 def test_a_page_needs_a_file_or_a_server(positive_run, command):
