@@ -47,13 +47,13 @@ class FitState:
     ``done`` counts the finished stages, ``generator`` is the state of the random
     generator after them. ``plan`` holds the learnt scales, ``slower`` is the
     `Machine`'s time over the reference's. Stars in the ``box`` of the first plan are
-    fitted. ``learning``
-    are diagnostics of the prior, ``progress`` is that of an unfinished inference,
-    ``result`` the posterior of the last map, which on rank 0 is ``judged`` at the end.
-    ``residual`` holds the bytes of the residual shared by neighbouring stars: empty if
-    none, ``None`` before learning. ``surveys`` are the laws of several catalogues, by
-    which all extinctions and errors are replaced. All extinctions are ``raised`` by
-    these [mag] because of a magnitude limit, with the β ``selection_beta``.
+    fitted. ``learning`` are diagnostics of the prior, ``progress`` is that of an
+    unfinished inference, ``result`` the posterior of the last map, which on rank 0 is
+    ``judged`` at the end. ``residual`` holds the bytes of the residual shared by
+    neighbouring stars: empty if none, ``None`` before learning. ``surveys`` are the
+    laws of several catalogues, by which all extinctions and errors are replaced. All
+    extinctions are ``raised`` by these [mag] because of a magnitude limit, with the β
+    ``selection_beta``.
     """
 
     __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
