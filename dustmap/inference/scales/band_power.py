@@ -127,10 +127,10 @@ def fitted_kernel(
         )
 
     start = np.zeros(len(doubts))
-    before = _log_spectrum(bent(start), waves)
+    before = log_spectrum(bent(start), waves)
 
     def loss(theta: np.ndarray) -> float:
-        power = _log_spectrum(bent(theta), waves) - before
+        power = log_spectrum(bent(theta), waves) - before
         seen = 1 + share * np.expm1(power)
         data = weight * (np.log(seen) + ratio / seen)
         return float(data.sum() + np.sum((theta / doubts) ** 2)) / 2
@@ -141,11 +141,19 @@ def fitted_kernel(
     return bent(found), loss(start) - loss(found)
 
 
-def _log_spectrum(kernel: Radial, waves: np.ndarray) -> np.ndarray:
-    """Return the log power spectrum of a Matérn kernel in 3-D, up to a constant."""
+def log_spectrum(
+    kernel: Radial, waves: Float[np.ndarray, " q"]
+) -> Float[np.ndarray, " q"]:
+    r"""Return the log power spectrum of a Matérn kernel in 3-D at wavenumbers q.
+
+    :math:`P(q) = \int k(x)\, e^{-i q \cdot x}\, \mathrm d^3 x` in the squared unit of
+    the field times a volume.
+    """
     times, weights = mixture(kernel, 0.0, math.inf)
     scale = _lengthscale(kernel)
-    gaussians = times**1.5 * np.exp(-times * (waves[:, None] * scale) ** 2)
+    gaussians = (4 * math.pi * times) ** 1.5 * np.exp(
+        -times * (waves[:, None] * scale) ** 2
+    )
     return np.log(float(kernel.variance) * scale**3 * (gaussians @ weights))
 
 
