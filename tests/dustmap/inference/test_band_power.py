@@ -172,7 +172,7 @@ def test_bands_of_another_slope_bend_the_kernel(change):
     found = fitted_kernel(kernel, bands, (1.0, 1.0)).kernel
     for q, ratio in zip(waves, ratios, strict=True):
         power = power_of(found, q) / power_of(kernel, q)
-        assert power == pytest.approx(ratio, rel=0.15)
+        assert power == pytest.approx(ratio, rel=0.25)
 
 
 def power_of(kernel: Radial, wave: float) -> float:
@@ -189,16 +189,17 @@ def test_a_kernel_without_a_power_law_is_refused():
         fitted_kernel(smooth, [band(0.04, 2.0)], (1.0, 1.0))
 
 
+@pytest.mark.usefixtures("exact")
 def test_errors_of_a_fitted_kernel_are_those_of_its_bands():
-    """Bands with an error of 0.2 of ln power; of the std half of it per band."""
     kernel = Matern12(lengthscale=50.0, variance=1.0)
     waves = [0.005 * 2**n for n in range(5)]
-    bands = [band(q, 1.0, determined=math.inf) for q in waves]
-    # A kernel of a known shape: all bands tell its std, each to s / 2 = 0.15.
+    # Of each band's ln power, twice ln std, the error is sqrt(2 / 200) = 0.1.
+    bands = [band(q, 1.0, determined=200.0) for q in waves]
     root = fitted_kernel(kernel, bands, (1e-4, 10.0)).root
     covariance = root @ root.T
-    free = 0.3 / 2 / math.sqrt(5)
-    assert free <= math.sqrt(covariance[1, 1]) < 2 * free
+    least = 0.1 / 2 / math.sqrt(len(waves))
+    # The bend is not known either.
+    assert least < math.sqrt(covariance[1, 1]) < 2 * least
     assert math.sqrt(covariance[0, 0]) == pytest.approx(1e-4, rel=1e-2)
     # What no band tells has the errors before.
     nothing = [band(0.005, 1.0, determined=1e-6)]
