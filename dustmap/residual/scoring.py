@@ -68,7 +68,7 @@ def learn_weights(
         largest = torch.full_like(largest, expected)
         # With 0.5, errors of 2,640 stars in a box without structure below 30 pc were
         # 25% larger, their 68% intervals held 89% instead of 83%.
-        origin[:-3], doubt[:-3] = 0.0, 1.0
+        origin[:-3], doubt[:-3] = 0.0, 0.7
     scale = torch.cat([largest, unit[None]])
     # The fraction of outliers starts at 1.8%. A wider prior of the degrees of freedom
     # would allow five, for which normal errors have a variance a fifth too large.

@@ -48,8 +48,8 @@ from dustmap.whitening.modes import TorusModes
 _ERROR = 0.1
 # Prior standard deviation of the change of a spectrum's logarithm, relative to a power
 # law, from one octave to the next. Over these skies the learnt power at 60 and 120 pc
-# scattered by 0.12 and 0.09 about the true one with 0.5, by 0.08 and 0.09 with 0.15.
-OCTAVE_STD = 0.15
+# scattered by 0.12 and 0.09 about the true one with 0.5, by 0.10 and 0.09 with 0.25.
+OCTAVE_STD = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
