@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.special import polygamma
 from torch import Tensor
 
@@ -113,5 +113,8 @@ def _degrees(scatter: float) -> float:
     if scatter <= polygamma(1, _MOST_DEGREES / 2):
         return _MOST_DEGREES
     ends = np.log(1e-2), np.log(_MOST_DEGREES / 2)
-    found = brentq(lambda x: np.log(polygamma(1, np.exp(x)) / scatter), *ends)
-    return 2 * float(np.exp(found))
+
+    def excess(x: float) -> float:
+        return float(np.log(polygamma(1, np.exp(x)) / scatter))
+
+    return 2 * float(np.exp(root_scalar(excess, bracket=ends).root))

@@ -26,7 +26,6 @@ from torch import Tensor
 import dustmap
 from dustmap.functionals import PointValues
 from dustmap.moments import Moments
-from dustmap.posterior import Posterior
 from pipelines.run.folder import read_run
 from pipelines.run.residual import variance_law
 
@@ -45,11 +44,7 @@ def main() -> None:
     run = options.output / "work" / f"{options.set}-{options.samples}"
     if not run.exists():
         train = part.train
-        given = (
-            *part.settings,
-            *options.settings,
-            f"inference.samples={options.samples}",
-        )
+        given = [*part.settings, f"inference.samples={options.samples}"]
         dustmap.fit(
             coordinates(train),
             train.extinction,
@@ -57,7 +52,7 @@ def main() -> None:
             distance_error=train.distance_error,
             survey=train.survey,
             output=run,
-            settings=settings(list(given)),
+            settings=settings(given),
         )
     report.tables = {options.set: compared(run, part, options.seed)}
     report.write(options.output)
@@ -66,26 +61,28 @@ def main() -> None:
 def compared(path: Path, part: Development, seed: int) -> list[Row]:
     """All samples, and every part of them without and with the law."""
     run, random = read_run(path), np.random.default_rng(seed)
-    whole = without_law(run.posterior)
-    assert part.truth is not None and whole.residual is not None
+    residual = run.posterior.residual
+    assert part.truth is not None
+    assert residual is not None
+    whole = replace(run.posterior, residual=replace(residual, variances=None))
     test = torch.as_tensor(part.test.positions())
-    own = torch.nonzero(run.plan.grid.contains(test))[:, 0].numpy()
-    own = random.permutation(own)[:_PLACES]
-    true = torch.as_tensor(part.truth["density"][own])
+    inside = torch.nonzero(run.plan.grid.contains(test))[:, 0].numpy()
+    judged = random.permutation(inside)[:_PLACES]
+    true = torch.as_tensor(part.truth["density"][judged])
     low, high = run.box.lower, run.box.upper
-    places = test[own], torch.from_numpy(random.uniform(low, high, (_PLACES, 3)))
+    places = test[judged], torch.from_numpy(random.uniform(low, high, (_PLACES, 3)))
     all_of_them = [whole.moments(PointValues(some)) for some in places]
     rows: list[Row] = [{"samples": "all", **of_truth(all_of_them[0], true)}]
-    for first in range(0, _PARTS * _PART, _PART):
+    for first in range(0, min(_PARTS * _PART, len(whole.samples)), _PART):
         some = slice(first, first + _PART)
-        residual = replace(whole.residual, residuals=whole.residual.residuals[some])
-        plain = replace(whole, samples=whole.samples[some], residual=residual)
+        own = replace(residual, residuals=residual.residuals[some], variances=None)
+        plain = replace(whole, samples=whole.samples[some], residual=own)
         started = time.perf_counter()
         law = variance_law(plain)
         row: Row = {"learning [s]": time.perf_counter() - started}
         if law is not None:
             row |= {"ν": law.degrees, "ν0": law.prior_degrees}
-        moderated = replace(plain, residual=replace(residual, variances=law))
+        moderated = replace(plain, residual=replace(own, variances=law))
         for name, posterior in (("no", plain), ("yes", moderated)):
             found: Row = {"samples": f"{first} on", "law": name}
             for where, points, most in zip(("stars", "box"), places, all_of_them):
@@ -98,11 +95,6 @@ def compared(path: Path, part: Development, seed: int) -> list[Row]:
                     found |= of_truth(said, true)
             rows.append(found | (row if name == "yes" else {}))
     return rows
-
-
-def without_law(posterior: Posterior) -> Posterior:
-    assert posterior.residual is not None
-    return replace(posterior, residual=replace(posterior.residual, variances=None))
 
 
 def noise(ratio: Tensor) -> float:
@@ -129,9 +121,6 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--skies", type=Path, help="of turbulent skies, made if none")
     options.add_argument("--set", default=TURBULENT[1], metavar="NAME")
     options.add_argument("--samples", type=int, default=512)
-    options.add_argument(
-        "--settings", nargs="+", default=[], metavar="KEY=VALUE", help="of the fit"
-    )
     found = options.parse_args()
     found.skies = found.skies or found.output / "work"
     return found
