@@ -17,7 +17,8 @@ class Moments:
     Both are in the unit of the functional, and quantiles are of the distribution that
     has them. ``std`` includes the conditional variance that the grid cannot resolve.
     Its relative Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples
-    and up to ``1 / sqrt(S)`` with antithetic pairs.
+    and up to ``1 / sqrt(S)`` with antithetic pairs; less for moderated variances
+    (`dustmap.residual.moderation`).
     """
 
     mean: Float[Tensor, "*n"]
