@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -92,8 +93,34 @@ class Posterior:
         return Moments(mean=mean.cpu(), std=variance.cpu().sqrt())
 
     def _moments_of_samples(self, model: ForwardModel) -> Moments:
-        values, unresolved = self._sampled(model)
-        return moments_over_samples(values, unresolved, positive=model.positive)
+        return self.moments_of(model.functionals, *self._sampled(model))
+
+    def moments_of(
+        self,
+        functionals: Functionals,
+        values: Float[Tensor, "s n"],
+        unresolved: Float[Tensor, "s n"],
+    ) -> Moments:
+        """Return moments of what `sampled` returns, densities with moderated variances.
+
+        See `dustmap.residual.moderation`.
+        """
+        positive, residual = self.model.positive, self.residual
+        found = moments_over_samples(values, unresolved, positive=positive)
+        if residual is None or residual.variances is None:
+            return found
+        mean, std = found.mean.clone(), found.std.clone()
+        for rows, kind in functionals.runs():
+            if isinstance(kind, PointValues):
+                around = residual.surroundings(kind.places)
+                part = moments_over_samples(
+                    values[:, rows],
+                    unresolved[:, rows],
+                    positive=positive,
+                    moderate=partial(residual.variances.moderated, around=around),
+                )
+                mean[rows], std[rows] = part.mean, part.std
+        return replace(found, mean=mean, std=std)
 
     def sampled(
         self, functionals: Functionals, *, rows: int = 2**18

@@ -27,6 +27,7 @@ from dustmap.residual.corrections import central_factor, corrected
 from dustmap.residual.covariance import RayCovariance, Rays, SubgridCovariance, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays
+from dustmap.residual.moderation import VarianceLaw
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.residual.predictive import PredictiveLaw
 from dustmap.tails import OUTLIER_FACTOR, outlier_probability
@@ -72,6 +73,8 @@ class ResidualField:
         Distribution of measured extinctions about their predictions, if known.
     stack
         Kriging that contributes to the predictions of stars, if it improves them.
+    variances
+        Law of the samples' variances of ln ρ, if known.
     """
 
     rays: Rays
@@ -88,6 +91,7 @@ class ResidualField:
     tails: float = math.inf
     law: PredictiveLaw | None = None
     stack: StackedKriging | None = None
+    variances: VarianceLaw | None = None
 
     @cached_property
     def covariance(self) -> RayCovariance:
@@ -232,11 +236,9 @@ class ResidualField:
         predictions have no steps. The average of the variances is at least the variance
         of the averaged prediction.
         """
-        places_of, centres = places.coordinates(self.stretch), self._centres
-        count = min(BLENDED + 1, len(centres))
-        around = RowIndex.of(centres, centres.new_ones(1)).nearest(places_of, count)
-        away = torch.linalg.vector_norm(places_of[:, None] - centres[around], dim=2)
-        if count > 1:
+        centres = self._centres
+        around, away = self._leaves(places)
+        if away.shape[1] > 1:
             around, away = around[:, :-1], away[:, -1:] - away[:, :-1]
         total = away.sum(dim=1, keepdim=True)
         weights = torch.where(total > 0, away / total, 1 / around.shape[1])
@@ -265,6 +267,24 @@ class ResidualField:
             shaped = (v.reshape(len(v), around.shape[1], -1) for v in split)
             blended.append((torch.cat(list(shaped), dim=2) * weights.T).sum(dim=1))
         return blended[0], blended[1][0]
+
+    def surroundings(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, "m 3"]:
+        """Return what a `VarianceLaw` asks of places [pc].
+
+        Logarithms of the mean map's density [mag/pc], of the distance [pc], and of the
+        distance in the search to the fourth leaf, which is large where stars are rare.
+        """
+        assert self.cube is not None
+        places = self.places(points, torch.zeros(len(points)))
+        away = self._leaves(places)[1][:, -1]
+        return torch.stack([self.cube.at(points), places.lengths, away], dim=1).log()
+
+    def _leaves(self, places: Rays) -> tuple[Int[Tensor, "m k"], Float[Tensor, "m k"]]:
+        """Return the leaves nearest to places, and their distances in the search."""
+        wanted, centres = places.coordinates(self.stretch), self._centres
+        index, count = RowIndex.of(centres, centres.new_ones(1)), BLENDED + 1
+        near = index.nearest(wanted, count)
+        return near, torch.linalg.vector_norm(wanted[:, None] - centres[near], dim=2)
 
     @cached_property
     def _columns(self) -> Float[np.ndarray, "n c"]:

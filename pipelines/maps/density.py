@@ -215,7 +215,7 @@ def _swept(
     for chosen in torch.arange(grid.shape[0]).split(planes):
         some = points[chosen].reshape(-1, 3)
         values, unresolved = posterior.sampled(PointValues(some))
-        parts.append(moments_over_samples(values, unresolved, positive=positive))
+        parts.append(posterior.moments_of(PointValues(some), values, unresolved))
         length = residual.correlation_length(some)
         for along, (low, high) in ends.items():
             weight = weights[along][chosen] if along == "x" else weights[along]

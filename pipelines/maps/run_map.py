@@ -17,7 +17,7 @@ from dustmap.grid import Grid
 from dustmap.isotonic import Ranked
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
 from dustmap.memory import row_blocks
-from dustmap.moments import Moments, moments_over_samples, sample_order
+from dustmap.moments import Moments, sample_order
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS
@@ -264,7 +264,7 @@ class RunMap(Answers):
         count, seed = len(posterior.samples), self.run.seed
         white = keyed_normals(keys, count, seed, Purpose.UNRESOLVED)
         values, variances = posterior.sampled(functionals)
-        moments = moments_over_samples(values, variances, positive=True)
+        moments = posterior.moments_of(functionals, values, variances)
         own = Ranked.log_normal(moments.mean.numpy(), moments.std.numpy())
         return own.samples(sample_order(values, variances, white).numpy())
 

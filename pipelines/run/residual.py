@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,19 @@ from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel
+from dustmap.moments import log_variance
 from dustmap.posterior import Posterior
 from dustmap.residual.covariance import Rays, SubgridCovariance, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.learning import LocalMeanKriging, calibrated_on, learn_residual
+from dustmap.residual.moderation import (
+    FEWEST_PLACES,
+    FEWEST_SAMPLES,
+    MOST_PLACES,
+    VarianceLaw,
+    learn_variance_law,
+)
 from dustmap.residual.predictive import PredictiveLaw
 from dustmap.residual.stacking import StackedKriging
 from pipelines.base.errors import InputError
@@ -29,8 +38,10 @@ from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
 
 RESIDUAL_FILE = "residual.safetensors"
-# Layout of the file, in its header; it grows by one with every change.
-VERSION = 2
+# Layout of the file, in its header; it grows by one with every change. Version 2 has
+# no law of variances.
+VERSION = 3
+_READ = ("2", str(VERSION))
 NO_RESIDUAL = (
     "model.residual: no residual was learnt: it needs a lognormal density, "
     "posterior samples, and a Matern kernel"
@@ -94,7 +105,26 @@ def residual_about(
         found = model.apply(sample).double().cpu()
         residual.copy_(torch.as_tensor(stars.extinction) - found)
     held = _validation(stars, validation, generator)
-    return calibrated_on(replace(known, residuals=residuals), held)
+    field = calibrated_on(replace(known, residuals=residuals), held)
+    return replace(field, variances=variance_law(replace(posterior, residual=field)))
+
+
+def variance_law(posterior: Posterior) -> VarianceLaw | None:
+    """Learn the law of densities' variances at the stars of the residual.
+
+    ``None`` with fewer samples or stars than it takes.
+    """
+    field, count = posterior.residual, len(posterior.samples)
+    assert field is not None
+    if count < FEWEST_SAMPLES or len(field.rays) < FEWEST_PLACES:
+        return None
+    some = slice(None, None, math.ceil(len(field.rays) / MOST_PLACES))
+    ends = field.rays.directions[some] * field.rays.lengths[some, None]
+    values, _ = posterior.sampled(PointValues(ends))
+    # Antithetic pairs stay together.
+    middle = 2 * (count // 4)
+    halves = log_variance(values[:middle]), log_variance(values[middle : 2 * middle])
+    return learn_variance_law(log_variance(values), halves, field.surroundings(ends))
 
 
 def _validation(stars: Stars, count: int, generator: torch.Generator) -> Tensor:
@@ -177,6 +207,12 @@ def residual_bytes(field: ResidualField) -> bytes:
         numbers = np.concatenate([[getattr(law, n) for n in _OF_LAW], *parts])
         tensors["law"] = torch.from_numpy(numbers)
         facts["surveys"] = json.dumps(law.surveys)
+    if (spread := field.variances) is not None:
+        degrees = torch.tensor(
+            [spread.degrees, spread.prior_degrees], dtype=torch.float64
+        )
+        parts = spread.coefficients, spread.lower, spread.upper, degrees
+        tensors["variances"] = torch.cat(parts)
     return save(tensors, facts)
 
 
@@ -193,7 +229,7 @@ def residual_from(data: bytes, source: str = "the residual of a fit") -> Residua
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     facts = header.get("__metadata__", {})
     version, kernel = facts.get("version"), facts.get("kernel")
-    if version != str(VERSION):
+    if version not in _READ:
         found = "without a version" if version is None else f"of version {version}"
         raise InputError(
             f"{source} is {found}, expected version {VERSION}: another version of "
@@ -225,6 +261,16 @@ def residual_from(data: bytes, source: str = "the residual of a fit") -> Residua
             surveys=surveys,
             **dict(zip(_OF_LAW, numbers.tolist(), strict=True)),
         )
+    variances = None
+    if "variances" in tensors:
+        coefficients, lower, upper, degrees = tensors["variances"].split([4, 3, 3, 2])
+        variances = VarianceLaw(
+            coefficients=coefficients,
+            lower=lower,
+            upper=upper,
+            degrees=float(degrees[0]),
+            prior_degrees=float(degrees[1]),
+        )
     rays = Rays(**{name: tensors[name] for name in _OF_RAYS})
     cube = DensityCube(values=tensors["cube"], grids=grids)
     return ResidualField(
@@ -240,6 +286,7 @@ def residual_from(data: bytes, source: str = "the residual of a fit") -> Residua
         residuals=tensors["residuals"],
         law=law,
         stack=_stack(rays, tensors),
+        variances=variances,
         **{name: tensors[name] for name in _TENSORS},
         **dict(constants),
     )

@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 
 from dustmap.functionals import PointValues
 from dustmap.kernels import KERNELS
+from dustmap.moments import moments_over_samples
 from dustmap.tori import Tori
 from pipelines.api import predict
 from pipelines.base.errors import InputError
@@ -46,6 +47,7 @@ from pipelines.run.residual import (
     VERSION,
     learn_remainder,
     read_residual,
+    residual_about,
     residual_bytes,
     residual_from,
     residual_in_words,
@@ -392,6 +394,84 @@ def test_a_residual_of_another_version_is_refused_by_name(
     with pytest.raises(InputError, match=told) as raised:
         read_residual(tmp_path)
     assert str(tmp_path / RESIDUAL_FILE) in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def moderated(run: Run) -> Run:
+    """The run with eight samples and the law of their variances."""
+    known, posterior = run.posterior.residual, run.posterior
+    assert known is not None
+    more = replace(
+        posterior, samples=torch.cat([posterior.samples, 0.8 * posterior.samples])
+    )
+    x, y, z = known.rays.directions.T.numpy()
+    stars = Stars(
+        l=np.degrees(np.arctan2(y, x)) % 360,
+        b=np.degrees(np.arcsin(z)),
+        distance=known.rays.lengths.numpy(),
+        extinction=(known.rays.density * known.rays.lengths).numpy(),
+        extinction_error=np.full(len(x), 0.03),
+    )
+    field = residual_about(known, more, run.plan, stars, 100, torch.Generator())
+    return replace(run, posterior=replace(more, residual=field))
+
+
+def test_densities_have_variances_of_the_law_and_extinctions_have_not(
+    run: Run, moderated: Run
+) -> None:
+    assert run.posterior.residual is not None
+    assert run.posterior.residual.variances is None  # From four samples none is learnt.
+    posterior = moderated.posterior
+    assert posterior.residual is not None and posterior.residual.variances is not None
+    own = replace(posterior, residual=replace(posterior.residual, variances=None))
+    stars, _ = sky(200, 6)
+    one, other = (predict_columns(run.plan, each, stars) for each in (posterior, own))
+    for kind in ("mean", "std", "p16"):
+        name = f"extinction_{kind}"
+        np.testing.assert_array_equal(one[name], other[name])
+    points = PointValues(torch.as_tensor(stars.positions()))
+    values, left = posterior.sampled(points)
+    assert torch.equal(values, own.sampled(points)[0])
+    law, around = posterior.residual.variances, posterior.residual.surroundings
+    expected = moments_over_samples(
+        values,
+        left,
+        positive=True,
+        moderate=lambda found: law.moderated(found, around(points.places)),
+    )
+    np.testing.assert_array_equal(one["density_std"], expected.std)
+    assert np.abs(one["density_std"] / other["density_std"] - 1).max() > 1e-3
+    for n in (0, 42):
+        alone = predict_columns(run.plan, posterior, stars.select([n]))
+        assert {k: v[0] for k, v in alone.items()} == {k: v[n] for k, v in one.items()}
+
+
+def test_cubes_and_draws_have_the_same_variances(moderated: Run) -> None:
+    cube, grid = map_cube(moderated), moderated.plan.grid
+    posterior = moderated.posterior.over_cells(grid.spacing)
+    expected = posterior.moments(PointValues(grid.points()))
+    for name, values in (("mean", expected.mean), ("std", expected.std)):
+        found = cube.arrays[name].T
+        np.testing.assert_allclose(found, values.reshape(found.shape), rtol=1e-6)
+    assert posterior.residual is not None
+    plain = replace(posterior, residual=replace(posterior.residual, variances=None))
+    other = plain.moments(PointValues(grid.points()))
+    assert not np.allclose(cube.arrays["std"].T.ravel(), other.std, rtol=1e-2)
+
+
+def test_a_law_of_variances_is_written_and_read(moderated: Run) -> None:
+    field = moderated.posterior.residual
+    assert field is not None and field.variances is not None
+    written = residual_bytes(field)
+    again = residual_from(written).variances
+    assert again is not None
+    for each in fields(again):
+        one, other = (getattr(law, each.name) for law in (again, field.variances))
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    # Before there were such laws.
+    plain = residual_bytes(replace(field, law=None, variances=None))
+    earlier = save(load(plain), {"version": "2", "kernel": "matern12"})
+    assert residual_from(earlier).variances is None
 
 
 def test_grid_and_residual_share_one_prior(run: Run) -> None:

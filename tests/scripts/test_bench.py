@@ -54,6 +54,18 @@ def test_calibration(tmp_path):
     assert len(ratios) == 6 and all(0.5 < ratio < 2 for ratio in ratios)
 
 
+@pytest.mark.data
+def test_variances(tmp_path, data_dir):
+    given = "--data", data_dir, "--set", "near_dev", "--samples", "64"
+    (rows,) = run("variances", tmp_path, *given).values()
+    assert [row.get("law") for row in rows] == [None, *("no", "yes") * 2]
+    for plain, moderated in zip(rows[1::2], rows[2::2]):
+        # Half of all samples are in each part: what differs from them is not noise.
+        assert 0 < plain["std, stars"] < 0.5 and 0 < moderated["std, stars"] < 0.5
+        assert plain["log score"] != moderated["log score"]
+        assert moderated["ν"] > 5 and moderated["ν0"] > 1
+
+
 def test_levels(tmp_path):
     fits, stars, cubes = run("levels", tmp_path).values()
     assert [row["map"] for row in fits] == ["nested grids", "one grid"]
