@@ -1,0 +1,166 @@
+r"""A map that its own prior continues beyond the box.
+
+Beyond the exit e of the box the extinction to a distance d, which may be infinite, is
+
+.. math:: A(d) = A(e) + \int_e^d \rho \, ds ,
+
+with A(e) of the map and, under the prior, an independent integral of the learnt disc
+(:mod:`dustmap.models.prior_integrals`). Their means and variances add; quantiles are
+those of the log-normal (of a normal density: normal) distribution with these moments.
+
+On a simulated sky whose dust and stars reach 1,250 pc in z, extinctions of 11,932 stars
+outside a box of 400 pc in z were 2.6% too large, and 66% and 92% of them lay in the 68%
+and 95% intervals; those of the map at the faces had 3.1%, 66% and 92%. Outside a box of
+150 pc, where the scale height of 110 pc was learnt as 161 pc, 31,883 stars had
+6.7%, 60% and 95%. With a density that starts from the map's at the face and decays with
+the prior's correlation these were 7.8%, 59% and 94%, and errors 3% smaller: it is not
+used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dustmap.isotonic import Ranked
+from dustmap.keyed_noise import Purpose, keyed_normals
+from dustmap.models.prior_integrals import PriorIntegrals
+from dustmap.moments import Moments
+from pipelines.base.errors import InputError
+from pipelines.base.table import Facts
+from pipelines.maps.answers import (
+    PRIOR_SHARE,
+    Answers,
+    Found,
+    Kind,
+    Rng,
+    at_all_places,
+    probability,
+)
+from pipelines.maps.places import Places
+from pipelines.maps.wrapped import Wrapped
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PriorBeyond(Wrapped):
+    """The map ``own``, and beyond its box the ``law`` of its prior.
+
+    The kind ``prior_share`` is the share of the mean that is the prior's: 0 in the box,
+    1 for densities beyond.
+    """
+
+    law: PriorIntegrals
+
+    @classmethod
+    def of(cls, own: Answers) -> PriorBeyond:
+        """Return a map continued by its prior.
+
+        Raises `InputError` if it has none that is known beyond its box.
+        """
+        return cls(
+            path=own.path,
+            band=own.band,
+            verdict=own.verdict,
+            estimate=own.estimate,
+            own=own,
+            law=own.prior(),
+        )
+
+    @property
+    def facts(self) -> Facts:
+        height = self.law.mean.scale_height
+        disc = f"the prior's disc, with a scale height of {height:.4g} pc"
+        return {**self.own.facts, "outside the box": disc}
+
+    def kinds(self, *, integrated: bool) -> tuple[str, ...]:
+        """Return the map's own moments, and ``prior_share``."""
+        return (*self.own.kinds(integrated=integrated), PRIOR_SHARE)
+
+    def default_kinds(self, *, integrated: bool) -> tuple[Kind, ...]:
+        return (*self.own.default_kinds(integrated=integrated), PRIOR_SHARE)
+
+    def reach(self, places: Places) -> np.ndarray:
+        """Return infinity: the disc goes on."""
+        return np.full(len(places), np.inf)
+
+    def crossings(
+        self, places: Places, extinction: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        raise InputError(
+            "distances at given extinctions end with the map: open it without "
+            "outside='prior' (--outside prior)"
+        )
+
+    def moments(
+        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
+    ) -> Found:
+        """Return the map's own moments in its box, and those with the prior beyond."""
+        inside, beyond = self._split(places)
+        asked = [kind for kind in kinds if kind != PRIOR_SHARE]
+        own = self.own.moments(places.select(inside), asked, integrated=integrated)
+        found = at_all_places({**own, PRIOR_SHARE: np.zeros(inside.sum())}, inside)
+        far = places.select(beyond)
+        near: Found = {}
+        if integrated:
+            needs = ("mean",) if {*asked} <= {"mean"} else ("mean", "std")
+            exits = far.at(self.own.reach(far))
+            near = self.own.moments(exits, needs, integrated=True)
+        added, variance = self._added(far, integrated)
+        mean = near.get("mean", 0.0) + added
+        std = np.sqrt(near.get("std", 0.0) ** 2 + variance)
+        share = np.divide(added, mean, out=np.full_like(mean, np.nan), where=mean != 0)
+        known: Found = {"mean": mean, "std": std, PRIOR_SHARE: share}
+        whole = Moments(
+            mean=torch.from_numpy(mean),
+            std=torch.from_numpy(std),
+            positive=self.law.positive,
+        )
+        for kind, values in found.items():
+            if kind not in known:
+                known[kind] = whole.quantile(probability(kind)).numpy()
+            values[beyond] = known[kind]
+        return {kind: found[kind] for kind in kinds}
+
+    def samples(
+        self, places: Places, *, integrated: bool, rng: Rng = None
+    ) -> np.ndarray:
+        """Return the map's samples, with a draw of the prior's part to each of them.
+
+        A sight line has one random number for each sample, shared within a lengthscale
+        around its exit (for the density within cells of a lengthscale): draws depend on
+        no other place, and extinctions do not decrease outwards.
+        """
+        _, beyond = self._split(places)
+        exits = places.at(np.where(beyond, self.own.reach(places), places.distance))
+        ends = exits if integrated else places
+        drawn = self.own.samples(ends, integrated=integrated)
+        far, count = places.select(beyond), drawn.shape[1]
+        mean, variance = self._added(far, integrated)
+        cells = ends.select(beyond).positions() / self.law.kernel.lengthscale.numpy()
+        keys = torch.from_numpy(np.floor(cells).astype(np.int64))
+        white = keyed_normals(keys, count, 0, Purpose.BEYOND).numpy()
+        if self.law.positive:
+            order = white.argsort(axis=0).argsort(axis=0)
+            added = Ranked.log_normal(mean, np.sqrt(variance)).samples(order)
+        else:
+            added = mean + np.sqrt(variance) * white
+        drawn[beyond] = added.T + (drawn[beyond] if integrated else 0.0)
+        return drawn if rng is None else drawn[:, int(rng.integers(count))]
+
+    def _split(self, places: Places) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places in the box, and those beyond it, as masks."""
+        inside = self.box.contains(places.positions())
+        return inside, ~inside & ~np.isnan(places.distance)
+
+    def _added(self, far: Places, integrated: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of the prior's part at places beyond the box."""
+        if not integrated:
+            return self.law.at(far.positions())
+        try:
+            starts = self.own.reach(far)
+            return self.law.moments(far.directions, starts, far.distance)
+        except ValueError as error:
+            raise InputError(f"{self.path}: {error}") from error
