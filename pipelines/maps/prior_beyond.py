@@ -20,7 +20,7 @@ used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,7 +30,9 @@ from dustmap.keyed_noise import Purpose, keyed_normals
 from dustmap.models.prior_integrals import PriorIntegrals
 from dustmap.moments import Moments
 from pipelines.base.errors import InputError
+from pipelines.base.pixels import weights_around
 from pipelines.base.table import Facts
+from pipelines.cubes.sky import SkyMaps
 from pipelines.maps.answers import (
     PRIOR_SHARE,
     Answers,
@@ -41,7 +43,11 @@ from pipelines.maps.answers import (
     probability,
 )
 from pipelines.maps.places import Places
+from pipelines.maps.sky import pixel_directions
 from pipelines.maps.wrapped import Wrapped
+
+# Resolution at the faces in sky maps.
+_FACES_NSIDE = 32
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -108,6 +114,14 @@ class PriorBeyond(Wrapped):
             needs = ("mean",) if {*asked} <= {"mean"} else ("mean", "std")
             exits = far.at(self.own.reach(far))
             near = self.own.moments(exits, needs, integrated=True)
+        for kind, values in self._joined(near, far, kinds, integrated).items():
+            found[kind][beyond] = values
+        return {kind: found[kind] for kind in kinds}
+
+    def _joined(
+        self, near: Found, far: Places, kinds: Sequence[Kind], integrated: bool
+    ) -> Found:
+        """Return moments beyond the box from mean and std at the faces, if any."""
         added, variance = self._added(far, integrated)
         mean = near.get("mean", 0.0) + added
         std = np.sqrt(near.get("std", 0.0) ** 2 + variance)
@@ -118,11 +132,37 @@ class PriorBeyond(Wrapped):
             std=torch.from_numpy(std),
             positive=self.law.positive,
         )
-        for kind, values in found.items():
+        for kind in kinds:
             if kind not in known:
                 known[kind] = whole.quantile(probability(kind)).numpy()
-            values[beyond] = known[kind]
-        return {kind: found[kind] for kind in kinds}
+        return {kind: known[kind] for kind in kinds}
+
+    def sky_maps(
+        self, distances: Sequence[float] | None = None, nside: int | None = None
+    ) -> SkyMaps:
+        """Return sky maps with the prior's part, and its share, beyond the box.
+
+        Extinctions at the faces are interpolated between pixels of 1 deg at most.
+        """
+        maps = self.own.sky_maps(distances, nside)
+        gap, coarse = np.isnan(maps.mean), min(maps.nside, _FACES_NSIDE)
+        faces = Places.of_points(pixel_directions(coarse))
+        kinds = ("mean", "std") if "std" in maps.arrays else ("mean",)
+        faces = faces.at(self.own.reach(faces))
+        held = self.own.moments(faces, kinds, integrated=True)
+        which, pixel = np.nonzero(gap)
+        directions = pixel_directions(maps.nside)[pixel]
+        far = Places.of_points(maps.distances[which, None] * directions)
+        around, weights = weights_around(coarse, far.l, far.b)
+        near = {k: (weights * v[around]).sum(axis=0) for k, v in held.items()}
+        kinds = (*maps.arrays, PRIOR_SHARE)
+        joined = self._joined(near, far, kinds, integrated=True)
+        whole = {PRIOR_SHARE: np.zeros(gap.shape), **maps.arrays}
+        for name, values in whole.items():
+            whole[name] = np.where(gap, 0.0, values).astype(np.float32)
+            whole[name][gap] = joined[name]
+        share = whole.pop(PRIOR_SHARE)
+        return replace(maps, arrays=whole, prior_share=share)
 
     def samples(
         self, places: Places, *, integrated: bool, rng: Rng = None

@@ -2,6 +2,7 @@
 
 import pickle
 
+import healpy
 import numpy as np
 import one_cloud
 import pytest
@@ -133,6 +134,26 @@ def test_exports_hold_the_prior(run, dust):
         known, own = later.query(far, integrated=True, return_flags=True)
         np.testing.assert_allclose(answer, known, rtol=1e-4)
         np.testing.assert_allclose(flags["prior_share"], own["prior_share"], rtol=1e-4)
+
+
+def test_sky_maps_go_on(run, dust):
+    own = dustmap.open_map(run).answers.sky_maps([150.0, 500.0], 8)
+    for answers in (dust.answers, dust.answers.converted(None, 2.0)):
+        maps = answers.sky_maps([150.0, 500.0], 8)
+        gap = np.isnan(own.mean)
+        assert 0.2 < gap[1].mean() < 1
+        np.testing.assert_array_equal(maps.prior_share > 0, gap)
+        lon, lat = healpy.pix2ang(8, np.flatnonzero(gap[1]), nest=True, lonlat=True)
+        expected = dust.extinction(at(lon, lat, 500.0))
+        factor = answers.factor
+        for name, array in maps.arrays.items():
+            values = {"mean": expected.mean, "std": expected.std, **expected.quantiles}
+            found = array[1][gap[1]] / factor
+            np.testing.assert_allclose(found, values[name].value, rtol=0.2)
+            same = factor * own.arrays[name][~gap]
+            np.testing.assert_allclose(array[~gap], same, rtol=1e-6)
+        found = maps.prior_share[1][gap[1]]
+        np.testing.assert_allclose(found, expected.flags["prior_share"], atol=0.02)
 
 
 def test_tables_and_the_command_line(run, command, tmp_path):
