@@ -209,7 +209,7 @@ class Answers:
         """
         raise InputError(
             f"{self.path} has no prior beyond its box: outside='prior' (--outside "
-            "prior) is for runs of this program and their exports map.zarr and map.fits"
+            "prior) is for runs of this program and their whole map.zarr and map.fits"
         )
 
     def cube(self) -> Cube:

@@ -46,7 +46,7 @@ from pipelines.maps.places import Places
 from pipelines.maps.sky import pixel_directions
 from pipelines.maps.wrapped import Wrapped
 
-# Resolution at the faces in sky maps.
+# Resolution at the faces in sky maps, where cells are 1 to 3 deg wide.
 _FACES_NSIDE = 32
 
 
@@ -142,10 +142,12 @@ class PriorBeyond(Wrapped):
     ) -> SkyMaps:
         """Return sky maps with the prior's part, and its share, beyond the box.
 
-        Extinctions at the faces are interpolated between pixels of 1 deg at most.
+        Extinctions at the faces are interpolated between pixels of 1.8 deg or more.
         """
         maps = self.own.sky_maps(distances, nside)
-        gap, coarse = np.isnan(maps.mean), min(maps.nside, _FACES_NSIDE)
+        ends = self.own.reach(Places.of_points(pixel_directions(maps.nside)))
+        gap = np.isnan(maps.mean) & (maps.distances[:, None] > ends)
+        coarse = min(maps.nside, _FACES_NSIDE)
         faces = Places.of_points(pixel_directions(coarse))
         kinds = ("mean", "std") if "std" in maps.arrays else ("mean",)
         faces = faces.at(self.own.reach(faces))

@@ -243,7 +243,8 @@ class Stored(Answers):
         return self.cells
 
     def prior(self) -> PriorIntegrals:
-        if self.cells is None or "plan" not in self.meta:
+        # A cut-out ends where the map goes on.
+        if self.cells is None or "plan" not in self.meta or "cut" in self.meta:
             return super().prior()
         from pipelines.model.plan import Plan  # needs torch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ from pipelines.bands import Conversion
 from pipelines.base.geometry import Box
 from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
-from pipelines.maps.answers import Answers, Directions, Kind, Product
+from pipelines.cubes.sky import Columns, Ends, LineOfSight
+from pipelines.maps.answers import Answers, Directions, Kind
 from pipelines.maps.places import Places
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 class Wrapped(Answers):
     """A map that answers as the map ``own``, except where a subclass changes this.
 
-    A subclass defines moments and samples.
+    A subclass defines moments, samples, `crossings` and `sky_maps`.
     """
 
     own: Answers
@@ -78,34 +77,16 @@ class Wrapped(Answers):
     def reach(self, places: Places) -> np.ndarray:
         return self.own.reach(places)
 
-    def crossings(
-        self, places: Places, extinction: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return self.own.crossings(places, extinction)
-
     def cube(self) -> Cube:
         return self.own.cube()
-
-    def sampled(
-        self, spacing: float | None, box: dict[str, Ends] | None = None
-    ) -> Cube:
-        return self.own.sampled(spacing, box)
 
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
     ) -> Columns | None:
         return self.own.columns(along, between, level=level)
 
-    def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
-    ) -> SkyMaps:
-        return self.own.sky_maps(distances, nside)
-
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         return self.own.lines(directions)
-
-    def convert(self, product: Product) -> Product:
-        return self.own.convert(product)
 
     def _estimated(self, estimate: str) -> Answers:
         return replace(self, own=self.own.estimated(estimate), estimate=estimate)

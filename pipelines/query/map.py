@@ -478,10 +478,9 @@ class DustMap:
         kinds = self.answers.kinds(integrated=integrated)
         continued, by_prior = FILLED in kinds, PRIOR_SHARE in kinds
         quality = self.answers.quality(reached)
-        known = (
-            FILLED_FLAGS if continued else PRIOR_FLAGS if by_prior else FLAGS
-        ).descr
-        flags = np.zeros(len(places), dtype=[*known, *((n, "?") for n in quality)])
+        known = FILLED_FLAGS if continued else PRIOR_FLAGS if by_prior else FLAGS
+        every = [*known.descr, *((name, "?") for name in quality)]
+        flags = np.zeros(len(places), dtype=every)
         for name, is_set in quality.items():
             flags[name] = is_set
         # A place in the box without a value is also outside the map.
@@ -489,10 +488,8 @@ class DustMap:
         inside = np.asarray(np.isfinite(values).all(axis=axes))
         if by_prior:
             if share is None:
-                kind = (PRIOR_SHARE,)
-                share = self.answers.moments(reached, kind, integrated=integrated)[
-                    PRIOR_SHARE
-                ]
+                kinds, which = (PRIOR_SHARE,), {"integrated": integrated}
+                share = self.answers.moments(reached, kinds, **which)[PRIOR_SHARE]
             within = self.answers.box.contains(reached.positions())
             flags["prior_share"] = np.where(inside, share, np.nan)
             flags["beyond_box"] = inside & ~within

@@ -14,7 +14,7 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.export.exporters import export_run
-from pipelines.export.options import ExportOptions
+from pipelines.export.options import ExportOptions, parse_box
 from pipelines.fit import fit
 
 HEIGHT = 120.0
@@ -183,7 +183,10 @@ def test_tables_and_the_command_line(run, command, tmp_path):
 def test_what_has_no_known_prior_outside_is_refused(
     run, dust, store, positive_run, command
 ):
-    for path in (run.parent / "sky.fits", store):
+    cut = run.parent / "cut.zarr"
+    part = ExportOptions(box=parse_box("x=-200:200,y=-200:200,z=-150:150"))
+    export_run(run, {"zarr": [cut]}, part)
+    for path in (run.parent / "sky.fits", store, cut):
         with pytest.raises(InputError, match=r"map\.zarr"):
             dustmap.open_map(path, outside="prior")
     with pytest.raises(InputError, match="constant mean"):
