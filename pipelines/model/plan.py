@@ -17,6 +17,7 @@ from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS, Radial
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.means import ConstantMean, ExponentialDisc
+from dustmap.models.prior_integrals import PriorIntegrals
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
@@ -157,6 +158,28 @@ class Plan:
         draws = [stream(seed, Purpose.SPECTRUM, number) for number in range(count)]
         steps = [root @ draw.standard_normal(len(root)) for draw in draws]
         return [changed_kernel(kernel, each) for each in steps]
+
+    def build_prior(self) -> PriorIntegrals:
+        """The prior of the density, also outside the grids.
+
+        Raises
+        ------
+        InputError
+            If its mean is the same everywhere: learnt in a box of ±150 pc in z, this
+            made extinctions to 500 to 700 pc in z too large by 135%.
+        """
+        mean = self.scales.mean
+        if not isinstance(mean, ExponentialDisc):
+            raise InputError(
+                "the prior of this map has no disc to go on with beyond its box, only "
+                "a constant mean density: fit in a taller box, or with --set "
+                "prior.mean=exponential-disc"
+            )
+        return PriorIntegrals(
+            mean=mean,
+            kernel=self.build_kernel(),
+            positive=self.is_lognormal,
+        )
 
 
 @cache
