@@ -126,9 +126,10 @@ def infer(problem: Problem) -> Inference:
         refine=not problem.rough,
         probes=probes,
     )
-    drawn = []
+    drawn, priors = [], None
     if isinstance(model, LogNormal) and not problem.rough:
         drawn = plan.drawn_kernels(inference.samples // 2, inference.seed)
+        priors = priors_of(model.whitening, drawn) if drawn else None
     result = full_batch.infer(
         model,
         torch.as_tensor(stars.extinction),
@@ -141,7 +142,7 @@ def infer(problem: Problem) -> Inference:
         time_left=problem.time_left,
         teams=problem.teams,
         shared_errors=problem.shared_errors,
-        priors=priors_of(model.whitening, drawn) if drawn else None,
+        priors=priors,
     )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(

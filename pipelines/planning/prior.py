@@ -25,7 +25,7 @@ from dustmap.inference.scales.neighbour_likelihood import FEWEST, NeighbourLikel
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
-from dustmap.residual.covariance import SubgridCovariance
+from dustmap.residual.covariance import GRID_CUT
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
@@ -254,37 +254,28 @@ def revised_prior(
     config: FitConfig,
     alphas: Sequence[float],
 ) -> tuple[PriorScales, dict[str, Any]] | None:
-    r"""Return scales and a bend that suit a first map's bands, and what was learnt.
+    """Return scales and a bend that suit a first map's bands, and what was learnt.
 
     They also suit the variance below each grid, one of ``alphas`` times the prior's,
-    the only bands where the map has none. It is of the relative density; the power of
-    the logarithm that gives it is
-
-    .. math:: \ln(1 + \alpha\, (e^k - 1)) / k
-
-    times the prior's, with :math:`k = k_{[0, t]}` at the distance :math:`\sqrt t`.
-    The mean density stays. ``None`` where the scales are given.
+    the only bands where the map has none. The mean density stays. ``None`` where the
+    scales are given.
     """
     start, kernel = plan.scales, plan.build_kernel()
     learnt = {"lengthscale", "variance"} <= set(open_names(start.mean, config))
     if learning is None or not learnt or kernel.smoothness is None:
         return None
-    remainder = SubgridCovariance.of(plan.kernel, kernel, plan.grids)
-    apart = torch.ones(1, dtype=torch.float64)
-    relative = [
-        float(remainder.relative(level, apart)) for level in range(len(plan.grids))
-    ]
+    cuts = [2 * math.pi * GRID_CUT * max(grid.spacing) for grid in plan.grids]
     below = [
         BandPower(
-            longest=2 * math.pi * cut,
-            shortest=math.pi * cut,
-            # With the error of bands, 0.3: few held-out stars tell α.
+            longest=cut,
+            shortest=cut / 2,
+            # Its whole error is 0.3: few held-out stars tell α.
             determined=25.0,
             share=1.0,
-            ratio=math.log1p(alpha * excess) / math.log1p(excess),
+            ratio=alpha,
             error=0.0,
         )
-        for cut, alpha, excess in zip(remainder.cuts, alphas, relative, strict=True)
+        for cut, alpha in zip(cuts, alphas, strict=True)
     ]
     fitted = fitted_kernel(kernel, [*bands, *below], _DOUBTS)
     suited = fitted.kernel
