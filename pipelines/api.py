@@ -226,6 +226,7 @@ def predict(
     *,
     mappings: Sequence[str] = (),
     estimate: str | None = None,
+    outside: str = "nan",
 ) -> QTable:
     """Extinction and density of a run at coordinates or at the rows of a table.
 
@@ -238,21 +239,22 @@ def predict(
         ``distance``: ``["l=glon:deg", "distance=d:kpc"]``.
     estimate
         ``map`` for extinctions of the map without kriging (`DustMap.query`).
+    outside
+        ``prior`` to go on with the prior outside the box
+        (`DustMap.with_outside`).
 
     Returns
     -------
     A row for each place, with the columns of a table first: ``extinction_`` and
     ``density_`` with ``mean``, ``std``, ``p2_5`` to ``p97_5`` [mag, mag/pc], and flags,
-    ``inside`` among them; NaN outside the box.
+    ``inside`` among them; NaN outside the box, except with its prior.
     """
     from pipelines.maps.opening import open_run
     from pipelines.query.table import QueryOptions, ask
     from pipelines.query.targets import TargetTable
 
-    dust, wanted = (
-        DustMap(answers=open_run(path_of(run))).estimated(estimate),
-        QueryOptions(),
-    )
+    dust = DustMap(answers=open_run(path_of(run))).estimated(estimate)
+    dust, wanted = dust.with_outside(outside), QueryOptions()
     if isinstance(stars, SkyCoord):
         if mappings:
             raise InputError("mappings name columns of a table: coordinates have none")

@@ -15,6 +15,7 @@ from pipelines.cli.reporting import (
     LENGTH,
     NEW,
     OUT,
+    OUTSIDE,
     OVERWRITE,
     PERCENTILES,
     RIGHT_ASCENSION,
@@ -61,6 +62,7 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 @target_options
 @stated_options()
 @fill_options
+@OUTSIDE
 @click.option("-o", "--output", type=NEW, help=_TABLE)
 @band_options
 @ESTIMATE
@@ -82,7 +84,8 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     """
     from pipelines.query import open_map
 
-    dust = open_map(map_, samples=samples, **stated_of(options))
+    outside = options.pop("outside")
+    dust = open_map(map_, samples=samples, outside=outside, **stated_of(options))
     other, beyond = fill_of(options)
     if other is not None:
         # The filling map is converted to the declared band.
@@ -118,6 +121,7 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     help="Distances of ingested stars given the map, instead of extinctions.",
 )
 @output(_TABLE)
+@OUTSIDE
 @band_options
 @ESTIMATE
 @OVERWRITE
@@ -142,7 +146,8 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
 
-    dust = _converted(DustMap(answers=open_run(run)), options)
+    dust = DustMap(answers=open_run(run)).with_outside(options["outside"])
+    dust = _converted(dust, options)
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
     _answer_table(dust, targets, options, QueryOptions(prefix=options["prefix"] or ""))
 
@@ -233,7 +238,7 @@ def _answer_table(
     path, overwrite = options["output"], options["overwrite"]
     counts = write_answers(dust, targets, question, path, overwrite=overwrite)
     rows = counts.pop("rows")
-    counts["outside the map"] = rows - counts["inside"]
+    counts["outside the map"] = rows - counts["inside"] - counts["beyond_box"]
     parts = [f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n]
     click.echo(f"{rows} rows ({', '.join(parts)}), in {path}")
 
@@ -263,11 +268,13 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
     columns = rounded(ask(dust, coordinates(place, "the place"), question))
     width, true = max(map(len, columns)), []
     for name, column in columns.items():
-        if column.unit is not None:
-            click.echo(f"{name:{width}} {column[0]:12.6g} {unit_text(column)}")
+        if column.dtype != bool:
+            line = f"{name:{width}} {column[0]:12.6g} {unit_text(column)}"
+            click.echo(line.rstrip())
         elif column[0]:
             true.append(name)
-    flags = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
+    known = {"inside", "beyond_box"} & {*true}
+    flags = ", ".join(true).replace("_", " ") if known else "outside the map"
     click.echo(f"{'flags':{width}} {flags}")
     origins = dust.answers.origins()
     if dust.band or origins:

@@ -99,6 +99,12 @@ SETTINGS = click.option(
     metavar="KEY=VALUE",
     help="Override one key of the configuration. Repeatable.",
 )
+OUTSIDE = click.option(
+    "--outside",
+    type=click.Choice(("nan", "prior")),
+    default="nan",
+    help="Beyond the box: no value, or go on with the prior.  [default: nan]",
+)
 REQUIRE = click.option(
     "--require",
     type=click.Choice(("usable", "care")),

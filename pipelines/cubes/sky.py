@@ -72,6 +72,9 @@ class SkyMaps:
     filled
         Sources of the values of a continued map, by distance and pixel: 0 for its own,
         1 for the other map's, 2 for the sum of both.
+    prior_share
+        Shares of the mean that the prior adds beyond the box, by distance and pixel, of
+        a map that it continues.
     """
 
     distances: np.ndarray
@@ -80,6 +83,7 @@ class SkyMaps:
     meta: dict[str, Any] = field(default_factory=dict)
     last_star: np.ndarray | None = None
     filled: np.ndarray | None = None
+    prior_share: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         check_distances(self.distances)
@@ -153,7 +157,8 @@ class SkyMaps:
                 f"up to that, got {chosen.tolist()}"
             )
         arrays = {name: self.at(name, chosen) for name in self.arrays}
-        return replace(self, distances=chosen, arrays=arrays, filled=None)
+        gone = {"filled": None, "prior_share": None}
+        return replace(self, distances=chosen, arrays=arrays, **gone)
 
     def ray(self, l: float, b: float) -> LineOfSight:  # noqa: E741
         """Return the ray of the pixel that holds a direction, as far as it goes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,11 @@ def _edge_on(source: Answers, options: PlotOptions) -> Figure:
 
 
 def _sky(source: Answers, options: PlotOptions) -> Figure:
+    from pipelines.maps.prior_beyond import PriorBeyond  # needs torch
+
+    with suppress(InputError):
+        # Maps without a prior that is known outside of their box stay grey there.
+        source = PriorBeyond.of(source)
     maps = source.sky_maps(options.distances, options.nside)
     return sky(maps, distances=options.distances, **_look(options))
 

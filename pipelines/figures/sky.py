@@ -27,6 +27,10 @@ from pipelines.figures.style import (
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Function of Galactic longitude and latitude [deg]; NaN outside the map."""
 
+# Share of the mean extinction that is the prior's, beyond the box, where a sky map is
+# hatched: about as much as relative errors of the map's own.
+SHARE = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkyPanel:
@@ -154,9 +158,14 @@ def sky(
         arrays = {name: array[index] for name, array in skymaps.arrays.items()}
         shown = extinction_panels(arrays, band_of(skymaps.meta))
         seen, known = None, np.isfinite(skymaps.mean[index])
+        share = np.zeros(len(known))
+        if skymaps.prior_share is not None:
+            share = skymaps.prior_share[index]
         if skymaps.last_star is not None:
-            # Distance from the cut to the last star [pc].
+            # Distance from the cut to the last star [pc]; beyond the box not positive
+            # with too large a share.
             beyond = np.where(known, skymaps.last_star - present[index], np.nan)
+            beyond = np.where(share > 0, SHARE - share, beyond)
             if not (beyond[known] > 0).all():
                 seen = healpix_sky(beyond)
         panels += [
@@ -172,4 +181,11 @@ def sky(
         ]
     outside = sky_outside(skymaps.mean[indices], present[indices])
     notes = [f"grey: outside the map, {', '.join(outside)}"] if outside else []
+    if skymaps.prior_share is not None:
+        share = np.where(skymaps.prior_share > 0, np.nan, 0.0)[indices]
+        if continued := sky_outside(share, present[indices]):
+            notes.append(
+                f"outside the box, {', '.join(continued)}: the prior's smooth disc "
+                f"goes on, hatched where it is over {SHARE:.0%} of the mean"
+            )
     return sky_panels(panels, notes=notes)

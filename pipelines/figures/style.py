@@ -81,7 +81,7 @@ def page(
         Kind of axes: ``subplot_kw`` of matplotlib.
     """
     rows = -(-count // columns)
-    text = wrapped("; ".join(notes), width, SMALL)
+    text = wrapped("; ".join(notes), 0.95 * width, SMALL)
     # Room [mm] for labels beside the panels, and for titles, bars and labels above and
     # below each, by lines of 4 mm; the layout moves panels together.
     row = aspect * (width - 9.0) / columns + 20.0 + 4.0 * lines

@@ -20,6 +20,7 @@ from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.places import Places
 
 if TYPE_CHECKING:
+    from dustmap.models.prior_integrals import PriorIntegrals
     from pipelines.run.folder import Run
 
 Kind = str | float
@@ -35,6 +36,9 @@ OTHER = 1.0
 # or the sum of both.
 JOINED = 2.0
 FILLED = "filled"
+PRIOR_SHARE = "prior_share"
+"""The kind of the share of the mean that is the prior's, beyond the box."""
+UNITLESS = (FILLED, PRIOR_SHARE)
 ESTIMATES = {"kriged": "map and kriging together", "map": "map without kriging"}
 """Estimates of extinctions in words; densities and their integrals are the map's."""
 # Maps return NaN at smaller distances [pc].
@@ -196,6 +200,16 @@ class Answers:
         raise InputError(
             "distances at given extinctions need precomputed curves: open the map "
             "store written by `dustmap export RUN --zarr`"
+        )
+
+    def prior(self) -> PriorIntegrals:
+        """Return the prior of the density, in the map's band.
+
+        Raises `InputError` if the map has none that is known beyond its box.
+        """
+        raise InputError(
+            f"{self.path} has no prior beyond its box: outside='prior' (--outside "
+            "prior) is for runs of this program and their whole map.zarr and map.fits"
         )
 
     def cube(self) -> Cube:

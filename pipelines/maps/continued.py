@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,12 +30,16 @@ from pipelines.maps.answers import (
     NOTHING,
     OTHER,
     OWN,
+    PRIOR_SHARE,
     Answers,
     Found,
     Kind,
     Rng,
 )
 from pipelines.maps.places import Places
+
+if TYPE_CHECKING:
+    from dustmap.models.prior_integrals import PriorIntegrals
 
 # Ends from which another map may continue: the box, or the last star.
 BEYOND = ("box", "stars")
@@ -64,7 +68,11 @@ class Continued(Answers):
         """Return a map continued by another one, beyond its box by default.
 
         The other is converted if both bands are known.
+
+        Raises `InputError` if the prior already continues the map.
         """
+        if PRIOR_SHARE in own.kinds(integrated=True):
+            raise _both(own)
         if own.known_band and other.known_band:
             other = other.in_band(own.known_band)
         return cls(
@@ -96,6 +104,9 @@ class Continued(Answers):
 
     def origins(self) -> list[dict[str, Any]]:
         return [*self.own.origins(), *self.other.origins()]
+
+    def prior(self) -> PriorIntegrals:
+        raise _both(self)
 
     def _estimated(self, estimate: str) -> Answers:
         return replace(self, own=self.own.estimated(estimate), estimate=estimate)
@@ -216,6 +227,13 @@ class Continued(Answers):
         if filled.any():
             put[filled] = self.added(places.select(filled), starts[filled])
         return near, put, filled, filled & (ends <= NOTHING)
+
+
+def _both(answers: Answers) -> InputError:
+    return InputError(
+        f"{answers.path} is continued by another map, or by its prior: choose one of "
+        "--fill and --outside prior"
+    )
 
 
 def _joined(

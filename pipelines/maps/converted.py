@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from pipelines.bands import Conversion
-from pipelines.base.geometry import Box
 from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.answers import (
-    FILLED,
+    UNITLESS,
     Answers,
     Directions,
     Found,
@@ -23,20 +22,20 @@ from pipelines.maps.answers import (
     Rng,
 )
 from pipelines.maps.places import Places
+from pipelines.maps.wrapped import Wrapped
 
 if TYPE_CHECKING:
-    from pipelines.run.folder import Run
+    from dustmap.models.prior_integrals import PriorIntegrals
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Converted(Answers):
+class Converted(Wrapped):
     """The map ``own``, whose values are multiplied by ``times``, in the ``band``.
 
     The band is that of the ``change``, if there is one; its factor is in ``times``.
     Conversions nest, and products name each of them.
     """
 
-    own: Answers
     change: Conversion | None
     times: float
 
@@ -62,34 +61,12 @@ class Converted(Answers):
         return self.times * self.own.factor
 
     @property
-    def box(self) -> Box:
-        return self.own.box
-
-    @property
-    def extent(self) -> float:
-        return self.own.extent
-
-    @property
     def facts(self) -> Facts:
         factor = {"factor": f"{self.factor:g}"} if "factor" in self.own.facts else {}
         return {**self.own.facts, **factor}
 
-    @property
-    def fit(self) -> Run | None:
-        return self.own.fit
-
-    @property
-    def has_samples(self) -> bool:
-        return self.own.has_samples
-
-    def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        return self.own.kinds(integrated=integrated)
-
-    def default_kinds(self, *, integrated: bool) -> tuple[Kind, ...]:
-        return self.own.default_kinds(integrated=integrated)
-
-    def quality(self, places: Places) -> dict[str, np.ndarray]:
-        return self.own.quality(places)
+    def prior(self) -> PriorIntegrals:
+        return self.own.prior().scaled(self.times)
 
     def origins(self) -> list[dict[str, Any]]:
         band = self.band or "unknown"
@@ -102,7 +79,7 @@ class Converted(Answers):
         self, places: Places, kinds: Sequence[Kind], *, integrated: bool
     ) -> Found:
         found = self.own.moments(places, kinds, integrated=integrated)
-        return {k: v if k == FILLED else self.times * v for k, v in found.items()}
+        return {k: v if k in UNITLESS else self.times * v for k, v in found.items()}
 
     def extinction_between(self, near: Places, far: Places) -> np.ndarray:
         return self.times * self.own.extinction_between(near, far)
@@ -111,15 +88,6 @@ class Converted(Answers):
         self, places: Places, *, integrated: bool, rng: Rng = None
     ) -> np.ndarray:
         return self.times * self.own.samples(places, integrated=integrated, rng=rng)
-
-    def support(self, places: Places) -> np.ndarray:
-        return self.own.support(places)
-
-    def last_star(self, places: Places) -> np.ndarray:
-        return self.own.last_star(places)
-
-    def reach(self, places: Places) -> np.ndarray:
-        return self.own.reach(places)
 
     def crossings(
         self, places: Places, extinction: np.ndarray
@@ -147,9 +115,6 @@ class Converted(Answers):
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         return [line.scaled(self.times) for line in self.own.lines(directions)]
-
-    def _estimated(self, estimate: str) -> Answers:
-        return replace(self, own=self.own.estimated(estimate), estimate=estimate)
 
     def convert(self, product: Product) -> Product:
         return self._changed(self.own.convert(product))

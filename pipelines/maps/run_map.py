@@ -17,6 +17,7 @@ from dustmap.grid import Grid
 from dustmap.isotonic import Ranked
 from dustmap.keyed_noise import Purpose, keyed_normals, torch_stream
 from dustmap.memory import row_blocks
+from dustmap.models.prior_integrals import PriorIntegrals
 from dustmap.moments import Moments, sample_order
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
@@ -134,6 +135,9 @@ class RunMap(Answers):
     def reach(self, places: Places) -> np.ndarray:
         """Return the distance at which each sight line leaves the box [pc]."""
         return self.box.exits(places.directions)
+
+    def prior(self) -> PriorIntegrals:
+        return self.run.plan.build_prior()
 
     def cube(self) -> Cube:
         return self._computed[0] if self._store is None else self._store.cube()

@@ -6,12 +6,13 @@ support of cells.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from astropy import units as u
@@ -49,6 +50,9 @@ from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
 from pipelines.storage.atomic import MARKER
 from pipelines.storage.remote import RemoteFolder
+
+if TYPE_CHECKING:
+    from dustmap.models.prior_integrals import PriorIntegrals
 
 _NO_DENSITY = ("support", "filled")
 # Arrays of which integrals through a cube are made, the first that it has.
@@ -237,6 +241,16 @@ class Stored(Answers):
                 "--integrated (integrated=True), or open a map.zarr or map.fits"
             )
         return self.cells
+
+    def prior(self) -> PriorIntegrals:
+        # A cut-out ends where the map goes on.
+        if self.cells is None or "plan" not in self.meta or "cut" in self.meta:
+            return super().prior()
+        from pipelines.model.plan import Plan  # needs torch
+
+        changes = self.meta.get("band_conversions", [])
+        factor = math.prod(float(change["factor"]) for change in changes)
+        return Plan.from_dict(self.meta["plan"]).build_prior().scaled(factor)
 
     def cube(self) -> Cube:
         return super().cube() if self.read_cube is None else self.read_cube()

@@ -14,6 +14,7 @@ from dustmap.grid import Grid
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS, Radial
 from dustmap.models.means import ConstantMean, ExponentialDisc
+from dustmap.models.prior_integrals import PriorIntegrals
 from dustmap.nested_grids import NestedGrids
 from dustmap.tori import Tori
 from pipelines.base.errors import InputError
@@ -140,6 +141,28 @@ class Plan:
             lengthscale=list(self.lengthscale),
             variance=self.std**2,
             bend=self.bend,
+        )
+
+    def build_prior(self) -> PriorIntegrals:
+        """The prior of the density, also outside the grids.
+
+        Raises
+        ------
+        InputError
+            If its mean is the same everywhere: learnt in a box of ±150 pc in z, this
+            made extinctions to 500 to 700 pc in z too large by 135%.
+        """
+        mean = self.scales.mean
+        if not isinstance(mean, ExponentialDisc):
+            raise InputError(
+                "the prior of this map has no disc to go on with beyond its box, only "
+                "a constant mean density: fit in a taller box, or with --set "
+                "prior.mean=exponential-disc"
+            )
+        return PriorIntegrals(
+            mean=mean,
+            kernel=self.build_kernel(),
+            positive=self.is_lognormal,
         )
 
 

@@ -18,7 +18,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.quantities import numbers, path_of
 from pipelines.base.table import Facts, Table
 from pipelines.cubes.cube import Cube
-from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
+from pipelines.maps.answers import FILLED, JOINED, OWN, PRIOR_SHARE, Answers, Kind
 from pipelines.maps.continued import Continued
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places, places_of
@@ -44,6 +44,11 @@ distance was infinite, and the value is that at the edge of the map.
 FILLED_FLAGS = np.dtype([*FLAGS.descr, ("filled", "?"), ("joined", "?")])
 """Flags of a continued map. ``filled``: the value, or its far part, is the other map's;
 ``joined``: its near part is the map's own."""
+PRIOR_FLAGS = np.dtype([*FLAGS.descr, ("beyond_box", "?"), ("prior_share", "f8")])
+"""Flags of a map that its prior continues. ``beyond_box``: the place is outside the
+box, and not ``inside``; ``prior_share``: the share of the mean that is the prior's."""
+# What maps answer outside their boxes.
+OUTSIDE = ("nan", "prior")
 # Moments by mode.
 _KINDS: dict[str, Kind] = {"mean": "mean", "std": "std", "median": "p50"}
 MODES = (*_KINDS, "percentile", "samples", "random_sample")
@@ -169,6 +174,21 @@ class DustMap:
         ``other`` is a map, or what `open_other` opens.
         """
         return DustMap(answers=Continued.of(self.answers, open_other(other), beyond))
+
+    def with_outside(self, outside: str) -> DustMap:
+        """Return this map with values outside its box: ``nan``, or of its ``prior``.
+
+        With the prior, extinctions beyond the box, also to infinite distances, add the
+        mean and the variance of the learnt disc to the map's; densities there are the
+        prior's (`PRIOR_FLAGS`). Raises `InputError` if the map holds no such prior.
+        """
+        if outside not in OUTSIDE:
+            raise InputError(f"outside must be {' or '.join(OUTSIDE)}, got {outside!r}")
+        if outside == "nan":
+            return self
+        from pipelines.maps.prior_beyond import PriorBeyond  # needs torch
+
+        return DustMap(answers=PriorBeyond.of(self.answers))
 
     def in_band(
         self, band: str | None, declared: str | None = None, **by: Any
@@ -315,8 +335,9 @@ class DustMap:
         for integrated in which:
             kinds = answering.default_kinds(integrated=integrated) or ("mean",)
             found = answering.moments(reached, kinds, integrated=integrated)
+            share = found.pop(PRIOR_SHARE, None)
             first = next(iter(found.values()))
-            flags = self._flags(places, reached, first, integrated)
+            flags = self._flags(places, reached, first, integrated, share)
             parts = {
                 str(kind): _quantity(places, values, integrated)
                 for kind, values in found.items()
@@ -443,18 +464,36 @@ class DustMap:
         return places, places.at(np.where(far, reach, places.distance))
 
     def _flags(
-        self, places: Places, reached: Places, values: np.ndarray, integrated: bool
+        self,
+        places: Places,
+        reached: Places,
+        values: np.ndarray,
+        integrated: bool,
+        share: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return flags of values ``(n, ...)`` at places ``reached`` in the map."""
-        continued = FILLED in self.answers.kinds(integrated=integrated)
+        """Return flags of values ``(n, ...)`` at places ``reached`` in the map.
+
+        ``share`` is the prior's, of a map that it continues, if known.
+        """
+        kinds = self.answers.kinds(integrated=integrated)
+        continued, by_prior = FILLED in kinds, PRIOR_SHARE in kinds
         quality = self.answers.quality(reached)
-        known = (FILLED_FLAGS if continued else FLAGS).descr
-        flags = np.zeros(len(places), dtype=[*known, *((n, "?") for n in quality)])
+        known = FILLED_FLAGS if continued else PRIOR_FLAGS if by_prior else FLAGS
+        every = [*known.descr, *((name, "?") for name in quality)]
+        flags = np.zeros(len(places), dtype=every)
         for name, is_set in quality.items():
             flags[name] = is_set
         # A place in the box without a value is also outside the map.
         axes = tuple(range(1, values.ndim))
         inside = np.asarray(np.isfinite(values).all(axis=axes))
+        if by_prior:
+            if share is None:
+                kinds, which = (PRIOR_SHARE,), {"integrated": integrated}
+                share = self.answers.moments(reached, kinds, **which)[PRIOR_SHARE]
+            within = self.answers.box.contains(reached.positions())
+            flags["prior_share"] = np.where(inside, share, np.nan)
+            flags["beyond_box"] = inside & ~within
+            inside &= within
         within = reached.select(inside)
         unseen = self.answers.support(within) <= 0
         if continued:
@@ -477,20 +516,27 @@ class DustMap:
 
 
 def open_map(
-    path: str | Path, *, samples: str | Path | None = None, **stated: Any
+    path: str | Path,
+    *,
+    samples: str | Path | None = None,
+    outside: str = "nan",
+    **stated: Any,
 ) -> DustMap:
     """Open a map store, another export, a run folder or another program's map.
 
-    ``samples`` is the run folder for posterior samples of a store. ``stated`` supplies
+    ``samples`` is the run folder for posterior samples of a store. ``outside="prior"``
+    continues the map beyond its box (`DustMap.with_outside`). ``stated`` supplies
     what another program's file lacks: ``unit="mag/pc"``, ``declare_band="A_V"``,
     ``map_of="edenhofer2024"``, ``origin``, ``step``, ``frame``
     (`pipelines.formats.foreign.Stated`). Raises `InputError` if this is not a map, the
-    samples belong to another map or band, or what the file lacks is not stated.
+    samples belong to another map or band, what the file lacks is not stated, or the map
+    has no prior that is known outside.
     """
     run = None if samples is None else path_of(samples, "the path of a run's samples")
     place = path if isinstance(path, str) else path_of(path, "the path of a map")
     stated = {name: value for name, value in stated.items() if value is not None}
-    return DustMap(answers=open_answers(place, samples=run, **stated))
+    dust = DustMap(answers=open_answers(place, samples=run, **stated))
+    return dust.with_outside(outside)
 
 
 def _quantity(places: Places, values: np.ndarray, integrated: bool) -> u.Quantity:

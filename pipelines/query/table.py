@@ -16,7 +16,7 @@ from astropy.table import Column
 import dustmap
 from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
-from pipelines.maps.answers import FILLED
+from pipelines.maps.answers import FILLED, PRIOR_SHARE
 from pipelines.maps.places import unmasked
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
@@ -32,6 +32,8 @@ _TEXTS = {
     "filled": "the value, or its far part, is from the filling map",
     "joined": "the near part of the value is from the map itself",
     "inside": "the place is in the map",
+    "beyond_box": "the place is beyond the map's box: its prior goes on there",
+    "prior_share": "share of the mean that is the prior's, beyond the box",
     "extrapolated": "no star is behind this place: the value is the prior's",
     "unseen": "no sight line of a star crosses this cell",
     "no_distance": "the row has no distance",
@@ -70,7 +72,7 @@ class QueryOptions:
 
 
 def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any]:
-    """Return astropy columns of results ``(n,)`` with units, and boolean flags.
+    """Return astropy columns of results ``(n,)`` with units, and flags.
 
     Rows with NaN coordinates have the flag ``no_position`` and NaN as results.
     """
@@ -101,9 +103,10 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
         text = _description(name, dust, options)
         columns[name] = Column(values, unit=part.unit, description=text)
     for name in flags.dtype.names or ():
-        is_set = np.zeros(len(known), dtype=bool)
-        is_set[known] = flags[name]
-        columns[name] = Column(is_set, description=_TEXTS[name])
+        unknown = np.nan if name == PRIOR_SHARE else False
+        values = np.full(len(known), unknown)
+        values[known] = flags[name]
+        columns[name] = Column(values, description=_TEXTS[name])
     return {**columns, "no_position": Column(~known, description=_TEXTS["no_position"])}
 
 

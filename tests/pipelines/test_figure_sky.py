@@ -59,6 +59,19 @@ def test_grey_is_explained_where_there_is_some():
     assert "grey" in note and "0.65% of the sky at 200 pc" in note
 
 
+def test_the_sky_is_pale_where_the_prior_holds_much_of_the_extinction():
+    maps = make_maps()
+    share = np.zeros(maps.mean.shape)
+    share[1] = np.where(B > 0, 0.2, 0.01)
+    maps = replace(maps, last_star=np.full(share.shape[1], 1e4), prior_share=share)
+    figure = sky(maps)
+    far, half = paled(figure.axes[2]), 180
+    assert len(figure.axes[0].collections) < 2
+    assert far[half + 15 :].all() and not far[: half - 15].any()
+    note = figure.texts[0].get_text().replace("\n", " ")
+    assert "100% of the sky at 200 pc" in note and "over 10%" in note
+
+
 def test_a_map_is_bilinear_but_beside_pixels_without_value():
     rise = np.sin(np.radians(B))
     fine = np.linspace(-60.0, 60.0, 500)
