@@ -125,10 +125,20 @@ class NystromPreconditioner:
         return cls(scaled @ factor, eigenvalues, subspace)
 
     def __call__(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-        if self.subspace is None:
-            return x + self._change(x)
-        return x.index_add(1, self.subspace, self._change(x[:, self.subspace]))
+        return self._applied(x, self._weights)
 
-    def _change(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
-        """Return ``(P⁻¹ − I) x`` in the subspace."""
-        return ((x @ self.basis.mT) * self._weights) @ self.basis
+    def inverse(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """Return ``(U diag(λ) Uᵀ + I)⁻¹ x``, for comparison with other vectors.
+
+        The preconditioner itself is a multiple of it on the basis.
+        """
+        weights = (1 / (self.eigenvalues + 1) - 1).to(self.basis.dtype)
+        return self._applied(x, weights)
+
+    def _applied(self, x: Tensor, weights: Float[Tensor, " r"]) -> Tensor:
+        """Return ``(I + U diag(w) Uᵀ) x``."""
+        own = x if self.subspace is None else x[:, self.subspace]
+        change = ((own @ self.basis.mT) * weights) @ self.basis
+        if self.subspace is None:
+            return x + change
+        return x.index_add(1, self.subspace, change)

@@ -157,9 +157,18 @@ def _starts(
     newton: GaussNewton,
     numbers: Sequence[int],
 ) -> Float[Tensor, "b p"]:
-    """Return earlier fits; else the mode, or the antithetic twin's reflection."""
+    r"""Return earlier fits, or first guesses.
+
+    The guess of a pair's first sample is :math:`m + \hat\Lambda^{-1} \xi_s` with the
+    preconditioner's Λ: what the data do not determine is drawn from the prior at once,
+    instead of by conjugate gradients from the mode. The guess of the second sample is
+    the mode or the reflection of the first.
+    """
     starts = [known[n].eps[0] if n in known else mode for n in numbers]
-    starts = torch.stack(starts)
+    starts, centre = torch.stack(starts), newton.centre
+    first = [i for i, n in enumerate(numbers) if not n % 2 and n not in known]
+    if first and newton.preconditioner is not None and centre is not None:
+        starts[first] += newton.preconditioner.inverse(centre[first])
     new = [i for i, n in enumerate(numbers) if n % 2 and n not in known]
     if new:
         twins = torch.cat([known[numbers[i] - 1].eps for i in new])
