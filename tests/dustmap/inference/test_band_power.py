@@ -120,6 +120,7 @@ def spectrum(wave: float, lengthscale: float, variance: float) -> float:
 def exact(monkeypatch):
     """Bands without an error beyond the statistical one."""
     monkeypatch.setattr(band_power, "_ERROR", 0.0)
+    monkeypatch.setattr(band_power, "_SCATTER", 0.0)
 
 
 @pytest.mark.usefixtures("exact")

@@ -151,3 +151,20 @@ def test_a_sketch_in_a_subspace_is_that_of_the_block_there(generator):
     expected[some[:, None], some] = (least + 1) * inverse
     assert torch.allclose(sketch(identity), expected, atol=1e-9)
     assert sketch.basis.shape == (5, 5)
+
+
+@pytest.mark.parametrize("some", [None, torch.arange(0, 40, 2)])
+def test_the_sketch_of_a_low_rank_matrix_gives_its_inverse(some):
+    """Also in a subspace, outside which H + I counts as I."""
+    generator = torch.Generator().manual_seed(0)
+    size, rank = (40, 5) if some is None else (20, 5)
+    root = torch.randn(size, rank, generator=generator, dtype=torch.float64)
+    H = torch.zeros(40, 40, dtype=torch.float64)
+    rows = torch.arange(40) if some is None else some
+    H[rows[:, None], rows] = 10 * root @ root.T
+    sketched = NystromPreconditioner.build(
+        lambda x: x @ H, 40, 8, generator, dtype=torch.float64, subspace=some
+    )
+    x = torch.randn(3, 40, generator=generator, dtype=torch.float64)
+    exact = torch.linalg.solve(H + torch.eye(40, dtype=torch.float64), x.T).T
+    torch.testing.assert_close(sketched.inverse(x), exact, rtol=1e-6, atol=1e-8)
