@@ -86,6 +86,20 @@ def test_prior_roots(tmp_path):
 
 
 @pytest.mark.data
+def test_intervals(tmp_path, data_dir):
+    few = "--settings", "inference.samples=4", "inference.learn=false"
+    given = ("--data", data_dir, "--set", "ananke_5k", "--set", "other_100", *few)
+    others, known = run("intervals", tmp_path, *given).values()
+    assert [row["set"] for row in (*others, *known)] == ["other_100", "ananke_5k"]
+    assert all(0 < row["A in 68%"] <= 1 for row in (*others, *known))
+    # Cells and random places have a truth, too.
+    assert 0 < others[0]["cells in 68%"] <= 1 and 0 < others[0]["ρ in 95%"] <= 1
+    # The second run reads the files of the first.
+    again = run("intervals", tmp_path, *given)
+    assert list(again.values()) == [others, known]
+
+
+@pytest.mark.data
 def test_development(tmp_path, data_dir):
     sets = "galaxy_dev_defects", "clusters_hunt2023"
     named = [word for name in sets for word in ("--set", name)]
