@@ -155,9 +155,13 @@ class Plan:
         if not self.spread:
             return []
         kernel, root = self.build_kernel(), np.array(self.spread)
-        draws = [stream(seed, Purpose.SPECTRUM, number) for number in range(count)]
-        steps = [root @ draw.standard_normal(len(root)) for draw in draws]
-        return [changed_kernel(kernel, each) for each in steps]
+        found = []
+        for number in range(count):
+            # Every second draw mirrors the one before: means keep little of their noise.
+            draw = stream(seed, Purpose.SPECTRUM, number // 2)
+            steps = (-1) ** number * (root @ draw.standard_normal(len(root)))
+            found.append(changed_kernel(kernel, steps))
+        return found
 
     def build_prior(self) -> PriorIntegrals:
         """The prior of the density, also outside the grids.
