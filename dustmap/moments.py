@@ -103,7 +103,7 @@ def moments_over_samples(
     mean = sum_in_order(values) / len(values)
     variance = between + left
     if moderate is not None:
-        found = log_variance(values)
+        found = (between / mean**2).log1p()
         better = moderate(found)
         mean = mean * ((better - found) / 2).exp()
         variance = mean**2 * better.expm1() + left * (2 * (better - found)).exp()

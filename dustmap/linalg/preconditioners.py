@@ -128,9 +128,9 @@ class NystromPreconditioner:
         return self._applied(x, self._weights)
 
     def inverse(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-        """Return ``(U diag(λ) Uᵀ + I)⁻¹ x``, for comparison with other vectors.
+        """Return ``(U diag(λ) Uᵀ + I)⁻¹ x``.
 
-        The preconditioner itself is a multiple of it on the basis.
+        The preconditioner multiplies this by ``λ_r + 1`` on the basis.
         """
         weights = (1 / (self.eigenvalues + 1) - 1).to(self.basis.dtype)
         return self._applied(x, weights)

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -94,19 +95,8 @@ def one_set(
     """Fit, predict, judge: all stars, and those of the set's shells of distance."""
     load, clocks = os.getloadavg()[0], (time.perf_counter(), time.process_time())
     quick = _QUICK_SETTINGS if options.quick else ()
-    chosen = settings([*part.settings, *quick, *options.settings])
     train = part.train
-    assert train.extinction is not None
-    dustmap.fit(
-        coordinates(train),
-        train.extinction,
-        train.extinction_error,
-        distance_error=train.distance_error,
-        survey=train.survey,
-        output=run,
-        settings=chosen,
-        overwrite=True,
-    )
+    fit_set(part, run, [*quick, *options.settings])
     wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
     predicted = dustmap.predict(run, coordinates(part.test))
     columns = {name: np.asarray(predicted[name]) for name in predicted.colnames}
@@ -145,6 +135,22 @@ def one_set(
     if options.rivals and not truth:
         row |= rivals(train, test, others, generator)
     return row, shells if part.shells else []
+
+
+def fit_set(part: Development, run: Path, chosen: Sequence[str]) -> None:
+    """Fit a set's stars with its own settings, then those ``chosen`` (KEY=VALUE)."""
+    train = part.train
+    assert train.extinction is not None
+    dustmap.fit(
+        coordinates(train),
+        train.extinction,
+        train.extinction_error,
+        distance_error=train.distance_error,
+        survey=train.survey,
+        output=run,
+        settings=settings([*part.settings, *chosen]),
+        overwrite=True,
+    )
 
 
 def rivals(

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from development import commit, coordinates, rmse, settings
+from development import commit, coordinates, fit_set, rmse
 from development_sets import SETS, Development
 from other_sky import HALF, other_sky
 from report import Report, Row, data_folder, parser
@@ -145,18 +145,7 @@ def one_set(name: str, options: argparse.Namespace) -> Row:
         part = part.first(2_000, 400)
     run = options.output / "work" / name
     started, load = time.perf_counter(), os.getloadavg()[0]
-    train = part.train
-    assert train.extinction is not None
-    dustmap.fit(
-        coordinates(train),
-        train.extinction,
-        train.extinction_error,
-        distance_error=train.distance_error,
-        survey=train.survey,
-        output=run,
-        settings=settings([*part.settings, *options.settings]),
-        overwrite=True,
-    )
+    fit_set(part, run, options.settings)
     wall = time.perf_counter() - started
     predicted = dustmap.predict(run, coordinates(part.test))
     inside = np.asarray(predicted["inside"], bool)
@@ -165,7 +154,7 @@ def one_set(name: str, options: argparse.Namespace) -> Row:
     residual = read_residual(run)
     power = log_spectrum(plan.build_kernel(), 2 * math.pi / np.array(WAVELENGTHS))
     row: Row = {
-        "stars": len(train),
+        "stars": len(part.train),
         "judged": len(test),
         "cells [pc]": "/".join(f"{max(g.spacing):.3g}" for g in plan.grids),
         "ℓ [pc]": float(np.exp(np.mean(np.log(plan.lengthscale)))),

@@ -106,9 +106,8 @@ def _density(random: np.random.Generator) -> np.ndarray:
     axes = [
         _CELL * (np.arange(n) + 0.5) - half for n, half in zip(shape, HALF, strict=True)
     ]
-    x, y, z = np.meshgrid(*axes, indexing="ij", sparse=True)
-    rho = 1.5e-4 * np.exp(-np.abs(z) / 130) * np.exp(0.5 * _smooth(random, shape, 4.0))
-    radius = np.sqrt(x**2 + y**2 + z**2)
+    disc = 1.5e-4 * np.exp(-np.abs(axes[2]) / 130)
+    rho = disc * np.exp(0.5 * _smooth(random, shape, 4.0))
     patchy = np.exp(1.0 * _smooth(random, shape, 6.0) - 0.5)
     for _ in range(30):
         centre = random.uniform(-1, 1, 3) * HALF * (0.95, 0.95, 0.4)
@@ -128,21 +127,14 @@ def _density(random: np.random.Generator) -> np.ndarray:
         )
     # The bubble's radius varies with direction between 70 and 120 pc.
     shift = _smooth(random, (40, 40, 40), 5.0)
-    unit = np.stack(np.broadcast_arrays(x, y, z), axis=-1)[
-        tuple(slice(int((h - 200) / _CELL), int((h + 200) / _CELL)) for h in HALF)
-    ]
-    inner = np.linalg.norm(unit, axis=-1)
-    bubble = (
-        95
-        + 12
-        * map_coordinates(
-            shift, 20 + 15 * np.moveaxis(unit / inner[..., None], -1, 0), order=1
-        )
-    ).clip(70, 120)
     part = tuple(slice(int((h - 200) / _CELL), int((h + 200) / _CELL)) for h in HALF)
+    near = [axis[some] for axis, some in zip(axes, part)]
+    unit = np.stack(np.meshgrid(*near, indexing="ij"))
+    inner = np.linalg.norm(unit, axis=0)
+    bubble = 95 + 12 * map_coordinates(shift, 20 + 15 * unit / inner, order=1)
+    bubble = bubble.clip(70, 120)
     wall = 1.5e-3 * patchy[part] * np.exp(-0.5 * ((inner - bubble) / 10) ** 2)
     rho[part] = np.where(inner < bubble, 0.03, 1.0) * rho[part] + wall
-    del radius
     for _ in range(220):
         _add_filament(rho, axes, random)
     return rho.astype(np.float32)

@@ -17,13 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from development import coordinates, settings
+from development import fit_set
 from development_sets import SETS, Development
 from intervals import TURBULENT, thirds, turbulent
 from report import Report, Row, data_folder, parser
 from torch import Tensor
 
-import dustmap
 from dustmap.functionals import PointValues
 from dustmap.moments import Moments
 from pipelines.run.folder import read_run
@@ -43,17 +42,7 @@ def main() -> None:
         part = part.first(2_000, 400)
     run = options.output / "work" / f"{options.set}-{options.samples}"
     if not run.exists():
-        train = part.train
-        given = [*part.settings, f"inference.samples={options.samples}"]
-        dustmap.fit(
-            coordinates(train),
-            train.extinction,
-            train.extinction_error,
-            distance_error=train.distance_error,
-            survey=train.survey,
-            output=run,
-            settings=settings(given),
-        )
+        fit_set(part, run, [f"inference.samples={options.samples}"])
     report.tables = {options.set: compared(run, part, options.seed)}
     report.write(options.output)
 
