@@ -28,6 +28,7 @@ from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
+from dustmap.projection.ray_tree import RayIntegrals
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import LEADING
 
@@ -149,25 +150,29 @@ class LogNormal(TorusModel[GridWhitening]):
         κ belongs to the coarsest level, c to the level in which a point lies; κ is zero
         for points, c for integrals.
         """
-        line = torch.zeros(len(self._functionals), dtype=torch.float64)
+        squared = density**2
+        if len(self.local) > 1:
+            squared *= self._relative_kappa()
         share = self.subgrid_share * self.weights.excess
-        point = torch.zeros_like(line)
+        found = share * self.local[0].line * self.weights.nonnegative(squared)
         grids = self.whitening.tori.grids
         for rows, part in self._functionals.runs():
             if not isinstance(part, PointValues):
-                line[rows] = share * self.local[0].line
                 continue
             points = part.points
             level = torch.from_numpy(grids.level_of(points.numpy()))
             variance = points.new_zeros(len(points))
             for number, (local, grid) in enumerate(zip(self.local, grids, strict=True)):
                 variance[level == number] = local.at(points[level == number], grid)
-            point[rows] = torch.expm1(variance)
-        squared = density**2
-        if len(self.local) > 1:
-            squared *= self._relative_kappa()
-        found = line.to(observed) * self.weights.nonnegative(squared)
-        return found + point.to(observed) * observed**2
+            factor = torch.expm1(variance).to(observed)
+            found[..., rows] = factor * observed[..., rows] ** 2
+        return found
+
+    def along(self, rays: RayIntegrals) -> Self:
+        """Return the same field, observed at the places of these rays."""
+        other = copy.copy(self)
+        other.weights = rays
+        return other
 
     def _relative_kappa(self) -> Float[Tensor, " f"]:
         """Return κ of every point's level, relative to the coarsest level."""
