@@ -168,10 +168,13 @@ class LogNormal(TorusModel[GridWhitening]):
             found[..., rows] = factor * observed[..., rows] ** 2
         return found
 
-    def along(self, rays: RayIntegrals) -> Self:
-        """Return the same field, observed at the places of these rays."""
+    def along(self, rays: RayIntegrals, functionals: Functionals) -> Self:
+        """Return the same field at the places of rays that these functionals need.
+
+        They are integrals along sight lines. Predictions are integrals at the places.
+        """
         other = copy.copy(self)
-        other.weights = rays
+        other.weights, other._functionals = rays, functionals
         return other
 
     def _relative_kappa(self) -> Float[Tensor, " f"]:

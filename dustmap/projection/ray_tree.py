@@ -194,6 +194,7 @@ class _Index(NamedTuple):
     shells: _Shells
     sky: _Sky
     places: np.ndarray  # first place of every pixel's ray
+    starts: np.ndarray  # (rays + 1,) first place of every ray
 
     def rows(self, ends: Ends, dtype: torch.dtype) -> Rows:
         """Return the weights of places in sums over ends; rows of P."""
@@ -298,7 +299,7 @@ class RayIntegrals(SizedOperator):
         points = PointValues(torch.from_numpy(rays.points))
         nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
         places = np.where(steps >= 0, rays.starts[np.cumsum(steps >= 0) - 1], 0)
-        return cls(nodes, sums, linear, _Index(shells, sky, places))
+        return cls(nodes, sums, linear, _Index(shells, sky, places, rays.starts))
 
     @property
     def bytes(self) -> int:
@@ -318,6 +319,11 @@ class RayIntegrals(SizedOperator):
 
     def rmatvec(self, y: Float[Tensor, "*b p"]) -> Float[Tensor, "*b m"]:
         return self._nodes.rmatvec(self._sums.rmatvec(y))
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first places of all rays, and the number of places."""
+        return self._index.starts
 
     def rows(self, ends: Ends) -> Rows:
         """Return the rows of P for sight lines that this has rays for."""

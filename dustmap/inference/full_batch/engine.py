@@ -45,7 +45,6 @@ from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import FEWEST, NoiseModel, Normal
-from dustmap.projection.ray_tree import RayIntegrals
 
 # The name of the search of the mode after the samples.
 _AGAIN = "mode again"
@@ -100,9 +99,11 @@ def infer(
     teams: Group | None = None,
     shared_errors: Float[Tensor, "n r"] | None = None,
     priors: Priors | None = None,
-    integrals: RayIntegrals | None = None,
 ) -> FullBatchResult:
     """Infer the posterior mean (of a non-linear model the mode) and samples of ε.
+
+    Of a log-normal density observed along rays (`LogNormal.along`) solves have normal
+    equations instead of W (:mod:`dustmap.inference.full_batch.normal_equations`).
 
     Parameters
     ----------
@@ -137,11 +138,6 @@ def infer(
     priors
         Mean and standard deviations of ε for every pair of samples of a non-linear
         model, instead of zero and one.
-    integrals
-        Rays of a log-normal density observed by line integrals, and of its ``blur``.
-        With them the solves have normal equations instead of W, whatever the number of
-        observations (:mod:`dustmap.inference.full_batch.normal_equations`).
-
     Raises
     ------
     ValueError
@@ -180,7 +176,6 @@ def infer(
         teams=teams,
         shared_errors=shared_errors,
         priors=priors,
-        integrals=integrals,
     )
     mode, solved = fit.progress.mode, None
     if mode is None or mode.search == FIRST:

@@ -8,17 +8,18 @@ noise is independent, the log likelihood is, but for a constant,
    -\tfrac12\, v^\top G\, v + b^\top v , \qquad
    G = P^\top \Sigma^{-1} P , \quad b = P^\top \Sigma^{-1} y .
 
-G has as many entries as places have neighbours, however many stars there are. Iterations
-cost the same for ten million and for a billion. A pass over the stars, in blocks whose
-rows of P are made and forgotten, gives G and b for one Σ; samples add
+G has as many entries as places have neighbours, however many stars there are, and an
+iteration costs the same for ten million and for a billion. A pass over the stars, in
+blocks whose rows of P are made and forgotten, gives G and b for one Σ; samples add
 :math:`P^\top \Sigma^{-1/2} z`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import scipy.sparse
 import torch
 from jaxtyping import Float
@@ -28,6 +29,7 @@ from dustmap.functionals import Functionals
 from dustmap.linalg.operator import inner
 from dustmap.linalg.sparse import Rows, SparseMatrix
 from dustmap.noise import Likelihood, NoiseModel
+from dustmap.projection.ray_gram import block_gram
 from dustmap.projection.ray_tree import Ends, RayIntegrals
 
 # Stars whose rows of P are made together: with distance errors 200 MiB.
@@ -44,6 +46,7 @@ class StarRows:
 
     integrals: RayIntegrals
     stars: Functionals
+    _pattern: list[scipy.sparse.csr_matrix] = field(default_factory=list)
 
     def matvec(self, x: Float[Tensor, "*b p"]) -> Float[Tensor, "*b n"]:
         """Return ``P x``."""
@@ -62,22 +65,32 @@ class StarRows:
         return total.to(y.dtype)
 
     def gram_matrix(self, weights: Float[Tensor, " n"]) -> SparseMatrix:
-        """Return ``Pᵀ diag(w) P``."""
-        count = self.integrals.shape[0]
-        # Sums of equally many blocks: every entry is added a few times only.
-        sums: list[tuple[int, scipy.sparse.csr_matrix]] = []
+        """Return ``Pᵀ diag(w) P``.
+
+        Its entries are found once: with other weights the pass takes a third less time.
+        """
+        size, starts = self.integrals.shape[0], self.integrals.starts
+        if not self._pattern:
+            # Sums of equally many blocks: every entry is added a few times only.
+            sums: list[tuple[int, scipy.sparse.csr_matrix]] = []
+            for own, rows in self._blocks():
+                entries = block_gram(rows, weights[own].numpy(), starts)
+                new, blocks = entries.pattern(size), 1
+                while sums and sums[-1][0] <= blocks:
+                    more, before = sums.pop()
+                    new, blocks = before + new, blocks + more
+                sums.append((blocks, new))
+            pattern = scipy.sparse.csr_matrix((size, size), dtype=np.int8)
+            while sums:
+                pattern = pattern + sums.pop()[1]
+            pattern.sort_indices()
+            self._pattern.append(pattern)
+        pattern = self._pattern[0]
+        values = np.zeros(pattern.nnz, weights.numpy().dtype)
+        parts = values, pattern.indices, pattern.indptr
+        total = scipy.sparse.csr_matrix(parts, shape=(size, size))
         for own, rows in self._blocks():
-            parts = (rows.values, rows.columns.view("int32"), rows.pointers)
-            P = scipy.sparse.csr_matrix(parts, shape=(rows.count, count))
-            scaled = P.multiply(weights[own].numpy()[:, None]).tocsr()
-            new, blocks = (P.T @ scaled).tocsr(), 1
-            while sums and sums[-1][0] <= blocks:
-                more, before = sums.pop()
-                new, blocks = before + new, blocks + more
-            sums.append((blocks, new))
-        total = scipy.sparse.csr_matrix((count, count), dtype=weights.numpy().dtype)
-        while sums:
-            total = total + sums.pop()[1]
+            block_gram(rows, weights[own].numpy(), starts).add_to(total)
         return SparseMatrix(total, dtype=weights.dtype)
 
     def _blocks(self) -> Iterator[tuple[slice, Rows]]:

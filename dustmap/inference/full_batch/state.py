@@ -27,7 +27,6 @@ from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimi
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.models.lognormal import LogNormal
 from dustmap.noise import Learnt, Likelihood, NoiseModel, Normal
 from dustmap.projection.ray_tree import RayIntegrals
 
@@ -177,22 +176,20 @@ class InferenceState:
         teams: Group | None = None,
         shared_errors: Float[Tensor, "n r"] | None = None,
         priors: Priors | None = None,
-        integrals: RayIntegrals | None = None,
     ) -> None:
         self.model, self.settings, self.generator = model, settings, generator
         self.shared_errors, self.priors = shared_errors, priors
         self.y = observations.to(dtype=model.dtype, device=model.device)
         self.noise = noise.prepared(self.y, model.subgrid_share, generator)
-        self._rows, self._blur = None, None
-        if integrals is None and noise.blur is not None:
+        rays, self._rows = getattr(model, "weights", None), None
+        if isinstance(rays, RayIntegrals):
+            self._rows = StarRows(integrals=rays, stars=model.functionals)
+        self._blur = None
+        if noise.blur is not None and isinstance(rays, RayIntegrals):
+            blurred = StarRows(integrals=rays, stars=noise.blur)
+            self._blur = lambda eps: blurred.matvec(model.apply(eps))
+        elif noise.blur is not None:
             self._blur = model.at(noise.blur).apply
-        elif integrals is not None:
-            assert isinstance(model, LogNormal)
-            self._rows = StarRows(integrals=integrals, stars=model.functionals)
-            self.model = model = model.along(integrals)
-            if noise.blur is not None:
-                along = StarRows(integrals=integrals, stars=noise.blur)
-                self._blur = lambda eps: along.matvec(model.apply(eps))
         self._equations: tuple[Tensor, NormalEquations, Tensor] | None = None
         self.on_step, self.time_left = on_step or quiet, time_left
         self.teams = Group() if teams is None else teams

@@ -53,8 +53,10 @@ def sky():
     return model, rays, clean + sigma * white, sigma**2, blur
 
 
-def fitted(sky, noise, integrals=None, **options):
-    model, _, y, _, _ = sky
+def fitted(sky, noise, *, rows=False, **options):
+    model, rays, y, _, _ = sky
+    if not rows:
+        model = model.along(rays, model.functionals)
     settings = FullBatch(
         samples=4,
         preconditioner_rank=20,
@@ -63,13 +65,13 @@ def fitted(sky, noise, integrals=None, **options):
         solver=ConjugateGradients(rtol=1e-8, max_steps=500),
     )
     generator = torch.Generator().manual_seed(8)
-    given = {"settings": settings, "generator": generator, "integrals": integrals}
+    given = {"settings": settings, "generator": generator}
     return infer(model, y, noise, **given, **options)
 
 
 @pytest.mark.parametrize("kind", ["normal", "outliers", "shared errors"])
 def test_a_fit_is_that_by_rows(sky, kind, monkeypatch) -> None:
-    _, rays, y, variance, blur = sky
+    _, _, y, variance, blur = sky
     monkeypatch.setattr(normal_equations, "_BLOCK", 77)
     noise, options = Normal(stated=variance), {}
     if kind == "outliers":
@@ -77,8 +79,8 @@ def test_a_fit_is_that_by_rows(sky, kind, monkeypatch) -> None:
         noise = StudentT(stated=variance, blur=blur, blur_scale=scale)
     if kind == "shared errors":
         options["shared_errors"] = torch.full((COUNT, 2), 0.01).double()
-    by_rows = fitted(sky, noise, **options)
-    found = fitted(sky, noise, rays, **options)
+    by_rows = fitted(sky, noise, rows=True, **options)
+    found = fitted(sky, noise, **options)
     assert by_rows.converged and found.converged
     # Rows of blur have exact rays, and integrals the tree's.
     error = 3e-3 if kind == "outliers" else 1e-4
