@@ -31,6 +31,13 @@ class Entries(NamedTuple):
     columns: np.ndarray
     values: np.ndarray
 
+    @property
+    def count(self) -> int:
+        """The number of different entries, both of every pair."""
+        aside = self.rows != self.columns
+        both = self.rows.astype(np.int64) * 2**32 + self.columns
+        return len(np.unique(both)) + len(np.unique(both[aside]))
+
     def pattern(self, size: int) -> scipy.sparse.csr_matrix:
         """Return a symmetric matrix with zeros at these entries."""
         both = np.concatenate(self[:2]), np.concatenate(self[1::-1])

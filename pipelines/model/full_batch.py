@@ -16,12 +16,15 @@ from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
 from dustmap.inference import full_batch
 from dustmap.inference.full_batch import FullBatch, FullBatchResult
+from dustmap.inference.full_batch.normal_equations import StarRows
 from dustmap.inference.scales.band_power import band_powers, priors_of
 from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.ray_tree import Ends, RayIntegrals
 from dustmap.whitening import LevelWhitening, TorusWhitening
 from pipelines.config import FitConfig
 from pipelines.model.cost import preconditioner_rank
@@ -39,6 +42,8 @@ _NEWTON_TOLERANCE = 1e-2
 _SPECTRUM_TOLERANCE = 1e-3
 # Draws of the variance below the grid of a Gaussian density.
 DRAWS = 16
+# Fewer stars have fewer entries in rows than any normal equations.
+_MANY_STARS = 2**20
 # Solves that measure the spectrum of a map with independent noise.
 _PROBES = 2
 # Least stars for that. The mode of a density that few stars see lies far below its
@@ -100,15 +105,21 @@ def infer(problem: Problem) -> Inference:
     """Return the map and its samples; all ranks have them."""
     plan, stars, config = problem.plan, problem.stars, problem.config
     generator, inference = problem.device["generator"], config.inference
-    lines = sight_lines(plan, stars)
-    model = build_model(plan, lines, **problem.device, group=problem.group)
-    noise, start, probes = problem.correlation, problem.start, 0
-    if start is not None and len(start) != model.latent_size:
-        # The modes of a map with another prior.
-        start = None
+    lines, noise = sight_lines(plan, stars), problem.correlation
+    start, probes = problem.start, 0
+    rays = None
     if noise is None:
         noise = noise_of(plan, stars, config)
         probes = _PROBES if plan.is_lognormal and len(lines) > _PROBED else 0
+        rays = _shared_rays(problem, lines, noise.blur)
+    seen = lines if rays is None else lines.select(torch.arange(1))
+    model = build_model(plan, seen, **problem.device, group=problem.group)
+    if rays is not None:
+        assert isinstance(model, LogNormal)
+        model = model.along(rays, lines)
+    if start is not None and len(start) != model.latent_size:
+        # The modes of a map with another prior.
+        start = None
     rank = preconditioner_rank(
         config, len(stars), model.latent_size, shared=problem.correlation is not None
     )
@@ -154,6 +165,29 @@ def infer(problem: Problem) -> Inference:
         messages=_messages(model, result, problem),
         facts=_facts(model, result) | _priors_of_pairs(drawn),
     )
+
+
+def _shared_rays(
+    problem: Problem, lines: Functionals, blur: Functionals | None
+) -> RayIntegrals | None:
+    """Return rays whose normal equations have fewer entries than the rows of stars.
+
+    ``None`` for fewer stars, other engines' models, several processes, and devices.
+    """
+    plan, device = problem.plan, problem.device["device"]
+    alone = problem.group is None or problem.group.size == 1
+    if not plan.is_lognormal or not alone or device.type != "cpu":
+        return None
+    if len(lines) < _MANY_STARS:
+        return None
+    given = [lines] if blur is None else [lines, blur]
+    parts = (Ends.of(part) for each in given for _, part in each.chunks(2**20))
+    lattice = Lattice.make(plan.tori, 1, False)
+    place = {name: problem.device[name] for name in ("dtype", "device")}
+    rays = RayIntegrals.needed((x for x in parts if x is not None), lattice, **place)
+    assert rays is not None
+    rows = StarRows(integrals=rays, stars=lines)
+    return rays if rows.relative_size() < 1 else None
 
 
 def _priors_of_pairs(drawn: list[Radial]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ blocks whose rows of P are made and forgotten, gives G and b for one Σ; samples
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.sparse
@@ -92,6 +92,16 @@ class StarRows:
         for own, rows in self._blocks():
             block_gram(rows, weights[own].numpy(), starts).add_to(total)
         return SparseMatrix(total, dtype=weights.dtype)
+
+    def relative_size(self) -> float:
+        """Estimate entries of ``Pᵀ P`` over those of P, by stars that follow others."""
+        middle = (len(self.stars) // 2) // _BLOCK * _BLOCK
+        some = torch.arange(middle, min(middle + _BLOCK, len(self.stars)))
+        part = replace(self, stars=self.stars.select(some))
+        ((_, rows),) = part._blocks()
+        ones = np.ones(len(some), rows.values.dtype)
+        entries = block_gram(rows, ones, self.integrals.starts)
+        return entries.count / len(rows.values)
 
     def _blocks(self) -> Iterator[tuple[slice, Rows]]:
         for own, block in self.stars.chunks(_BLOCK):
