@@ -44,7 +44,7 @@ def learn_weights(
 
     The search starts from the ``known`` weights, if any, else from several places, as
     each of two lengthscales that explain the data may have its own maximum. With an
-    ``expected`` weight, logarithms of weights have the prior std 0.5 about it; without
+    ``expected`` weight, logarithms of weights have the prior std 0.7 about it; without
     rows they stay there.
 
     The score is a mixture of two Student-T densities, one with the predicted variance
@@ -66,7 +66,7 @@ def learn_weights(
     doubt = torch.full_like(origin, 5.0)
     if expected is not None:
         largest = torch.full_like(largest, expected)
-        origin[:-3], doubt[:-3] = 0.0, 0.5
+        origin[:-3], doubt[:-3] = 0.0, 0.7
     scale = torch.cat([largest, unit[None]])
     # The fraction of outliers starts at 1.8%. A wider prior of the degrees of freedom
     # would allow five, for which normal errors have a variance a fifth too large.

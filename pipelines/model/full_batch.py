@@ -16,7 +16,8 @@ from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
 from dustmap.inference import full_batch
 from dustmap.inference.full_batch import FullBatch, FullBatchResult
-from dustmap.inference.scales.band_power import band_powers
+from dustmap.inference.scales.band_power import band_powers, priors_of
+from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
@@ -122,6 +123,10 @@ def infer(problem: Problem) -> Inference:
         refine=not problem.rough,
         probes=probes,
     )
+    drawn, priors = [], None
+    if isinstance(model, LogNormal) and not problem.rough:
+        drawn = plan.drawn_kernels(inference.samples // 2, inference.seed)
+        priors = priors_of(model.whitening, drawn) if drawn else None
     result = full_batch.infer(
         model,
         torch.as_tensor(stars.extinction),
@@ -134,6 +139,7 @@ def infer(problem: Problem) -> Inference:
         time_left=problem.time_left,
         teams=problem.teams,
         shared_errors=problem.shared_errors,
+        priors=priors,
     )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
@@ -143,8 +149,24 @@ def infer(problem: Problem) -> Inference:
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
         messages=_messages(model, result, problem),
-        facts=_facts(model, result),
+        facts=_facts(model, result) | _priors_of_pairs(drawn),
     )
+
+
+def _priors_of_pairs(drawn: list[Radial]) -> dict[str, Any]:
+    """Describe the prior of every pair of samples: lengthscale [pc], std, octaves."""
+    if not drawn:
+        return {}
+    return {
+        "pairs": [
+            {
+                "lengthscale": kernel.lengthscale.tolist(),
+                "std": math.sqrt(float(kernel.variance)),
+                "octaves": np.exp(kernel.bend).tolist(),
+            }
+            for kernel in drawn
+        ]
+    }
 
 
 def _messages(

@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field, TypeAdapter
 
 from dustmap.grid import Grid
+from dustmap.inference.scales.band_power import changed_kernel
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS, Radial
+from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.models.prior_integrals import PriorIntegrals
 from dustmap.nested_grids import NestedGrids
@@ -56,8 +59,10 @@ class Plan:
     of the Student-T noise of ``outliers`` (learnt if ``None``), ``cut`` the shortest
     scale that a grid carries in its spacings (0 if it carries the whole prior),
     ``mean`` of the density (of a lognormal one the median) [mag/pc], ``bend`` of the
-    kernel, ``subgrid_share`` of the unresolved variance that is left to each star,
-    ``block`` samples that are fitted together; ``limit`` names what bounds the
+    kernel, ``spread`` a root of the covariance of its errors (in steps of
+    `dustmap.inference.scales.band_power.changed_kernel`; empty if they are not known),
+    ``subgrid_share`` of the unresolved variance that is left to each star, ``block``
+    samples that are fitted together; ``limit`` names what bounds the
     resolution of the grids, ``notes`` other choices.
     """
 
@@ -77,6 +82,7 @@ class Plan:
     subgrid_noise: bool = True
     block: int = 8
     bend: tuple[float, ...] = ()
+    spread: tuple[tuple[float, ...], ...] = ()
     embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
     limit: str = ""
     notes: tuple[str, ...] = ()
@@ -133,6 +139,7 @@ class Plan:
             mean=replace(self.mean, value=above * self.mean.value),
             common_noise=self.common_noise**2,
             bend=self.bend,
+            spread=self.spread,
         )
 
     def build_kernel(self) -> Radial:
@@ -142,6 +149,19 @@ class Plan:
             variance=self.std**2,
             bend=self.bend,
         )
+
+    def drawn_kernels(self, count: int, seed: int) -> list[Radial]:
+        """Draw prior covariances from their errors; none if these are not known."""
+        if not self.spread:
+            return []
+        kernel, root = self.build_kernel(), np.array(self.spread)
+        found = []
+        for number in range(count):
+            # Every second draw mirrors the one before: means keep little of their noise.
+            draw = stream(seed, Purpose.SPECTRUM, number // 2)
+            steps = (-1) ** number * (root @ draw.standard_normal(len(root)))
+            found.append(changed_kernel(kernel, steps))
+        return found
 
     def build_prior(self) -> PriorIntegrals:
         """The prior of the density, also outside the grids.

@@ -92,6 +92,7 @@ def make_plan(
         subgrid_noise=model.subgrid_noise,
         block=Work.of(grids, kernel, distances, config, machine).block,
         bend=scales.bend,
+        spread=scales.spread,
         embedding=EmbeddingPlan(
             nugget=config.svi.nugget * std**2,
             max_points=config.svi.max_embedding,

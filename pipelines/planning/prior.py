@@ -254,7 +254,7 @@ def revised_prior(
     config: FitConfig,
     alphas: Sequence[float],
 ) -> tuple[PriorScales, dict[str, Any]] | None:
-    """Return scales and a bend that suit the bands of a first map, and what was learnt.
+    """Return scales and a bend that suit a first map's bands, and what was learnt.
 
     They also suit the variance below each grid, one of ``alphas`` times the prior's,
     the only bands where the map has none. The mean density stays. ``None`` where the
@@ -276,12 +276,18 @@ def revised_prior(
         )
         for cut, alpha in zip(cuts, alphas, strict=True)
     ]
-    suited, gain = fitted_kernel(kernel, [*bands, *below], _DOUBTS)
+    fitted = fitted_kernel(kernel, [*bands, *below], _DOUBTS)
+    suited = fitted.kernel
     found = replace(
         start,
         lengthscale=suited.lengthscale,
         std=math.sqrt(float(suited.variance)),
         bend=suited.bend,
+        spread=tuple(map(tuple, fitted.root.tolist())),
     )
-    first = {"gain": gain, "lengthscale": list(plan.lengthscale), "std": plan.std}
+    first = {
+        "gain": fitted.gain,
+        "lengthscale": list(plan.lengthscale),
+        "std": plan.std,
+    }
     return found, {**learning, "revision": first}

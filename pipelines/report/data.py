@@ -149,6 +149,25 @@ class ReportData:
         return [f"{math.exp(each):.2g}" for each in self.run.plan.bend]
 
     @property
+    def spread_of_pairs(self) -> dict[str, float]:
+        """Relative scatter of lengthscale and variance over the pairs of samples."""
+        pairs = self.run.summary.get("pairs", ())
+        drawn = {
+            "lengthscale": [np.log(pair["lengthscale"]).mean() for pair in pairs],
+            "variance": [2 * math.log(pair["std"]) for pair in pairs],
+        }
+        return {n: float(np.std(x, ddof=1)) for n, x in drawn.items() if len(x) > 1}
+
+    @property
+    def spread_of_octaves(self) -> list[float]:
+        """Relative scatter of the power at every octave over the pairs of samples."""
+        pairs = self.run.summary.get("pairs", ())
+        if len(pairs) < 2:
+            return []
+        logarithms = np.log([pair["octaves"] for pair in pairs])
+        return logarithms.std(axis=0, ddof=1).tolist()
+
+    @property
     def stages(self) -> dict[str, list[Record]]:
         """Timed records by part of the fit."""
         found: dict[str, list[Record]] = {}

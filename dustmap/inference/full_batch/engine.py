@@ -37,6 +37,7 @@ from dustmap.inference.full_batch.state import (
     FIRST,
     InferenceState,
     Iterate,
+    Priors,
     Progress,
     Samples,
 )
@@ -97,6 +98,7 @@ def infer(
     time_left: SecondsLeft = unlimited,
     teams: Group | None = None,
     shared_errors: Float[Tensor, "n r"] | None = None,
+    priors: Priors | None = None,
 ) -> FullBatchResult:
     """Infer the posterior mean (of a non-linear model the mode) and samples of ε.
 
@@ -130,6 +132,9 @@ def infer(
         F, the errors of the observations per standard deviation of r shared unknowns,
         such as zero points. Samples have data perturbed by F z, too, with standard
         normal z; Σ, and hence the mean, does not contain these errors.
+    priors
+        Mean and standard deviations of ε for every pair of samples of a non-linear
+        model, instead of zero and one.
 
     Raises
     ------
@@ -168,6 +173,7 @@ def infer(
         time_left=time_left,
         teams=teams,
         shared_errors=shared_errors,
+        priors=priors,
     )
     mode, solved = fit.progress.mode, None
     if mode is None or mode.search == FIRST:

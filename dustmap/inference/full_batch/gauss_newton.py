@@ -1,4 +1,4 @@
-r"""Gauss–Newton steps on ``½|ε − ξ|² + ½ rᵀ Σ⁻¹ r``, ``r = y − apply(ε)``.
+r"""Gauss–Newton steps on ``½|(ε − ξ)/a|² + ½ rᵀ Σ⁻¹ r``, ``r = y − apply(ε)``.
 
 Searches for several minima of one model advance in lockstep: their vectors are the rows
 of a batch, and one pass over W, Σ⁻¹ and the preconditioner serves all of them. A single
@@ -32,24 +32,32 @@ def quiet(stage: str, step: int, value: float) -> None:
 
 
 class Precision(SymmetricOperator):
-    """``Λ = I + Φᵀ Σ⁻¹ Φ``, applied to rows."""
+    """``Λ = a⁻² + Φᵀ Σ⁻¹ Φ``, applied to rows; a are prior ``stds`` of ε, else one."""
 
-    def __init__(self, features: LinearOperator, noise: NoiseModel) -> None:
+    def __init__(
+        self,
+        features: LinearOperator,
+        noise: NoiseModel,
+        stds: Float[Tensor, "*batch p"] | None = None,
+    ) -> None:
         self.shape = (features.shape[1], features.shape[1])
         self.dtype = features.dtype
         self.device = features.device
         self._features = features
         self._noise = noise
+        self._stds = stds
 
     def data_term(self, x: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
         """Return ``Φᵀ Σ⁻¹ Φ x``."""
         return self._noise.gram(self._features, x)
 
     def select(self, index: Int[Tensor, " k"]) -> Precision:
-        return Precision(self._features.select(index), self._noise)
+        stds = None if self._stds is None else self._stds[index]
+        return Precision(self._features.select(index), self._noise, stds)
 
     def matvec(self, x: Tensor) -> Tensor:
-        return x + self.data_term(x)
+        own = x if self._stds is None else x / self._stds**2
+        return own + self.data_term(x)
 
     def solve(
         self, rhs: Float[Tensor, "*b p"], solver: ConjugateGradients, **options: Any
@@ -82,7 +90,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussNewton:
-    """Steps towards the minima of ``J(ε) = ½|ε − ξ|² + ½ rᵀ Σ⁻¹ r``.
+    """Steps towards the minima of ``J(ε) = ½|(ε − ξ)/a|² + ½ rᵀ Σ⁻¹ r``.
 
     Parameters
     ----------
@@ -90,10 +98,13 @@ class GaussNewton:
         Observations, of which ``r = y − apply(ε)``, and their Σ.
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
+    stds
+        a, its standard deviations; one if ``None``.
     forcing
         Tolerance of a solve relative to the gradient: far from the optimum the tangent
         does not merit an accurate solve (Eisenstat & Walker 1996). If zero, the
-        solver's tolerance applies, relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``.
+        solver's tolerance applies, relative to the right side
+        ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ / a²``.
     on_step, stage
         Called with the stage, iteration and worst relative residual of a solve.
     """
@@ -103,6 +114,7 @@ class GaussNewton:
     noise: NoiseModel
     solver: ConjugateGradients
     centre: Float[Tensor, "*b p"] | None = None
+    stds: Float[Tensor, "*b p"] | None = None
     preconditioner: NystromPreconditioner | None = None
     forcing: float = 0.0
     on_step: OnStep = quiet
@@ -110,19 +122,27 @@ class GaussNewton:
 
     def select(self, members: Tensor) -> GaussNewton:
         """Return the searches of some members of the batch, by numbers or a mask."""
-        centre = None if self.centre is None else self.centre[members]
-        return replace(self, y=self.y[members], centre=centre)
+        own = {
+            name: None if value is None else value[members]
+            for name, value in (("centre", self.centre), ("stds", self.stds))
+        }
+        return replace(self, y=self.y[members], **own)
 
-    def from_centre(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
-        """Return ``ε − ξ``."""
-        return eps if self.centre is None else eps - self.centre
+    def whitened(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
+        """Return ``(ε − ξ) / a``."""
+        offset = eps if self.centre is None else eps - self.centre
+        return offset if self.stds is None else offset / self.stds
+
+    def precise(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
+        """Return ``ε / a²``."""
+        return eps if self.stds is None else eps / self.stds**2
 
     def value(
         self, eps: Float[Tensor, "*b p"], prediction: Float[Tensor, "*b n"]
     ) -> Float[Tensor, "*b"]:
         """Return J, in float64."""
         misfit = self.noise.whitened(self.y - prediction)
-        offset = self.from_centre(eps)
+        offset = self.whitened(eps)
         return (inner(offset, offset) + inner(misfit, misfit)) / 2
 
     def gradient(
@@ -130,15 +150,16 @@ class GaussNewton:
     ) -> Float[Tensor, "*b p"]:
         """Return ``−∂J/∂ε``, the gradient of the log posterior."""
         pull = self.noise.apply_precision(self.y - tangent.prediction)
-        return tangent.operator.rmatvec(pull) - self.from_centre(eps)
+        offset = eps if self.centre is None else eps - self.centre
+        return tangent.operator.rmatvec(pull) - self.precise(offset)
 
     def right_side(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
-        """Return ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``."""
+        """Return ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ / a²``."""
         shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
         rhs = tangent.operator.rmatvec(self.noise.apply_precision(shifted))
-        return rhs if self.centre is None else rhs + self.centre
+        return rhs if self.centre is None else rhs + self.precise(self.centre)
 
     def step(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
@@ -165,7 +186,7 @@ class GaussNewton:
             sizes = [inner(x, x).sqrt() for x in (rhs, gradient)]
             unit = float(ratio(*sizes).min()) or 1.0
             solver = replace(solver, rtol=solver.rtol * unit)
-        solution = Precision(tangent.operator, self.noise).solve(
+        solution = Precision(tangent.operator, self.noise, self.stds).solve(
             gradient,
             solver,
             preconditioner=self.preconditioner,
@@ -217,7 +238,7 @@ class GaussNewton:
         """Return ``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step."""
         tangent = self.model.linearise(eps)
         gradient = self.gradient(tangent, eps)
-        solution = Precision(tangent.operator, self.noise).solve(
+        solution = Precision(tangent.operator, self.noise, self.stds).solve(
             gradient,
             replace(self.solver, rtol=0.01),
             preconditioner=self.preconditioner,

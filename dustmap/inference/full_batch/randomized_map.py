@@ -2,13 +2,17 @@ r"""Posterior samples of a non-linear model by randomised maximum likelihood.
 
 A sample is the mode of a posterior with perturbed data and prior mean,
 
-``ε_s = argmin ½ |ε − ξ_s|² + ½ |R (y + R⁻¹ η_s − apply(ε))|²``
+``ε_s = argmin ½ |(ε − ξ_s)/a_s|² + ½ |R (y + R⁻¹ η_s − apply(ε))|²``
 
 with ``Σ⁻¹ = RᵀR``, η_s and ξ_s standard normal: *randomised maximum likelihood*
 (Oliver, He & Reynolds 1996; Bardsley et al. 2014, SIAM J. Sci. Comput. 36, A1895,
 without their weights). For a linear model these are exact samples. For a non-linear one
 every sample still fits its data; samples from the tangent at the mode do not, and
 diverge where the density is uncertain by a factor of ten.
+
+The spectrum of the prior is known to some per cent only. Every pair of samples may
+have one of its own, S_s instead of S: then :math:`a_s = \sqrt{S_s / S}` at the modes'
+wavenumbers, else one, and ξ_s has these standard deviations.
 
 Samples are fitted in rounds, with Σ updated from the samples between them, and in
 batches, of which one pass over W serves all members.
@@ -31,7 +35,12 @@ from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.settings import Pace
-from dustmap.inference.full_batch.state import InferenceState, Round, Samples
+from dustmap.inference.full_batch.state import (
+    InferenceState,
+    Priors,
+    Round,
+    Samples,
+)
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
 from dustmap.noise import NoiseModel
@@ -137,7 +146,7 @@ def _fit_all(
                 stage=f"{name} {first}-{first + len(part) - 1}",
             )
             seed = fit.progress.seed
-            newton = perturbed(newton, seed, numbers, fit.shared_errors)
+            newton = perturbed(newton, seed, numbers, fit.shared_errors, fit.priors)
             fitted = fit_samples(
                 newton,
                 Samples.at(_starts(samples, mode, newton, numbers)),
@@ -185,15 +194,21 @@ def perturbed(
     seed: int,
     numbers: Sequence[int],
     shared: Float[Tensor, "n r"] | None = None,
+    priors: Priors | None = None,
 ) -> GaussNewton:
     """Return the objectives of these samples; 2k and 2k + 1 are antithetic.
 
-    The data are perturbed by their noise and by their ``shared`` errors.
+    The data are perturbed by their noise and by their ``shared`` errors; the pair has
+    its own of the ``priors``.
     """
     y, pairs = newton.y, [number // 2 for number in numbers]
     errors, xi = drawn_errors(newton.model, newton.noise, seed, pairs, shared)
     signs = y.new_tensor([-1.0 if number % 2 else 1.0 for number in numbers])[:, None]
-    return replace(newton, y=y + signs * errors.to(y), centre=signs * xi)
+    perturbed = replace(newton, y=y + signs * errors.to(y), centre=signs * xi)
+    if priors is None:
+        return perturbed
+    shifts, stds = (torch.stack(x) for x in zip(*map(priors, pairs), strict=True))
+    return replace(perturbed, centre=shifts + signs * stds * xi, stds=stds)
 
 
 def fit_samples(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -148,6 +148,10 @@ class Progress:
     iterations: int = 0
 
 
+# Returns the means and standard deviations of ε under the prior of a pair of samples.
+Priors = Callable[[int], tuple[Float[Tensor, " p"], Float[Tensor, " p"]]]
+
+
 class InferenceState:
     """Model, noise, preconditioner, generator and progress of one inference."""
 
@@ -166,9 +170,10 @@ class InferenceState:
         time_left: SecondsLeft = unlimited,
         teams: Group | None = None,
         shared_errors: Float[Tensor, "n r"] | None = None,
+        priors: Priors | None = None,
     ) -> None:
         self.model, self.settings, self.generator = model, settings, generator
-        self.shared_errors = shared_errors
+        self.shared_errors, self.priors = shared_errors, priors
         self.y = observations.to(dtype=model.dtype, device=model.device)
         self.noise = noise.prepared(self.y, model.subgrid_share, generator)
         self._blurred = None if noise.blur is None else model.at(noise.blur)

@@ -36,6 +36,9 @@ class PriorScales:
         Variance that is added to every star's noise [mag²].
     bend
         Bend of the field's covariance (:class:`dustmap.kernels.Radial`).
+    spread
+        A root of the covariance of the errors of lengthscale, std and bend
+        (`dustmap.inference.scales.band_power.FittedKernel`), if it is known.
     """
 
     lengthscale: Float[Tensor, " d"]
@@ -43,6 +46,7 @@ class PriorScales:
     mean: ConstantMean | ExponentialDisc
     common_noise: float = 0.0
     bend: tuple[float, ...] = ()
+    spread: tuple[tuple[float, ...], ...] = ()
 
     def values(self) -> dict[str, Tensor]:
         """Return the positive parameters by name."""

@@ -210,3 +210,42 @@ def test_batches_of_samples_are_those_fitted_one_by_one():
         fitted(samples=6, block=width, newton_tolerance=1e-9) for width in (3, 1)
     )
     torch.testing.assert_close(together.samples, alone.samples, rtol=1e-4, atol=1e-4)
+
+
+def test_a_pair_with_another_prior_is_that_of_scaled_numbers():
+    """With ε = μ + a ε' the prior of ε' is white; both searches have one end."""
+    model, y, variance = seen()
+    generator = np.random.default_rng(0)
+    stds = torch.from_numpy(generator.uniform(0.7, 1.4, model.latent_size))
+    mean = torch.from_numpy(0.1 * generator.standard_normal(model.latent_size))
+    newton = steps_of(model, y, variance, forcing=0.3)
+    given = perturbed(newton, 4, (0, 1), priors=lambda _: (mean, stds))
+    eps = torch.zeros(2, model.latent_size, dtype=torch.float64)
+    fits = fit_samples(given, Samples.at(eps), steps=50, tolerance=1e-10)
+    assert bool(fits.converged.all())
+    plain = perturbed(newton, 4, (0, 1))
+    assert torch.allclose(given.centre, mean + stds * plain.centre)
+    for number in range(2):
+        scaled = torch.from_numpy(
+            scipy.optimize.minimize(
+                lambda x, n=number: _objective(
+                    model, plain, variance, n, mean, stds, x
+                ),
+                np.zeros(model.latent_size),
+                jac=True,
+                options={"gtol": 1e-8, "maxiter": 5000},
+            ).x
+        )
+        found = mean + stds * scaled
+        size = (found**2).mean().sqrt()
+        assert float((fits.eps[number] - found).abs().max()) < 1e-3 * float(size)
+
+
+def _objective(model, plain, variance, number, mean, stds, x):
+    x = torch.from_numpy(x).requires_grad_()
+    tangent = model.linearise((mean + stds * x).detach())
+    misfit = plain.y[number] - tangent.prediction
+    offset = x.detach() - plain.centre[number]
+    value = (offset**2).sum() / 2 + (misfit**2 / variance).sum() / 2
+    gradient = offset - stds * tangent.operator.rmatvec(misfit / variance)
+    return float(value), gradient.numpy()
