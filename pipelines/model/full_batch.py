@@ -37,9 +37,6 @@ _NEWTON_STEPS = 50
 # Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
-# The same for a map whose spectrum is measured: with 1e-2 ratios of its bands to the
-# prior's power differed by up to 60% between one and two threads.
-_SPECTRUM_TOLERANCE = 1e-3
 # Draws of the variance below the grid of a Gaussian density.
 DRAWS = 16
 # Fewer stars have fewer entries in rows than any normal equations.
@@ -132,7 +129,7 @@ def infer(problem: Problem) -> Inference:
         subgrid_noise=config.model.subgrid_noise,
         preconditioner_rank=min(rank, model.latent_size),
         newton_steps=_NEWTON_STEPS,
-        newton_tolerance=_SPECTRUM_TOLERANCE if probes else _NEWTON_TOLERANCE,
+        newton_tolerance=_NEWTON_TOLERANCE,
         block=plan.block,
         refine=not problem.rough,
         probes=probes,

@@ -157,7 +157,7 @@ class Plan:
         kernel, root = self.build_kernel(), np.array(self.spread)
         found = []
         for number in range(count):
-            # Every second draw mirrors the one before: means keep little of their noise.
+            # Every second draw mirrors the one before: means keep less of their noise.
             draw = stream(seed, Purpose.SPECTRUM, number // 2)
             steps = (-1) ** number * (root @ draw.standard_normal(len(root)))
             found.append(changed_kernel(kernel, steps))
