@@ -45,10 +45,7 @@ def run(state: FitState, read: FittedStars, at: Context) -> None:
 
     The state is saved after each change.
 
-    Raises
-    ------
-    Stopped
-        After a signal; `opened` restores the state.
+    Raises `Stopped` after a signal; `opened` restores the state.
     """
     stars, samples = read.at(state), at.config.inference.samples
     with Pace([stage.__name__ for stage in STAGES], at.stop) as pace:

@@ -108,10 +108,8 @@ def _infer(
     The ``first`` maps, on which only neighbours' noise is learnt, are rough and see
     the `FittedStars.learners`.
 
-    Raises
-    ------
-    InputError
-        If a state that was resumed does not fit the problem; the message names it.
+    Raises `InputError` if a state that was resumed does not fit the problem; the
+    message names it.
     """
 
     def seconds_left(later: float = 0.0) -> float:

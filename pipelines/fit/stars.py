@@ -40,10 +40,7 @@ class FittedStars:
     ) -> FittedStars:
         """Read a catalogue; the ``generator`` chooses the stars that are held out.
 
-        Raises
-        ------
-        InputError
-            As `usable_stars`.
+        Raises `InputError` as `usable_stars`.
         """
         stars, counts = usable_stars(source, config, group)
         numbers = stars.places()

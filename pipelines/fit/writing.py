@@ -87,10 +87,7 @@ class FitReport:
 def report_of(output: Path) -> FitReport:
     """Return the report of a finished run.
 
-    Raises
-    ------
-    InputError
-        If the run is incomplete or was altered.
+    Raises `InputError` if the run is incomplete or was altered.
     """
     check_manifest(output, allow_extra=True)
     description = json.loads((output / "run.json").read_text())
@@ -138,10 +135,7 @@ def choices(
 def write(state: FitState, stars: FittedStars, at: Context) -> FitState:
     """Write the run folder, on rank 0.
 
-    Raises
-    ------
-    OSError
-        If the folder cannot be written; the saved state remains.
+    Raises `OSError` if the folder cannot be written; the saved state remains.
     """
     result, judged = state.result, state.judged
     if result is None or judged is None:

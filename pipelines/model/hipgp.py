@@ -97,10 +97,8 @@ def _whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
 def infer(problem: Problem) -> Inference:
     """Return the variational posterior.
 
-    Raises
-    ------
-    InputError
-        If the embedding exceeds its limit, or settings do not suit the problem.
+    Raises `InputError` if the embedding exceeds its limit, or settings do not suit the
+    problem.
     """
     plan, stars, generator = problem.plan, problem.stars, problem.device["generator"]
     svi, on_step = problem.config.svi, problem.on_step

@@ -31,10 +31,7 @@ def usable_stars(
 
     Each rank of the group reads its own part, and receives all.
 
-    Raises
-    ------
-    InputError
-        If the catalogue has no extinctions or too few usable stars.
+    Raises `InputError` if the catalogue has no extinctions or too few usable stars.
     """
     stars = read_stars_together(source, group)
     if stars.extinction is None:
@@ -93,10 +90,7 @@ def choose_box(
     1.25 to 2.1 times its volume; for 60,000 stars of another simulator the fit takes
     10% more time on cells 5% wider, with the same errors.
 
-    Raises
-    ------
-    InputError
-        If the box holds too few stars.
+    Raises `InputError` if the box holds too few stars.
     """
     notes = []
     given = [getattr(config.box, name) for name in "xyz"]

@@ -59,10 +59,8 @@ def regress_table(
     Arguments are those of `pipelines.regress.table.read_rows`; ``settings`` are those
     of `Regressor`, with the seed also for the held-out rows.
 
-    Raises
-    ------
-    InputError
-        If the table or a setting is invalid, or the output exists or cannot be written.
+    Raises `InputError` if the table or a setting is invalid, or the output exists or
+    cannot be written.
     """
     check_run_folder(output, overwrite=overwrite, marker="summary.json")
     clock, model = StageClock(), Regressor(**settings)
@@ -141,11 +139,8 @@ def predict_table(
     All its columns are kept. Returns the number of rows, and of those that lack an
     input, which have NaN.
 
-    Raises
-    ------
-    InputError
-        If the folder is no regression, an input is absent or of another unit, the table
-        has no row or one of the new columns, or the output exists.
+    Raises `InputError` if the folder is no regression, an input is absent or of another
+    unit, the table has no row or one of the new columns, or the output exists.
     """
     model, source = Regressor.load(folder), open_source(table)
     target = json.loads((folder / "summary.json").read_text())["target"]

@@ -166,10 +166,7 @@ def read_rows(
 def read_inputs(source: Source, names: Sequence[str]) -> dict[str, Any]:
     """Return columns of numbers (N,), with units and NaN for gaps.
 
-    Raises
-    ------
-    InputError
-        If a column is absent or holds something else.
+    Raises `InputError` if a column is absent or holds something else.
     """
     columns = _read(source, names)
     for name, column in columns.items():

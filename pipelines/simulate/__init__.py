@@ -84,10 +84,7 @@ def simulate(config: SimulateConfig) -> Simulation:
     The dust, the stars and their measurement have separate random streams, so a larger
     catalogue is drawn in the same galaxy.
 
-    Raises
-    ------
-    InputError
-        If hardly any star is visible.
+    Raises `InputError` if hardly any star is visible.
     """
     dust, sample, noise = np.random.default_rng(config.seed).spawn(3)
     doing("the dust")
