@@ -123,13 +123,9 @@ def choices(
         "budget.minutes": "no limit: the plan counts operations",
         "budget.memory_gib": "8 GiB on every machine",
     }
-    values = config.model_dump()
-
-    def is_auto(key: str) -> bool:
-        section, name = key.split(".")
-        return values[section][name] is None
-
-    return {key: reason for key, reason in reasons.items() if is_auto(key)}
+    sections = config.model_dump().items()
+    auto = {f"{s}.{n}" for s, each in sections for n, v in each.items() if v is None}
+    return {key: reason for key, reason in reasons.items() if key in auto}
 
 
 def write(state: FitState, stars: FittedStars, at: Context) -> FitState:

@@ -168,8 +168,11 @@ def outward_curves(
         own = before < exits[part, None]
         values = np.empty((len(posterior.samples), int(own.sum())))
         unresolved = np.empty_like(values)
-        densities = _densities(model, posterior.samples, kept)
-        for number, density in enumerate(densities):
+        for number, sample in enumerate(posterior.samples):
+            cached = number < len(kept)
+            density = kept[number] if cached else model.density(sample)
+            if not cached and len(values) * density.nbytes <= _DENSITIES:
+                kept.append(density)
             if residual is None:
                 found, variance = map(outwards, model.predict_from_density(density))
                 unresolved[number] = variance[chosen].T[own]
@@ -237,18 +240,6 @@ def _white(run: Run, places: np.ndarray, own: np.ndarray) -> Float[Tensor, "s m"
     noise = np.zeros((count, *own.shape))
     noise[:, own] = total.numpy() * np.sqrt(stretch / norm)
     return torch.from_numpy(noise.cumsum(axis=2)[:, own] / np.sqrt(distance))
-
-
-def _densities(
-    model: LogNormal, samples: Tensor, kept: list[Tensor]
-) -> Iterator[Tensor]:
-    """Yield every sample's density on the grid, cached if all fit in memory."""
-    size = model.whitening.tori.size * samples.element_size() * len(samples)
-    for i, sample in enumerate(samples):
-        density = kept[i] if i < len(kept) else model.density(sample)
-        if i == len(kept) and size <= _DENSITIES:
-            kept.append(density)
-        yield density
 
 
 def ray_integrals(

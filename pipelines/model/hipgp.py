@@ -23,7 +23,6 @@ from dustmap.keyed_noise import Purpose, stream
 from dustmap.likelihoods import Gaussian
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
-from dustmap.models.base import ForwardModel
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 from pipelines.base.errors import InputError
@@ -74,15 +73,10 @@ def build_model(
     device: torch.device,
     generator: torch.Generator,
     group: Group | None = None,
-) -> ForwardModel:
+) -> RowwiseGaussian:
     """Build the model of rows on the grid's circulant embedding, in float64."""
-    whitening = _whitening(plan, device)
-    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
-
-
-def _whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
     own = plan.embedding
-    return ToeplitzWhitening(
+    whitening = ToeplitzWhitening(
         plan.build_kernel(),
         plan.grid,
         lengthscales=plan.lengthscale,
@@ -92,6 +86,7 @@ def _whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
         shape=own.shape or None,
         device=device,
     )
+    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
 
 
 def infer(problem: Problem) -> Inference:
@@ -107,12 +102,10 @@ def infer(problem: Problem) -> Inference:
         learning["rate"] = svi.hyperparameter_rate
         learning["learn"] = ("kernel", "likelihood")
     try:
-        whitening = _whitening(plan, problem.device["device"])
-        ends, mean = torch.as_tensor(stars.positions()), plan.mean
-        model = RowwiseGaussian(
-            whitening, rays(plan, ends), mean=mean, group=problem.group
-        )
-        density = mean(ends).numpy()
+        ends = torch.as_tensor(stars.positions())
+        lines = rays(plan, ends)
+        model = build_model(plan, lines, **problem.device, group=problem.group)
+        density = plan.mean(ends).numpy()
         variance = torch.as_tensor(stars.variance(density, plan.common_noise))
         observed = Observations.of(
             model,
@@ -145,7 +138,9 @@ def infer(problem: Problem) -> Inference:
     ]
     samples = samples or [result.q.mean.new_zeros(0, len(result.q.mean))]
     solution, likelihood = result.mean_solution, result.model.likelihood
+    whitening = model.whitening
     assert isinstance(likelihood, Gaussian)
+    assert isinstance(whitening, ToeplitzWhitening)
     common = float(likelihood.variance)
     return Inference(
         plan=_learnt(plan, result, common),
