@@ -29,17 +29,25 @@ SUFFIXES = (".parquet", ".csv", *_ASTROPY)
 @contextmanager
 def answer_file(
     output: Path,
-    described: Mapping[str, ColumnInfo],
+    own: Mapping[str, ColumnInfo],
+    new: Mapping[str, ColumnInfo],
     about: Mapping[str, str],
     *,
     overwrite: bool,
 ) -> Iterator[Write]:
     """Yield a function that appends rows; the complete file appears at the end.
 
-    Parquet and CSV are written in batches, others at the end. CSV holds no units,
-    descriptions or ``about``. Raises `InputError` if the suffix is unknown, or the
-    output exists.
+    ``own`` are a table's columns, ``new`` those beside them. Parquet and CSV are
+    written in batches, others at the end. CSV holds no units, descriptions or
+    ``about``. Raises `InputError` if a new column has the name of an own one, the
+    suffix is unknown, or the output exists.
     """
+    described = {**own, **new}
+    if taken := own.keys() & new.keys():
+        raise InputError(
+            f"the table already has columns {', '.join(sorted(taken))}: rename the "
+            "results with a prefix, such as --prefix map_"
+        )
     if output.suffix not in SUFFIXES:
         raise InputError(
             f"{output}: expected a file name that ends in one of {', '.join(SUFFIXES)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -112,6 +112,10 @@ class Answers:
     def has_samples(self) -> bool:
         """True if posterior samples are available."""
         return False
+
+    def stated(self) -> dict[str, Any]:
+        """Return path, band, verdict and estimate, for a map made of this one."""
+        return {item.name: getattr(self, item.name) for item in fields(Answers)}
 
     @property
     def known_band(self) -> str:
