@@ -207,16 +207,11 @@ def _write(
 def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
     """Read a cube by :func:`write_zarr`.
 
-    Parameters
-    ----------
-    verify
-        Compare every file with its SHA-256, not only the marker and the presence and
-        size of the files.
+    With ``verify`` every file is compared with its SHA-256, else only the marker and
+    the presence and size of the files.
 
-    Raises
-    ------
-    InputError
-        If the store is absent, incomplete, altered, or not one of this program's.
+    Raises `InputError` if the store is absent, incomplete, altered, or not one of this
+    program's.
     """
     with _opened(Path(path), verify=verify) as (group, about):
         cubes = []

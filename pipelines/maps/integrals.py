@@ -41,22 +41,12 @@ class OutwardCurves:
     values rise in proportion to the extinction of the mean density on the grid, which
     is linear between steps.
 
-    Parameters
-    ----------
-    steps, nodes
-        Distances [pc], ``(j,)``, and the numbers of those that are nodes, ``(k,)``.
-    exits
-        Where each ray leaves the box [pc], shape ``(n,)``.
-    grown
-        Extinction of the mean density from the observer to each step, ``(j, n)``.
-    values
-        Non-decreasing values at the nodes by rank (`RANKS`), ``(r, n, k)``.
-    variances
-        Variances of logarithms at the nodes, ``(n, k)``; NaN beyond the exit.
-    order
-        Every sample's place among all at the nodes, ``(s, n, k)``; empty without.
-    changes
-        Largest change of a ray's median by the ordering [mag], ``(n,)``.
+    ``nodes (k,)`` are numbers of ``steps`` [pc] ``(j,)``, ``exits`` [pc] ``(n,)`` are
+    where rays leave the box, and ``grown (j, n)`` is the extinction of the mean density
+    to each step. At the nodes ``values (r, n, k)`` are non-decreasing, by rank
+    (`RANKS`), ``variances (n, k)`` are those of logarithms, NaN beyond the exit, and
+    ``order (s, n, k)`` is every sample's place among all; it may be empty. ``changes``
+    [mag] ``(n,)`` are the largest ones of each ray's median by the ordering.
     """
 
     steps: np.ndarray
@@ -116,18 +106,9 @@ def outward_curves(
 ) -> Iterator[tuple[slice, OutwardCurves]]:
     """Yield curves for batches of rays, in order, of a positive density with samples.
 
-    A ray's curves depend on its direction and the run alone.
-
-    Parameters
-    ----------
-    run
-        A finished fit.
-    directions
-        Unit vectors, shape ``(n, 3)``.
-    stack
-        For map and kriging together.
-    draws
-        Whether the curves have samples.
+    A ray's curves depend on its direction, a unit vector of ``(n, 3)``, and the run
+    alone. ``stack`` is for map and kriging together; with ``draws`` curves have
+    samples.
     """
     plan, posterior, residual = run.plan, run.posterior, run.posterior.residual
     # The mean density is taken to be even within half a grid step.
@@ -252,18 +233,9 @@ def ray_integrals(
 
     They have the shape ``(e, rays of the batch)``, NaN outside the box. Those of a
     positive density with samples are of `outward_curves`; what ordering them changed is
-    the third result [mag], by ray.
-
-    Parameters
-    ----------
-    run
-        A finished fit.
-    directions
-        Unit vectors, shape ``(n, 3)``.
-    edges
-        Increasing distances [pc], shape ``(e,)`` or ``(e, n)``.
-    stack
-        For map and kriging together.
+    the third result [mag], by ray. ``directions`` are unit vectors ``(n, 3)``,
+    ``edges`` increasing distances [pc], ``(e,)`` or ``(e, n)``; ``stack`` is for map
+    and kriging together.
     """
     edges = np.asarray(edges, dtype=np.float64).reshape(len(edges), -1)
     edges = np.broadcast_to(edges, (len(edges), len(directions)))

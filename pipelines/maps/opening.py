@@ -192,26 +192,16 @@ def open_other(
     """Open a map that continues another one, or is compared with it.
 
     A cube is always integrated between its own points, and is NaN along rays on which
-    it has no dust.
+    it has no dust. The ``reference`` is a path as for `open_answers`,
+    ``dustmaps:MODULE.CLASS``, an opened map, or an object with ``.query(coordinates)``,
+    whose values are extinctions from the observer if ``integrated``; ``query`` are its
+    keywords, and ``step`` is the spacing of differences and integrals [pc]. ``stated``
+    is as for `open_answers`; a unit or a published map says what ``integrated`` says.
+    The ``factor`` leads from its values to mag (mag/pc) in the band of the first, and
+    is required for a map of the package dustmaps; without it maps of known bands are
+    converted.
 
-    Parameters
-    ----------
-    reference
-        A path as for `open_answers`, ``dustmaps:MODULE.CLASS``, an opened map, or an
-        object with ``.query(coordinates)``.
-    factor
-        Factor from its values to mag (mag/pc) in the band of the first; required for a
-        map of the package dustmaps. Without it maps of known bands are converted.
-    integrated, query, step
-        For objects with a query: true if it returns extinctions from the observer, its
-        keywords, and the spacing of differences and integrals [pc].
-    stated
-        As for `open_answers`; a unit or a published map says what `integrated` says.
-
-    Raises
-    ------
-    InputError
-        If the map cannot be opened, or a required option is missing.
+    Raises `InputError` if the map cannot be opened, or a required option is missing.
     """
     stated = {name: value for name, value in stated.items() if value is not None}
 

@@ -33,17 +33,11 @@ _UNITS = {
 class Simulation:
     """A mock catalogue, and its true dust.
 
-    Parameters
-    ----------
-    stars
-        The catalogue: the canonical columns, ``extinction_true`` [mag],
-        ``density_true`` [mag/pc] at the true position, ``distance_true`` [pc],
-        ``magnitude`` [mag] and ``outlier``; ``distance_error`` [pc] if the parallax has
-        an error.
-    truth
-        The true density [mag/pc]; its ``meta`` lists clouds and cavities.
-    losses
-        Counts of drawn stars, and of those missing in the catalogue.
+    ``stars`` have the canonical columns, ``extinction_true`` [mag], ``density_true``
+    [mag/pc] at the true position, ``distance_true`` [pc], ``magnitude`` [mag] and
+    ``outlier``; ``distance_error`` [pc] if the parallax has an error. ``truth`` is the
+    true density [mag/pc], whose ``meta`` lists clouds and cavities; ``losses`` count
+    drawn stars, and those missing in the catalogue.
     """
 
     stars: Stars
