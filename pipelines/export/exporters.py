@@ -18,7 +18,7 @@ from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix
-from pipelines.formats.images import Field, pixel_vectors, write_images
+from pipelines.formats.images import Field, sky_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import NOTHING, Answers
@@ -67,29 +67,9 @@ class Exported:
             from pipelines.formats.moc import write_mocs  # needs mocpy
 
             self.paths.extend(write_mocs(path, maps, overwrite=overwrite))
-        self._note_outside(path, maps.mean, maps.distances)
+        self.note_outside(path, maps.mean, maps.distances)
 
-    def write_image(
-        self,
-        path: Path,
-        wcs: Any,
-        values: dict[str, np.ndarray],
-        distances: np.ndarray,
-        meta: dict[str, Any],
-        *,
-        overwrite: bool,
-    ) -> None:
-        """Write values ``(e, n)`` in the n pixels of a WCS that are on the sky."""
-        on_sky, arrays = np.isfinite(pixel_vectors(wcs)).all(axis=-1), {}
-        for name, part in values.items():
-            arrays[name] = np.full((len(distances), *on_sky.shape), np.nan, "f4")
-            arrays[name][:, on_sky] = part
-        write_images(path, arrays, distances, wcs, meta, overwrite=overwrite)
-        self._note_outside(path, values["mean"], distances)
-
-    def _note_outside(
-        self, path: Path, maps: np.ndarray, distances: np.ndarray
-    ) -> None:
+    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
         """Note the part of the sky outside the maps ``(e, n)``, if any."""
         if parts := sky_outside(maps, distances):
             self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
@@ -315,8 +295,7 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction on the pixels of a WCS."""
     run, options = products.run, products.options
     wcs = (options.field or Field()).wcs()
-    vectors = pixel_vectors(wcs)
-    vectors = vectors[np.isfinite(vectors).all(axis=-1)]
+    vectors = sky_vectors(wcs)
     chosen = options.distances
     if chosen is None:
         # The farthest of the usual distances with nine tenths of the image in the box.
@@ -335,7 +314,8 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     for change in products.map.changes:
         meta = with_change(meta, change)
     meta = {**meta, **products.others, **estimate}
-    products.write_image(path, wcs, found, edges, meta, overwrite=overwrite)
+    write_images(path, found, edges, wcs, meta, overwrite=overwrite)
+    products.note_outside(path, found["mean"], edges)
 
 
 def _vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:

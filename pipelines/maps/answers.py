@@ -105,7 +105,7 @@ class Answers:
         """True if posterior samples are available."""
         return False
 
-    def stated(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return path, band, verdict and estimate, for a map made of this one."""
         return {item.name: getattr(self, item.name) for item in fields(Answers)}
 

@@ -75,7 +75,7 @@ class Continued(Answers):
             raise _both(own)
         if own.known_band and other.known_band:
             other = other.in_band(own.known_band)
-        return cls(**own.stated(), own=own, other=other, beyond=beyond or BEYOND[0])
+        return cls(**own.identity(), own=own, other=other, beyond=beyond or BEYOND[0])
 
     @property
     def changes(self) -> tuple[Conversion, ...]:

@@ -42,11 +42,11 @@ class Converted(Wrapped):
     @classmethod
     def of(cls, own: Answers, change: Conversion | None, factor: float) -> Self:
         """Return a map converted, and multiplied by a further factor."""
-        stated, times = own.stated(), factor
+        known, times = own.identity(), factor
         if change is not None:
-            stated["band"] = change.target
+            known["band"] = change.target
             times *= change.factor
-        return cls(**stated, own=own, change=change, times=times)
+        return cls(**known, own=own, change=change, times=times)
 
     @property
     def changes(self) -> tuple[Conversion, ...]:

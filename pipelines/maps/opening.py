@@ -204,14 +204,9 @@ def open_other(
     Raises `InputError` if the map cannot be opened, or a required option is missing.
     """
     stated = {name: value for name, value in stated.items() if value is not None}
-
-    def scaled(found: Answers) -> Answers:
-        """Return a map in its own band, or times the factor to the first's."""
-        band = found.band if factor is None else ""
-        return replace(found, band=band).converted(None, factor or 1.0)
-
     reference = getattr(reference, "answers", reference)
-    path = isinstance(reference, str | Path) and not str(reference).startswith(PACKAGE)
+    package = isinstance(reference, str) and reference.startswith(PACKAGE)
+    path = isinstance(reference, str | Path) and not package
     if (path or isinstance(reference, Answers)) and (integrated is not None or query):
         raise InputError(
             f"{reference} says what its values are: --integrated, --differential and "
@@ -219,23 +214,26 @@ def open_other(
         )
     if factor is not None and not factor > 0:
         raise InputError(f"a factor between bands is above 0, got {factor:g}")
-    if isinstance(reference, Answers):
-        return scaled(reference)
-    if path:
-        path = Path(reference)
-        form = form_of(path)
-        if form not in _READERS or stated:
-            return scaled(open_answers(path, **stated))
-        return scaled(of_cube(path, _READERS[form](path), blank=True))
-    band, given = stated.pop("declare_band", None), Stated(**stated)
-    if isinstance(reference, str) and not (factor or band or given.map_of):
+    if package and not (factor or stated.keys() & {"declare_band", "map_of"}):
         raise InputError(
             f"{reference}: give --factor, which converts its values to mag (or, "
             "with --differential, mag/pc) in the band of this map (see its docs), or "
             "--map-of, or --declare-band"
         )
-    found = open_named(reference, given, integrated=integrated, query=query, step=step)
-    return scaled(found.in_band(None, band))
+    if isinstance(reference, Answers):
+        found = reference
+    elif not path:
+        band, given = stated.pop("declare_band", None), Stated(**stated)
+        how = {"integrated": integrated, "query": query, "step": step}
+        found = open_named(reference, given, **how).in_band(None, band)
+    elif (form := form_of(Path(reference))) in _READERS and not stated:
+        file = Path(reference)
+        found = of_cube(file, _READERS[form](file), blank=True)
+    else:
+        found = open_answers(Path(reference), **stated)
+    # In its own band, or by the factor to the first's.
+    band = found.band if factor is None else ""
+    return replace(found, band=band).converted(None, factor or 1.0)
 
 
 def open_filling(
