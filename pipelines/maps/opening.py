@@ -83,26 +83,18 @@ def open_answers(
 ) -> Answers:
     """Open a map.
 
-    Parameters
-    ----------
-    path
-        A map store (``dustmap export RUN --zarr map.zarr``), read chunk by chunk around
-        places; another export (``map.fits``, ``map.healpix.fits``) or an archive
-        (`read_npz`), read whole and with fewer products; or a run folder, whose values
-        are computed anew. A store may be in a zip, or at a URL (https, s3).
-        Maps of other programs are cubes or sky maps by distance in FITS, HDF5, netCDF
-        or zarr, or ``dustmaps:MODULE.CLASS``.
-    samples
-        The run folder for posterior samples of an export.
-    stated
-        Of other programs' maps: `pipelines.formats.foreign.Stated`, and
-        ``declare_band``.
+    The path is a map store (``dustmap export RUN --zarr map.zarr``), read chunk by
+    chunk around places; another export (``map.fits``, ``map.healpix.fits``) or an
+    archive (`read_npz`), read whole and with fewer products; or a run folder, whose
+    values are computed anew. A store may be in a zip, or at a URL (https, s3). Maps of
+    other programs are cubes or sky maps by distance in FITS, HDF5, netCDF or zarr, or
+    ``dustmaps:MODULE.CLASS``; what is ``stated`` of them are arguments of
+    `pipelines.formats.foreign.Stated`, and ``declare_band``. ``samples`` is the run
+    folder for posterior samples of an export.
 
-    Raises
-    ------
-    InputError
-        If the path is none of these, or is incomplete or altered, if the samples belong
-        to another map or band, or another program's map needs what is not stated.
+    Raises `InputError` if the path is none of these, or is incomplete or altered, if
+    the samples belong to another map or band, or another program's map needs what is
+    not stated.
     """
     band, given = stated.pop("declare_band", None), Stated(**stated)
     if str(path).startswith(PACKAGE):
