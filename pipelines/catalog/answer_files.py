@@ -76,10 +76,10 @@ def answer_file(
                 column = np.ma.array(text, mask=missing | np.ma.getmaskarray(column))
             masked = np.ma.getmaskarray(column).any()
             found[name] = column if masked else np.ma.getdata(column)
-            own: Any = found[name]
+            written: Any = found[name]
             info = described[name]
-            own.unit = parse_unit(info.unit) if info.unit else None
-            own.description = info.description or None
+            written.unit = parse_unit(info.unit) if info.unit else None
+            written.description = info.description or None
         found.write(temporary, format=_ASTROPY[output.suffix], overwrite=True)
 
 

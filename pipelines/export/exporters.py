@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,8 @@ from pipelines.maps.stored import of_cube, of_sky_maps
 from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import read_held_out
 from pipelines.run.verdict import verdict
+
+Product = TypeVar("Product", Cube, SkyMaps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +152,11 @@ class RunProducts(Exported):
         found = {name: self.map.factor * values for name, values in found.items()}
         return found, {"estimate": estimate, **regression}
 
-    def verdict(self, answers: Answers) -> dict[str, Any]:
-        """Return the verdict on a product and `others`, to add to its provenance.
+    def judged(self, product: Product, answers: Answers) -> Product:
+        """Return a product with the verdict on it, and `others`, in its provenance.
 
-        It judges the fit by the held-out stars within the product, with the product's
-        own predictions in the run's band.
+        The verdict judges the fit by the held-out stars within the product, with the
+        product's own predictions, ``answers``, in the run's band.
         """
         run, held = self.run, read_held_out(self.run.path)
         known = [kind for kind in KINDS if kind in answers.kinds(integrated=True)]
@@ -167,10 +169,8 @@ class RunProducts(Exported):
             law = None if run.posterior.residual is None else run.posterior.residual.law
             found = held.by(predicted, law)
             score = found.score(positive=run.plan.is_lognormal)
-        return {
-            "verdict": str(verdict(run.summary["converged"], score)),
-            **self.others,
-        }
+        said = {"verdict": str(verdict(run.summary["converged"], score))}
+        return replace(product, meta={**product.meta, **said, **self.others})
 
     def curves(self) -> SkyMaps:
         """Return extinctions by pixel at every grid step, as far as the density."""
@@ -262,8 +262,7 @@ def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         scale = np.float32(products.map.factor)
         drawn = (density_samples(products.run, each, count) for each in cube.levels)
         samples = [scale * values for values in drawn]
-    judged = products.verdict(of_cube(path, cube, found))
-    cube = replace(cube, meta={**cube.meta, **judged})
+    cube = products.judged(cube, of_cube(path, cube, found))
     more = {"columns": columns, "samples": samples}
     write_zarr(path, cube, found, **more, overwrite=overwrite)
 
@@ -275,8 +274,7 @@ def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     if products.options.fill is None:
         curves = products.curves()
         curves = replace(curves, arrays={"mean": curves.mean})
-    judged = products.verdict(of_cube(path, cube, curves))
-    cube = replace(cube, meta={**cube.meta, **judged})
+    cube = products.judged(cube, of_cube(path, cube, curves))
     write_fits(path, cube, curves, overwrite=overwrite)
 
 
@@ -286,8 +284,7 @@ def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     towards = pixel_directions(maps.nside)
     arrays, origin = products.filled(towards, maps.distances, maps.arrays)
     maps = replace(maps, arrays=arrays, filled=origin)
-    judged = products.verdict(of_sky_maps(path, maps))
-    maps = replace(maps, meta={**maps.meta, **judged})
+    maps = products.judged(maps, of_sky_maps(path, maps))
     products.write_sky(path, maps, products.options, overwrite=overwrite)
 
 

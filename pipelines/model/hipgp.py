@@ -23,6 +23,7 @@ from dustmap.keyed_noise import Purpose, stream
 from dustmap.likelihoods import Gaussian
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
+from dustmap.models.base import ForwardModel
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 from pipelines.base.errors import InputError
@@ -73,7 +74,7 @@ def build_model(
     device: torch.device,
     generator: torch.Generator,
     group: Group | None = None,
-) -> RowwiseGaussian:
+) -> ForwardModel:
     """Build the model of rows on the grid's circulant embedding, in float64."""
     own = plan.embedding
     whitening = ToeplitzWhitening(
@@ -105,6 +106,7 @@ def infer(problem: Problem) -> Inference:
         ends = torch.as_tensor(stars.positions())
         lines = rays(plan, ends)
         model = build_model(plan, lines, **problem.device, group=problem.group)
+        assert isinstance(model, RowwiseGaussian)
         density = plan.mean(ends).numpy()
         variance = torch.as_tensor(stars.variance(density, plan.common_noise))
         observed = Observations.of(
