@@ -52,8 +52,8 @@ class FittedStars:
     def at(self, state: FitState) -> FittedStars:
         """Return these stars, as they were read, as a state of the fit has them.
 
-        Extinctions and errors are by the laws of the stars' surveys, and the parts are
-        those inside its box.
+        Surveys' laws calibrate extinctions and errors, the parts are those in its box,
+        and a magnitude limit raises extinctions.
         """
         stars, split, counts = self.stars, self.split, self.counts
         stars = calibrated(stars, state.surveys)

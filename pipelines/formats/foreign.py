@@ -89,15 +89,15 @@ class ForeignField:
     """A map in its own unit.
 
     ``arrays`` are moments by name, ``(z, y, x)``; on the sky ``(distance, pixel)``, or
-    the samples ``(pixel, sample, distance)`` from which they are computed. ``axes``
-    holds the centres of the axes [pc, deg], ``edges`` those of bins of distance ``(k +
-    1,)``, or distances of extinctions ``(k,)`` [pc]. ``unit`` is mag per length of
-    densities, mag of extinctions; ``per_bin`` values are extinctions of bins, for
-    ``unit`` times their width. ``pixels`` are nside and indices of HEALPix pixels,
-    ``None`` for other maps. ``inner`` is the mean extinction to the first edge
-    ``(pixel,)``, or its samples ``(pixel, sample)``, in ``unit`` times pc, if the file
-    has it. ``flags`` by pixel are ``converged``, and the ``nearest`` and ``farthest``
-    reliable distance [pc].
+    the samples ``(pixel, sample, distance)`` from which they are computed. ``axes`` are
+    their centres [pc, deg], ``edges`` the edges of bins of distance ``(k + 1,)``, or
+    the distances of extinctions ``(k,)`` [pc]. ``unit`` is mag per length of densities,
+    mag of extinctions; ``per_bin`` values are extinctions of bins, for ``unit`` times
+    their width. ``pixels`` are nside and indices of HEALPix pixels, ``None`` for other
+    maps. ``inner`` is the mean extinction to the first edge ``(pixel,)``, or its
+    samples ``(pixel, sample)``, in ``unit`` times pc, ``None`` if the file has none.
+    ``flags`` by pixel are ``converged``, and the ``nearest`` and ``farthest`` reliable
+    distance [pc].
     """
 
     arrays: dict[str, np.ndarray]
