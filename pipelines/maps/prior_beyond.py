@@ -66,14 +66,7 @@ class PriorBeyond(Wrapped):
 
         Raises `InputError` if it has none that is known beyond its box.
         """
-        return cls(
-            path=own.path,
-            band=own.band,
-            verdict=own.verdict,
-            estimate=own.estimate,
-            own=own,
-            law=own.prior(),
-        )
+        return cls(**own.identity(), own=own, law=own.prior())
 
     @property
     def facts(self) -> Facts:

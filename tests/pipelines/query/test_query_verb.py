@@ -119,7 +119,7 @@ def test_the_inverse_and_the_whole_way(command, path):
 def test_answers_come_in_batches_of_one_table(tmp_path, suffix):
     described = {name: ColumnInfo() for name in ("l", "name")}
     file = tmp_path / f"answers.{suffix}"
-    with answer_file(file, described, {}, overwrite=False) as write:
+    with answer_file(file, described, {}, {}, overwrite=False) as write:
         write({"l": np.array([1.0, np.nan]), "name": np.array(["a", None], object)})
         assert not file.exists()
         write({"l": np.array([3.0]), "name": np.array(["b, c"], object)})
