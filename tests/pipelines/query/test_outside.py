@@ -16,6 +16,8 @@ from pipelines.config import FitConfig
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions, parse_box
 from pipelines.fit import fit
+from pipelines.maps.places import Places
+from pipelines.maps.sky import pixel_directions
 
 HEIGHT = 120.0
 at = ray_field.at
@@ -142,7 +144,7 @@ def test_sky_maps_go_on(run, dust):
         maps = answers.sky_maps([150.0, 500.0], 8)
         gap = np.isnan(own.mean)
         assert 0.2 < gap[1].mean() < 1
-        np.testing.assert_array_equal(maps.prior_share > 0, gap)
+        np.testing.assert_array_equal(maps.filled > 0, gap)
         lon, lat = healpy.pix2ang(8, np.flatnonzero(gap[1]), nest=True, lonlat=True)
         expected = dust.extinction(at(lon, lat, 500.0))
         factor = answers.factor
@@ -152,8 +154,22 @@ def test_sky_maps_go_on(run, dust):
             np.testing.assert_allclose(found, values[name].value, rtol=0.2)
             same = factor * own.arrays[name][~gap]
             np.testing.assert_allclose(array[~gap], same, rtol=1e-6)
-        found = maps.prior_share[1][gap[1]]
-        np.testing.assert_allclose(found, expected.flags["prior_share"], atol=0.02)
+        # The share counts from the last star on, in the box too.
+        share, ends = maps.prior_share, own.last_star < 150.0
+        assert (share[1][gap[1]] > expected.flags["prior_share"] - 0.02).all()
+        np.testing.assert_array_equal(share[0][~gap[0]] > 0, ends[~gap[0]])
+
+
+def test_sky_maps_of_a_store_have_no_holes_at_the_face(run):
+    store = dustmap.open_map(run.parent / "map.zarr")
+    # Where curves end at their last node, up to half a cell before the face.
+    far = np.arange(200.0, 260.0, 2.5)
+    own = store.answers.sky_maps(far)
+    maps = store.with_outside("prior").answers.sky_maps(far)
+    ends = store.answers.reach(Places.of_points(pixel_directions(own.nside)))
+    assert (np.isnan(own.mean) & (far[:, None] < ends)).any()
+    for array in maps.arrays.values():
+        assert np.isfinite(array).all()
 
 
 def test_tables_and_the_command_line(run, command, tmp_path):
