@@ -173,19 +173,21 @@ def test_sky_maps_of_a_store_have_no_holes_at_the_face(run):
 
 
 def test_tables_and_the_command_line(run, command, tmp_path):
-    # A density at infinity is undefined.
-    far = PLACES[[0, 1, 2, 4]]
-    rows = Table([far.l.deg, far.b.deg, far.distance.pc])
+    far = [*PLACES.distance.pc, np.nan]
+    rows = Table([[90.0] * 6, [*PLACES.b.deg, 0.0], far])
     rows = Table(rows, names=("l", "b", "distance"), units=("deg", "deg", "pc"))
     found = dustmap.predict(run, rows, outside="prior")
-    assert np.isfinite(found["extinction_mean"]).all()
-    assert found["beyond_box"].sum() == 3
+    assert np.isnan(found["extinction_mean"]).tolist() == [False] * 5 + [True]
+    # A density at infinity is undefined, and no reason to refuse the other rows.
+    assert np.isnan(found["density_mean"]).tolist() == [False] * 3 + [True, False, True]
+    assert found["beyond_box"].sum() == 4
     assert "beyond_box" not in dustmap.predict(run, rows).colnames
     rows.write(tmp_path / "places.ecsv")
     for verb in ("query", "predict"):
         line = f"{verb} {run} {tmp_path}/places.ecsv -o {tmp_path}/{verb}.ecsv"
         result = command(f"{line} --outside prior")
-        assert "1 inside" in result.output and "3 beyond box" in result.output
+        assert "1 inside" in result.output and "4 beyond box" in result.output
+        assert "1 no distance" in result.output
         assert "outside the map" not in result.output
         table = Table.read(tmp_path / f"{verb}.ecsv")
         np.testing.assert_allclose(
@@ -210,7 +212,7 @@ def test_what_has_no_known_prior_outside_is_refused(
     with pytest.raises(InputError, match="nan or prior"):
         dustmap.open_map(run, outside="zero")
     with pytest.raises(InputError, match="undefined"):
-        dust.density(PLACES[3:4])
+        dust.query(PLACES[3:4], integrated=False)
     with pytest.raises(InputError, match="without"):
         dust.distance_at(PLACES, 0.1)
     own = dustmap.open_map(run)
