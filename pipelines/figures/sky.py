@@ -161,22 +161,19 @@ def sky(
     for index in indices:
         arrays = {name: array[index] for name, array in skymaps.arrays.items()}
         shown = extinction_panels(arrays, band_of(skymaps.meta))
-        seen, margin = None, None
+        margin = np.ones(skymaps.mean.shape[1])
         if skymaps.prior_share is not None:
             margin = SHARE - skymaps.prior_share[index]
         elif skymaps.last_star is not None:
             margin = skymaps.last_star - present[index]
-        if margin is not None:
-            margin = np.where(np.isfinite(skymaps.mean[index]), margin, np.nan)
-            if (margin <= 0).any():
-                seen = healpix_sky(margin)
+        margin = np.where(np.isfinite(skymaps.mean[index]), margin, np.nan)
         panels += [
             SkyPanel(
                 values=healpix_sky(image),
                 title=f"out to {length_text(float(present[index]))}",
                 label=label,
                 kind=kind,
-                seen=seen,
+                seen=healpix_sky(margin) if (margin <= 0).any() else None,
                 colours=colours if number == 0 else {},
             )
             for number, (kind, image, label) in enumerate(chosen(shown, default, panel))
@@ -189,8 +186,6 @@ def sky(
         unseen = f"over {SHARE:.0%} of the mean is the prior's, beyond the last star"
         part = np.where(skymaps.filled == OWN, 0.0, np.nan)[indices]
         if continued := sky_outside(part, present[indices]):
-            notes.append(
-                f"outside the box, {', '.join(continued)}: the prior's smooth disc "
-                "goes on"
-            )
+            said = ", ".join(continued)
+            notes.append(f"outside the box, {said}: the prior's smooth disc goes on")
     return sky_panels(panels, notes=notes, unseen=unseen)

@@ -149,7 +149,6 @@ class PriorBeyond(Wrapped):
         """
         maps = self.own.sky_maps(distances, nside)
         towards = Places.of_points(pixel_directions(maps.nside))
-        ends = self.own.reach(towards)
         # A store's curves end at their last node before the face.
         gap = np.isnan(maps.mean)
         coarse = min(maps.nside, _FACES_NSIDE)
@@ -166,11 +165,12 @@ class PriorBeyond(Wrapped):
         for name, values in maps.arrays.items():
             whole[name] = values.astype(np.float32)
             whole[name][gap] = joined[name]
-        last, mean = np.minimum(ends, self.own.last_star(towards)), whole["mean"]
+        last = np.minimum(self.own.reach(towards), self.own.last_star(towards))
         unseen = [
             self.law.moments(towards.directions, last, np.full_like(last, distance))[0]
             for distance in maps.distances
         ]
+        mean = whole["mean"]
         share = np.divide(unseen, mean, out=np.zeros_like(mean), where=mean != 0)
         filled = np.where(gap, JOINED, OWN)
         return replace(maps, arrays=whole, filled=filled, prior_share=share)
