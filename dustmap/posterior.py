@@ -112,12 +112,13 @@ class Posterior:
         mean, std = found.mean.clone(), found.std.clone()
         for rows, kind in functionals.runs():
             if isinstance(kind, PointValues):
-                around = residual.surroundings(kind.places)
+                law, places = residual.variances, kind.places
+                around, most = residual.surroundings(places), residual.resolved(places)
                 part = moments_over_samples(
                     values[:, rows],
                     unresolved[:, rows],
                     positive=positive,
-                    moderate=partial(residual.variances.moderated, around=around),
+                    moderate=partial(law.moderated, around=around, most=most),
                 )
                 mean[rows], std[rows] = part.mean, part.std
         return replace(found, mean=mean, std=std)

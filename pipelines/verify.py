@@ -34,10 +34,7 @@ def verify(path: str | os.PathLike[str]) -> str:
     a run, of a map or a regression, is compared with its manifest and every
     export inside is verified. Of a fit that is not finished the checkpoint is read.
 
-    Raises
-    ------
-    InputError
-        If ``path`` is absent, of no known kind, incomplete or altered.
+    Raises `InputError` if ``path`` is absent, of no known kind, incomplete or altered.
     """
     source = Path(path)
     work = unfinished(source)

@@ -30,7 +30,7 @@ to 20% larger than given all rows. Other variances are estimated by samples.
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -305,6 +305,12 @@ class TorusGP(Regression):
             model = self.model.at(functionals.select(part))
             mean[part] = model.apply(eps) + H[part] @ self.trend
             variance[part] *= self._factors(near.variance[part])
+        # The factors hold the variance of β; beyond the grid it grows with distance.
+        far, known = functionals.select(torch.nonzero(~inside)[:, 0]), self.functionals
+        if len(far):
+            parts = [replace(self.near, observations=h) for h in self.basis(known).T]
+            left = H[~inside] - torch.stack([p.predict(far).mean for p in parts], dim=1)
+            variance[~inside] += ((left @ self.trend_covariance) * left).sum(dim=1)
         return LatentMoments(mean, variance)
 
     def _factors(self, variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -279,6 +279,14 @@ class ResidualField:
         away = self._leaves(places)[1][:, -1]
         return torch.stack([self.cube.at(points), places.lengths, away], dim=1).log()
 
+    def resolved(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
+        """Return the prior's variance of ln ρ that the grids carry at places [pc]."""
+        assert self.cube is not None
+        assert self.subgrid is not None
+        levels = self.cube.level_at(torch.linalg.vector_norm(points, dim=1))
+        below = np.log1p(replace(self.subgrid, cell=0.0).variances)
+        return self.subgrid.variance - torch.from_numpy(below)[levels]
+
     def _leaves(self, places: Rays) -> tuple[Int[Tensor, "m k"], Float[Tensor, "m k"]]:
         """Return the leaves nearest to places, and their distances in the search."""
         wanted, centres = places.coordinates(self.stretch), self._centres

@@ -47,7 +47,8 @@ class VarianceLaw:
     coefficients
         a and b, of ln σ0².
     lower, upper
-        Ends of the surroundings' range; beyond it they count as at its ends.
+        Ends of the surroundings' range. Below it they count as at its end, and above
+        it where σ0² would fall.
     degrees, prior_degrees
         ν of a variance from the samples, and ν0 of the law.
     """
@@ -59,21 +60,29 @@ class VarianceLaw:
     prior_degrees: float
 
     def moderated(
-        self, variances: Float[Tensor, " n"], around: Float[Tensor, "n f"]
+        self,
+        variances: Float[Tensor, " n"],
+        around: Float[Tensor, "n f"],
+        most: Float[Tensor, " n"],
     ) -> Float[Tensor, " n"]:
         """Return σ̃² of variances σ̂² at places with these surroundings.
 
-        A place's result depends on this place alone, to the bit.
+        Away from the stars σ0² grows to ``most``, the prior's. A place's result depends
+        on this place alone, to the bit.
         """
+        # Beyond all stars the end of the range alone gave 0.89 of the standard
+        # deviation (32 samples; 0.81 with 8), this 0.99 (1.00).
+        near = around.maximum(self.lower)
+        law = self._law(near).maximum(self._law(near.minimum(self.upper)))
+        share = self.degrees / (self.degrees + self.prior_degrees)
+        return share * variances + (1 - share) * law.minimum(most)
+
+    def _law(self, around: Tensor) -> Tensor:
         # One by one, so that the bits do not depend on the number of places.
         logarithm = self.coefficients[0].expand(len(around))
-        for b, column in zip(self.coefficients[1:], self._within(around).T):
+        for b, column in zip(self.coefficients[1:], around.T):
             logarithm = logarithm + b * column
-        share = self.degrees / (self.degrees + self.prior_degrees)
-        return share * variances + (1 - share) * logarithm.exp()
-
-    def _within(self, around: Tensor) -> Tensor:
-        return around.clamp(self.lower, self.upper)
+        return logarithm.exp()
 
 
 def learn_variance_law(

@@ -82,10 +82,7 @@ def parse_band(text: str) -> Band:
     Other spellings are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with
     any dash for the minus sign; all have one ``name``: ``E(BP-RP)``.
 
-    Raises
-    ------
-    InputError
-        If it is none of these, or names a passband that is not known.
+    Raises `InputError` if it is none of these, or names a passband that is not known.
     """
     dashes = {c: "-" for c in text if c == "−" or unicodedata.category(c) == "Pd"}
     plain = _GAIA.sub("", text.strip().translate(str.maketrans(dashes)))
@@ -170,11 +167,8 @@ def conversion(
 ) -> Conversion:
     """Find the conversion from one extinction to another.
 
-    Raises
-    ------
-    InputError
-        If a band or the curve is not known, the curve does not reach a band, R_V is
-        out of its range, or an excess is not positive.
+    Raises `InputError` if a band or the curve is not known, the curve does not reach a
+    band, R_V is out of its range, or an excess is not positive.
     """
     if curve not in CURVES:
         raise InputError(
@@ -249,10 +243,8 @@ def source_band(
 ) -> str:
     """Return the band of a catalogue or a map, as it states or the user declares.
 
-    Raises
-    ------
-    InputError
-        If neither does, one is not understood, or they contradict each other.
+    Raises `InputError` if neither does, one is not understood, or they contradict each
+    other.
     """
     known = known_band(stated)
     named = known if declared is None else parse_band(declared).name
@@ -281,11 +273,8 @@ def wanted_conversion(
 
     ``declared`` is the product's own band where none is stated.
 
-    Raises
-    ------
-    InputError
-        If the product's band is not known or another than declared, or the conversion
-        is impossible.
+    Raises `InputError` if the product's band is not known or another than declared, or
+    the conversion is impossible.
     """
     if band is None and (curve, r_v) != (None, None):
         raise InputError("--curve and --r-v convert to another band: add --band")

@@ -69,10 +69,7 @@ class Bin:
 def z_scores(observed: Column, error: Column, mean: Column, std: Column) -> Column:
     """Return ``(observed - mean) / sqrt(std² + error²)`` for a normal prediction.
 
-    Raises
-    ------
-    ValueError
-        If a star has neither a standard deviation nor an error.
+    Raises `ValueError` if a star has neither a standard deviation nor an error.
     """
     width = np.hypot(std, error)
     if (width == 0).any():
@@ -95,10 +92,7 @@ def z_scores_lognormal(
     z is exact to 0.02. Stars without foreground dust have quantiles of zero and a
     normal distribution.
 
-    Raises
-    ------
-    ValueError
-        If an error is not positive.
+    Raises `ValueError` if an error is not positive.
     """
     if not (error > 0).all():
         raise ValueError(
@@ -145,10 +139,7 @@ def calibrate(
 ) -> Calibration:
     """Compute the calibration of stars; ``residual`` is observed − predicted [mag].
 
-    Raises
-    ------
-    ValueError
-        If there are no stars, or a number is not finite.
+    Raises `ValueError` if there are no stars, or a number is not finite.
     """
     if not len(z) or len(z) != len(residual):
         raise ValueError(

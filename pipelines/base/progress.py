@@ -120,17 +120,9 @@ class Progress(Ticker):
     """The progress of one stage, as a context; only rank 0 shows it.
 
     A terminal shows a bar, a log one line for the first step, the last one, and every
-    ten seconds.
+    ten seconds. ``total`` is the number of steps, ``None`` if unknown, and ``unit``
+    their name; ``stream`` is standard error by default.
 
-    Parameters
-    ----------
-    description, total, unit
-        The work, its number of steps (``None`` if unknown), and their name.
-    stream
-        Output stream, by default standard error.
-
-    Examples
-    --------
     >>> with Progress(description="solve", total=500) as progress:  # doctest: +SKIP
     ...     progress.update(residual=0.01)
     """

@@ -25,10 +25,7 @@ def path_of(given: Any, expected: str = "a path") -> Path:
 def parsecs(text: str) -> float:
     """Read ``0.42kpc``, ``300 pc`` or ``300`` in pc.
 
-    Raises
-    ------
-    ValueError
-        If the text is not a length.
+    Raises `ValueError` if the text is not a length.
     """
     try:
         return float(text)
@@ -49,10 +46,7 @@ def parsecs(text: str) -> float:
 def degrees(text: str, *, hours: bool = False) -> float:
     """Read ``83.63``, ``83.63deg``, ``5h34m32s`` or, if ``hours``, ``05:34:32`` in deg.
 
-    Raises
-    ------
-    ValueError
-        If the text is not an angle.
+    Raises `ValueError` if the text is not an angle.
     """
     try:
         return float(text)
@@ -77,10 +71,8 @@ def numbers(values: Any, unit: Any) -> np.ndarray:
     ``values`` are numbers, which are taken to have the ``unit``, or a quantity: plain,
     of `numpy.ma`, astropy's ``Masked`` and ``MaskedColumn``, or pandas' nullable types.
 
-    Raises
-    ------
-    TypeError, ValueError, astropy.units.UnitConversionError
-        If they are no numbers, or of another dimension.
+    Raises `TypeError`, `ValueError` or `astropy.units.UnitConversionError` if they are
+    no numbers, or of another dimension.
     """
     from astropy import units as u
 

@@ -29,17 +29,25 @@ SUFFIXES = (".parquet", ".csv", *_ASTROPY)
 @contextmanager
 def answer_file(
     output: Path,
-    described: Mapping[str, ColumnInfo],
+    own: Mapping[str, ColumnInfo],
+    new: Mapping[str, ColumnInfo],
     about: Mapping[str, str],
     *,
     overwrite: bool,
 ) -> Iterator[Write]:
     """Yield a function that appends rows; the complete file appears at the end.
 
-    Parquet and CSV are written in batches, others at the end. CSV holds no units,
-    descriptions or ``about``. Raises `InputError` if the suffix is unknown, or the
-    output exists.
+    ``own`` are a table's columns, ``new`` those beside them. Parquet and CSV are
+    written in batches, others at the end. CSV holds no units, descriptions or
+    ``about``. Raises `InputError` if a new column has the name of an own one, the
+    suffix is unknown, or the output exists.
     """
+    described = {**own, **new}
+    if taken := own.keys() & new.keys():
+        raise InputError(
+            f"the table already has columns {', '.join(sorted(taken))}: rename the "
+            "results with a prefix, such as --prefix map_"
+        )
     if output.suffix not in SUFFIXES:
         raise InputError(
             f"{output}: expected a file name that ends in one of {', '.join(SUFFIXES)}"
@@ -68,10 +76,10 @@ def answer_file(
                 column = np.ma.array(text, mask=missing | np.ma.getmaskarray(column))
             masked = np.ma.getmaskarray(column).any()
             found[name] = column if masked else np.ma.getdata(column)
-            own: Any = found[name]
+            written: Any = found[name]
             info = described[name]
-            own.unit = parse_unit(info.unit) if info.unit else None
-            own.description = info.description or None
+            written.unit = parse_unit(info.unit) if info.unit else None
+            written.description = info.description or None
         found.write(temporary, format=_ASTROPY[output.suffix], overwrite=True)
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pipelines.query.targets import TargetTable
 
 _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
+# Flags of which every row has one, unless it is outside the map.
+_ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 
 
 @click.command()
@@ -238,7 +240,7 @@ def _answer_table(
     path, overwrite = options["output"], options["overwrite"]
     counts = write_answers(dust, targets, question, path, overwrite=overwrite)
     rows = counts.pop("rows")
-    counts["outside the map"] = rows - counts["inside"] - counts["beyond_box"]
+    counts["outside the map"] = rows - sum(counts[name] for name in _ANSWERED)
     parts = [f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n]
     click.echo(f"{rows} rows ({', '.join(parts)}), in {path}")
 
@@ -273,7 +275,7 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
             click.echo(line.rstrip())
         elif column[0]:
             true.append(name)
-    known = {"inside", "beyond_box"} & {*true}
+    known = _ANSWERED & {*true}
     flags = ", ".join(true).replace("_", " ") if known else "outside the map"
     click.echo(f"{'flags':{width}} {flags}")
     origins = dust.answers.origins()

@@ -31,19 +31,12 @@ def compare(
 ) -> tuple[Comparison, list[Path]]:
     """Compare a run with a reference; return the comparison and the written files.
 
-    Parameters
-    ----------
-    reference
-        The word ``held-out``, a table of stars, a map or run, or
-        ``dustmaps:MODULE.CLASS``.
-    seed, options
-        For maps: the seed of the random cells, 0 by default, and options of
-        `compare_map`; ``None`` stands for their defaults.
+    The ``reference`` is the word ``held-out``, a table of stars, a map or run, or
+    ``dustmaps:MODULE.CLASS``. For maps there are the ``seed`` of the random cells, 0 by
+    default, and ``options`` of `compare_map`; ``None`` stands for their defaults.
 
-    Raises
-    ------
-    InputError
-        If the run or the reference cannot be read, or the output exists.
+    Raises `InputError` if the run or the reference cannot be read, or the output
+    exists.
     """
     check_output_folder(output, SUMMARY, overwrite=overwrite)
     path, package = Path(reference), reference.startswith(PACKAGE)

@@ -58,24 +58,10 @@ def compare_map(
     """Compare the map with another map in cells with sight lines.
 
     Densities of the other map are averaged over 27 places in each cell. Cells outside
-    the other map are counted and skipped.
+    the other map are counted and skipped. ``points`` is the largest number of cells,
+    drawn at random; other arguments are those of `open_other`.
 
-    Parameters
-    ----------
-    other
-        A map, or a reference or object with ``.query(coordinates)`` as for
-        `open_other`; for an object ``integrated`` is true if its values are extinctions
-        from the observer and false for densities, ``factor`` converts them to mag or
-        mag/pc in the band of the map, and ``query`` holds keywords of its method.
-    stated
-        Of another program's map, as for `open_other`.
-    points
-        Most cells, drawn at random.
-
-    Raises
-    ------
-    InputError
-        If the maps have too few cells in common.
+    Raises `InputError` if the maps have too few cells in common.
     """
     spacing = run.plan.grid.spacing
     about = {"factor": factor, "integrated": integrated, "query": query}

@@ -22,26 +22,17 @@ class Abilities:
     """
 
     densities: tuple[DensityKind, ...]
-    outliers: bool
-    shared_errors: bool
-    teams: bool
-    time_limit: bool
-    foreseen: bool
-    single_precision: bool
-    cheap_integrals: bool
+    outliers: bool = True
+    shared_errors: bool = True
+    teams: bool = True
+    time_limit: bool = True
+    foreseen: bool = True
+    single_precision: bool = True
+    cheap_integrals: bool = True
 
 
 ABILITIES: dict[EngineName, Abilities] = {
-    "full-batch": Abilities(
-        densities=("lognormal", "gaussian"),
-        outliers=True,
-        shared_errors=True,
-        teams=True,
-        time_limit=True,
-        foreseen=True,
-        single_precision=True,
-        cheap_integrals=True,
-    ),
+    "full-batch": Abilities(densities=("lognormal", "gaussian")),
     "svi": Abilities(
         densities=("gaussian",),
         outliers=False,

@@ -30,25 +30,14 @@ def load_config(
     overrides: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> AnySettings:
-    """Read and validate a configuration.
+    """Read a configuration of the class ``model``, and validate it.
 
-    Parameters
-    ----------
-    model
-        The configuration's class.
-    path
-        A TOML file; ``None`` for the defaults.
-    overrides
-        ``key.sub=value`` strings, applied in order after the file. The value is
-        TOML; a bare word, or a number with a unit, is a string.
-    settings
-        Values by ``"key.sub"``, or sections of them, applied last:
-        ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
+    ``path`` is a TOML file. ``overrides``, ``key.sub=value``, are applied in order
+    after it; the value is TOML, where a bare word, or a number with a unit, is a
+    string. ``settings`` are values by ``"key.sub"``, or sections of them, applied last:
+    ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
 
-    Raises
-    ------
-    InputError
-        In one line: source, key, expected value, actual value.
+    Raises `InputError` in one line: source, key, expected value, actual value.
     """
     tree, sources = (
         {} if path is None else read_toml(path),

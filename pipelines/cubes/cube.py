@@ -278,21 +278,11 @@ def truth_extinction(
     each: exact on every step that crosses no face of a cell, since there the
     interpolant is a cubic. As far as a finer cube's corners the steps are its own.
 
-    Parameters
-    ----------
-    l, b, distance
-        Galactic directions [deg] and ends of the rays [pc], shape ``(N,)``.
-    step
-        Longest step [pc]; half the smallest size of the cells there unless given.
-    start
-        Distances [pc] from which to integrate instead, shape ``(N,)``, so that the cube
-        need not contain the observer.
-    name
-        Which of the cube's arrays.
-
-    Returns
-    -------
-    Extinction [mag], shape ``(N,)``; NaN where an end lies outside the cube's points.
+    Galactic directions ``l, b`` [deg] and ends of the rays, ``distance`` [pc], have the
+    shape ``(N,)``, as has the extinction [mag], NaN where an end lies outside the
+    cube's points. ``step`` [pc] is half the smallest size of the cells there unless
+    given. The cube need not contain the observer if rays begin at ``start`` [pc]
+    ``(N,)`` instead. ``name`` is that of one of the cube's arrays.
 
     Raises `ValueError` if the cube does not contain the observer, or ``step`` is not
     positive.

@@ -71,10 +71,10 @@ class SkyMaps:
         unknown.
     filled
         Sources of the values of a continued map, by distance and pixel: 0 for its own,
-        1 for the other map's, 2 for the sum of both.
+        1 for the other map's or the prior's, 2 for the sum of both.
     prior_share
-        Shares of the mean that the prior adds beyond the box, by distance and pixel, of
-        a map that it continues.
+        Shares of the mean that the prior has beyond the last star, by distance and
+        pixel, of a map that it continues.
     """
 
     distances: np.ndarray

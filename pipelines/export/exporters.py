@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix
-from pipelines.formats.images import Field, pixel_vectors, write_images
+from pipelines.formats.images import Field, sky_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import NOTHING, Answers
@@ -48,6 +48,8 @@ from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import read_held_out
 from pipelines.run.verdict import verdict
 
+Product = TypeVar("Product", Cube, SkyMaps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
@@ -67,29 +69,9 @@ class Exported:
             from pipelines.formats.moc import write_mocs  # needs mocpy
 
             self.paths.extend(write_mocs(path, maps, overwrite=overwrite))
-        self._note_outside(path, maps.mean, maps.distances)
+        self.note_outside(path, maps.mean, maps.distances)
 
-    def write_image(
-        self,
-        path: Path,
-        wcs: Any,
-        values: dict[str, np.ndarray],
-        distances: np.ndarray,
-        meta: dict[str, Any],
-        *,
-        overwrite: bool,
-    ) -> None:
-        """Write values ``(e, n)`` in the n pixels of a WCS that are on the sky."""
-        on_sky, arrays = np.isfinite(pixel_vectors(wcs)).all(axis=-1), {}
-        for name, part in values.items():
-            arrays[name] = np.full((len(distances), *on_sky.shape), np.nan, "f4")
-            arrays[name][:, on_sky] = part
-        write_images(path, arrays, distances, wcs, meta, overwrite=overwrite)
-        self._note_outside(path, values["mean"], distances)
-
-    def _note_outside(
-        self, path: Path, maps: np.ndarray, distances: np.ndarray
-    ) -> None:
+    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
         """Note the part of the sky outside the maps ``(e, n)``, if any."""
         if parts := sky_outside(maps, distances):
             self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
@@ -170,11 +152,11 @@ class RunProducts(Exported):
         found = {name: self.map.factor * values for name, values in found.items()}
         return found, {"estimate": estimate, **regression}
 
-    def verdict(self, answers: Answers) -> dict[str, Any]:
-        """Return the verdict on a product and `others`, to add to its provenance.
+    def judged(self, product: Product, answers: Answers) -> Product:
+        """Return a product with the verdict on it, and `others`, in its provenance.
 
-        It judges the fit by the held-out stars within the product, with the product's
-        own predictions in the run's band.
+        The verdict judges the fit by the held-out stars within the product, with the
+        product's own predictions, ``answers``, in the run's band.
         """
         run, held = self.run, read_held_out(self.run.path)
         known = [kind for kind in KINDS if kind in answers.kinds(integrated=True)]
@@ -187,10 +169,8 @@ class RunProducts(Exported):
             law = None if run.posterior.residual is None else run.posterior.residual.law
             found = held.by(predicted, law)
             score = found.score(positive=run.plan.is_lognormal)
-        return {
-            "verdict": str(verdict(run.summary["converged"], score)),
-            **self.others,
-        }
+        said = {"verdict": str(verdict(run.summary["converged"], score))}
+        return replace(product, meta={**product.meta, **said, **self.others})
 
     def curves(self) -> SkyMaps:
         """Return extinctions by pixel at every grid step, as far as the density."""
@@ -282,8 +262,7 @@ def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         scale = np.float32(products.map.factor)
         drawn = (density_samples(products.run, each, count) for each in cube.levels)
         samples = [scale * values for values in drawn]
-    judged = products.verdict(of_cube(path, cube, found))
-    cube = replace(cube, meta={**cube.meta, **judged})
+    cube = products.judged(cube, of_cube(path, cube, found))
     more = {"columns": columns, "samples": samples}
     write_zarr(path, cube, found, **more, overwrite=overwrite)
 
@@ -295,8 +274,7 @@ def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     if products.options.fill is None:
         curves = products.curves()
         curves = replace(curves, arrays={"mean": curves.mean})
-    judged = products.verdict(of_cube(path, cube, curves))
-    cube = replace(cube, meta={**cube.meta, **judged})
+    cube = products.judged(cube, of_cube(path, cube, curves))
     write_fits(path, cube, curves, overwrite=overwrite)
 
 
@@ -306,8 +284,7 @@ def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     towards = pixel_directions(maps.nside)
     arrays, origin = products.filled(towards, maps.distances, maps.arrays)
     maps = replace(maps, arrays=arrays, filled=origin)
-    judged = products.verdict(of_sky_maps(path, maps))
-    maps = replace(maps, meta={**maps.meta, **judged})
+    maps = products.judged(maps, of_sky_maps(path, maps))
     products.write_sky(path, maps, products.options, overwrite=overwrite)
 
 
@@ -315,8 +292,7 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction on the pixels of a WCS."""
     run, options = products.run, products.options
     wcs = (options.field or Field()).wcs()
-    vectors = pixel_vectors(wcs)
-    vectors = vectors[np.isfinite(vectors).all(axis=-1)]
+    vectors = sky_vectors(wcs)
     chosen = options.distances
     if chosen is None:
         # The farthest of the usual distances with nine tenths of the image in the box.
@@ -335,7 +311,8 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     for change in products.map.changes:
         meta = with_change(meta, change)
     meta = {**meta, **products.others, **estimate}
-    products.write_image(path, wcs, found, edges, meta, overwrite=overwrite)
+    write_images(path, found, edges, wcs, meta, overwrite=overwrite)
+    products.note_outside(path, found["mean"], edges)
 
 
 def _vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:

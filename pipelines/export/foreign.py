@@ -13,7 +13,7 @@ from pipelines.cubes.cube import Cube, cut_box, cut_sphere
 from pipelines.export.exporters import Exported, export_run
 from pipelines.export.options import ExportOptions, Targets
 from pipelines.formats.fits import write_fits
-from pipelines.formats.images import Field, pixel_vectors
+from pipelines.formats.images import Field, sky_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import Answers
@@ -75,13 +75,12 @@ def export_map(
             done.write_sky(target, maps, options, overwrite=overwrite)
         elif name == "image":
             wcs = (options.field or Field()).wcs()
-            vectors = pixel_vectors(wcs)
-            vectors = vectors[np.isfinite(vectors).all(axis=-1)]
             # The distances and the provenance, of few pixels.
             maps = found.sky_maps(options.distances, nside=1)
-            values = extinctions_along(found, vectors, maps.distances)
-            about = maps.distances, maps.meta
-            done.write_image(target, wcs, values, *about, overwrite=overwrite)
+            far = maps.distances
+            values = extinctions_along(found, sky_vectors(wcs), far)
+            write_images(target, values, far, wcs, maps.meta, overwrite=overwrite)
+            done.note_outside(target, values["mean"], far)
         else:
             raise NotImplementedError(f"{name} of another program's map")
     return done

@@ -102,24 +102,14 @@ class Panel:
 def face_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     """Draw the mean extinction through the box, seen from the north Galactic pole.
 
-    Parameters
-    ----------
-    cube
-        The map: its axes, ``support``, and its density without columns.
-    columns
-        The integral and its std from posterior samples (`columns`), with the relative
-        error if more informative. Without columns only the integral of the mean density
-        is drawn: cells where it is NaN add nothing, which is noted, and lines of such
-        cells alone are left out.
-    look
-        ``panel``, a single one to draw: ``mean``, ``median``, ``std`` or ``relative
-        error``; ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in
-        `colour_scale`.
+    ``columns`` hold the integral and its std from posterior samples, drawn with the
+    relative error if more informative. Without columns only the integral of the cube's
+    mean density is drawn: cells where it is NaN add nothing, which is noted, and lines
+    of such cells alone are left out. ``look`` is ``panel``, a single one to draw:
+    ``mean``, ``median``, ``std`` or ``relative error``; and ``vmin``, ``vmax`` and
+    ``cmap`` of the first panel, as in `colour_scale`.
 
-    Raises
-    ------
-    MissingError
-        If there is no such panel.
+    Raises `MissingError` if there is no such panel.
     """
     return _through(cube, columns, "z", **look)
 
@@ -235,24 +225,13 @@ def compare(
     """Draw two maps and their difference, also relative to the first one's std.
 
     Panels cover the common box. First row: extinction along z, relative to the first
-    one's std of the integral (only with ``columns``). Second row: density in a plane,
-    without the std of averages over cells. Numbers are those of `pipelines.compare`.
+    one's std of the integral (only with its ``columns`` along z over the
+    `shared_range`). Second row: density in a plane, as in `density_slice`, without the
+    std of averages over cells. Numbers are those of `pipelines.compare`. Maps or truths
+    may be on any grids: the second is regridded to the first.
 
-    Parameters
-    ----------
-    cube, other
-        Maps or truths on any grids: the second is regridded to the first.
-    columns
-        Columns of the first map, along z over the `shared_range`.
-    names
-        Names of the maps.
-    axis, at
-        As in `density_slice`.
-
-    Raises
-    ------
-    ValueError
-        If the maps have no cells in common, or the columns have other ends.
+    Raises `ValueError` if the maps have no cells in common, or the columns have other
+    ends.
     """
     shared = {name: shared_range(cube, other, name) for name in AXES}
     low, high = shared["z"]

@@ -78,19 +78,11 @@ def density_panels(
 ) -> list[SkyPanel]:
     """Return panels row by row, one row per distance [pc].
 
-    Parameters
-    ----------
-    shows
-        Panels of a row from `SHOWS`.
-    sample
-        Number of the posterior sample.
-    nside
-        HEALPix resolution of the density of a run, and of its sight lines.
+    The panels of a row are those that it ``shows``, from `SHOWS`; ``sample`` is the
+    number of the posterior sample, ``nside`` the HEALPix resolution of the density of a
+    run, and of its sight lines.
 
-    Raises
-    ------
-    InputError
-        If the map has no values at a distance, or lacks a quantity.
+    Raises `InputError` if the map has no values at a distance, or lacks a quantity.
     """
     panels, coarse = [], 16
     # Coarse pixels show a map's reach and its range of values.

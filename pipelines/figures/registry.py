@@ -207,20 +207,12 @@ def plot(
     """Draw a run or an exported map into a folder, and replace figures there.
 
     Returns the files, and reasons for omitted figures unless their kind was requested.
+    ``kinds`` are some of `KINDS`, by default all that the map allows; ``form`` is
+    ``png``, ``pdf`` or ``svg``; ``stated`` are facts of another program's map
+    (`pipelines.maps.opening.open_answers`).
 
-    Parameters
-    ----------
-    kinds
-        Some of `KINDS`; by default all that the map allows.
-    form
-        ``png``, ``pdf`` or ``svg``.
-    stated
-        Of another program's map (`pipelines.maps.opening.open_answers`).
-
-    Raises
-    ------
-    InputError
-        If the map lacks a product for a requested kind, or no figure is drawn.
+    Raises `InputError` if the map lacks a product for a requested kind, or no figure is
+    drawn.
     """
     options = options or PlotOptions()
     if folder.exists() and not folder.is_dir():

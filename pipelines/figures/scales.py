@@ -54,27 +54,19 @@ def colour_scale(
 ) -> Scale:
     """Return one scale for all ``images``.
 
-    Parameters
-    ----------
-    kind
-        ``value``: linear from pale to dark, including zero; negative, unphysical values
-        are blue, as strong as positive values of equal size. ``error``: standard
-        deviations from zero up; ``spread``: those between their percentiles. ``ratio``:
-        relative errors, at most 3. ``difference``: red above zero, blue below.
-        ``deviation``: differences in standard deviations, to 3.
-    seen
-        Mask of cells with sight lines, which alone set the limits: samples of the prior
-        have single cells far above all measured ones.
-    log
-        Logarithmic colours for values and errors, over three decades at most; zero and
-        negative values have the lowest colour, marked by the bar's arrow.
-    vmin, vmax, cmap
-        Limits, and the name of one of matplotlib's colour maps, instead of the above.
+    The kind ``value`` is linear from pale to dark, including zero; negative, unphysical
+    values are blue, as strong as positive values of equal size. The others are
+    ``error``, standard deviations from zero up, ``spread``, those between their
+    percentiles, ``ratio``, relative errors, at most 3, ``difference``, red above zero,
+    blue below, and ``deviation``, differences in standard deviations, to 3.
 
-    Raises
-    ------
-    InputError
-        If the limits leave no range, or the colour map is unknown.
+    ``seen`` masks cells with sight lines, which alone set the limits: samples of the
+    prior have single cells far above all measured ones. With ``log`` the colours of
+    values and errors are logarithmic, over three decades at most; zero and negative
+    values have the lowest colour, marked by the bar's arrow. ``vmin`` and ``vmax`` are
+    other limits, ``cmap`` is the name of another one of matplotlib's colour maps.
+
+    Raises `InputError` if the limits leave no range, or the colour map is unknown.
     """
     every, log = _finite(images), log and kind in ("value", "error")
     low, high = _limits(_finite(images, seen), kind, log=log)

@@ -23,13 +23,15 @@ from pipelines.figures.style import (
     styled,
     wrapped,
 )
+from pipelines.maps.answers import OWN
 
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Function of Galactic longitude and latitude [deg]; NaN outside the map."""
 
-# Share of the mean extinction that is the prior's, beyond the box, where a sky map is
-# hatched: about as much as relative errors of the map's own.
+# Share of the mean extinction that is the prior's, beyond the last star, where a sky
+# map is hatched: about as much as relative errors of the map's own.
 SHARE = 0.1
+_UNSEEN = "no sight line reaches that far, only the prior"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +57,16 @@ def sky_panels(
     *,
     columns: int = 2,
     notes: Sequence[str] = (),
+    unseen: str = _UNSEEN,
 ) -> Figure:
     """Draw quantities on the sky side by side, with ``notes`` above.
 
-    Galactic longitude is zero in the middle and grows to the left.
+    Galactic longitude is zero in the middle and grows to the left. ``unseen`` explains
+    the hatching.
     """
     columns = min(len(panels), columns)
     if any(panel.seen is not None for panel in panels):
-        unseen = "pale, hatched: no sight line reaches that far, only the prior"
-        notes = [*notes, unseen]
+        notes = [*notes, f"pale, hatched: {unseen}"]
     kind = {"aspect": 0.5, "notes": notes, "projection": "mollweide"}
     figure, every = page(len(panels), columns, **kind)
     # Edges of cells of half a degree, to the right of and above the centre.
@@ -123,8 +126,9 @@ def sky(
 ) -> Figure:
     """Draw the cumulative extinction and its std, out to some distances.
 
-    The value is the median if available, else the mean. Directions with the last star
-    nearer than the distance are pale and hatched, if the maps hold it.
+    The value is the median if available, else the mean. Directions in which the prior
+    has much of the mean are pale and hatched; of maps that end with their box those
+    with the last star nearer than the distance, if the maps hold it.
 
     Parameters
     ----------
@@ -157,35 +161,31 @@ def sky(
     for index in indices:
         arrays = {name: array[index] for name, array in skymaps.arrays.items()}
         shown = extinction_panels(arrays, band_of(skymaps.meta))
-        seen, known = None, np.isfinite(skymaps.mean[index])
-        share = np.zeros(len(known))
+        margin = np.ones(skymaps.mean.shape[1])
         if skymaps.prior_share is not None:
-            share = skymaps.prior_share[index]
-        if skymaps.last_star is not None:
-            # Distance from the cut to the last star [pc]; beyond the box not positive
-            # with too large a share.
-            beyond = np.where(known, skymaps.last_star - present[index], np.nan)
-            beyond = np.where(share > 0, SHARE - share, beyond)
-            if not (beyond[known] > 0).all():
-                seen = healpix_sky(beyond)
+            margin = SHARE - skymaps.prior_share[index]
+        elif skymaps.last_star is not None:
+            margin = skymaps.last_star - present[index]
+        margin = np.where(np.isfinite(skymaps.mean[index]), margin, np.nan)
         panels += [
             SkyPanel(
                 values=healpix_sky(image),
                 title=f"out to {length_text(float(present[index]))}",
                 label=label,
                 kind=kind,
-                seen=seen,
+                seen=healpix_sky(margin) if (margin <= 0).any() else None,
                 colours=colours if number == 0 else {},
             )
             for number, (kind, image, label) in enumerate(chosen(shown, default, panel))
         ]
     outside = sky_outside(skymaps.mean[indices], present[indices])
     notes = [f"grey: outside the map, {', '.join(outside)}"] if outside else []
+    unseen = _UNSEEN
     if skymaps.prior_share is not None:
-        share = np.where(skymaps.prior_share > 0, np.nan, 0.0)[indices]
-        if continued := sky_outside(share, present[indices]):
-            notes.append(
-                f"outside the box, {', '.join(continued)}: the prior's smooth disc "
-                f"goes on, hatched where it is over {SHARE:.0%} of the mean"
-            )
-    return sky_panels(panels, notes=notes)
+        assert skymaps.filled is not None
+        unseen = f"over {SHARE:.0%} of the mean is the prior's, beyond the last star"
+        part = np.where(skymaps.filled == OWN, 0.0, np.nan)[indices]
+        if continued := sky_outside(part, present[indices]):
+            said = ", ".join(continued)
+            notes.append(f"outside the box, {said}: the prior's smooth disc goes on")
+    return sky_panels(panels, notes=notes, unseen=unseen)

@@ -67,18 +67,10 @@ def page(
 ) -> tuple[Figure, list[Any]]:
     """Return a figure at its printed size and its panels, row by row.
 
-    Parameters
-    ----------
-    columns
-        Panels side by side.
-    aspect, lines
-        Height over width of a panel, and lines of its longest label.
-    width
-        Width of the page [mm]; empty space is cut on saving.
-    notes
-        Texts at the top.
-    axes
-        Kind of axes: ``subplot_kw`` of matplotlib.
+    There are ``columns`` of panels side by side, with ``aspect``, height over width,
+    and so many ``lines`` of their longest label. The page is ``width`` [mm] wide; empty
+    space is cut on saving. ``notes`` are texts at the top, ``axes`` the kind of axes:
+    ``subplot_kw`` of matplotlib.
     """
     rows = -(-count // columns)
     text = wrapped("; ".join(notes), 0.95 * width, SMALL)

@@ -30,10 +30,7 @@ _LEAST_TO_JUDGE = 0.05
 def announce(state: FitState, stars: FittedStars, at: Context) -> None:
     """Print the plan with its memory and time, and refuse it if memory is too small.
 
-    Raises
-    ------
-    InputError
-        As `require_memory`.
+    Raises `InputError` as `require_memory`.
     """
     for line in plan_in_words(state.planned):
         say(line)
@@ -89,10 +86,8 @@ def plan_in_words(plan: Plan) -> list[str]:
 def require_memory(state: FitState, distances: np.ndarray, at: Context) -> Work | None:
     """Return the memory and time of a fit to stars at these distances [pc], if known.
 
-    Raises
-    ------
-    InputError
-        If the fit needs more memory than the budget, or than this machine has.
+    Raises `InputError` if the fit needs more memory than the budget, or than this
+    machine has.
     """
     work = _foreseen_work(state, distances, at)
     if work is None:

@@ -111,12 +111,8 @@ class Context:
         Results that depend on time, such as plans, would otherwise differ between
         ranks. All generators take the final state of rank 0's.
 
-        Raises
-        ------
-        InputError, Stopped
-            The error of ``make``, on all ranks.
-        PeerError
-            On the other ranks, after any other failure.
+        Raises the `InputError` or `Stopped` of ``make`` on all ranks; `PeerError` on
+        the others, after any other failure.
         """
         generator = self.device["generator"]
 
@@ -164,10 +160,7 @@ class Context:
     def save(self, state: FitState) -> FitState:
         """Save the state after a stage, and return it.
 
-        Raises
-        ------
-        Stopped
-            After a signal.
+        Raises `Stopped` after a signal.
         """
         release_freed_memory()
         drawn = self.device["generator"].get_state()
@@ -196,10 +189,8 @@ class Context:
     def stop_if_asked(self, *, alone: bool = False) -> None:
         """Stop after a signal; with ``alone``, without agreement of the other ranks.
 
-        Raises
-        ------
-        Stopped
-            After a signal; the unfinished step is dropped, earlier ones are saved.
+        Raises `Stopped` after a signal; the unfinished step is dropped, earlier ones
+        are saved.
         """
         asked = self.stop.name is not None
         if not (asked if alone else self.group.agree(asked)):

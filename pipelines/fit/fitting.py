@@ -45,10 +45,7 @@ def run(state: FitState, read: FittedStars, at: Context) -> None:
 
     The state is saved after each change.
 
-    Raises
-    ------
-    Stopped
-        After a signal; `opened` restores the state.
+    Raises `Stopped` after a signal; `opened` restores the state.
     """
     stars, samples = read.at(state), at.config.inference.samples
     with Pace([stage.__name__ for stage in STAGES], at.stop) as pace:
@@ -80,28 +77,15 @@ def fit(
 ) -> FitReport:
     """Fit a map to a catalogue written by ``ingest`` or ``simulate``.
 
-    Parameters
-    ----------
-    overwrite
-        Replace an existing run or unfinished fit at ``output``.
-    resume
-        Continue a stopped fit into ``output``; begin one if there is none, and do
-        nothing if it is finished.
-    anyway
-        Resume even if the configuration, catalogue or version has changed.
-    group
-        The processes of this fit; rank 0 writes.
+    ``overwrite`` replaces an existing run or unfinished fit at ``output``. ``resume``
+    continues a stopped fit into ``output``, begins one if there is none, and does
+    nothing if it is finished; ``anyway`` resumes even if the configuration, catalogue
+    or version has changed. Rank 0 of the ``group``, the processes of this fit, writes.
 
-    Raises
-    ------
-    InputError
-        If the catalogue has no extinctions or too few usable stars, the budget allows
-        no grid, the output exists or cannot be written, or the state to resume is
-        damaged or belongs to another fit.
-    Stopped
-        After a signal; the fit can be resumed.
-    FloatingPointError
-        If numbers are no longer finite.
+    Raises `InputError` if the catalogue has no extinctions or too few usable stars, the
+    budget allows no grid, the output exists or cannot be written, or the state to
+    resume is damaged or belongs to another fit; `Stopped` after a signal, when the fit
+    can be resumed; `FloatingPointError` if numbers are no longer finite.
     """
     resume, group, begun = resume or anyway, group or Group(), unfinished(output)
     finished = (output / "run.json").is_file() and not overwrite

@@ -26,10 +26,7 @@ def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
     NCCL transfers tensors on CUDA devices, gloo the others. A rank without response for
     ``timeout`` seconds counts as lost: the others end with an error.
 
-    Raises
-    ------
-    InputError
-        If a node has fewer CUDA devices than processes.
+    Raises `InputError` if a node has fewer CUDA devices than processes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Group()

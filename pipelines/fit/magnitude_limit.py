@@ -39,10 +39,8 @@ def selection_beta(stars: Stars, config: FitConfig) -> float:
 
     γ follows from the numbers of stars in the two faintest half magnitudes.
 
-    Raises
-    ------
-    InputError
-        If the column is missing, or the counts do not grow up to the limit.
+    Raises `InputError` if the column is missing, or the counts do not grow up to the
+    limit.
     """
     name, limit = config.data.magnitude, config.data.limit
     if name is None or limit is None:

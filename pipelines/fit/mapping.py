@@ -84,17 +84,6 @@ def _with_earlier_facts(result: Inference, state: FitState) -> Inference:
     return replace(result, facts={**facts, **result.facts, **learning})
 
 
-def _correlation_of(state: FitState, stars: FittedStars, at: Context) -> Vecchia | None:
-    """Return the precision of the stars' noise; ``None`` if it is independent."""
-    if not state.residual:
-        return None
-    field = residual_from(state.residual)
-    rows = torch.arange(len(field.rays) - len(stars.split.validation))
-    dtype = at.device["dtype"]
-    generator = torch_stream(at.config.inference.seed, Purpose.CONDITIONING)
-    return Vecchia.of(field, rows, generator, dtype=dtype)
-
-
 def _infer(
     state: FitState,
     stars: FittedStars,
@@ -108,10 +97,8 @@ def _infer(
     The ``first`` maps, on which only neighbours' noise is learnt, are rough and see
     the `FittedStars.learners`.
 
-    Raises
-    ------
-    InputError
-        If a state that was resumed does not fit the problem; the message names it.
+    Raises `InputError` if a state that was resumed does not fit the problem; the
+    message names it.
     """
 
     def seconds_left(later: float = 0.0) -> float:
@@ -122,7 +109,14 @@ def _infer(
         return min(at.group.numbers(milliseconds)) / 1000
 
     later = _AFTER_FIRST * seconds_left() if first else seconds_to_judge(config)
-    correlation, plan = _correlation_of(state, stars, at), state.planned
+    plan, correlation = state.planned, None
+    if state.residual:
+        # The precision of noise that neighbours share.
+        field = residual_from(state.residual)
+        rows = torch.arange(len(field.rays) - len(stars.split.validation))
+        generator = torch_stream(at.config.inference.seed, Purpose.CONDITIONING)
+        dtype = at.device["dtype"]
+        correlation = Vecchia.of(field, rows, generator, dtype=dtype)
     seen = stars.stars.select(stars.learners.train) if first else stars.fitted
     tolerances = {}
     if not plan.is_lognormal:

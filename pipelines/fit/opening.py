@@ -41,12 +41,9 @@ def opened(
 
     The stars are as they were read (see `FittedStars.at`).
 
-    Raises
-    ------
-    InputError
-        If the catalogue cannot be fitted; or if a fit exists at the output and
-        ``resume`` is false, another process works on it, its state is incomplete, or
-        (unless ``anyway``) its configuration, catalogue or version differs.
+    Raises `InputError` if the catalogue cannot be fitted; or if a fit exists at the
+    output and ``resume`` is false, another process works on it, its state is
+    incomplete, or (unless ``anyway``) its configuration, catalogue or version differs.
     """
     device = device_of(config)
     try:

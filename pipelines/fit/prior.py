@@ -27,7 +27,7 @@ def plan(state: FitState, stars: FittedStars, at: Context) -> FitState:
         return replace(state, surveys=laws, selection_beta=beta)
 
     known = at.by_first(learnt)
-    fitted = stars.calibrated(known.surveys).fitted
+    fitted = stars.at(known).fitted
 
     def make() -> FitState:
         box, notes = choose_box(fitted.positions(), config, stars.source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import numpy as np
 import torch
 
 from dustmap.distributed.group import Group
-from dustmap.residual.surveys import SurveyLaw
-from pipelines.base.geometry import Box
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
@@ -40,10 +37,7 @@ class FittedStars:
     ) -> FittedStars:
         """Read a catalogue; the ``generator`` chooses the stars that are held out.
 
-        Raises
-        ------
-        InputError
-            As `usable_stars`.
+        Raises `InputError` as `usable_stars`.
         """
         stars, counts = usable_stars(source, config, group)
         numbers = stars.places()
@@ -55,27 +49,21 @@ class FittedStars:
         )
         return cls(source=source, stars=stars, split=split, counts=counts)
 
-    def calibrated(self, laws: Sequence[SurveyLaw]) -> FittedStars:
-        """Return the stars with extinctions and errors by the laws of their surveys."""
-        return replace(self, stars=calibrated(self.stars, laws))
-
-    def within(self, box: Box) -> FittedStars:
-        """Return the parts inside a box."""
-        split, counts = inside_box(self.stars, self.split, box)
-        return replace(self, split=split, counts=self.counts | counts)
-
-    def corrected(self, added: torch.Tensor) -> FittedStars:
-        """Return the stars with extinctions raised by these [mag], shape ``(N,)``."""
-        assert self.stars.extinction is not None
-        extinction = self.stars.extinction + added.numpy()
-        return replace(self, stars=replace(self.stars, extinction=extinction))
-
     def at(self, state: FitState) -> FittedStars:
-        """Return these stars, as they were read, as a state of the fit has them."""
-        found = self.calibrated(state.surveys)
+        """Return these stars, as they were read, as a state of the fit has them.
+
+        Surveys' laws calibrate extinctions and errors, the parts are those in its box,
+        and a magnitude limit raises extinctions.
+        """
+        stars, split, counts = self.stars, self.split, self.counts
+        stars = calibrated(stars, state.surveys)
         if state.box is not None:
-            found = found.within(state.box)
-        return found if state.raised is None else found.corrected(state.raised)
+            split, inside = inside_box(stars, split, state.box)
+            counts = counts | inside
+        if state.raised is not None:
+            assert stars.extinction is not None
+            stars = replace(stars, extinction=stars.extinction + state.raised.numpy())
+        return replace(self, stars=stars, split=split, counts=counts)
 
     @property
     def fitted(self) -> Stars:

@@ -99,10 +99,7 @@ class FitState:
     def restore(cls, plain: Any, path: Path, device: torch.device) -> FitState:
         """Return the state from plain values of a file, its result on a device.
 
-        Raises
-        ------
-        InputError
-            If the values are not a state.
+        Raises `InputError` if the values are not a state.
         """
         try:
             state = TypeAdapter(FitState).validate_python(plain)

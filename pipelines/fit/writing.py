@@ -87,10 +87,7 @@ class FitReport:
 def report_of(output: Path) -> FitReport:
     """Return the report of a finished run.
 
-    Raises
-    ------
-    InputError
-        If the run is incomplete or was altered.
+    Raises `InputError` if the run is incomplete or was altered.
     """
     check_manifest(output, allow_extra=True)
     description = json.loads((output / "run.json").read_text())
@@ -126,22 +123,15 @@ def choices(
         "budget.minutes": "no limit: the plan counts operations",
         "budget.memory_gib": "8 GiB on every machine",
     }
-    values = config.model_dump()
-
-    def is_auto(key: str) -> bool:
-        section, name = key.split(".")
-        return values[section][name] is None
-
-    return {key: reason for key, reason in reasons.items() if is_auto(key)}
+    sections = config.model_dump().items()
+    auto = {f"{s}.{n}" for s, each in sections for n, v in each.items() if v is None}
+    return {key: reason for key, reason in reasons.items() if key in auto}
 
 
 def write(state: FitState, stars: FittedStars, at: Context) -> FitState:
     """Write the run folder, on rank 0.
 
-    Raises
-    ------
-    OSError
-        If the folder cannot be written; the saved state remains.
+    Raises `OSError` if the folder cannot be written; the saved state remains.
     """
     result, judged = state.result, state.judged
     if result is None or judged is None:

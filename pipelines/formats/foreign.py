@@ -32,17 +32,11 @@ _EDGES = "radial pixel boundaries"
 class Stated:
     """A user's statements about another program's map; ``None`` leaves it to the file.
 
-    Parameters
-    ----------
-    unit
-        Unit of the values: mag per length for densities, ``mag`` for extinctions from
-        the Sun, ``mag/bin`` for the extinction of each bin of distance.
-    map_of
-        A published map by its name in ``catalogs/maps/published.toml``.
-    origin, step
-        Centre of the first cell, and size of the cells, along each axis [pc, deg].
-    frame
-        Their axes: ``galactic`` (x, y, z; default) or ``lbd`` (l, b, distance).
+    The ``unit`` of values is mag per length for densities, ``mag`` for extinctions from
+    the Sun, ``mag/bin`` for the extinction of each bin of distance. ``map_of`` is a
+    published map by its name in ``catalogs/maps/published.toml``. ``origin`` is the
+    centre of the first cell, ``step`` the size of the cells, along each axis [pc, deg]
+    of the ``frame``: ``galactic`` (x, y, z; default) or ``lbd`` (l, b, distance).
     """
 
     unit: str | None = None
@@ -94,28 +88,16 @@ class Stated:
 class ForeignField:
     """A map in its own unit.
 
-    Parameters
-    ----------
-    arrays
-        Moments by name: ``(z, y, x)``; on the sky ``(distance, pixel)``, or the samples
-        ``(pixel, sample, distance)`` from which they are computed.
-    axes
-        Centres of the axes [pc, deg].
-    edges
-        Edges of bins of distance ``(k + 1,)``, or distances of extinctions ``(k,)``
-        [pc].
-    unit
-        Mag per length of densities, mag of extinctions.
-    pixels
-        Nside and indices of HEALPix pixels; ``None`` for other maps.
-    inner
-        Mean extinction to the first edge ``(pixel,)``, or its samples ``(pixel,
-        sample)``, in ``unit`` times pc; ``None`` if the file has none.
-    per_bin
-        True if values are extinctions of bins, for ``unit`` times their width.
-    flags
-        Values by pixel: ``converged``, ``nearest`` and ``farthest`` reliable
-        distance [pc].
+    ``arrays`` are moments by name, ``(z, y, x)``; on the sky ``(distance, pixel)``, or
+    the samples ``(pixel, sample, distance)`` from which they are computed. ``axes`` are
+    their centres [pc, deg], ``edges`` the edges of bins of distance ``(k + 1,)``, or
+    the distances of extinctions ``(k,)`` [pc]. ``unit`` is mag per length of densities,
+    mag of extinctions; ``per_bin`` values are extinctions of bins, for ``unit`` times
+    their width. ``pixels`` are nside and indices of HEALPix pixels, ``None`` for other
+    maps. ``inner`` is the mean extinction to the first edge ``(pixel,)``, or its
+    samples ``(pixel, sample)``, in ``unit`` times pc, ``None`` if the file has none.
+    ``flags`` by pixel are ``converged``, and the ``nearest`` and ``farthest`` reliable
+    distance [pc].
     """
 
     arrays: dict[str, np.ndarray]

@@ -97,16 +97,24 @@ def pixel_vectors(wcs: Any) -> np.ndarray:
     return unit_vectors(sky.l.deg, sky.b.deg)
 
 
+def sky_vectors(wcs: Any) -> np.ndarray:
+    """Return the `pixel_vectors` of the n pixels on the sky ``(n, 3)``."""
+    vectors = pixel_vectors(wcs)
+    return vectors[np.isfinite(vectors).all(axis=-1)]
+
+
 def write_images(
     path: str | os.PathLike[str],
-    arrays: dict[str, np.ndarray],
+    values: dict[str, np.ndarray],
     distances: np.ndarray,
     wcs: Any,
     meta: dict[str, Any],
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write extensions ``MEAN``, ``STD``, ... [mag] of arrays ``(n, rows, columns)``.
+    """Write extensions ``MEAN``, ``STD``, ... [mag] of values ``(e, n)``.
+
+    They are at e distances [pc], in the n pixels of `sky_vectors`.
 
     Raises `InputError` if several distances are not evenly spaced, or ``path`` exists
     and ``overwrite`` is false, or cannot be written.
@@ -117,8 +125,8 @@ def write_images(
             "the distances of an image's third axis must be evenly spaced, such as "
             f"--distances 100,200,300; got {', '.join(f'{d:g}' for d in distances)}"
         )
-    units = []
-    for name, array in arrays.items():
+    on_sky, units = np.isfinite(pixel_vectors(wcs)).all(axis=-1), []
+    for name, part in values.items():
         header = wcs.to_header(relax=True)
         header["BUNIT"] = "mag"
         if len(steps):
@@ -127,7 +135,9 @@ def write_images(
             header["CRPIX3"], header["CRVAL3"] = 1.0, float(distances[0])
             header["CDELT3"] = float(steps[0])
         header["DIST"] = (float(distances[-1]), "[pc] extinction out to here")
-        image = np.asarray(array if len(steps) else array[0], dtype=np.float32)
+        array = np.full((len(distances), *on_sky.shape), np.nan, np.float32)
+        array[:, on_sky] = part
+        image = array if len(steps) else array[0]
         units.append(fits.ImageHDU(image, header, name.upper()))
     summary = "Cumulative extinction from the Sun, on the pixels of an image"
     write_hdus(path, units, meta, summary, overwrite=overwrite)

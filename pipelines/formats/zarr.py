@@ -76,10 +76,13 @@ def write_zarr(
                 f"{', '.join(_TAKEN)}, {_RAYS}... and {_COLUMNS}..."
             )
     attributes = _description(cube, integrated, columns, samples)
+    # As texts of JSON lists and objects are valid in netCDF.
+    flat: Any = {
+        name: json.dumps(value) if isinstance(value, dict | list) else value
+        for name, value in attributes.items()
+    }
     with atomic_directory(target, overwrite=overwrite) as temporary:
-        group = zarr.create_group(
-            store=temporary, zarr_format=3, attributes=cast(Any, _flat(attributes))
-        )
+        group = zarr.create_group(store=temporary, zarr_format=3, attributes=flat)
         # Levels are siblings: in xarray's trees a group inherits coordinates.
         names = [place.rstrip("/") for place in level_prefixes(attributes)]
         parts = [group.create_group(name) if name else group for name in names]
@@ -154,24 +157,6 @@ def _description(
     return attributes
 
 
-def _flat(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes with lists and objects as texts of JSON."""
-    return {
-        name: json.dumps(value) if isinstance(value, dict | list) else value
-        for name, value in attributes.items()
-    }
-
-
-def _unflat(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes with the lists and objects of `_flat`."""
-    return {
-        name: json.loads(value)
-        if isinstance(value, str) and value[:1] in ("{", "[")
-        else value
-        for name, value in attributes.items()
-    }
-
-
 def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
     assert rays.last_star is not None
     pixels, distances = len(rays.last_star), len(rays.distances)
@@ -222,16 +207,11 @@ def _write(
 def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
     """Read a cube by :func:`write_zarr`.
 
-    Parameters
-    ----------
-    verify
-        Compare every file with its SHA-256, not only the marker and the presence and
-        size of the files.
+    With ``verify`` every file is compared with its SHA-256, else only the marker and
+    the presence and size of the files.
 
-    Raises
-    ------
-    InputError
-        If the store is absent, incomplete, altered, or not one of this program's.
+    Raises `InputError` if the store is absent, incomplete, altered, or not one of this
+    program's.
     """
     with _opened(Path(path), verify=verify) as (group, about):
         cubes = []
@@ -310,7 +290,10 @@ def open_cube(path: Path | RemoteFolder) -> tuple[zarr.Group, dict[str, Any]]:
         raise InputError(f"{path} is no zarr store: expected a folder with zarr.json")
     with _input_errors(path):
         group = zarr.open_group(store, mode="r", zarr_format=3)
-        attributes = _unflat(dict(group.attrs))
+        attributes: dict[str, Any] = dict(group.attrs)
+        for name, value in attributes.items():
+            if isinstance(value, str) and value[:1] in ("{", "["):
+                attributes[name] = json.loads(value)
     kind, version = attributes.get("kind"), attributes.get("version")
     if kind != _KIND or version not in _READABLE:
         raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,18 +59,10 @@ def probability(kind: Kind) -> float:
 class Answers:
     """A map of any origin, in its own band; `in_band` returns it in another one.
 
-    Values outside the map are NaN.
-
-    Parameters
-    ----------
-    path
-        File, folder or name of the opened map.
-    band
-        The band of the extinction; empty if unknown.
-    verdict
-        The verdict on the fit; empty if not stated.
-    estimate
-        Which of `ESTIMATES` the extinctions are; empty for other programs' maps.
+    Values outside the map are NaN. ``path`` is the file, folder or name of the opened
+    map, ``band`` the name of the extinction's band, ``verdict`` the one on the fit, and
+    ``estimate`` one of `ESTIMATES`, empty for other programs' maps. Band and verdict
+    are empty if unknown.
     """
 
     path: Path
@@ -112,6 +104,10 @@ class Answers:
     def has_samples(self) -> bool:
         """True if posterior samples are available."""
         return False
+
+    def identity(self) -> dict[str, Any]:
+        """Return path, band, verdict and estimate, for a map made of this one."""
+        return {item.name: getattr(self, item.name) for item in fields(Answers)}
 
     @property
     def known_band(self) -> str:

@@ -107,12 +107,8 @@ class ChunkReader:
 class GridCells:
     """Densities on nested grids of cell centres [pc]; the finest grid takes precedence.
 
-    Parameters
-    ----------
-    take
-        Reader of arrays ``(z, y, x)``; their names begin with the grid's ``prefixes``.
-    arrays
-        Names of the density's moments; ``support`` is optional.
+    ``take`` reads arrays ``(z, y, x)``, whose names begin with the grid's ``prefixes``;
+    ``arrays`` are the names of the density's moments.
     """
 
     take: Take

@@ -75,15 +75,7 @@ class Continued(Answers):
             raise _both(own)
         if own.known_band and other.known_band:
             other = other.in_band(own.known_band)
-        return cls(
-            path=own.path,
-            band=own.band,
-            verdict=own.verdict,
-            estimate=own.estimate,
-            own=own,
-            other=other,
-            beyond=beyond or BEYOND[0],
-        )
+        return cls(**own.identity(), own=own, other=other, beyond=beyond or BEYOND[0])
 
     @property
     def changes(self) -> tuple[Conversion, ...]:
@@ -177,14 +169,9 @@ class Continued(Answers):
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return integrated extinctions along whole rays, and their sources.
 
-        Parameters
-        ----------
-        directions, edges
-            Unit vectors ``(n, 3)``, and distances [pc], shape ``(e,)``.
-        arrays
-            The map's own moments by name, shape ``(e, n)`` [mag].
-        at_ends
-            Its moments at its end on each ray, shape ``(1, n)``.
+        ``directions`` are unit vectors ``(n, 3)``, ``edges`` distances [pc] ``(e,)``.
+        ``arrays`` are the map's own moments by name [mag] ``(e, n)``, ``at_ends`` those
+        at its end on each ray ``(1, n)``.
         """
         shape = (len(directions), len(edges))
         places = Places.along(directions, np.broadcast_to(edges, shape))

@@ -42,15 +42,11 @@ class Converted(Wrapped):
     @classmethod
     def of(cls, own: Answers, change: Conversion | None, factor: float) -> Self:
         """Return a map converted, and multiplied by a further factor."""
-        return cls(
-            path=own.path,
-            band=own.band if change is None else change.target,
-            verdict=own.verdict,
-            estimate=own.estimate,
-            own=own,
-            change=change,
-            times=factor * (1.0 if change is None else change.factor),
-        )
+        known, times = own.identity(), factor
+        if change is not None:
+            known["band"] = change.target
+            times *= change.factor
+        return cls(**known, own=own, change=change, times=times)
 
     @property
     def changes(self) -> tuple[Conversion, ...]:

@@ -440,12 +440,12 @@ def origin_facts(stated: Stated) -> Facts:
 
 def origin_of(answers: Answers, stated: Stated, unit: str) -> dict[str, Any]:
     """Return one of `Answers.origins`."""
-    facts = stated.facts
+    facts, path = stated.facts, answers.path
     return {
-        "map": facts.get("title", answers.path.name),
-        "file": answers.path.name,
+        "map": facts.get("title", path.name),
+        "file": path.name,
         "reference": facts.get("reference", "not stated"),
-        "sha256": sha256_of(answers.path),
+        "sha256": _sha256(path, path.stat().st_mtime) if path.exists() else "",
         "unit": unit,
         "band": answers.band or "unknown",
         "factor": 1.0,
@@ -453,7 +453,8 @@ def origin_of(answers: Answers, stated: Stated, unit: str) -> dict[str, Any]:
 
 
 @lru_cache
-def _digest(path: Path, _changed: float) -> str:
+def _sha256(path: Path, _changed: float) -> str:
+    """Return the SHA-256 of a file, or of the names and SHA-256 of a folder's files."""
     if path.is_file():
         return digest_of(path).sha256
     import hashlib
@@ -462,8 +463,3 @@ def _digest(path: Path, _changed: float) -> str:
         f"{f.relative_to(path)} {digest_of(f).sha256}\n" for f in visible_files(path)
     )
     return hashlib.sha256("".join(parts).encode()).hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, or of the names and SHA-256 of a folder's files."""
-    return _digest(path, path.stat().st_mtime) if path.exists() else ""

@@ -41,22 +41,12 @@ class OutwardCurves:
     values rise in proportion to the extinction of the mean density on the grid, which
     is linear between steps.
 
-    Parameters
-    ----------
-    steps, nodes
-        Distances [pc], ``(j,)``, and the numbers of those that are nodes, ``(k,)``.
-    exits
-        Where each ray leaves the box [pc], shape ``(n,)``.
-    grown
-        Extinction of the mean density from the observer to each step, ``(j, n)``.
-    values
-        Non-decreasing values at the nodes by rank (`RANKS`), ``(r, n, k)``.
-    variances
-        Variances of logarithms at the nodes, ``(n, k)``; NaN beyond the exit.
-    order
-        Every sample's place among all at the nodes, ``(s, n, k)``; empty without.
-    changes
-        Largest change of a ray's median by the ordering [mag], ``(n,)``.
+    ``nodes (k,)`` are numbers of ``steps`` [pc] ``(j,)``, ``exits`` [pc] ``(n,)`` are
+    where rays leave the box, and ``grown (j, n)`` is the extinction of the mean density
+    to each step. At the nodes ``values (r, n, k)`` are non-decreasing, by rank
+    (`RANKS`), ``variances (n, k)`` are those of logarithms, NaN beyond the exit, and
+    ``order (s, n, k)`` is every sample's place among all; it may be empty. ``changes``
+    [mag] ``(n,)`` are the largest ones of each ray's median by the ordering.
     """
 
     steps: np.ndarray
@@ -116,18 +106,9 @@ def outward_curves(
 ) -> Iterator[tuple[slice, OutwardCurves]]:
     """Yield curves for batches of rays, in order, of a positive density with samples.
 
-    A ray's curves depend on its direction and the run alone.
-
-    Parameters
-    ----------
-    run
-        A finished fit.
-    directions
-        Unit vectors, shape ``(n, 3)``.
-    stack
-        For map and kriging together.
-    draws
-        Whether the curves have samples.
+    A ray's curves depend on its direction, a unit vector of ``(n, 3)``, and the run
+    alone. ``stack`` is for map and kriging together; with ``draws`` curves have
+    samples.
     """
     plan, posterior, residual = run.plan, run.posterior, run.posterior.residual
     # The mean density is taken to be even within half a grid step.
@@ -168,8 +149,11 @@ def outward_curves(
         own = before < exits[part, None]
         values = np.empty((len(posterior.samples), int(own.sum())))
         unresolved = np.empty_like(values)
-        densities = _densities(model, posterior.samples, kept)
-        for number, density in enumerate(densities):
+        for number, sample in enumerate(posterior.samples):
+            cached = number < len(kept)
+            density = kept[number] if cached else model.density(sample)
+            if not cached and len(values) * density.nbytes <= _DENSITIES:
+                kept.append(density)
             if residual is None:
                 found, variance = map(outwards, model.predict_from_density(density))
                 unresolved[number] = variance[chosen].T[own]
@@ -239,18 +223,6 @@ def _white(run: Run, places: np.ndarray, own: np.ndarray) -> Float[Tensor, "s m"
     return torch.from_numpy(noise.cumsum(axis=2)[:, own] / np.sqrt(distance))
 
 
-def _densities(
-    model: LogNormal, samples: Tensor, kept: list[Tensor]
-) -> Iterator[Tensor]:
-    """Yield every sample's density on the grid, cached if all fit in memory."""
-    size = model.whitening.tori.size * samples.element_size() * len(samples)
-    for i, sample in enumerate(samples):
-        density = kept[i] if i < len(kept) else model.density(sample)
-        if i == len(kept) and size <= _DENSITIES:
-            kept.append(density)
-        yield density
-
-
 def ray_integrals(
     run: Run,
     directions: np.ndarray,
@@ -261,18 +233,9 @@ def ray_integrals(
 
     They have the shape ``(e, rays of the batch)``, NaN outside the box. Those of a
     positive density with samples are of `outward_curves`; what ordering them changed is
-    the third result [mag], by ray.
-
-    Parameters
-    ----------
-    run
-        A finished fit.
-    directions
-        Unit vectors, shape ``(n, 3)``.
-    edges
-        Increasing distances [pc], shape ``(e,)`` or ``(e, n)``.
-    stack
-        For map and kriging together.
+    the third result [mag], by ray. ``directions`` are unit vectors ``(n, 3)``,
+    ``edges`` increasing distances [pc], ``(e,)`` or ``(e, n)``; ``stack`` is for map
+    and kriging together.
     """
     edges = np.asarray(edges, dtype=np.float64).reshape(len(edges), -1)
     edges = np.broadcast_to(edges, (len(edges), len(directions)))

@@ -83,26 +83,18 @@ def open_answers(
 ) -> Answers:
     """Open a map.
 
-    Parameters
-    ----------
-    path
-        A map store (``dustmap export RUN --zarr map.zarr``), read chunk by chunk around
-        places; another export (``map.fits``, ``map.healpix.fits``) or an archive
-        (`read_npz`), read whole and with fewer products; or a run folder, whose values
-        are computed anew. A store may be in a zip, or at a URL (https, s3).
-        Maps of other programs are cubes or sky maps by distance in FITS, HDF5, netCDF
-        or zarr, or ``dustmaps:MODULE.CLASS``.
-    samples
-        The run folder for posterior samples of an export.
-    stated
-        Of other programs' maps: `pipelines.formats.foreign.Stated`, and
-        ``declare_band``.
+    The path is a map store (``dustmap export RUN --zarr map.zarr``), read chunk by
+    chunk around places; another export (``map.fits``, ``map.healpix.fits``) or an
+    archive (`read_npz`), read whole and with fewer products; or a run folder, whose
+    values are computed anew. A store may be in a zip, or at a URL (https, s3). Maps of
+    other programs are cubes or sky maps by distance in FITS, HDF5, netCDF or zarr, or
+    ``dustmaps:MODULE.CLASS``; what is ``stated`` of them are arguments of
+    `pipelines.formats.foreign.Stated`, and ``declare_band``. ``samples`` is the run
+    folder for posterior samples of an export.
 
-    Raises
-    ------
-    InputError
-        If the path is none of these, or is incomplete or altered, if the samples belong
-        to another map or band, or another program's map needs what is not stated.
+    Raises `InputError` if the path is none of these, or is incomplete or altered, if
+    the samples belong to another map or band, or another program's map needs what is
+    not stated.
     """
     band, given = stated.pop("declare_band", None), Stated(**stated)
     if str(path).startswith(PACKAGE):
@@ -192,36 +184,21 @@ def open_other(
     """Open a map that continues another one, or is compared with it.
 
     A cube is always integrated between its own points, and is NaN along rays on which
-    it has no dust.
+    it has no dust. The ``reference`` is a path as for `open_answers`,
+    ``dustmaps:MODULE.CLASS``, an opened map, or an object with ``.query(coordinates)``,
+    whose values are extinctions from the observer if ``integrated``; ``query`` are its
+    keywords, and ``step`` is the spacing of differences and integrals [pc]. ``stated``
+    is as for `open_answers`; a unit or a published map says what ``integrated`` says.
+    The ``factor`` leads from its values to mag (mag/pc) in the band of the first, and
+    is required for a map of the package dustmaps; without it maps of known bands are
+    converted.
 
-    Parameters
-    ----------
-    reference
-        A path as for `open_answers`, ``dustmaps:MODULE.CLASS``, an opened map, or an
-        object with ``.query(coordinates)``.
-    factor
-        Factor from its values to mag (mag/pc) in the band of the first; required for a
-        map of the package dustmaps. Without it maps of known bands are converted.
-    integrated, query, step
-        For objects with a query: true if it returns extinctions from the observer, its
-        keywords, and the spacing of differences and integrals [pc].
-    stated
-        As for `open_answers`; a unit or a published map says what `integrated` says.
-
-    Raises
-    ------
-    InputError
-        If the map cannot be opened, or a required option is missing.
+    Raises `InputError` if the map cannot be opened, or a required option is missing.
     """
     stated = {name: value for name, value in stated.items() if value is not None}
-
-    def scaled(found: Answers) -> Answers:
-        """Return a map in its own band, or times the factor to the first's."""
-        band = found.band if factor is None else ""
-        return replace(found, band=band).converted(None, factor or 1.0)
-
     reference = getattr(reference, "answers", reference)
-    path = isinstance(reference, str | Path) and not str(reference).startswith(PACKAGE)
+    package = isinstance(reference, str) and reference.startswith(PACKAGE)
+    path = isinstance(reference, str | Path) and not package
     if (path or isinstance(reference, Answers)) and (integrated is not None or query):
         raise InputError(
             f"{reference} says what its values are: --integrated, --differential and "
@@ -229,23 +206,26 @@ def open_other(
         )
     if factor is not None and not factor > 0:
         raise InputError(f"a factor between bands is above 0, got {factor:g}")
-    if isinstance(reference, Answers):
-        return scaled(reference)
-    if path:
-        path = Path(reference)
-        form = form_of(path)
-        if form not in _READERS or stated:
-            return scaled(open_answers(path, **stated))
-        return scaled(of_cube(path, _READERS[form](path), blank=True))
-    band, given = stated.pop("declare_band", None), Stated(**stated)
-    if isinstance(reference, str) and not (factor or band or given.map_of):
+    if package and not (factor or stated.keys() & {"declare_band", "map_of"}):
         raise InputError(
             f"{reference}: give --factor, which converts its values to mag (or, "
             "with --differential, mag/pc) in the band of this map (see its docs), or "
             "--map-of, or --declare-band"
         )
-    found = open_named(reference, given, integrated=integrated, query=query, step=step)
-    return scaled(found.in_band(None, band))
+    if isinstance(reference, Answers):
+        found = reference
+    elif not path:
+        band, given = stated.pop("declare_band", None), Stated(**stated)
+        how = {"integrated": integrated, "query": query, "step": step}
+        found = open_named(reference, given, **how).in_band(None, band)
+    elif (form := form_of(Path(reference))) in _READERS and not stated:
+        file = Path(reference)
+        found = of_cube(file, _READERS[form](file), blank=True)
+    else:
+        found = open_answers(Path(reference), **stated)
+    # In its own band, or by the factor to the first's.
+    band = found.band if factor is None else ""
+    return replace(found, band=band).converted(None, factor or 1.0)
 
 
 def open_filling(

@@ -19,15 +19,9 @@ from pipelines.base.quantities import numbers
 class Places:
     """Heliocentric Galactic places, flat.
 
-    Parameters
-    ----------
-    l, b
-        Galactic longitude and latitude [deg], shape ``(n,)``.
-    distance
-        Heliocentric distance [pc], shape ``(n,)``: infinite for a whole sight line
-        through the map, NaN if missing.
-    shape
-        Shape of the original coordinates; ``()`` for a single one.
+    Longitude ``l`` and latitude ``b`` [deg] and ``distance`` [pc] have the shape
+    ``(n,)``; the distance is infinite for a whole sight line through the map, NaN if
+    missing. ``shape`` is that of the original coordinates, ``()`` for a single one.
     """
 
     l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude

@@ -34,6 +34,8 @@ from pipelines.base.pixels import weights_around
 from pipelines.base.table import Facts
 from pipelines.cubes.sky import SkyMaps
 from pipelines.maps.answers import (
+    JOINED,
+    OWN,
     PRIOR_SHARE,
     Answers,
     Found,
@@ -66,14 +68,7 @@ class PriorBeyond(Wrapped):
 
         Raises `InputError` if it has none that is known beyond its box.
         """
-        return cls(
-            path=own.path,
-            band=own.band,
-            verdict=own.verdict,
-            estimate=own.estimate,
-            own=own,
-            law=own.prior(),
-        )
+        return cls(**own.identity(), own=own, law=own.prior())
 
     @property
     def facts(self) -> Facts:
@@ -140,31 +135,38 @@ class PriorBeyond(Wrapped):
     def sky_maps(
         self, distances: Sequence[float] | None = None, nside: int | None = None
     ) -> SkyMaps:
-        """Return sky maps with the prior's part, and its share, beyond the box.
+        """Return sky maps with the prior's part beyond the box, and its share.
 
-        Extinctions at the faces are interpolated between pixels of 1.8 deg or more.
+        Extinctions at the faces are interpolated between pixels of 1.8 deg or more. The
+        share is the disc's from the last star on, in the box too, where it is known.
         """
         maps = self.own.sky_maps(distances, nside)
-        ends = self.own.reach(Places.of_points(pixel_directions(maps.nside)))
-        gap = np.isnan(maps.mean) & (maps.distances[:, None] > ends)
+        towards = Places.of_points(pixel_directions(maps.nside))
+        # A store's curves end at their last node before the face.
+        gap = np.isnan(maps.mean)
         coarse = min(maps.nside, _FACES_NSIDE)
         faces = Places.of_points(pixel_directions(coarse))
         kinds = ("mean", "std") if "std" in maps.arrays else ("mean",)
         faces = faces.at(self.own.reach(faces))
         held = self.own.moments(faces, kinds, integrated=True)
         which, pixel = np.nonzero(gap)
-        directions = pixel_directions(maps.nside)[pixel]
-        far = Places.of_points(maps.distances[which, None] * directions)
+        far = towards.select(pixel).at(maps.distances[which])
         around, weights = weights_around(coarse, far.l, far.b)
         near = {k: (weights * v[around]).sum(axis=0) for k, v in held.items()}
-        kinds = (*maps.arrays, PRIOR_SHARE)
-        joined = self._joined(near, far, kinds, integrated=True)
-        whole = {PRIOR_SHARE: np.zeros(gap.shape), **maps.arrays}
-        for name, values in whole.items():
-            whole[name] = np.where(gap, 0.0, values).astype(np.float32)
+        joined = self._joined(near, far, [*maps.arrays], integrated=True)
+        whole = {}
+        for name, values in maps.arrays.items():
+            whole[name] = values.astype(np.float32)
             whole[name][gap] = joined[name]
-        share = whole.pop(PRIOR_SHARE)
-        return replace(maps, arrays=whole, prior_share=share)
+        last = np.minimum(self.own.reach(towards), self.own.last_star(towards))
+        unseen = [
+            self.law.moments(towards.directions, last, np.full_like(last, distance))[0]
+            for distance in maps.distances
+        ]
+        mean = whole["mean"]
+        share = np.divide(unseen, mean, out=np.zeros_like(mean), where=mean != 0)
+        filled = np.where(gap, JOINED, OWN)
+        return replace(maps, arrays=whole, filled=filled, prior_share=share)
 
     def samples(
         self, places: Places, *, integrated: bool, rng: Rng = None

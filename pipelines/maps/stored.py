@@ -88,22 +88,12 @@ def _given(product: Whole) -> Whole:
 class Stored(Answers):
     """A map written by ``dustmap export``, interpolated.
 
-    Parameters
-    ----------
-    cells, rays
-        The density, ``None`` for sky maps, and the extinction, ``None`` for a map
-        exported without it; at least one is given.
-    read_cube, read_maps, read_columns
-        Readers of the whole products, ``read_columns`` by axis.
-    scale
-        Factor from the unit of the file to mag/pc.
-    blank
-        True to return NaN along rays without any dust: they lie outside the footprint
-        of a published map.
-    draws
-        The run for posterior samples.
-    meta
-        Provenance of the map.
+    ``cells`` hold the density, ``None`` for sky maps, and ``rays`` the extinction,
+    ``None`` for a map exported without it; at least one is given. ``read_cube``,
+    ``read_maps`` and, by axis, ``read_columns`` read whole products. ``scale`` is the
+    factor from the unit of the file to mag/pc. If ``blank``, values are NaN along rays
+    without any dust: they lie outside the footprint of a published map. ``draws`` is
+    the run for posterior samples, ``meta`` the provenance.
     """
 
     cells: GridCells | None

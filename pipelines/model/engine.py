@@ -5,13 +5,13 @@ What an engine offers besides is data, in `pipelines.config.engines`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.models.base import ForwardModel
@@ -23,44 +23,17 @@ from pipelines.model.problem import Device, Inference, Problem
 
 
 class Engine(Protocol):
-    """From a plan and data to a posterior."""
+    """A module with these functions, from a plan and data to a posterior.
 
-    def spacing_limits(
-        self, extent: np.ndarray, stars: int, seconds: float, config: FitConfig
-    ) -> tuple[float, float]:
-        """Return the most grid steps in a lengthscale, and the least spacing [pc].
+    ``spacing_limits(extent, stars, seconds, config)`` returns the most grid steps in a
+    lengthscale, and the least spacing [pc]; ``seconds`` are for the solves, in a box
+    with sides ``extent`` [pc]. `rays` and `build_model` are called as those below.
+    """
 
-        ``seconds`` are for the solves, in a box with sides ``extent`` [pc].
-        """
-        ...
-
-    def rays(
-        self,
-        plan: Plan,
-        end: Tensor,
-        start: Tensor | None = None,
-        *,
-        outwards: bool = False,
-    ) -> LineIntegrals:
-        """Return line integrals [pc]; see `rays` of this module."""
-        ...
-
-    def build_model(
-        self,
-        plan: Plan,
-        functionals: Functionals,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator,
-        group: Group | None = None,
-    ) -> ForwardModel:
-        """Build the forward model; see `build_model` of this module."""
-        ...
-
-    def infer(self, problem: Problem) -> Inference:
-        """Return the posterior."""
-        ...
+    spacing_limits: Callable[[np.ndarray, int, float, FitConfig], tuple[float, float]]
+    rays: Callable[..., LineIntegrals]
+    build_model: Callable[..., ForwardModel]
+    infer: Callable[[Problem], Inference]
 
 
 ENGINES: dict[EngineName, Engine] = {"full-batch": full_batch, "svi": hipgp}

@@ -76,13 +76,8 @@ def build_model(
     group: Group | None = None,
 ) -> ForwardModel:
     """Build the model of rows on the grid's circulant embedding, in float64."""
-    whitening = _whitening(plan, device)
-    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
-
-
-def _whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
     own = plan.embedding
-    return ToeplitzWhitening(
+    whitening = ToeplitzWhitening(
         plan.build_kernel(),
         plan.grid,
         lengthscales=plan.lengthscale,
@@ -92,15 +87,14 @@ def _whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
         shape=own.shape or None,
         device=device,
     )
+    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
 
 
 def infer(problem: Problem) -> Inference:
     """Return the variational posterior.
 
-    Raises
-    ------
-    InputError
-        If the embedding exceeds its limit, or settings do not suit the problem.
+    Raises `InputError` if the embedding exceeds its limit, or settings do not suit the
+    problem.
     """
     plan, stars, generator = problem.plan, problem.stars, problem.device["generator"]
     svi, on_step = problem.config.svi, problem.on_step
@@ -109,12 +103,11 @@ def infer(problem: Problem) -> Inference:
         learning["rate"] = svi.hyperparameter_rate
         learning["learn"] = ("kernel", "likelihood")
     try:
-        whitening = _whitening(plan, problem.device["device"])
-        ends, mean = torch.as_tensor(stars.positions()), plan.mean
-        model = RowwiseGaussian(
-            whitening, rays(plan, ends), mean=mean, group=problem.group
-        )
-        density = mean(ends).numpy()
+        ends = torch.as_tensor(stars.positions())
+        lines = rays(plan, ends)
+        model = build_model(plan, lines, **problem.device, group=problem.group)
+        assert isinstance(model, RowwiseGaussian)
+        density = plan.mean(ends).numpy()
         variance = torch.as_tensor(stars.variance(density, plan.common_noise))
         observed = Observations.of(
             model,
@@ -147,7 +140,9 @@ def infer(problem: Problem) -> Inference:
     ]
     samples = samples or [result.q.mean.new_zeros(0, len(result.q.mean))]
     solution, likelihood = result.mean_solution, result.model.likelihood
+    whitening = model.whitening
     assert isinstance(likelihood, Gaussian)
+    assert isinstance(whitening, ToeplitzWhitening)
     common = float(likelihood.variance)
     return Inference(
         plan=_learnt(plan, result, common),

@@ -38,10 +38,7 @@ def device_of(config: FitConfig) -> Device:
 
     Engines without single precision compute in float64.
 
-    Raises
-    ------
-    InputError
-        If CUDA is requested and absent, or TF32 is on.
+    Raises `InputError` if CUDA is requested and absent, or TF32 is on.
     """
     inference = config.inference
     if inference.device == "cuda" and not torch.cuda.is_available():

@@ -31,10 +31,7 @@ def usable_stars(
 
     Each rank of the group reads its own part, and receives all.
 
-    Raises
-    ------
-    InputError
-        If the catalogue has no extinctions or too few usable stars.
+    Raises `InputError` if the catalogue has no extinctions or too few usable stars.
     """
     stars = read_stars_together(source, group)
     if stars.extinction is None:
@@ -91,10 +88,7 @@ def choose_box(
     on every side, 0.5% of the stars in all, are excluded if they would enlarge the box
     by more than half.
 
-    Raises
-    ------
-    InputError
-        If the box holds too few stars.
+    Raises `InputError` if the box holds too few stars.
     """
     notes = []
     given = [getattr(config.box, name) for name in "xyz"]

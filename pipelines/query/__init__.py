@@ -9,17 +9,7 @@
 ``dustmaps``.
 """
 
-from pipelines.maps.rays import CROSSING_FLAGS
-from pipelines.query.beams import Beam, BeamAverage
-from pipelines.query.map import FLAGS, MODES, Crossing, DustMap, open_map
+from pipelines.query.beams import Beam
+from pipelines.query.map import DustMap, open_map
 
-__all__ = [
-    "CROSSING_FLAGS",
-    "FLAGS",
-    "MODES",
-    "Beam",
-    "BeamAverage",
-    "Crossing",
-    "DustMap",
-    "open_map",
-]
+__all__ = ["Beam", "DustMap", "open_map"]

@@ -222,7 +222,8 @@ class DustMap:
         Parameters
         ----------
         coords
-            Any frame, any shape, with distances; infinite ones end at the map's edge.
+            Any frame, any shape, with distances; extinctions to infinite ones end at
+            the map's edge, and densities there are NaN.
         integrated
             True for the extinction from the observer to each place [mag], False for
             the density there [mag/pc]. Required.
@@ -250,7 +251,8 @@ class DustMap:
         Raises
         ------
         InputError
-            If an option or distances are missing, or the map lacks the moment.
+            If an option or distances are missing, the map lacks the moment, or all
+            distances of densities are infinite.
         """
         if integrated is None or (total and not integrated):
             raise InputError(
@@ -277,6 +279,11 @@ class DustMap:
             )
         answers = self.answers.estimated(estimate)
         places, reached = self._reached(coords, integrated, total)
+        if not integrated and len(places) and np.isposinf(places.distance).all():
+            raise InputError(
+                "the density is undefined at infinite distance; use integrated=True, "
+                "total=True for the extinction through the whole map"
+            )
         if mode in ("samples", "random_sample"):
             chosen = rng if mode == "random_sample" else None
             values = answers.samples(reached, integrated=integrated, rng=chosen)
@@ -330,9 +337,9 @@ class DustMap:
         estimate: str | None = None,
     ) -> list[Answer]:
         answering = self.answers.estimated(estimate)
-        places, reached = self._reached(coords, all(which), total)
         answers = []
         for integrated in which:
+            places, reached = self._reached(coords, integrated, total)
             kinds = answering.default_kinds(integrated=integrated) or ("mean",)
             found = answering.moments(reached, kinds, integrated=integrated)
             share = found.pop(PRIOR_SHARE, None)
@@ -446,7 +453,10 @@ class DustMap:
     def _reached(
         self, coords: SkyCoord, integrated: bool, total: bool
     ) -> tuple[Places, Places]:
-        """Return places, and the same with infinite distances at the map's edge."""
+        """Return places, and the same with infinite distances at the map's edge.
+
+        Those of densities, which are undefined there, become NaN.
+        """
         places = places_of(coords, total=total)
         if total and np.isinf(self.answers.box.upper).any():
             raise InputError(
@@ -455,12 +465,7 @@ class DustMap:
         far = np.isposinf(places.distance)
         if not far.any():
             return places, places
-        if not integrated:
-            raise InputError(
-                "the density is undefined at infinite distance; use integrated=True, "
-                "total=True for the extinction through the whole map"
-            )
-        reach = self.answers.reach(places)
+        reach = self.answers.reach(places) if integrated else np.nan
         return places, places.at(np.where(far, reach, places.distance))
 
     def _flags(

@@ -235,16 +235,12 @@ def write_answers(
     first = next(batches, None)
     if first is None:
         raise InputError("the table has no rows, expected at least one place")
-    described = dict(targets.columns)
     names = [options.prefix + name for name in first[1]]
-    if taken := [name for name in names if name in described]:
-        raise InputError(
-            f"the table already has columns {', '.join(taken)}: rename the results "
-            "with a prefix, such as --prefix map_"
-        )
-    for name, column in zip(names, first[1].values(), strict=True):
-        text = str(column.description)
-        described[name] = ColumnInfo(unit=unit_text(column), description=text)
+    infos = (
+        ColumnInfo(unit=unit_text(column), description=str(column.description))
+        for column in first[1].values()
+    )
+    new = dict(zip(names, infos, strict=True))
     about = {"program": "dustmap", "version": dustmap.__version__}
     about |= {"map": dust.path.name, "band": dust.band}
     about |= {"extinctions": dust.answers.said(integrated=True)}
@@ -253,7 +249,8 @@ def write_answers(
     if not dust.band:
         about["band"] = "unknown" if dust.answers.origins() else ""
     counts: Counter[str] = Counter()
-    with answer_file(output, described, about, overwrite=overwrite) as write:
+    how = {"overwrite": overwrite}
+    with answer_file(output, targets.columns, new, about, **how) as write:
         for rows, columns in chain([first], batches):
             values = (np.asarray(column) for column in columns.values())
             write(rows.columns | dict(zip(names, values, strict=True)))

@@ -386,10 +386,8 @@ def learn_grid(
     kinds have their evidence. The mean is linear in the inputs. The search begins at
     equal lengthscales or at `start`, by default `find_start`.
 
-    Raises
-    ------
-    InputError
-        If there are more than three inputs, or no grid resolves the lengthscales.
+    Raises `InputError` if there are more than three inputs, or no grid resolves the
+    lengthscales.
     """
     if (inputs := data.points.shape[1]) > 3:
         raise InputError(f"a grid takes at most 3 inputs, got {inputs}")

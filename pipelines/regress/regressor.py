@@ -144,10 +144,8 @@ class Regressor:
     def load(cls, folder: str | Path) -> Self:
         """Read the fitted regressor of a folder that `dustmap regress` wrote.
 
-        Raises
-        ------
-        InputError
-            If the folder is incomplete, altered, of another version, or has no model.
+        Raises `InputError` if the folder is incomplete, altered, of another version, or
+        has no model.
         """
         model = cls()
         vars(model).update(read_model(path_of(folder)))
@@ -209,11 +207,9 @@ class Regressor:
         is None: values, derivatives and integrals of the field over the inputs, of
         which y are observations (`dustmap.functionals`).
 
-        Raises
-        ------
-        InputError
-            If an option is unknown, shapes disagree, there are fewer than 10 complete
-            rows, the target does not vary, or the method cannot have these rows.
+        Raises `InputError` if an option is unknown, shapes disagree, there are fewer
+        than 10 complete rows, the target does not vary, or the method cannot have these
+        rows.
         """
         self.check()
         for name in [name for name in vars(self) if name.endswith("_")]:

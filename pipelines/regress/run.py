@@ -59,10 +59,8 @@ def regress_table(
     Arguments are those of `pipelines.regress.table.read_rows`; ``settings`` are those
     of `Regressor`, with the seed also for the held-out rows.
 
-    Raises
-    ------
-    InputError
-        If the table or a setting is invalid, or the output exists or cannot be written.
+    Raises `InputError` if the table or a setting is invalid, or the output exists or
+    cannot be written.
     """
     check_run_folder(output, overwrite=overwrite, marker="summary.json")
     clock, model = StageClock(), Regressor(**settings)
@@ -141,11 +139,8 @@ def predict_table(
     All its columns are kept. Returns the number of rows, and of those that lack an
     input, which have NaN.
 
-    Raises
-    ------
-    InputError
-        If the folder is no regression, an input is absent or of another unit, the table
-        has no row or one of the new columns, or the output exists.
+    Raises `InputError` if the folder is no regression, an input is absent or of another
+    unit, the table has no row or one of the new columns, or the output exists.
     """
     model, source = Regressor.load(folder), open_source(table)
     target = json.loads((folder / "summary.json").read_text())["target"]
@@ -153,23 +148,16 @@ def predict_table(
     whole = np.all([np.isfinite(column) for column in inputs.values()], axis=0)
     columns = all_columns(source)
     described = {name: info for name, (_, info) in columns.items()}
-    found = {
-        f"{prefix}{target}_{kind}": np.full(len(whole), np.nan)
-        for kind in ("mean", "std")
-    }
-    if taken := [name for name in found if name in described]:
-        raise InputError(
-            f"{table} already has columns {', '.join(taken)}: rename the results with "
-            "a prefix, such as --prefix new_"
-        )
-    if whole.any():
-        known = model.distribution({n: column[whole] for n, column in inputs.items()})
-        for column, part in zip(found.values(), (known.mean, known.std), strict=True):
-            column[whole] = part
-    described |= dict.fromkeys(found, ColumnInfo(unit=str(model._unit or "")))
+    unit = ColumnInfo(unit=str(model._unit or ""))
+    new = {f"{prefix}{target}_{kind}": unit for kind in ("mean", "std")}
     about = {"program": "dustmap", "version": dustmap.__version__, "run": folder.name}
-    start = 0
-    with answer_file(output, described, about, overwrite=overwrite) as write:
+    found, start = {name: np.full(len(whole), np.nan) for name in new}, 0
+    with answer_file(output, described, new, about, overwrite=overwrite) as write:
+        if whole.any():
+            some = {name: column[whole] for name, column in inputs.items()}
+            known = model.distribution(some)
+            for column, part in zip(found.values(), (known.mean, known.std)):
+                column[whole] = part
         for batch in read_columns(source, [request for request, _ in columns.values()]):
             own = {name: batch[request] for name, (request, _) in columns.items()}
             end = start + len(next(iter(own.values())))

@@ -60,10 +60,8 @@ def write_model(folder: Path, fitted: dict[str, Any]) -> None:
 def read_model(folder: Path) -> dict[str, Any]:
     """Read the attributes of a fitted regressor.
 
-    Raises
-    ------
-    InputError
-        If the folder is incomplete, altered, without a model, or of another version.
+    Raises `InputError` if the folder is incomplete, altered, without a model, or of
+    another version.
     """
     check_manifest(folder, allow_extra=True)
     if not (folder / FILE).is_file():

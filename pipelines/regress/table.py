@@ -66,23 +66,14 @@ def read_rows(
 ) -> Rows:
     """Choose columns and complete rows of a table, and hold some of them out.
 
-    Parameters
-    ----------
-    path
-        A file of any format that `dustmap ingest` reads.
-    inputs
-        Names of columns; all other columns of numbers if ``None``.
-    test_fraction, seed, split_column
-        Share of the rows to hold out at random; or a column with 1 for rows to test and
-        0 for rows to fit.
-    noise
-        A column with the standard deviation of the rows' noise, in the target's unit.
+    ``path`` is a file of any format that `dustmap ingest` reads, ``inputs`` are names
+    of columns, by default all other columns of numbers. ``test_fraction`` is the share
+    of the rows to hold out at random, by the ``seed``; ``split_column`` has 1 for rows
+    to test and 0 for rows to fit instead. The column ``noise`` has the standard
+    deviation of the rows' noise, in the target's unit.
 
-    Raises
-    ------
-    InputError
-        If the file is not a table, a column is absent or unusable, or no row remains to
-        fit or to test.
+    Raises `InputError` if the file is not a table, a column is absent or unusable, or
+    no row remains to fit or to test.
     """
     if not 0 < test_fraction < 1:
         raise InputError(f"the test fraction lies between 0 and 1, got {test_fraction}")
@@ -166,10 +157,7 @@ def read_rows(
 def read_inputs(source: Source, names: Sequence[str]) -> dict[str, Any]:
     """Return columns of numbers (N,), with units and NaN for gaps.
 
-    Raises
-    ------
-    InputError
-        If a column is absent or holds something else.
+    Raises `InputError` if a column is absent or holds something else.
     """
     columns = _read(source, names)
     for name, column in columns.items():

@@ -34,10 +34,7 @@ def predict_baseline(
 ) -> Baseline | None:
     """Krige from the stars of ``train``; return ``None`` if there are too few.
 
-    Raises
-    ------
-    FloatingPointError
-        If a covariance is not positive definite.
+    Raises `FloatingPointError` if a covariance is not positive definite.
     """
     kriging = learn_baseline(train, targets, generator)
     return None if kriging is None else krige_stars(kriging, targets)
@@ -58,10 +55,7 @@ def learn_baseline(
     from all of them, or, if there are more than 200,000, from the 150 nearest to each
     target and each star that it is learnt from.
 
-    Raises
-    ------
-    FloatingPointError
-        If a covariance is not positive definite.
+    Raises `FloatingPointError` if a covariance is not positive definite.
     """
     if len(train) < FEWEST:
         return None

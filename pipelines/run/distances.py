@@ -37,10 +37,8 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
     box. Along a line that leaves the box the extinction rises no more. Columns of
     `measured_columns` follow, for stars that the fit has not seen.
 
-    Raises
-    ------
-    InputError
-        If the stars lack extinctions or errors of distances, or the run samples.
+    Raises `InputError` if the stars lack extinctions or errors of distances, or the run
+    samples.
     """
     if stars.extinction is None or not stars.distance_std.any():
         raise InputError(

@@ -110,10 +110,7 @@ class Run:
 def check_run_folder(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
     """Check an output folder, as `check_output_folder`; refuse names of workspaces.
 
-    Raises
-    ------
-    InputError
-        If the folder must not or cannot be written.
+    Raises `InputError` if the folder must not or cannot be written.
     """
     if path.name.endswith(SUFFIX):
         raise InputError(
@@ -150,10 +147,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
     """Read a finished run after checking its manifest.
 
-    Raises
-    ------
-    InputError
-        If the folder is not a run, is incomplete, or was altered.
+    Raises `InputError` if the folder is not a run, is incomplete, or was altered.
     """
     folder = Path(path)
     begun = unfinished(folder)

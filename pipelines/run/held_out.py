@@ -24,25 +24,13 @@ HELD_OUT_FILE = "held_out.parquet"
 class HeldOut:
     """Stars in the map that were not fitted, with columns of shape ``(n,)``.
 
-    Parameters
-    ----------
-    l, b
-        Galactic longitude and latitude [deg].
-    distance
-        Heliocentric distance [pc].
-    distance_error
-        Standard deviation of the distance [pc], zero if unknown.
-    observed, noise
-        Extinction and its standard deviation [mag], with common noise and the effect of
-        distance errors.
-    predicted
-        ``mean std`` and quantiles of the noise-free extinction [mag].
-    z
-        z-scores of the observations by the law of the run, if it has one.
-    baseline
-        Predictions from neighbouring stars alone; ``None`` if there were too few.
-    survey
-        Names of the stars' surveys, if there are several.
+    Beside Galactic ``l, b`` [deg] and ``distance`` [pc], ``distance_error`` is its
+    standard deviation [pc], zero if unknown. ``observed`` is the extinction, ``noise``
+    its standard deviation [mag], with common noise and the effect of distance errors;
+    ``predicted`` are ``mean std`` and quantiles of the noise-free extinction [mag],
+    ``z`` the observations' z-scores by the law of the run, if it has one, ``baseline``
+    predictions from neighbouring stars alone, ``None`` if there were too few, and
+    ``survey`` the names of the stars' surveys, if there are several.
     """
 
     l: np.ndarray  # noqa: E741  the standard symbol of Galactic longitude

@@ -68,10 +68,7 @@ def learn_remainder(
     learnt on them, and then they are neighbours like the fitted ones. The generator
     puts them in a random order: catalogues are ordered on the sky.
 
-    Raises
-    ------
-    FloatingPointError
-        If the covariance is not positive definite.
+    Raises `FloatingPointError` if the covariance is not positive definite.
     """
     ends = torch.as_tensor(stars.positions())
     extinction = _mean(posterior, posterior.model.at(rays(plan, ends)))
@@ -219,11 +216,8 @@ def residual_bytes(field: ResidualField) -> bytes:
 def residual_from(data: bytes, source: str = "the residual of a fit") -> ResidualField:
     """Return the residual of a file's bytes.
 
-    Raises
-    ------
-    InputError
-        If another version wrote the file, or its kernel is unknown; the message names
-        the ``source``.
+    Raises `InputError` if another version wrote the file, or its kernel is unknown; the
+    message names the ``source``.
     """
     # A header of JSON follows its length in eight bytes.
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])

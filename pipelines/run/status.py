@@ -23,10 +23,7 @@ def status_of(path: Path) -> dict[str, Any]:
     works on it, ``stopped`` by a signal, ``failed``, ``dead`` if it ended without a
     report, or ``finished``.
 
-    Raises
-    ------
-    InputError
-        If the path holds neither a run nor an unfinished fit.
+    Raises `InputError` if the path holds neither a run nor an unfinished fit.
     """
     work = unfinished(path)
     if work is None and not (path / "run.json").is_file():

@@ -30,10 +30,8 @@ def surveys_of(
 ) -> tuple[SurveyLaw, ...]:
     """Learn the laws of several surveys from the known rows, those not held out.
 
-    Raises
-    ------
-    InputError
-        If ``model.reference`` is not one of the surveys, or the engine is svi.
+    Raises `InputError` if ``model.reference`` is not one of the surveys, or the engine
+    is svi.
     """
     wanted = config.model.reference
     names = [] if stars.survey is None else np.unique(stars.survey).tolist()
@@ -73,10 +71,7 @@ def calibrated(
 
     These grow with the extinction of near stars, or of ``others``, calibrated before.
 
-    Raises
-    ------
-    InputError
-        If a star is of no survey, or of one without a law.
+    Raises `InputError` if a star is of no survey, or of one without a law.
     """
     if not laws:
         return stars

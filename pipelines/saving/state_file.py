@@ -41,10 +41,7 @@ def write_state(path: Path, content: dict[str, Any], *, version: int = _FORMAT) 
     ``content`` is a tree of dicts, lists and dataclasses with tensors, bytes, texts and
     finite numbers; ``version`` is the version of its layout, by default of a fit's.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written; the last one remains unchanged.
+    Raises `OSError` if the file cannot be written; the last one remains unchanged.
     """
     tensors: dict[str, Tensor] = {}
     memory: set[int] = set()
@@ -82,10 +79,7 @@ def read_state(path: Path, *, version: int = _FORMAT) -> dict[str, Any]:
 
     The key ``written`` holds its Unix time.
 
-    Raises
-    ------
-    InputError
-        If the file is absent, incomplete, altered or of another format.
+    Raises `InputError` if the file is absent, incomplete, altered or of another format.
     """
     try:
         verify_checksum(path)

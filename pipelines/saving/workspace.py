@@ -123,11 +123,8 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
 
     It is removed at the end of the block, or if the block fails without a state.
 
-    Raises
-    ------
-    InputError
-        If another process works there, or the workspace exists and neither ``resume``
-        nor ``overwrite`` is true.
+    Raises `InputError` if another process works there, or the workspace exists and
+    neither ``resume`` nor ``overwrite`` is true.
     """
     work = Workspace(output=Path(os.path.abspath(output)))
     folder = work.folder
@@ -166,10 +163,7 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
 def _locked(folder: Path) -> Iterator[os.stat_result]:
     """Hold and yield the lock of a folder; the system frees it with the process.
 
-    Raises
-    ------
-    InputError
-        If another process holds it, or the file system has no locks.
+    Raises `InputError` if another process holds it, or the file system has no locks.
     """
     # A lock by a file's mere existence would outlast a killed process.
     place = folder / "lock"

@@ -33,17 +33,11 @@ _UNITS = {
 class Simulation:
     """A mock catalogue, and its true dust.
 
-    Parameters
-    ----------
-    stars
-        The catalogue: the canonical columns, ``extinction_true`` [mag],
-        ``density_true`` [mag/pc] at the true position, ``distance_true`` [pc],
-        ``magnitude`` [mag] and ``outlier``; ``distance_error`` [pc] if the parallax has
-        an error.
-    truth
-        The true density [mag/pc]; its ``meta`` lists clouds and cavities.
-    losses
-        Counts of drawn stars, and of those missing in the catalogue.
+    ``stars`` have the canonical columns, ``extinction_true`` [mag], ``density_true``
+    [mag/pc] at the true position, ``distance_true`` [pc], ``magnitude`` [mag] and
+    ``outlier``; ``distance_error`` [pc] if the parallax has an error. ``truth`` is the
+    true density [mag/pc], whose ``meta`` lists clouds and cavities; ``losses`` count
+    drawn stars, and those missing in the catalogue.
     """
 
     stars: Stars
@@ -84,10 +78,7 @@ def simulate(config: SimulateConfig) -> Simulation:
     The dust, the stars and their measurement have separate random streams, so a larger
     catalogue is drawn in the same galaxy.
 
-    Raises
-    ------
-    InputError
-        If hardly any star is visible.
+    Raises `InputError` if hardly any star is visible.
     """
     dust, sample, noise = np.random.default_rng(config.seed).spawn(3)
     doing("the dust")

@@ -52,10 +52,7 @@ def draw_sample(
     A star is lost if it is too faint at its distance or behind dust, or if its observed
     parallax has a low signal-to-noise.
 
-    Raises
-    ------
-    InputError
-        If hardly any star is bright enough.
+    Raises `InputError` if hardly any star is bright enough.
     """
     batches: list[Sample] = []
     counts = np.zeros(4, dtype=int)

@@ -33,11 +33,9 @@ _OLD = ".old"
 def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success fsync and rename it there.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, is a folder, or its folder
-        cannot be written. Whatever fails inside the block leaves ``path`` as it was.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, is a folder, or
+    its folder cannot be written. Whatever fails inside the block leaves ``path`` as it
+    was.
     """
     target = Path(path)
     check_output(target, overwrite=overwrite)
@@ -142,11 +140,8 @@ def check_manifest(
     ``allow_extra`` accepts unlisted files; without ``hashes`` only presence and size
     are compared.
 
-    Raises
-    ------
-    InputError
-        If the marker or manifest is missing or damaged, or files are missing,
-        altered or (unless allowed) extra; the message names five of them.
+    Raises `InputError` if the marker or manifest is missing or damaged, or files are
+    missing, altered or (unless allowed) extra; the message names five of them.
     """
     folder, faults = Path(directory), []
     listed, present = _read_manifest(folder), set(_file_names(folder))

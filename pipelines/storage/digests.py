@@ -52,10 +52,7 @@ def visible_files(folder: Path) -> list[Path]:
 def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     """List name and SHA-256 of an input file, or of every file of an input folder.
 
-    Raises
-    ------
-    InputError
-        If the path does not exist.
+    Raises `InputError` if the path does not exist.
     """
     source = Path(path)
     if not source.exists():
@@ -67,10 +64,7 @@ def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
 def insert_checksum(path: Path) -> None:
     """Insert the checksum into a file written with `PLACEHOLDER` under `CHECKSUM_KEY`.
 
-    Raises
-    ------
-    InputError
-        If the file has no place for it.
+    Raises `InputError` if the file has no place for it.
     """
     place, _, expected = _checksum(path)
     with path.open("r+b") as stream:
@@ -81,10 +75,7 @@ def insert_checksum(path: Path) -> None:
 def verify_checksum(path: Path) -> None:
     """Compare a file with its checksum.
 
-    Raises
-    ------
-    InputError
-        If the file was altered, truncated, or has no checksum.
+    Raises `InputError` if the file was altered, truncated, or has no checksum.
     """
     _, found, expected = _checksum(path)
     if found != expected:

@@ -60,10 +60,8 @@ class Published(BaseModel):
 def read_registry(place: str) -> dict[str, Published]:
     """Read the maps of a registry, a path or a URL, by name.
 
-    Raises
-    ------
-    InputError
-        If the registry cannot be read, or an entry has missing or unknown keys.
+    Raises `InputError` if the registry cannot be read, or an entry has missing or
+    unknown keys.
     """
     with TemporaryDirectory() as folder:
         content = _retrieve(place, None, Path(folder), MAX_GIB).read_bytes()
@@ -86,11 +84,8 @@ def fetch(
 ) -> Path:
     """Download and verify a map, and unpack an archive.
 
-    Raises
-    ------
-    InputError
-        If the output exists, the URL cannot be read, the hash differs from the
-        registry's, or the file or the content of its archive exceeds ``max_gib``.
+    Raises `InputError` if the output exists, the URL cannot be read, the hash differs
+    from the registry's, or the file or the content of its archive exceeds ``max_gib``.
     """
     check_output(output, overwrite=overwrite)
     say(f"fetching {published.url}")
@@ -118,10 +113,8 @@ def _retrieve(place: str, sha256: str | None, folder: Path, gib: float) -> Path:
 
     Bytes are counted as they arrive; a size stated by a server is checked before.
 
-    Raises
-    ------
-    InputError
-        If the place cannot be read, exceeds a size [GiB] or has another SHA-256.
+    Raises `InputError` if the place cannot be read, exceeds a size [GiB] or has another
+    SHA-256.
     """
     url = place if urlparse(place).scheme else Path(place).absolute().as_uri()
     # Its log would name the temporary folder.

@@ -56,11 +56,8 @@ def gather(
     the map's band if both bands are known; a run shows its own. ``reach`` [pc] is the
     end of a map that does not state one.
 
-    Raises
-    ------
-    InputError
-        If the map holds neither densities nor extinctions, its end is not known, or the
-        table is none.
+    Raises `InputError` if the map holds neither densities nor extinctions, its end is
+    not known, or the table is none.
     """
     end = source.extent if reach is None else min(reach, source.extent)
     if not math.isfinite(end):

@@ -30,10 +30,8 @@ def packed(values: np.ndarray, scale: np.ndarray) -> dict[str, Any]:
     distinct. Codes are stored as differences along the first axis modulo 256, which
     compress well.
 
-    Returns
-    -------
-    ``bytes`` (deflated, base64), ``signed``, and ``error``: the largest error of a
-    value over its column's scale, measured; below 0.008 by design.
+    Returns ``bytes`` (deflated, base64), ``signed``, and ``error``: the largest error
+    of a value over its column's scale, measured; below 0.008 by design.
     """
     scale = np.where(scale > 0, scale, 1.0)
     share = np.nan_to_num(values / scale)

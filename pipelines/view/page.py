@@ -23,11 +23,8 @@ def write_view(
 ) -> Path:
     """Write the page of a map; ``options`` are those of `view_page`.
 
-    Raises
-    ------
-    InputError
-        If the output exists and ``overwrite`` is false, an optional package is
-        missing, or as `pipelines.view.data.gather`.
+    Raises `InputError` if the output exists and ``overwrite`` is false, an optional
+    package is missing, or as `pipelines.view.data.gather`.
     """
     check_output(output, overwrite=overwrite)
     page = view_page(source, **options)

@@ -8,6 +8,7 @@ import pytest
 
 from pipelines.cubes.sky import SkyMaps
 from pipelines.figures.sky import healpix_sky, sky
+from pipelines.maps.answers import JOINED, OWN
 
 NSIDE = 8
 PIXELS = np.arange(12 * NSIDE**2)
@@ -63,8 +64,9 @@ def test_the_sky_is_pale_where_the_prior_holds_much_of_the_extinction():
     maps = make_maps()
     share = np.zeros(maps.mean.shape)
     share[1] = np.where(B > 0, 0.2, 0.01)
-    maps = replace(maps, last_star=np.full(share.shape[1], 1e4), prior_share=share)
-    figure = sky(maps)
+    # The last star is nearer everywhere, but little lies beyond it.
+    beyond = {"prior_share": share, "filled": np.where(share > 0, JOINED, OWN)}
+    figure = sky(replace(maps, **beyond))
     far, half = paled(figure.axes[2]), 180
     assert len(figure.axes[0].collections) < 2
     assert far[half + 15 :].all() and not far[: half - 15].any()

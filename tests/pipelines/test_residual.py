@@ -432,12 +432,15 @@ def test_densities_have_variances_of_the_law_and_extinctions_have_not(
     points = PointValues(torch.as_tensor(stars.positions()))
     values, left = posterior.sampled(points)
     assert torch.equal(values, own.sampled(points)[0])
-    law, around = posterior.residual.variances, posterior.residual.surroundings
+    field = posterior.residual
+    law, around = field.variances, field.surroundings(points.places)
+    most = field.resolved(points.places)
+    assert torch.all((most > 0) & (most < run.plan.std**2))
     expected = moments_over_samples(
         values,
         left,
         positive=True,
-        moderate=lambda found: law.moderated(found, around(points.places)),
+        moderate=lambda found: law.moderated(found, around, most),
     )
     np.testing.assert_array_equal(one["density_std"], expected.std)
     assert np.abs(one["density_std"] / other["density_std"] - 1).max() > 1e-3

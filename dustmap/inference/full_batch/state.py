@@ -99,10 +99,15 @@ class Samples:
             f"{most} iterations at most; the last step raised the log posterior by "
             f"at most {worst:.3g} nats (units of the natural logarithm)"
         )
-        failed = int((~self.converged).sum())
+        failed, count = int((~self.converged).sum()), len(self.converged)
         if not failed:
-            return f"each fitted by itself, {tail}"
-        return f"{failed} of {len(self.converged)} did not converge ({tail})"
+            # Of independent samples, and of pairs of mirror images (`Moments`).
+            least, largest = (2 * count) ** -0.5, count**-0.5
+            return (
+                f"each fitted by itself, {tail}; {count} leave standard deviations "
+                f"between them an error of {least:.0%} to {largest:.0%}"
+            )
+        return f"{failed} of {count} did not converge ({tail})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,7 +192,20 @@ def test_places_beyond_the_grid_are_predicted_from_their_nearest_rows():
     trend = gp.basis(PointValues(there)) @ gp.trend
     assert float(found.mean[1] - trend[1]) == pytest.approx(0, abs=1e-6 * 1e6)
     assert float(found.variance[0]) < float(found.variance[1])
-    assert float(found.variance[1]) == pytest.approx(VARIANCE, rel=1e-6)
+    # Far from all rows the slopes are as uncertain as ever (Rasmussen & Williams 2006,
+    # eq. 2.42), near them the rows tell.
+    H = gp.basis(PointValues(there))
+    own = H[1] @ gp.trend_covariance @ H[1]
+    assert float(found.variance[1]) == pytest.approx(VARIANCE + float(own), rel=1e-6)
+    every = model(points, y, count=len(points))
+    K = every.kernel(points[:, None] - points) + NOISE * torch.eye(len(points))
+    across = every.kernel(there[:1, None] - points)[0]
+    inverse, rows = torch.linalg.inv(K), every.basis(PointValues(points))
+    left = H[0] - rows.T @ inverse @ across
+    trend = left @ torch.linalg.inv(rows.T @ inverse @ rows) @ left
+    expected = VARIANCE - across @ inverse @ across + trend
+    beyond = every.predict(PointValues(there[:1])).variance[0]
+    assert float(beyond) == pytest.approx(float(expected), rel=0.01)
     with pytest.raises(ValueError, match="outside"):
         gp.samples(PointValues(there), 2, 0)
 

@@ -203,6 +203,7 @@ def test_fits_that_come_to_no_end_say_so():
     both = Samples.joined([found, ended])
     assert both.converged.tolist() == [False, True]
     assert "each fitted by itself" in ended.message
+    assert "error of 50% to 71%" in Samples.joined([ended, ended]).message
     result = fitted(newton_steps=1, newton_tolerance=1e-12)
     assert not result.converged
 

@@ -10,6 +10,7 @@ from dustmap.residual.moderation import VarianceLaw, learn_variance_law
 
 PLACES, DEGREES, PRIOR_DEGREES = 20_000, 16, 30
 SLOPES = np.array([0.4, -0.2])
+ANY = torch.tensor([torch.inf])
 
 
 def halves_of(true: np.ndarray, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,7 +44,7 @@ def test_the_law_is_found_and_the_noise_falls_as_in_theory(problem) -> None:
     assert law.degrees == pytest.approx(DEGREES, rel=0.05)
     assert law.prior_degrees == pytest.approx(PRIOR_DEGREES, rel=0.1)
     assert law.coefficients[1:].numpy() == pytest.approx(SLOPES, abs=0.02)
-    better = law.moderated(variances, around)
+    better = law.moderated(variances, around, ANY)
     before, after = (polygamma(1, n / 2) for n in (DEGREES, DEGREES + PRIOR_DEGREES))
     assert noise_of(variances, true) == pytest.approx(before**0.5, rel=0.03)
     assert noise_of(better, true) == pytest.approx(after**0.5, rel=0.03)
@@ -57,25 +58,30 @@ def test_an_exact_law_replaces_the_samples(problem) -> None:
     variances = (halves[0] + halves[1]) / 2
     law = learn_variance_law(variances, halves, around)
     assert law.prior_degrees > 300
-    better = law.moderated(variances, around)
+    better = law.moderated(variances, around, ANY)
     assert noise_of(better, torch.from_numpy(true)) < 0.1
 
 
 def test_a_place_alone_and_beyond_the_range(problem) -> None:
     around, _, halves = problem
     law = learn_variance_law(halves[0], halves, around)
-    together = law.moderated(halves[0], around)
+    together = law.moderated(halves[0], around, ANY)
     for n in (0, 17, PLACES - 1):
-        alone = law.moderated(halves[0][n : n + 1], around[n : n + 1])
+        alone = law.moderated(halves[0][n : n + 1], around[n : n + 1], ANY)
         assert torch.equal(alone, together[n : n + 1])
-    far, end = (
-        law.moderated(torch.ones(1), edge[None])
-        for edge in (
-            torch.tensor([-torch.inf, 99.0]),
-            torch.stack([law.lower, law.upper]).diagonal(),
-        )
-    )
-    assert torch.equal(far, end)
+
+    def at(*edge: float, most: float = torch.inf) -> float:
+        place, limit = torch.tensor([edge]).double(), torch.tensor([most])
+        return float(law.moderated(torch.full((1,), 0.3), place, limit))
+
+    # Below the range, or where variances would fall, it counts as its end; where they
+    # grow they do up to the prior's.
+    ends = law.lower[0].item(), law.upper[1].item()
+    assert at(-torch.inf, 99.0) == pytest.approx(at(*ends))
+    inside, beyond = at(law.upper[0].item(), 0.0), at(6.0, 0.0)
+    assert beyond > 1.5 * inside
+    assert at(6.0, 0.0, most=2.0) == at(99.0, 0.0, most=2.0)
+    assert inside < at(6.0, 0.0, most=2.0) < beyond
 
 
 def test_moderated_moments_keep_the_median_between_samples() -> None:
@@ -103,4 +109,4 @@ def test_a_law_without_weight_changes_nothing() -> None:
         prior_degrees=0.0,
     )
     found = torch.rand(5)
-    assert torch.equal(law.moderated(found, torch.rand(5, 1)), found)
+    assert torch.equal(law.moderated(found, torch.rand(5, 1), ANY), found)

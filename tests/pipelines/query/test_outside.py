@@ -16,6 +16,8 @@ from pipelines.config import FitConfig
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions, parse_box
 from pipelines.fit import fit
+from pipelines.maps.places import Places
+from pipelines.maps.sky import pixel_directions
 
 HEIGHT = 120.0
 at = ray_field.at
@@ -142,7 +144,7 @@ def test_sky_maps_go_on(run, dust):
         maps = answers.sky_maps([150.0, 500.0], 8)
         gap = np.isnan(own.mean)
         assert 0.2 < gap[1].mean() < 1
-        np.testing.assert_array_equal(maps.prior_share > 0, gap)
+        np.testing.assert_array_equal(maps.filled > 0, gap)
         lon, lat = healpy.pix2ang(8, np.flatnonzero(gap[1]), nest=True, lonlat=True)
         expected = dust.extinction(at(lon, lat, 500.0))
         factor = answers.factor
@@ -152,24 +154,40 @@ def test_sky_maps_go_on(run, dust):
             np.testing.assert_allclose(found, values[name].value, rtol=0.2)
             same = factor * own.arrays[name][~gap]
             np.testing.assert_allclose(array[~gap], same, rtol=1e-6)
-        found = maps.prior_share[1][gap[1]]
-        np.testing.assert_allclose(found, expected.flags["prior_share"], atol=0.02)
+        # The share counts from the last star on, in the box too.
+        share, ends = maps.prior_share, own.last_star < 150.0
+        assert (share[1][gap[1]] > expected.flags["prior_share"] - 0.02).all()
+        np.testing.assert_array_equal(share[0][~gap[0]] > 0, ends[~gap[0]])
+
+
+def test_sky_maps_of_a_store_have_no_holes_at_the_face(run):
+    store = dustmap.open_map(run.parent / "map.zarr")
+    # Where curves end at their last node, up to half a cell before the face.
+    far = np.arange(200.0, 260.0, 2.5)
+    own = store.answers.sky_maps(far)
+    maps = store.with_outside("prior").answers.sky_maps(far)
+    ends = store.answers.reach(Places.of_points(pixel_directions(own.nside)))
+    assert (np.isnan(own.mean) & (far[:, None] < ends)).any()
+    for array in maps.arrays.values():
+        assert np.isfinite(array).all()
 
 
 def test_tables_and_the_command_line(run, command, tmp_path):
-    # A density at infinity is undefined.
-    far = PLACES[[0, 1, 2, 4]]
-    rows = Table([far.l.deg, far.b.deg, far.distance.pc])
+    far = [*PLACES.distance.pc, np.nan]
+    rows = Table([[90.0] * 6, [*PLACES.b.deg, 0.0], far])
     rows = Table(rows, names=("l", "b", "distance"), units=("deg", "deg", "pc"))
     found = dustmap.predict(run, rows, outside="prior")
-    assert np.isfinite(found["extinction_mean"]).all()
-    assert found["beyond_box"].sum() == 3
+    assert np.isnan(found["extinction_mean"]).tolist() == [False] * 5 + [True]
+    # A density at infinity is undefined, and no reason to refuse the other rows.
+    assert np.isnan(found["density_mean"]).tolist() == [False] * 3 + [True, False, True]
+    assert found["beyond_box"].sum() == 4
     assert "beyond_box" not in dustmap.predict(run, rows).colnames
     rows.write(tmp_path / "places.ecsv")
     for verb in ("query", "predict"):
         line = f"{verb} {run} {tmp_path}/places.ecsv -o {tmp_path}/{verb}.ecsv"
         result = command(f"{line} --outside prior")
-        assert "1 inside" in result.output and "3 beyond box" in result.output
+        assert "1 inside" in result.output and "4 beyond box" in result.output
+        assert "1 no distance" in result.output
         assert "outside the map" not in result.output
         table = Table.read(tmp_path / f"{verb}.ecsv")
         np.testing.assert_allclose(
@@ -194,7 +212,7 @@ def test_what_has_no_known_prior_outside_is_refused(
     with pytest.raises(InputError, match="nan or prior"):
         dustmap.open_map(run, outside="zero")
     with pytest.raises(InputError, match="undefined"):
-        dust.density(PLACES[3:4])
+        dust.query(PLACES[3:4], integrated=False)
     with pytest.raises(InputError, match="without"):
         dust.distance_at(PLACES, 0.1)
     own = dustmap.open_map(run)

@@ -151,6 +151,11 @@ def test_the_whole_way_through_is_that_to_the_face(dust):
     np.testing.assert_array_equal(again, found)
     with pytest.raises(InputError, match="infinite distance"):
         dust.query(far, integrated=False)
+    mixed = coords_at(np.array([[np.inf, 0, 0], [100.0, 0, 0]]))
+    extinction, density = dust.extinction_and_density(mixed)
+    assert extinction.flags["inside"].all() and extinction.flags["to_edge"][0]
+    assert np.isnan(density.mean).tolist() == [True, False]
+    assert density.flags["inside"].tolist() == [False, True]
 
 
 def test_beyond_the_last_distance_of_a_short_map_there_is_nothing(tmp_path):

@@ -119,7 +119,7 @@ def test_the_inverse_and_the_whole_way(command, path):
 def test_answers_come_in_batches_of_one_table(tmp_path, suffix):
     described = {name: ColumnInfo() for name in ("l", "name")}
     file = tmp_path / f"answers.{suffix}"
-    with answer_file(file, described, {}, overwrite=False) as write:
+    with answer_file(file, described, {}, {}, overwrite=False) as write:
         write({"l": np.array([1.0, np.nan]), "name": np.array(["a", None], object)})
         assert not file.exists()
         write({"l": np.array([3.0]), "name": np.array(["b, c"], object)})
@@ -136,7 +136,7 @@ def test_a_table_keeps_every_row_and_column(command, path, rows, tmp_path, suffi
     result = command(f"query {path} {rows} -o {output} {MAPPED}")
     assert result.exit_code == 0, result.output
     assert "5 rows (2 inside, 1 extrapolated" in result.output
-    assert "3 outside the map" in result.output
+    assert "1 no distance, 1 no position, 1 outside the map" in result.output
     if suffix == "parquet":
         columns, units, _ = read_table(output)
         table = Table(columns, units=units)
