@@ -149,11 +149,11 @@ class LogNormal(TorusModel[GridWhitening]):
         κ belongs to the coarsest level, c to the level in which a point lies; κ is zero
         for points, c for integrals.
         """
-        line = torch.zeros(len(self._functionals), dtype=torch.float64)
+        line = torch.zeros(len(self.functionals), dtype=torch.float64)
         share = self.subgrid_share * self.weights.excess
         point = torch.zeros_like(line)
         grids = self.whitening.tori.grids
-        for rows, part in self._functionals.runs():
+        for rows, part in self.functionals.runs():
             if not isinstance(part, PointValues):
                 line[rows] = share * self.local[0].line
                 continue
@@ -184,7 +184,7 @@ class LogNormal(TorusModel[GridWhitening]):
 
         They are ``W ρ (e^{τ z − τ²/2} − 1)`` with ``τ² = ln(1 + v / (W ρ)²)``.
         """
-        shape = (len(eps), len(self._functionals))
+        shape = (len(eps), len(self.functionals))
         white = torch.randn(shape, generator=generator, dtype=torch.float64)
         density = self.density(eps)
         prediction = self.weights.matvec(density)

@@ -77,7 +77,7 @@ def build_model(
 ) -> ForwardModel:
     """Build the model of rows on the grid's circulant embedding, in float64."""
     whitening = _whitening(plan, device)
-    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
+    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group or Group())
 
 
 def _whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
