@@ -103,15 +103,13 @@ class Rays:
         return len(self.lengths)
 
     def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple | None) -> Rays:
-        return Rays(**{name: value[rows] for name, value in self._parts().items()})
+        parts = {each.name: getattr(self, each.name)[rows] for each in fields(self)}
+        return Rays(**parts)
 
     def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
         """Return ``(a e, ln d)`` with ``a = stretch``, in which near rays are near."""
         logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
         return torch.cat([stretch * self.directions, logarithm], dim=-1)
-
-    def _parts(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def rays_to(

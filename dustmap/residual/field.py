@@ -82,9 +82,9 @@ class ResidualField:
     stated: Float[Tensor, " n"]
     noise: Float[Tensor, " n"]
     weights: Float[Tensor, " j"]
-    nugget: float
-    outliers: float
     stretch: float
+    nugget: float = 0.0
+    outliers: float = 0.0
     cube: DensityCube | None = None
     subgrid: SubgridCovariance | None = None
     score: float = math.nan
@@ -96,8 +96,6 @@ class ResidualField:
     @cached_property
     def covariance(self) -> RayCovariance:
         """Covariance along rays or, without a cube, under a free spectrum."""
-        if self.cube is None:
-            return RayCovariance(weights=self.weights)
         return RayCovariance(weights=self.weights, subgrid=self.subgrid, cube=self.cube)
 
     @property
@@ -115,9 +113,8 @@ class ResidualField:
         """Least density of any ray [mag/pc]."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
 
-    def without_last(self, count: int) -> ResidualField:
-        """Return the field without the last ``count`` stars and without a stack."""
-        rows = torch.arange(len(self.rays) - count)
+    def select(self, rows: Int[Tensor, " k"]) -> ResidualField:
+        """Return the field of some of its stars, without a stack."""
         return replace(
             self,
             stack=None,

@@ -67,13 +67,11 @@ class VarianceLaw:
         """
         # One by one, so that the bits do not depend on the number of places.
         logarithm = self.coefficients[0].expand(len(around))
-        for b, column in zip(self.coefficients[1:], self._within(around).T):
+        within = around.clamp(self.lower, self.upper)
+        for b, column in zip(self.coefficients[1:], within.T):
             logarithm = logarithm + b * column
         share = self.degrees / (self.degrees + self.prior_degrees)
         return share * variances + (1 - share) * logarithm.exp()
-
-    def _within(self, around: Tensor) -> Tensor:
-        return around.clamp(self.lower, self.upper)
 
 
 def learn_variance_law(
@@ -92,10 +90,9 @@ def learn_variance_law(
     # Few places are beyond the range of the law.
     lower, upper = around.quantile(torch.tensor([0.01, 0.99]).to(around), dim=0)
     columns = torch.cat([torch.ones_like(around[:, :1]), around.clamp(lower, upper)], 1)
-    y = variances.log()
-    design, target = columns.numpy(), y.numpy()
+    design, target = columns.numpy(), variances.log().numpy()
     found = np.linalg.lstsq(design, target, rcond=None)[0]
-    scatter = ((target - design @ found) ** 2).sum() / (len(y) - design.shape[1])
+    scatter = ((target - design @ found) ** 2).sum() / np.subtract(*design.shape)
     prior_degrees = _degrees(scatter - float(polygamma(1, degrees / 2)))
     # Of log-normal or inverse gamma scatter the mean is above that of the logarithm.
     found[0] += np.log(np.exp(target - design @ found).mean())

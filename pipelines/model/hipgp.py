@@ -76,8 +76,8 @@ def build_model(
     group: Group | None = None,
 ) -> ForwardModel:
     """Build the model of rows on the grid's circulant embedding, in float64."""
-    whitening = _whitening(plan, device)
-    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group or Group())
+    whitening, group = _whitening(plan, device), group or Group()
+    return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
 
 
 def _whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
