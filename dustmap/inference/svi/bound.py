@@ -40,6 +40,16 @@ class LatentMoments(NamedTuple):
     variance: Float[Tensor, " n"]
 
 
+class Terms(NamedTuple):
+    """``k_n`` and ``v_n`` of a minibatch, moments of ``q(f_n)`` and ``E_n``."""
+
+    features: Float[Tensor, "b p"]
+    conditional: Float[Tensor, " b"]
+    mean: Float[Tensor, " b"]
+    variance: Float[Tensor, " b"]
+    expected: Float[Tensor, " b"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
     """Observations of a model's functionals.
@@ -130,12 +140,20 @@ class Observations:
         assert isinstance(self.likelihood, NormalNoise)
         return self.likelihood.widened(conditional), torch.zeros_like(conditional)
 
-    def expected(self, rows: FeatureRows, q: NaturalGaussian) -> Float[Tensor, " n"]:
-        """Return ``E_q[ln p(y_n | f_n)]``, differentiable in the rows."""
+    def terms(
+        self, rows: FeatureRows, q: NaturalGaussian, *, spread: bool = True
+    ) -> Terms:
+        """Return the bound's terms, differentiable in the rows.
+
+        Without ``spread`` variances leave out ``k_nᵀ S k_n``, the expensive part, which
+        steps with normal noise do not need.
+        """
         likelihood, variance = self.split(rows.variance)
+        if spread or not likelihood.conjugate:
+            variance = variance + q.quadratic(rows.features)
         mean = self.offset + rows.features @ q.mean
-        variance = variance + q.quadratic(rows.features)
-        return likelihood.expected(self.values, mean, variance)
+        expected = likelihood.expected(self.values, mean, variance)
+        return Terms(rows.features, rows.variance, mean, variance, expected)
 
     def batch(
         self,
@@ -178,10 +196,8 @@ def expected_terms(
     model: RowwiseGaussian, data: Observations, q: NaturalGaussian
 ) -> Float[Tensor, " n"]:
     """Return ``E_q[ln p(y_n | f_n)]`` of all observations. Cost: every row once."""
-    parts = [
-        data.select(index).expected(model.rows(index), q) for index in model.batches()
-    ]
-    return torch.cat(parts)
+    parts = [data.select(rows).terms(model.rows(rows), q) for rows in model.batches()]
+    return torch.cat([part.expected for part in parts])
 
 
 def elbo(model: RowwiseGaussian, data: Observations, q: NaturalGaussian) -> float:
