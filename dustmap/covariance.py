@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import Functionals, Nodes
-from dustmap.kernels import Kernel
+from dustmap.functionals import Functionals, Nodes, PointValues
+from dustmap.kernels import Kernel, point_covariance
 from dustmap.memory import rows_within
 
 
@@ -24,6 +24,8 @@ def inducing_covariance(
 
     Cost: one kernel value for each node and point.
     """
+    if isinstance(functionals, PointValues):
+        return point_covariance(kernel, functionals.points.to(points), points)
     nodes = functionals.nodes().to(points.device)
     total = points.new_zeros(nodes.count, len(points))
     for piece in nodes.pieces(_rows(len(points), points.device)):

@@ -30,9 +30,8 @@ from dustmap.gp.regression import (
     gradients_of,
     leaves_of,
 )
-from dustmap.kernels import Kernel
+from dustmap.kernels import Kernel, point_covariance
 from dustmap.keyed_noise import Purpose, torch_stream
-from dustmap.whitening import point_covariance
 
 
 @dataclass(eq=False)

@@ -28,7 +28,6 @@ Cost of a place: ``k³/3`` operations, ``k²`` values of the kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
@@ -44,6 +43,7 @@ from dustmap.kernels import Radial
 from dustmap.memory import rows_within
 from dustmap.residual.kriging import solve_neighbourhoods
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
+from dustmap.tails import log_normal
 
 
 class Solved(NamedTuple):
@@ -119,8 +119,8 @@ class NeighbourGP(ScoredRegression):
         The index is kept while no axis is stretched against another by more than 10%.
         """
         assert self.index is not None
-        stale = self.index.distortion(self.kernel.lengthscale) > 1.1
-        index = None if stale else self.index
+        stretch = self.kernel.lengthscale.detach() / self.index.unit
+        index = None if stretch.max() / stretch.min() > 1.1 else self.index
         return replace(self, **{"index": index, "near": None, **changes})
 
     def log_marginal(self) -> float:
@@ -132,9 +132,7 @@ class NeighbourGP(ScoredRegression):
         """Return the log density of every scored row given its neighbours."""
         x, parts = self.functionals.points, []
         for rows, near in self._scored_blocks():
-            parts.append(
-                _log_normal(*self._misfit(rows, self.solved_at(x[rows], near)))
-            )
+            parts.append(log_normal(*self._misfit(rows, self.solved_at(x[rows], near))))
         return torch.cat(parts)
 
     def value_and_gradient(self) -> tuple[float, dict[str, Tensor]]:
@@ -143,7 +141,7 @@ class NeighbourGP(ScoredRegression):
         for rows, near in self._scored_blocks():
             solved = moved.solved_at(x[rows], near)
             error, spread = moved._misfit(rows, solved)
-            total += float(_log_normal(error, spread).sum())
+            total += float(log_normal(error, spread).sum())
             moved._linearised(solved, error, spread).backward()
         return total, gradients_of(leaves)
 
@@ -217,10 +215,6 @@ def _points(functionals: Functionals) -> Float[Tensor, "n d"]:
         f"neighbours need values at points, got {type(functionals).__name__}: use "
         "ExactGP or SGPR"
     )
-
-
-def _log_normal(error: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * (error**2 / variance + (2 * math.pi * variance).log())
 
 
 def scored_across_scales(

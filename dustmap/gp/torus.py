@@ -304,14 +304,10 @@ class TorusGP(Regression):
         for part in torch.nonzero(inside)[:, 0].split(rows):
             model = self.model.at(functionals.select(part))
             mean[part] = model.apply(eps) + H[part] @ self.trend
-            variance[part] *= self._factors(near.variance[part])
+            given = near.variance[part].clamp_min(_TINY).log().numpy()
+            known, factors, _ = self._known_factors
+            variance[part] *= torch.from_numpy(np.interp(given, known, factors))
         return LatentMoments(mean, variance)
-
-    def _factors(self, variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return the factors on variances given the nearest rows."""
-        known, factors, _ = self._known_factors
-        found = np.interp(variance.clamp_min(_TINY).log().numpy(), known, factors)
-        return torch.from_numpy(found)
 
     @cached_property
     def _known_factors(self) -> _Factors:

@@ -193,7 +193,7 @@ class SparseMatrix(SizedOperator):
                     loop(*entries, source, weights[own], totals[part], like)
 
             in_parallel(task, threads)
-            _separate(totals, found, result[group])
+            _in_stretches(loops.separate, totals.size, totals, found, result[group])
         return torch.from_numpy(result).reshape(*x.shape[:-1], length)
 
     def _parts(self, count: int) -> list[Rows]:
@@ -275,11 +275,6 @@ def _interleaved(x: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
     out = np.empty((len(columns), width), x.dtype)
     _in_stretches(loops.interleave, out.size, x, columns, out)
     return out
-
-
-def _separate(parts: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
-    """Set ``out[k, columns[i]] = Σ_t parts[t, i, k]``, in the order of the parts."""
-    _in_stretches(loops.separate, parts.size, parts, columns, out)
 
 
 def _in_stretches(loop: Callable, work: int, x: np.ndarray, *given: np.ndarray) -> None:

@@ -31,14 +31,13 @@ from dustmap.covariance import (
     inducing_covariance,
 )
 from dustmap.distributed.group import Group
-from dustmap.functionals import Functionals, PointValues
-from dustmap.kernels import Kernel
+from dustmap.functionals import Functionals
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
-from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
+from dustmap.whitening import ToeplitzWhitening, Whitening
 
 # Limit on the bytes of rows ``k_un`` that the operator keeps.
 _CROSS = 2**30
@@ -111,15 +110,6 @@ class RowReport:
             f"by rounding (lowest {self.lowest:.1e} of the prior variance), "
             f"{self.modes_below_zero} modes of residual covariances likewise"
         )
-
-
-def cross_covariance(
-    kernel: Kernel, functionals: Functionals, points: Float[Tensor, "m d"]
-) -> Float[Tensor, "n m"]:
-    """Return ``Cov(L_n f, f(z_m))``, the rows ``k_un``; nodes only where needed."""
-    if isinstance(functionals, PointValues):
-        return point_covariance(kernel, functionals.points.to(points), points)
-    return inducing_covariance(kernel, functionals, points)
 
 
 class RowwiseFeatures(LinearOperator):
@@ -243,7 +233,7 @@ class RowwiseGaussian(ForwardModel):
 
     def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
         """Return the rows ``k_un`` (eq. 7)."""
-        return cross_covariance(
+        return inducing_covariance(
             self.whitening.kernel, functionals, self.whitening.points
         )
 
@@ -288,7 +278,7 @@ class RowwiseGaussian(ForwardModel):
             none = whitening.points.new_zeros(0, self.inducing_size)
             return none, none[:, 0]
         part = self.functionals.select(index)
-        cross = cross_covariance(whitening.kernel, part, whitening.points)
+        cross = inducing_covariance(whitening.kernel, part, whitening.points)
         if dual:
             solution = whitening.solve(cross)
             values = solution.value

@@ -66,10 +66,6 @@ class _Rays(NamedTuple):
         starts = starts[parts - parts[0]]
         return NodeRun(points, weights, np.empty(0, np.int64), starts)
 
-    def row_counts(self) -> np.ndarray:
-        """Return the number of nodes of every row."""
-        return np.diff(np.concatenate([[0], np.cumsum(self.counts)])[self.parts])
-
     def inside(self, grid: Grid) -> np.ndarray:
         """Return whether a ray's first and last node, and thus all, are in the box."""
         inside = np.ones(len(self.counts), dtype=bool)
@@ -150,7 +146,8 @@ class WeightRows:
         """Return cuts of the rows into blocks of about this many nodes."""
         total = len(self._functionals)
         if self._rays is not None:
-            block = np.cumsum(self._rays.row_counts()) // max(1, nodes)
+            done = np.concatenate([[0], np.cumsum(self._rays.counts)])
+            block = done[self._rays.parts[1:]] // max(1, nodes)
             inner = np.flatnonzero(np.diff(block)) + 1
         else:
             sample = sampled(self._functionals) if total else self._functionals

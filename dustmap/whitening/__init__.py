@@ -12,12 +12,7 @@ The last three share :class:`Whitening`.
 """
 
 from dustmap.whitening.ciq import CiqWhitening
-from dustmap.whitening.inducing import (
-    CholeskyWhitening,
-    KernelMatrix,
-    Whitening,
-    point_covariance,
-)
+from dustmap.whitening.inducing import CholeskyWhitening, KernelMatrix, Whitening
 from dustmap.whitening.modes import GridWhitening
 from dustmap.whitening.nested import (
     LevelWhitening,
