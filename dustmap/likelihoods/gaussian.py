@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dustmap.likelihoods.base import Batched, Likelihood, Vector
+from dustmap.likelihoods.base import Likelihood, Vector
 from dustmap.tails import log_normal
 
 
@@ -76,9 +76,6 @@ class Gaussian(Likelihood):
         """Return the likelihood with a larger known variance of every observation."""
         known = extra if self.known is None else self.known + extra
         return Gaussian(variance=self.variance, known=known)
-
-    def log_density(self, y: Batched, f: Batched) -> Batched:
-        return log_normal(y - f, self.noise)
 
     def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         return log_normal(y - mean, self.noise) - variance / (2 * self.noise)

@@ -22,14 +22,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.likelihoods.base import (
-    Batched,
-    Likelihood,
-    Vector,
-    positive_parameter,
-)
+from dustmap.likelihoods.base import Likelihood, Vector, positive_parameter
 from dustmap.memory import rows_within
-from dustmap.tails import log_student, peak_excess
+from dustmap.tails import peak_excess
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 # Step of the trapezoidal rule, whose error is exp(−π²/step), 1e-13.
@@ -76,9 +71,6 @@ class StudentT(Likelihood):
     @property
     def _log_peak(self) -> Tensor:
         return peak_excess(self.degrees) - 0.5 * _LOG_TWO_PI - self.scale.log()
-
-    def log_density(self, y: Batched, f: Batched) -> Batched:
-        return log_student((y - f) ** 2, self.scale**2, self.degrees, of="scale")
 
     def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         unit = self.degrees * self.scale**2

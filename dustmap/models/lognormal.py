@@ -23,7 +23,6 @@ from dustmap.functionals import (
     LineIntegrals,
     PointValues,
 )
-from dustmap.kernels import Radial
 from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
@@ -101,18 +100,14 @@ class LogNormal(TorusModel[GridWhitening]):
         super()._observe(functionals)
 
     @property
-    def kernel(self) -> Radial:
-        """The covariance of f."""
-        return self.whitening.kernel
-
-    @property
     def local(self) -> list[LocalResidual]:
         """The unresolved part of f on every level, measured once."""
+        own = self.whitening
         if not self._measured:
             # Two threads may measure it, but it is set in one step.
             self._measured[:] = [
-                local_residual(self.kernel, grid.spacing, cut=self.whitening.cut)
-                for grid in self.whitening.tori.grids
+                local_residual(own.kernel, grid.spacing, cut=own.cut)
+                for grid in own.tori.grids
             ]
         return self._measured
 

@@ -359,13 +359,6 @@ def _position(logarithm, start, step, size):
 
 
 @compiled
-def _squared_chord(one, other):
-    """Return the squared distance between the tips of two unit vectors."""
-    x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
-    return x * x + y * y + z * z
-
-
-@compiled
 def covariances(one, rows, parts, count, tables, found):
     """Fill in the covariances of one ray's extinction and other rays' extinctions.
 
@@ -440,7 +433,8 @@ def _free(one, other, tables):
     ratio, axes, logarithms = tables[2]
     if one[_LENGTH] > other[_LENGTH]:
         one, other = other, one
-    chord = 0.5 * math.log(max(_squared_chord(one, other), _CHORDS[0] ** 2))
+    x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
+    chord = 0.5 * math.log(max(x * x + y * y + z * z, _CHORDS[0] ** 2))
     i, a = _position(chord, axes[0, 0], axes[1, 0], ratio.shape[0])
     apart = other[_LENGTH] - one[_LENGTH]
     total = 0.0
@@ -456,19 +450,14 @@ def _free(one, other, tables):
                 first, second = ratio[i + p, m + q, k], ratio[i + p, m + q, k + 1]
                 part = (a if p else 1 - a) * (b if q else 1 - b)
                 value += part * (first + c * (second - first))
-        falls = one[_FALLS + j] + other[_FALLS + j]
-        parallel = _parallel(u, difference, falls)
+        # I(0, u, u + difference), by a series where terms would cancel.
+        longer, falls = u + difference, one[_FALLS + j] + other[_FALLS + j]
+        if longer < 1e-3:
+            parallel = u * longer - (longer**3 - difference**3 + u**3) / 6
+        else:
+            parallel = 2 * u + falls - math.expm1(-difference)
         total += weights[j] * scales[j] ** 2 * value * parallel
     return one[_DENSITY] * other[_DENSITY] * total
-
-
-@compiled
-def _parallel(u, difference, falls):
-    """Return ``I(0, u, u + difference)``, by a series where terms would cancel."""
-    longer = u + difference
-    if longer < 1e-3:
-        return u * longer - (longer**3 - difference**3 + u**3) / 6
-    return 2 * u + falls - math.expm1(-difference)
 
 
 @compiled

@@ -167,7 +167,7 @@ def infer(problem: Problem) -> Inference:
 def _learnt(plan: Plan, result: SvgpResult, common: float) -> Plan:
     """Return the plan with the learnt hyperparameters."""
     values = result.model.kernel.parameters()
-    whitening = result.model.whitening
+    whitening = result.model.forward.whitening
     assert isinstance(whitening, ToeplitzWhitening)
     scale = values["lengthscale"].detach().expand(3).tolist()
     # The embedding is widened for the longest lengthscale that may be learnt.

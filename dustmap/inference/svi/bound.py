@@ -26,7 +26,6 @@ from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
-from dustmap.whitening import Whitening
 
 
 class LatentMoments(NamedTuple):
@@ -237,14 +236,9 @@ class Svgp:
     likelihood: Likelihood
 
     @property
-    def whitening(self) -> Whitening:
-        """Kernel and inducing points."""
-        return self.forward.whitening
-
-    @property
     def kernel(self) -> Kernel:
         """Kernel k."""
-        return self.whitening.kernel
+        return self.forward.whitening.kernel
 
     @property
     def mean(self) -> float:
