@@ -248,10 +248,6 @@ class RowwiseGaussian(ForwardModel):
         values, variance = self._rows_to_keep(index)
         return FeatureRows(self.features_of(values), variance)
 
-    def rows_under(self, whitening: Whitening, index: Int[Tensor, " b"]) -> FeatureRows:
-        """Return the rows under another whitening, differentiable in its inputs."""
-        return FeatureRows(*self._solved(index, whitening, dual=False))
-
     def features_of(self, values: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
         """Return ``k_n`` from kept values of rows."""
         return self.whitening.colour_transpose(values) if self.embedded else values
@@ -265,18 +261,21 @@ class RowwiseGaussian(ForwardModel):
             return FeatureRows(self.kept.features[index], self.kept.variance[index])
         return FeatureRows(
             *self.shared_out(
-                lambda own: self._solved(own, self.whitening, dual=dual), index
+                lambda own: self.rows_under(self.whitening, own, dual=dual), index
             )
         )
 
-    def _solved(
-        self, index: Int[Tensor, " b"], whitening: Whitening, *, dual: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Solve for ``a_n`` or ``k_n`` of some observations, and ``v_n``."""
+    def rows_under(
+        self, whitening: Whitening, index: Int[Tensor, " b"], *, dual: bool = False
+    ) -> FeatureRows:
+        """Return ``v_n`` with ``k_n`` or ``a_n`` under a whitening.
+
+        Rows with ``k_n`` are differentiable in the whitening's inputs.
+        """
         if not len(index):
             # A rank may have no rows of a batch smaller than the group.
             none = whitening.points.new_zeros(0, self.inducing_size)
-            return none, none[:, 0]
+            return FeatureRows(none, none[:, 0])
         part = self.functionals.select(index)
         cross = inducing_covariance(whitening.kernel, part, whitening.points)
         if dual:
@@ -288,7 +287,7 @@ class RowwiseGaussian(ForwardModel):
             values, explained, solution = whitening.features(cross)
         self.report = self.report.with_solution(solution)
         total = functional_variance(whitening.kernel, part, device=self.device)
-        return values, self.checked_variance(total, explained)
+        return FeatureRows(values, self.checked_variance(total, explained))
 
     def shared_out(
         self,

@@ -205,12 +205,6 @@ class RayCovariance:
     subgrid: SubgridCovariance | None = None
     cube: DensityCube | None = None
 
-    @property
-    def components(self) -> int:
-        """Number of weights."""
-        left = self.subgrid
-        return len(self.lengthscales) if left is None else len(left.cuts)
-
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
         """Scales and weights, without weights below 1e-9 of the largest."""

@@ -56,10 +56,6 @@ class TorusModes:
         """Return ``T ξ``."""
         return self.forward(self.unflat(white)).mul_(self._factor)
 
-    def white(self, spectrum: Tensor) -> Float[Tensor, "*batch m"]:
-        """Return ``Tᵀ ε``, the inverse of :meth:`of`."""
-        return self.flat(self.inverse(spectrum / self._factor))
-
     def unflat(self, field: Float[Tensor, "*batch m"]) -> Tensor:
         """Return vectors as arrays on the torus."""
         return field.unflatten(-1, self.torus.shape)

@@ -46,7 +46,8 @@ def tiny(**options):
 def at_points(model, eps):
     """The white noise ``Tᵀ ε`` at the points of the torus."""
     modes = model.whitening.modes
-    return modes.parts[0].white(modes.spectra(eps)[0])
+    (part,), (spectrum,) = modes.parts, modes.spectra(eps)
+    return part.flat(part.inverse(spectrum / part.pairs.sqrt()))
 
 
 def largest_error(found, exact):
