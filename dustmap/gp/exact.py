@@ -80,10 +80,6 @@ class ExactGP(ScoredRegression):
         drawn = (white * values.clamp(min=0).sqrt()) @ vectors.T
         return self.predict(functionals).mean + drawn
 
-    @property
-    def _width(self) -> int:
-        return len(self)
-
     def _moments(self, part: Functionals) -> tuple[Tensor, Tensor]:
         factor, alpha = self._solved
         cross = _covariance(self.kernel, part, self.functionals)

@@ -177,8 +177,14 @@ class SparseMatrix(SizedOperator):
             if loop is loops.gather:
                 totals = np.empty((1, len(found), width), flat.dtype)
             else:
-                totals = _accumulators(threads, len(found), width, flat.dtype)
-                threads = len(totals)
+                # A gibibyte for each thread's sums along columns. float64 is slower by
+                # 5% for a single column if its vector fits the cache of a processor, a
+                # mebibyte, else by 20%, and by 60% for several columns.
+                exact = width == 1 and 8 * len(found) <= 2**20
+                room = rows_within(flat.itemsize * len(found) * width, 2**30)
+                threads = min(threads, room)
+                numbers = np.float64 if exact else flat.dtype
+                totals = np.empty((threads, len(found), width), numbers)
             parts = self._parts(threads)
 
             def task(part: int, parts=parts, source=source, totals=totals, like=like):
@@ -244,20 +250,6 @@ def precision(dtype: torch.dtype) -> type:
     if dtype not in _PRECISION:
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     return _PRECISION[dtype]
-
-
-def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.ndarray:
-    """Return room for each thread's sums along columns; memory limits the threads.
-
-    float64 is slower by 5% for a single column if its vector fits the cache, else by
-    20%, and by 60% for several columns.
-    """
-    # A gibibyte for the vectors of all threads.
-    room = rows_within(dtype.itemsize * length * width, 2**30)
-    # A processor's own cache holds a mebibyte.
-    exact = width == 1 and 8 * length <= 2**20
-    shape = (min(threads, room), length, width)
-    return np.empty(shape, np.float64 if exact else dtype)
 
 
 def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:

@@ -84,8 +84,7 @@ class LogNormal(TorusModel[GridWhitening]):
             # The mean over the scales that the grids do not carry.
             logarithm += whitening.tori.constants(whitening.unresolved) / 2
         self._log_mean = logarithm.to(dtype=self.dtype, device=self.device)
-        # Shared with all models derived from this: one for each level.
-        self._measured: list[LocalResidual] = []
+        # Shared with all models derived from this.
         self._relative: list[Tensor] = []
 
     def _observe(self, functionals: Functionals) -> None:
@@ -102,14 +101,9 @@ class LogNormal(TorusModel[GridWhitening]):
     @property
     def local(self) -> list[LocalResidual]:
         """The unresolved part of f on every level, measured once."""
-        own = self.whitening
-        if not self._measured:
-            # Two threads may measure it, but it is set in one step.
-            self._measured[:] = [
-                local_residual(own.kernel, grid.spacing, cut=own.cut)
-                for grid in own.tori.grids
-            ]
-        return self._measured
+        kernel, cut = self.whitening.kernel, self.whitening.cut
+        grids = self.whitening.tori.grids
+        return [local_residual(kernel, grid.spacing, cut=cut) for grid in grids]
 
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """Return ``ρ`` on the tori."""
