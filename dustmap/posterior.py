@@ -89,7 +89,6 @@ class Posterior:
         variance = total / max(len(self.samples), 1) + tangent.variance
         if not len(self.samples):
             variance = torch.full_like(mean, float("nan"))
-            return Moments(mean=mean.cpu(), std=variance.cpu())
         return Moments(mean=mean.cpu(), std=variance.cpu().sqrt())
 
     def moments_of(

@@ -142,7 +142,21 @@ class NeighbourGP(ScoredRegression):
             solved = moved.solved_at(x[rows], near)
             error, spread = moved._misfit(rows, solved)
             total += float(log_normal(error, spread).sum())
-            moved._linearised(solved, error, spread).backward()
+            # A linear function with the gradient of the score.
+            alpha, beta = solved.alpha, solved.beta
+            by_error = (-error / spread)[:, None]
+            by_spread = 0.5 * (by_error**2 - 1 / spread[:, None])
+            both = by_spread * alpha + by_error * beta
+            variance, mean = moved.kernel.variance, torch.as_tensor(moved.mean)
+            noise = moved.noise + moved.jitter * variance
+            linear = (
+                by_spread.sum() * variance
+                - ((both + by_spread * alpha) * solved.across).sum()
+                + ((solved.among @ both[..., None])[..., 0] * alpha).sum()
+                + noise * (by_spread.sum() + (alpha * both).sum())
+                - mean * (by_error * (1 - alpha.sum(dim=1, keepdim=True))).sum()
+            )
+            linear.backward()
         return total, gradients_of(leaves)
 
     @property
@@ -188,24 +202,6 @@ class NeighbourGP(ScoredRegression):
         """Return prediction errors of rows, and their variances."""
         error = self.residual[rows] - solved.mean
         return error, solved.variance + self.noise_variance[rows]
-
-    def _linearised(
-        self, solved: Solved, error: Tensor, spread: Tensor
-    ) -> Float[Tensor, ""]:
-        """Return a linear function with the gradient of the score."""
-        alpha, beta = solved.alpha, solved.beta
-        by_error = (-error / spread)[:, None]
-        by_spread = 0.5 * (by_error**2 - 1 / spread[:, None])
-        both = by_spread * alpha + by_error * beta
-        noise = self.noise + self.jitter * self.kernel.variance
-        mean = torch.as_tensor(self.mean)
-        return (
-            by_spread.sum() * self.kernel.variance
-            - ((both + by_spread * alpha) * solved.across).sum()
-            + ((solved.among @ both[..., None])[..., 0] * alpha).sum()
-            + noise * (by_spread.sum() + (alpha * both).sum())
-            - mean * (by_error * (1 - alpha.sum(dim=1, keepdim=True))).sum()
-        )
 
 
 def _points(functionals: Functionals) -> Float[Tensor, "n d"]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -169,7 +169,12 @@ class SparseMatrix(SizedOperator):
         found = self._every if loop is loops.gather else self._used
         length = self.shape[0] if loop is loops.gather else self.shape[1]
         result = np.zeros((batch, length), flat.dtype)
-        for group, width in _groups(flat, flat.itemsize * len(self._used)):
+        wide = 16 * flat.itemsize * len(self._used) <= _WIDE
+        widths = (1, 4, 8, 16) if wide else (1, 4, 8)
+        for start in range(0, batch, widths[-1]):
+            group = slice(start, min(batch, start + widths[-1]))
+            # Columns are padded to the next width.
+            width = next(w for w in widths if w >= group.stop - start)
             source = _interleaved(flat[group], given, width)
             # float64 is slower by 5% for a single column, and 10% to 40% for several.
             like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
@@ -250,14 +255,6 @@ def precision(dtype: torch.dtype) -> type:
     if dtype not in _PRECISION:
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     return _PRECISION[dtype]
-
-
-def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
-    """Yield groups of columns, with the width to which each is padded."""
-    widths = (1, 4, 8, 16) if 16 * bytes_each <= _WIDE else (1, 4, 8)
-    for start in range(0, len(x), widths[-1]):
-        stop = min(len(x), start + widths[-1])
-        yield slice(start, stop), next(w for w in widths if w >= stop - start)
 
 
 def _interleaved(x: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:

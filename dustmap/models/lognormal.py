@@ -153,18 +153,15 @@ class LogNormal(TorusModel[GridWhitening]):
                 variance[level == number] = local.at(points[level == number], grid)
             point[rows] = torch.expm1(variance)
         squared = density**2
-        if len(self.local) > 1:
-            squared *= self._relative_kappa()
+        if len(grids) > 1:
+            # κ of every point's level, relative to the coarsest level.
+            if not self._relative:
+                kappa = [local.line / self.local[0].line for local in self.local]
+                found = self.whitening.tori.constants(kappa)
+                self._relative.append(found.to(dtype=self.dtype, device=self.device))
+            squared *= self._relative[0]
         found = line.to(observed) * self.weights.nonnegative(squared)
         return found + point.to(observed) * observed**2
-
-    def _relative_kappa(self) -> Float[Tensor, " f"]:
-        """Return κ of every point's level, relative to the coarsest level."""
-        if not self._relative:
-            kappa = [local.line / self.local[0].line for local in self.local]
-            found = self.whitening.tori.constants(kappa)
-            self._relative.append(found.to(dtype=self.dtype, device=self.device))
-        return self._relative[0]
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator

@@ -92,16 +92,6 @@ class RowReport:
         join = (sum, sum, max, max, sum, min, sum)
         return RowReport(*(f(column) for f, column in zip(join, columns, strict=True)))
 
-    def of_all(self, group: Group) -> RowReport:
-        """Join the reports of all ranks; the result is the same on each."""
-        own = torch.tensor([astuple(self)], dtype=torch.float64)
-        kinds = [type(value) for value in astuple(self)]
-        reports = [
-            RowReport(*(kind(x) for kind, x in zip(kinds, numbers, strict=True)))
-            for numbers in group.gather(own, [1] * group.size, dim=0).tolist()
-        ]
-        return RowReport().joined(*reports)
-
     def __str__(self) -> str:
         return (
             f"{self.rows} solves in at most {self.iterations} iterations, "
@@ -304,7 +294,13 @@ class RowwiseGaussian(ForwardModel):
         own, counts = self.group.share(len(index))
         before, self.report = self.report, RowReport()
         parts = solve(index[own])
-        self.report = before.joined(self.report.of_all(self.group))
+        mine = torch.tensor([astuple(self.report)], dtype=torch.float64)
+        kinds = [type(value) for value in astuple(before)]
+        reports = [
+            RowReport(*(kind(x) for kind, x in zip(kinds, numbers, strict=True)))
+            for numbers in self.group.gather(mine, [1] * len(counts), dim=0).tolist()
+        ]
+        self.report = before.joined(*reports)
         return tuple(self.group.gather(part, counts, dim=0) for part in parts)
 
     def checked_variance(

@@ -188,10 +188,13 @@ def learn_surveys(
     counts = torch.bincount(rows.survey, minlength=len(names)).tolist()
     shuffled = torch.randperm(len(rows.survey), generator=generator)
     each = [shuffled[rows.survey[shuffled] == s][:3_000] for s in range(len(names))]
-    laws = [
-        SurveyLaw(name=name, rows=count, overlap=overlap)
-        for name, count, overlap in zip(names, counts, _overlaps(rows, each))
-    ]
+    laws, apart = [], math.log1p(0.2)
+    points = rows.observed(rows.extinction).coordinates(apart / math.radians(1))
+    for s, (name, some) in enumerate(zip(names, each, strict=True)):
+        others = points[rows.survey != s]
+        away = others[nearest(others, points[some], 1)[:, 0]] - points[some]
+        overlap = float((away.norm(dim=1) < apart).double().mean())
+        laws.append(SurveyLaw(name=name, rows=counts[s], overlap=overlap))
     own, learning = torch.cat(each), min(1_500, len(shuffled) // 5)
     kriging, across = None, 2
     # Six rounds had half the error of a mock galaxy's zero points, .01 mag, but let
@@ -220,18 +223,6 @@ def learn_surveys(
             ]
         laws = found
     return tuple(laws)
-
-
-def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float]:
-    """Return the fraction of some rows of each survey near rows of other surveys."""
-    apart = math.log1p(0.2)
-    points = rows.observed(rows.extinction).coordinates(apart / math.radians(1))
-    found = []
-    for survey, own in enumerate(each):
-        others = points[rows.survey != survey]
-        away = others[nearest(others, points[own], 1)[:, 0]] - points[own]
-        found.append(float((away.norm(dim=1) < apart).double().mean()))
-    return found
 
 
 def _predicted(

@@ -170,8 +170,7 @@ def fit_svgp(
     )
     likelihood.check(data.values)
     seed = int(torch.randint(2**62, (), generator=generator))
-    trainer = Trainer(forward, data, settings, generator)
-    return _trained(trainer, seed, on_step)
+    return _trained(Trainer(forward, data, settings, generator), seed, on_step)
 
 
 def fit_svi(
