@@ -164,12 +164,7 @@ class Radial(Kernel):
         return {"lengthscale": self.lengthscale, "variance": self.variance}
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
-        values = self.parameters() | parameters
-        return type(self)(
-            lengthscale=values["lengthscale"],
-            variance=values["variance"],
-            bend=self.bend,
-        )
+        return type(self)(**(self.parameters() | parameters), bend=self.bend)
 
     def decay(self, tolerance: float) -> float:
         """Return the scaled distance beyond which ``φ < tolerance`` (bisection)."""

@@ -127,23 +127,19 @@ class WeightRows:
         # Corner weights take 12 bytes. Blocks fit into the processor's cache, except of
         # functionals that are slow to make nodes.
         limit = 2**27 if self._rays is None else 3 * 2**20
-        self.cuts = self._block_cuts(rows_within(12 * lattice.corner_count, limit))
-        # torch uses all processors for one thread; several threads would compete.
-        self._one_at_a_time = threading.Lock()
-
-    def _block_cuts(self, nodes: int) -> np.ndarray:
-        """Return cuts of the rows into blocks of about this many nodes."""
-        total = len(self._functionals)
+        nodes, total = rows_within(12 * lattice.corner_count, limit), len(functionals)
         if self._rays is not None:
             done = np.concatenate([[0], np.cumsum(self._rays.counts)])
-            block = done[self._rays.parts[1:]] // max(1, nodes)
+            block = done[self._rays.parts[1:]] // nodes
             inner = np.flatnonzero(np.diff(block)) + 1
         else:
-            sample = sampled(self._functionals) if total else self._functionals
+            sample = sampled(functionals) if total else functionals
             each = max(1.0, len(sample.nodes().rows) / max(1, len(sample)))
-            rows = max(1, int(nodes / each))
-            inner = np.arange(rows, total, rows)
-        return np.unique(np.concatenate([[0], inner, [total]]))
+            size = max(1, int(nodes / each))
+            inner = np.arange(size, total, size)
+        self.cuts = np.unique(np.concatenate([[0], inner, [total]]))
+        # torch uses all processors for one thread; several threads would compete.
+        self._one_at_a_time = threading.Lock()
 
     def block(self, begin: int, end: int) -> Rows:
         """Make some rows; a column may occur several times in a row."""

@@ -155,11 +155,7 @@ def _with_noise(
     return field.with_outliers_down_weighted(field.outliers, rounds=1 + first)
 
 
-def _best(
-    fields: list[ResidualField],
-    held: Tensor,
-    count: int = 30,
-) -> ResidualField:
+def _best(fields: list[ResidualField], held: Tensor, count: int = 30) -> ResidualField:
     """Learn each field's covariance from ``held`` rows; return the best field.
 
     A row is predicted from ``count`` neighbours. Fields whose covariance is not

@@ -109,9 +109,8 @@ def _degrees(scatter: float) -> float:
     """Return ν with ψ'(ν/2) equal to the variance of ln χ²; at most `_MOST_DEGREES`."""
     if scatter <= polygamma(1, _MOST_DEGREES / 2):
         return _MOST_DEGREES
-    ends = np.log(1e-2), np.log(_MOST_DEGREES / 2)
-
-    def excess(x: float) -> float:
-        return float(np.log(polygamma(1, np.exp(x)) / scatter))
-
-    return 2 * float(np.exp(root_scalar(excess, bracket=ends).root))
+    found = root_scalar(
+        lambda x: np.log(polygamma(1, np.exp(x)) / scatter),
+        bracket=(np.log(1e-2), np.log(_MOST_DEGREES / 2)),
+    )
+    return 2 * float(np.exp(found.root))

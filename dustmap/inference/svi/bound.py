@@ -98,11 +98,6 @@ class Observations:
     def __len__(self) -> int:
         return len(self.values)
 
-    @property
-    def residual(self) -> Float[Tensor, " n"]:
-        """``r_n = y_n − L_n μ``."""
-        return self.values - self.offset
-
     def noise(self, model: RowwiseGaussian) -> Float[Tensor, " n"]:
         """Return normal noise variances: ``σ_n² + τ²``, plus ``v_n`` if sub-grid.
 

@@ -328,13 +328,14 @@ def solve_mean(
         If the noise is not normal.
     """
     noise, operator = data.noise(model), model.operator
+    residual = data.values - data.offset
 
     def product(x: Tensor) -> Tensor:
         return x + operator.rmatvec(operator.matvec(x) / noise)
 
     return solver.solve(
         product,
-        operator.rmatvec((data.residual / noise)[None]),
+        operator.rmatvec((residual / noise)[None]),
         start=None if start is None else start[None],
         on_step=on_step,
     )

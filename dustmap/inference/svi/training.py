@@ -46,7 +46,7 @@ class Trainer:
     """Data, the current q and hyperparameters, and the record of the steps.
 
     ``forward`` is the prior where learning starts, with the functionals of ``data``;
-    ``generator`` draws the minibatches.
+    ``generator`` draws the minibatches; ``count`` is the number of steps in all epochs.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Trainer:
         generator: torch.Generator,
     ) -> None:
         self.forward, self.data, self.settings = forward, data, settings
+        self.count = settings.total_steps(len(data))
         self.q = initial_family(forward, settings)
         mean = forward.mean.value if isinstance(forward.mean, ConstantMean) else None
         self.hyperparameters = Hyperparameters(
@@ -81,11 +82,6 @@ class Trainer:
             "exp_avg_sq": torch.zeros_like(self._vector, requires_grad=False),
         }
         self._optimiser.state[self._vector] = self._moments
-
-    @property
-    def count(self) -> int:
-        """Number of steps in all epochs."""
-        return self.settings.total_steps(len(self.data))
 
     def run(self) -> Iterator[int]:
         """Make the remaining steps, and yield the number done after each."""

@@ -9,7 +9,8 @@ import torch
 from linear_operators import check_linear_operator
 from reference import woodbury_posterior
 
-from dustmap.inference.full_batch import FullBatch, Precision, infer
+from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.noise import Normal
 
