@@ -104,11 +104,6 @@ class ResidualField:
         return bool((self.noise > self.stated).any())
 
     @property
-    def factor(self) -> float:
-        """Factor on variances of extinctions that gives the central 68% interval."""
-        return central_factor(self.tails)
-
-    @property
     def darkest(self) -> float:
         """Least density of any ray [mag/pc]."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
@@ -181,12 +176,12 @@ class ResidualField:
         extinction[split:] = 0.0
         places = self.places(ends, extinction)
         mean, variance = self._predict(places, points)
-        parts = []
+        parts, factor = [], central_factor(self.tails)
         if split or not points:
             shares = torch.empty(len(values), split, dtype=torch.float64)
-            given = values[:, :split], mean[:, :split], self.factor
+            given = values[:, :split], mean[:, :split], factor
             found = corrected(*given, shares=shares)
-            parts.append((found, self.factor * variance[:split] * shares))
+            parts.append((found, factor * variance[:split] * shares))
         if points:
             assert self.cube is not None
             # Densities have no tails of their own. With the covariance's amplitude,
@@ -279,8 +274,7 @@ class ResidualField:
     def _leaves(self, places: Rays) -> tuple[Int[Tensor, "m k"], Float[Tensor, "m k"]]:
         """Return the leaves nearest to places, and their distances in the search."""
         wanted, centres = places.coordinates(self.stretch), self._centres
-        index, count = RowIndex.of(centres, centres.new_ones(1)), BLENDED + 1
-        near = index.nearest(wanted, count)
+        near = nearest(centres, wanted, BLENDED + 1)
         return near, torch.linalg.vector_norm(wanted[:, None] - centres[near], dim=2)
 
     @cached_property

@@ -35,6 +35,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.minimise import minimise
+from dustmap.residual.corrections import central_factor
 from dustmap.residual.covariance import Rays
 from dustmap.residual.learning import (
     LocalMeanKriging,
@@ -239,7 +240,8 @@ def _predicted(
         places = replace(places, density=found.clamp_min(field.darkest))
     found = field.krige(places, near)
     mean = places.density * places.lengths + found.mean(field.residuals[0])
-    return mean, field.factor * found.variance, places.density, points[own]
+    variance = central_factor(field.tails) * found.variance
+    return mean, variance, places.density, points[own]
 
 
 def _fitted(
