@@ -27,8 +27,8 @@ _MANY = 200.0
 
 
 def log_normal(
-    error: Float[Tensor, "*b"], variance: Float[Tensor, "*b"]
-) -> Float[Tensor, "*b"]:
+    error: Float[Tensor, "*#b"], variance: Float[Tensor, "*#b"]
+) -> Float[Tensor, "*#b"]:
     """Return the log density of a normal distribution."""
     return -0.5 * (torch.log(2 * math.pi * variance) + error**2 / variance)
 
