@@ -28,11 +28,9 @@ class Checkpointer(Protocol[P]):
         The computation does not change its tensors. An exception here ends the
         computation, which can be resumed from this progress.
         """
-        ...
 
     def restore(self) -> P | None:
         """Return the progress to resume from, once; ``None`` for a fresh start."""
-        ...
 
 
 def restored(saved: T, own: Mapping[str, Tensor], name: str = "state") -> T:

@@ -55,8 +55,10 @@ class NoiseModel(ABC):
     """Σ of all observations, with a root R: ``Σ⁻¹ = Rᵀ R``.
 
     A ``fixed`` model neither depends on the field nor learns: updates change nothing.
+    ``variance`` holds ``Σ_nn``.
     """
 
+    variance: Float[Tensor, " n"]
     fixed: bool = True
     learn_share: bool = False
     weights: Float[Tensor, "*n"] = torch.ones(())
@@ -66,11 +68,6 @@ class NoiseModel(ABC):
     degrees: float | None = None
     blur: Functionals | None = None
     blur_scale: Float[Tensor, " n"] | None = None
-
-    @property
-    @abstractmethod
-    def variance(self) -> Float[Tensor, " n"]:
-        """``Σ_nn``."""
 
     @abstractmethod
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:

@@ -126,7 +126,7 @@ class Group:
 
     def share(self, count: int) -> tuple[slice, list[int]]:
         """Return this rank's run of ``count`` items, and the number on every rank."""
-        cuts = even_cuts(count, self.size)
+        cuts = [count * rank // self.size for rank in range(self.size + 1)]
         counts = [b - a for a, b in itertools.pairwise(cuts)]
         return slice(cuts[self.rank], cuts[self.rank + 1]), counts
 
@@ -204,8 +204,3 @@ class Group:
                 f"answer within {self._timeout:.0f} s (in a collective, {kind}: "
                 f"{reason[0] if reason else type(error).__name__})"
             ) from error
-
-
-def even_cuts(count: int, size: int) -> list[int]:
-    """Return the cuts of rows into ``size`` runs of equal length."""
-    return [count * rank // size for rank in range(size + 1)]

@@ -212,7 +212,8 @@ class Neighbourhoods:
     ) -> Neighbourhoods:
         """Tabulate the components; the weights of the covariance are ignored."""
         used, near = neighbours.unique(return_inverse=True)
-        (count, size), scales = neighbours.shape, covariance.components
+        (count, size), below = neighbours.shape, covariance.subgrid
+        scales = len(below.cuts if below else covariance.lengthscales)
         among = np.empty((count, scales, size, size))
         across, prior = np.empty((count, scales, size)), np.empty((count, scales))
         for j, unit in enumerate(torch.eye(scales, dtype=torch.float64)):

@@ -58,11 +58,6 @@ class RowIndex:
         centres = np.column_stack(sums) / np.bincount(number)[:, None]
         return torch.from_numpy(number), torch.from_numpy(centres) * self.unit
 
-    def distortion(self, unit: Float[Tensor, " d"]) -> float:
-        """Return the largest stretch of one axis against another in these units."""
-        ratio = unit.detach() / self.unit
-        return float(ratio.max() / ratio.min())
-
 
 def nearest(
     rows: Float[Tensor, "n d"], places: Float[Tensor, "m d"], count: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,8 +16,7 @@ from dustmap.residual.kriging import Neighbourhoods
 from dustmap.tails import OUTLIER_FACTOR, log_mixture, log_student
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class Learnt(NamedTuple):
     """Weights of the components, and the ``nugget``, of independent residuals.
 
     ``outliers`` is the fraction of rows that are outliers, ``score`` the log density of

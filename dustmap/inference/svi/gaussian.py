@@ -177,8 +177,9 @@ class NaturalGaussian:
 
     def divergence(self) -> float:
         """Return ``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
-        eye, size = _identity(self.precision).expand_as(self.precision), len(self.mean)
-        half = torch.linalg.solve_triangular(self.factor, eye, upper=False)
+        size, eye = len(self.mean), torch.eye(self.index.shape[1]).to(self.precision)
+        every = eye.expand_as(self.precision)
+        half = torch.linalg.solve_triangular(self.factor, every, upper=False)
         # Padding adds one for each of its entries.
         trace = (half**2).sum() - (self.index.numel() - size)
         log_determinant = -2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
@@ -202,14 +203,14 @@ class NaturalGaussian:
         moved.mean = mean
         return moved
 
-    def data_precision(self, batch: Batch) -> Float[Tensor, "k n n"]:
-        """Return the blocks of ``Λ̂ = I + Σ w k kᵀ`` (S2 with the identity of S4)."""
-        parts = self.gather(batch.features)
-        return _identity(parts) + (parts * batch.weight[:, None]).mT @ parts
-
     def covariance_step(self, batch: Batch, rate: float) -> Self:
-        """Set ``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12), positive definite for l ≤ 1."""
-        fresh = self.data_precision(batch)
+        """Set ``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12), positive definite for l ≤ 1.
+
+        A family keeps its blocks of ``Λ̂ = I + Σ w k kᵀ`` (S2 with the identity of S4).
+        """
+        parts = self.gather(batch.features)
+        data = (parts * batch.weight[:, None]).mT @ parts
+        fresh = torch.eye(parts.shape[-1]).to(parts) + data
         return replace(self, precision=(1 - rate) * self.precision + rate * fresh)
 
     def direction(self, batch: Batch) -> Float[Tensor, " p"]:
@@ -330,8 +331,3 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
     if settings.family == "full" and settings.solves == "iterative":
         prior.solver = ConjugateGradients(rtol=settings.solver_rtol, max_steps=500)
     return prior
-
-
-def _identity(like: Float[Tensor, "*k n"]) -> Float[Tensor, "n n"]:
-    """Return the identity as wide as these rows, on their device."""
-    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
