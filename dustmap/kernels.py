@@ -39,10 +39,7 @@ class Kernel(ABC):
     def __call__(self, lag: Lags, *axes: int) -> Values:
         """Return ``k(Δ)``, or with axes ``∂k/∂Δ_a`` or ``∂²k/∂Δ_a∂Δ_b``.
 
-        Raises
-        ------
-        ValueError
-            If the field has no derivative.
+        Raises `ValueError` if the field has no derivative.
         """
 
     @abstractmethod

@@ -138,10 +138,7 @@ class NoiseModel(ABC):
     def with_learnt(self, learnt: Learnt | None) -> Self:
         """Return the model with the parameters that an earlier one learnt.
 
-        Raises
-        ------
-        ValueError
-            If the earlier model was of another kind.
+        Raises `ValueError` if the earlier model was of another kind.
         """
         if learnt is not None:
             raise misfit("the noise", "correlated", "independent")

@@ -172,11 +172,8 @@ class Posterior:
     ) -> Float[Tensor, "s n"]:
         """Draw all functionals jointly, including the sub-grid residual.
 
-        Raises
-        ------
-        ValueError
-            If neighbouring stars share a residual: its draws are those of
-            `dustmap.isotonic.Ranked.samples`.
+        Raises `ValueError` if neighbouring stars share a residual: its draws are those
+        of `dustmap.isotonic.Ranked.samples`.
         """
         if self.residual is not None:
             raise ValueError("joint draws need a posterior without a shared residual")

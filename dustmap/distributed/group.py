@@ -68,10 +68,7 @@ class Group:
         In the second group, a rank is the number of its team. All ranks of the program
         must call this together.
 
-        Raises
-        ------
-        ValueError
-            If teams of one size are impossible.
+        Raises `ValueError` if teams of one size are impossible.
         """
         if teams < 1 or self.size % teams:
             raise ValueError(f"{self.size} ranks cannot make {teams} teams of one size")
@@ -173,10 +170,8 @@ class Group:
 
         The result is sent pickled from rank 0 to the others.
 
-        Raises
-        ------
-        Exception
-            On rank 0 any exception of ``make``; the other ranks then raise PeerError.
+        Raises a Exception on rank 0 any exception of ``make``; the other ranks then
+        raise PeerError.
         """
         if self.size == 1:
             return make()

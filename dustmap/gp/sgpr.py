@@ -61,11 +61,8 @@ class SGPR(ScoredRegression):
     relative to ``k(0)``: the inducing values then include independent noise, and the
     bound remains a bound.
 
-    Raises
-    ------
-    ValueError
-        Also if there are no points, they are of another dimension than the inputs, or
-        the jitter does not lie in [0, 1).
+    Raises a ValueError also if there are no points, they are of another dimension than
+    the inputs, or the jitter does not lie in [0, 1).
     """
 
     points: Float[Tensor, "m d"]

@@ -486,10 +486,7 @@ def torus_for(
     the torus is four lengthscales of an exponential kernel, but at most four, two or
     one times the box, as memory allows.
 
-    Raises
-    ------
-    ValueError
-        If an axis has fewer than two steps a lengthscale.
+    Raises `ValueError` if an axis has fewer than two steps a lengthscale.
     """
     points, noise = functionals.nodes().points, torch.as_tensor(noise)
     scales = kernel.lengthscale.detach().expand(points.shape[1])

@@ -55,10 +55,8 @@ class Likelihood(ABC):
     def check(self, y: Vector) -> None:
         """Check observations.
 
-        Raises
-        ------
-        ValueError
-            If a value is not finite, or impossible under the likelihood.
+        Raises `ValueError` if a value is not finite, or impossible under the
+        likelihood.
         """
         faulty = int((~torch.isfinite(y)).sum())
         if faulty:

@@ -104,10 +104,8 @@ class StudentT(Likelihood):
         The search starts at the mean, above which the distribution function is concave:
         tangents lie above it, so iterates approach the root without passing it.
 
-        Raises
-        ------
-        ValueError
-            If 200 steps are not enough (a probability within rounding of 0 or 1).
+        Raises `ValueError` if 200 steps are not enough (a probability within rounding
+        of 0 or 1).
         """
         upper = max(probability, 1 - probability)
         x, weights = self._nodes(0.0, mean)

@@ -51,10 +51,8 @@ class SparseMatrix(SizedOperator):
     and ``gram`` is two products. Products have no derivative: vectors that require one
     raise an error.
 
-    Raises
-    ------
-    ValueError
-        If ``dtype`` is not float32 or float64 (on the CPU), or there are 2³¹ columns.
+    Raises `ValueError` if ``dtype`` is not float32 or float64 (on the CPU), or there
+    are 2³¹ columns.
     """
 
     def __init__(
@@ -247,10 +245,7 @@ def _torch_csr(
 def precision(dtype: torch.dtype) -> type:
     """Return NumPy's type for the operator's numbers.
 
-    Raises
-    ------
-    ValueError
-        If the loops do not support it.
+    Raises `ValueError` if the loops do not support it.
     """
     if dtype not in _PRECISION:
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")

@@ -230,10 +230,7 @@ class RowwiseGaussian(ForwardModel):
     def rows(self, index: Int[Tensor, " b"]) -> FeatureRows:
         """Return ``k_n`` (eq. 20) and ``v_n`` of some rows. Cost: one solve each.
 
-        Raises
-        ------
-        ValueError
-            If a ``v_n`` is negative beyond rounding.
+        Raises `ValueError` if a ``v_n`` is negative beyond rounding.
         """
         values, variance = self._rows_to_keep(index)
         return FeatureRows(self.features_of(values), variance)

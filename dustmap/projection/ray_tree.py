@@ -357,10 +357,7 @@ def ray_tree(
     Nodes outside the box, on rays beside stars at its faces, take the value at the
     nearest place inside.
 
-    Raises
-    ------
-    ValueError
-        If a sight line ends outside the coarsest box.
+    Raises `ValueError` if a sight line ends outside the coarsest box.
     """
     box, far = lattice.grids.box, ends.distances.max(axis=1, initial=0.0)
     last = torch.from_numpy(ends.directions * far[:, None])

@@ -64,10 +64,7 @@ def learn_residual(
     from rays through compact clouds. With outliers or distance errors the covariance is
     learnt a second time.
 
-    Raises
-    ------
-    FloatingPointError
-        If no covariance is positive definite.
+    Raises `FloatingPointError` if no covariance is positive definite.
     """
     if distance_variance is None:
         distance_variance = torch.zeros_like(noise)
@@ -161,10 +158,7 @@ def _best(fields: list[ResidualField], held: Tensor, count: int = 30) -> Residua
     A row is predicted from ``count`` neighbours. Fields whose covariance is not
     positive definite are skipped.
 
-    Raises
-    ------
-    FloatingPointError
-        If no covariance is positive definite.
+    Raises `FloatingPointError` if no covariance is positive definite.
     """
     learnt, failed = [], None
     for field in fields:

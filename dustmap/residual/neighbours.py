@@ -87,10 +87,7 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
     blocks, each with a tree of all rows up to its end, a quarter more than before: in
     random order, four fifths or more of a row's neighbours in the tree are earlier.
 
-    Raises
-    ------
-    ValueError
-        If there are no more rows than ``count``.
+    Raises `ValueError` if there are no more rows than ``count``.
     """
     rows = points.cpu().numpy()
     if not 0 < count < len(rows):

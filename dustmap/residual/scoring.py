@@ -51,10 +51,7 @@ def learn_weights(
     weights, of the nugget :math:`\tau^2` that is added to every row's noise and of the
     degrees of freedom beyond two, and over the logit of the fraction of outliers.
 
-    Raises
-    ------
-    FloatingPointError
-        If the score is not finite where a search starts.
+    Raises `FloatingPointError` if the score is not finite where a search starts.
     """
     # Unit: the variance of the residuals beyond their noise, estimated by medians.
     spread = 1.5 * observed.abs().median() ** 2

@@ -181,10 +181,7 @@ def learn_surveys(
     `FEWEST` rows has the zero point and slope of the reference, and its errors as
     stated.
 
-    Raises
-    ------
-    FloatingPointError
-        If a covariance is not positive definite.
+    Raises `FloatingPointError` if a covariance is not positive definite.
     """
     counts = torch.bincount(rows.survey, minlength=len(names)).tolist()
     shuffled = torch.randperm(len(rows.survey), generator=generator)

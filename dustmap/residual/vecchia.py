@@ -65,10 +65,8 @@ class Vecchia(NoiseModel):
         L is stored in ``dtype``. Between 20 and 40 neighbours, extinctions change by
         less than 1%.
 
-        Raises
-        ------
-        FloatingPointError
-            If the covariance of neighbours is not positive definite.
+        Raises `FloatingPointError` if the covariance of neighbours is not positive
+        definite.
         """
         size, count = len(rows), min(count, len(rows) - 1)
         order = torch.randperm(size, generator=generator).numpy()

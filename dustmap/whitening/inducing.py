@@ -103,11 +103,8 @@ class KernelMatrix(SymmetricOperator):
     while gradients are enabled are differentiable in them, each with a graph of its
     own; otherwise K is kept.
 
-    Raises
-    ------
-    ValueError
-        If there are no points, a point is not finite, or the nugget is not finite or is
-        negative.
+    Raises `ValueError` if there are no points, a point is not finite, or the nugget is
+    not finite or is negative.
     """
 
     def __init__(

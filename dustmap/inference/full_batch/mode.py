@@ -36,10 +36,8 @@ def find_mode(
     ``fixed``. ``forcing`` is the tolerance of a solve relative to the gradient,
     ``name`` the search's name. The fit is saved after every step.
 
-    Raises
-    ------
-    FloatingPointError
-        If a prediction, Σ, the objective or a solve is not finite.
+    Raises `FloatingPointError` if a prediction, Σ, the objective or a solve is not
+    finite.
     """
     settings, at = fit.settings, fit.progress.mode
     if at is None or at.search != name:

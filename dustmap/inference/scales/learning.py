@@ -56,10 +56,7 @@ def learn_scales(
 ) -> LearntScales:
     """Return the scales that maximise the likelihood.
 
-    Raises
-    ------
-    FloatingPointError
-        If a covariance is not positive definite.
+    Raises `FloatingPointError` if a covariance is not positive definite.
     """
     labels = coordinates.labels
     # A prior of the logarithms constrains coordinates that few stars do not; thousands

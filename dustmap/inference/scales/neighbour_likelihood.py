@@ -118,10 +118,8 @@ class NeighbourLikelihood:
     def conditionals(self, scales: PriorScales) -> Conditionals:
         """Return the densities. Cost: ``n k³/3``, and ``n k²/2`` covariances.
 
-        Raises
-        ------
-        FloatingPointError
-            If a neighbourhood's covariance is not positive definite.
+        Raises `FloatingPointError` if a neighbourhood's covariance is not positive
+        definite.
         """
         density = scales.mean(self._nodes.points)
         mean, square = map(self._nodes.sum_rows, (density, density**2))

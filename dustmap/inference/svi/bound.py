@@ -74,10 +74,8 @@ class Observations:
     ) -> Observations:
         """Return data with normal noise ``σ_n² + τ²`` on the model's device.
 
-        Raises
-        ------
-        ValueError
-            If lengths disagree, a value is not finite or a noise not positive.
+        Raises `ValueError` if lengths disagree, a value is not finite or a noise not
+        positive.
         """
         shape = (len(model.functionals),)
         if not values.shape == noise_variance.shape == shape:
@@ -101,10 +99,7 @@ class Observations:
     def noise(self, model: RowwiseGaussian) -> Float[Tensor, " n"]:
         """Return normal noise variances: ``σ_n² + τ²``, plus ``v_n`` if sub-grid.
 
-        Raises
-        ------
-        ValueError
-            If the noise is not normal.
+        Raises `ValueError` if the noise is not normal.
         """
         likelihood = self.likelihood
         if not isinstance(likelihood, NormalNoise):

@@ -322,10 +322,7 @@ def solve_mean(
     Cost: two products with kept rows for each iteration, else two solves with K (only
     the variances that sub-grid noise adds need every row).
 
-    Raises
-    ------
-    ValueError
-        If the noise is not normal.
+    Raises `ValueError` if the noise is not normal.
     """
     noise, operator = data.noise(model), model.operator
     residual = data.values - data.offset

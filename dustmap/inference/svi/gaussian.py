@@ -125,10 +125,7 @@ class NaturalGaussian:
     def factor(self) -> Float[Tensor, "k n n"]:
         """Lower Cholesky factors of the precisions.
 
-        Raises
-        ------
-        ValueError
-            If one is not positive definite.
+        Raises `ValueError` if one is not positive definite.
         """
         lower, fault = torch.linalg.cholesky_ex(self.precision)
         if bool(fault.any()):
@@ -233,10 +230,7 @@ class NaturalGaussian:
     def safe_step(self, batch: Batch, rate: float) -> tuple[Self, StepReport]:
         """Make one step of both moments; also return counts of the safeguards' actions.
 
-        Raises
-        ------
-        ValueError
-            If the rate does not lie in (0, 1].
+        Raises `ValueError` if the rate does not lie in (0, 1].
         """
         if not 0 < rate <= 1:
             raise ValueError(
@@ -308,10 +302,7 @@ def block_prior(
 def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalGaussian:
     """Return the prior in the family of the settings.
 
-    Raises
-    ------
-    ValueError
-        If it would not fit into memory.
+    Raises `ValueError` if it would not fit into memory.
     """
     size, shape = forward.latent_size, forward.whitening.latent_shape
     # Points per axis of a block.

@@ -220,10 +220,7 @@ class Trainer:
     def restore(self, saved: Training) -> None:
         """Go on from saved progress.
 
-        Raises
-        ------
-        ValueError
-            If it belongs to another run.
+        Raises `ValueError` if it belongs to another run.
         """
         if not isinstance(saved, Training):
             raise misfit("it", "of this engine", "that of another")
