@@ -28,11 +28,9 @@ class Checkpointer(Protocol[P]):
         The computation does not change its tensors. An exception here ends the
         computation, which can be resumed from this progress.
         """
-        ...
 
     def restore(self) -> P | None:
         """Return the progress to resume from, once; ``None`` for a fresh start."""
-        ...
 
 
 def restored(saved: T, own: Mapping[str, Tensor], name: str = "state") -> T:
@@ -80,10 +78,8 @@ def misfit(name: str, expected: object, found: object) -> ValueError:
 def require_finite(where: str, **values: Tensor | float) -> None:
     """Raise before values that are not finite reach a result or a checkpoint.
 
-    Raises
-    ------
-    FloatingPointError
-        If a value is not finite; the message names it and the place.
+    Raises `FloatingPointError` if a value is not finite; the message names it and the
+    place.
     """
     for name, value in values.items():
         numbers = torch.as_tensor(value)

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import Functionals, Nodes
-from dustmap.kernels import Kernel
+from dustmap.functionals import Functionals, Nodes, PointValues
+from dustmap.kernels import Kernel, point_covariance
 from dustmap.memory import rows_within
 
 
@@ -24,14 +24,10 @@ def inducing_covariance(
 
     Cost: one kernel value for each node and point.
     """
-    nodes = functionals.nodes().to(points.device)
-    total = points.new_zeros(nodes.count, len(points))
-    for piece in nodes.pieces(_rows(len(points), points.device)):
-        lag = piece.points[:, None, :] - points[None, :, :]
-        axes = None if piece.axes is None else piece.axes[:, None]
-        values = piece.weights[:, None] * _covariance(kernel, lag, axes, None)
-        total = total.index_add(0, piece.rows, values)
-    return total
+    if isinstance(functionals, PointValues):
+        return point_covariance(kernel, functionals.points.to(points), points)
+    there = PointValues(points)
+    return functional_covariance(kernel, functionals, there, device=points.device)
 
 
 def functional_covariance(
@@ -47,10 +43,12 @@ def functional_covariance(
     for piece in a.pieces(_rows(len(b.rows), device)):
         lag = piece.points[:, None, :] - b.points[None, :, :]
         axes = None if piece.axes is None else piece.axes[:, None]
-        values = _covariance(kernel, lag, axes, b.axes) * b.weights
-        summed = values.new_zeros(len(piece.rows), b.count)
-        summed = summed.index_add(1, b.rows, values)
-        total = total.index_add(0, piece.rows, piece.weights[:, None] * summed)
+        values = _covariance(kernel, lag, axes, b.axes)
+        # Points are nodes of weight one.
+        if not isinstance(right, PointValues):
+            summed = values.new_zeros(len(piece.rows), b.count)
+            values = summed.index_add(1, b.rows, values * b.weights)
+        total = total.index_add(0, piece.rows, piece.weights[:, None] * values)
     return total
 
 

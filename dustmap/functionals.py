@@ -17,28 +17,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.quadrature import (
-    FixedStep,
-    GaussLegendre,
-    MonteCarlo,
-    Rule,
-    StepsOutwards,
-)
-
-__all__ = [
-    "Derivatives",
-    "DistanceMarginalizedIntegrals",
-    "FixedStep",
-    "Functionals",
-    "GaussLegendre",
-    "LineIntegrals",
-    "MonteCarlo",
-    "Nodes",
-    "PointValues",
-    "Rule",
-    "Stack",
-    "StepsOutwards",
-]
+# The rules are part of this module's names.
+from dustmap.quadrature import FixedStep as FixedStep
+from dustmap.quadrature import GaussLegendre as GaussLegendre
+from dustmap.quadrature import MonteCarlo as MonteCarlo
+from dustmap.quadrature import Rule as Rule
+from dustmap.quadrature import StepsOutwards as StepsOutwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 # Fraction of a box's side up to which positions beyond a face count as on it: rounding
@@ -95,11 +94,6 @@ class Grid:
     def reach(self) -> float:
         """Distance from the origin of coordinates to the nearest face of the box."""
         return min(abs(x) for x in (*self.lower, *self.upper))
-
-    def index_of(self, place: tuple[float, ...]) -> tuple[int, ...]:
-        """Return the nearest point's index along every axis, also outside the box."""
-        axes = zip(place, self.origin, self.spacing, strict=True)
-        return tuple(round((x - origin) / h) for x, origin, h in axes)
 
     def axis(self, axis: int) -> Float[Tensor, " n"]:
         """Return coordinates of the points along one axis (float64)."""
@@ -188,18 +182,3 @@ class Torus:
             index = torch.arange(n, dtype=torch.float64)
             axes.append(torch.where(index > n // 2, index - n, index) * h)
         return _mesh(axes)
-
-    def half_lags(
-        self, refinement: int = 1, device: torch.device | str = "cpu"
-    ) -> list[Float[Tensor, " _"]]:
-        """Return non-negative displacements of :meth:`lags` along every axis (float64).
-
-        The spacing is divided by ``refinement``.
-        """
-        import torch
-
-        return [
-            torch.arange(n * refinement // 2 + 1, dtype=torch.float64, device=device)
-            * (h / refinement)
-            for n, h in zip(self.shape, self.grid.spacing, strict=True)
-        ]

@@ -54,10 +54,7 @@ def minimise(
     gains less than the fraction ``flat`` of the value. The value is infinite if the
     loss is not finite at the start.
 
-    Raises
-    ------
-    FloatingPointError
-        If the loss raises one at the start.
+    Raises `FloatingPointError` if the loss raises one at the start.
     """
     low, high = (torch.as_tensor(end).expand_as(start) for end in (lower, upper))
     # The optimiser caps a derivative at the distance to a bound before comparing it

@@ -71,7 +71,8 @@ def sample_order(
         return numbers.argsort(dim=0, stable=True).argsort(dim=0)
 
     scores = torch.special.ndtri((places(values) + 0.5) / len(values))
-    between, left = _variances(values, unresolved)
+    _, between = _mean_and_variance(values)
+    left = sum_in_order(unresolved) / len(unresolved)
     share = between / torch.where(between + left > 0, between + left, 1.0)
     return places(share.sqrt() * scores + (1 - share).sqrt() * white)
 
@@ -99,8 +100,9 @@ def moments_over_samples(
            + \bar v\, e^{2 (\tilde\sigma^2 - \sigma^2)} .
     """
     values, unresolved = values.cpu().double(), unresolved.cpu().double()
-    between, left = _variances(values, unresolved)
-    mean = sum_in_order(values) / len(values)
+    mean, between = _mean_and_variance(values)
+    variances = unresolved.reshape(-1, values.shape[1])
+    left = sum_in_order(variances) / len(variances)
     variance = between + left
     if moderate is not None:
         found = (between / mean**2).log1p()
@@ -112,17 +114,14 @@ def moments_over_samples(
 
 def log_variance(values: Float[Tensor, "s n"]) -> Float[Tensor, " n"]:
     """Return ln(1 + s² / m²), of log-normal values the variance of their logarithm."""
-    between, _ = _variances(values, torch.zeros_like(values[0]))
-    return (between / (sum_in_order(values) / len(values)) ** 2).log1p()
+    mean, between = _mean_and_variance(values)
+    return (between / mean**2).log1p()
 
 
-def _variances(values: Tensor, unresolved: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the variance between samples, and the mean of their own."""
-    variances = unresolved.reshape(-1, values.shape[1])
+def _mean_and_variance(values: Float[Tensor, "s n"]) -> tuple[Tensor, Tensor]:
     mean = sum_in_order(values) / len(values)
     squares = sum_in_order((value - mean) ** 2 for value in values)
-    left = sum_in_order(variances) / len(variances)
-    return squares / (len(values) - 1), left
+    return mean, squares / (len(values) - 1)
 
 
 def sum_in_order(rows: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:

@@ -28,10 +28,7 @@ class NestedGrids:
     closed box contains it applies. Positions up to `ROUNDING` of a side beyond a face
     count as on it.
 
-    Raises
-    ------
-    ValueError
-        If there is no grid, or dimensions or spacings do not agree.
+    Raises `ValueError` if there is no grid, or dimensions or spacings do not agree.
     """
 
     grids: tuple[Grid, ...]
@@ -79,10 +76,7 @@ class NestedGrids:
     def require_shared_points(self) -> None:
         """Check that each box's corners are points of the next coarser grid.
 
-        Raises
-        ------
-        ValueError
-            If a corner is not such a point, or lies outside.
+        Raises `ValueError` if a corner is not such a point, or lies outside.
         """
         for coarse, fine in itertools.pairwise(self.grids):
             for corner in (fine.lower, fine.upper):

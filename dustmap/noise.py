@@ -93,8 +93,10 @@ class NoiseModel(Likelihood):
     """Σ of all observations, with a root R: ``Σ⁻¹ = Rᵀ R``.
 
     A ``fixed`` model neither depends on the field nor learns: updates change nothing.
+    ``variance`` holds ``Σ_nn``.
     """
 
+    variance: Float[Tensor, " n"]
     fixed: bool = True
     learn_share: bool = False
     weights: Float[Tensor, "*n"] = torch.ones(())
@@ -104,11 +106,6 @@ class NoiseModel(Likelihood):
     degrees: float | None = None
     blur: Functionals | None = None
     blur_scale: Float[Tensor, " n"] | None = None
-
-    @property
-    @abstractmethod
-    def variance(self) -> Float[Tensor, " n"]:
-        """``Σ_nn``."""
 
     @abstractmethod
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
@@ -185,10 +182,7 @@ class NoiseModel(Likelihood):
     def with_learnt(self, learnt: Learnt | None) -> Self:
         """Return the model with the parameters that an earlier one learnt.
 
-        Raises
-        ------
-        ValueError
-            If the earlier model was of another kind.
+        Raises `ValueError` if the earlier model was of another kind.
         """
         if learnt is not None:
             raise misfit("the noise", "correlated", "independent")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -80,7 +80,7 @@ class Posterior:
         """Return moments of a few functionals."""
         model = self.model.at(functionals)
         if not model.linear and len(self.samples):
-            return self._moments_of_samples(model)
+            return self.moments_of(model.functionals, *self._sampled(model))
         tangent = model.linearise(self.mean)
         mean = tangent.prediction.to(torch.float64)
         total = torch.zeros_like(mean)
@@ -89,11 +89,7 @@ class Posterior:
         variance = total / max(len(self.samples), 1) + tangent.variance
         if not len(self.samples):
             variance = torch.full_like(mean, float("nan"))
-            return Moments(mean=mean.cpu(), std=variance.cpu())
         return Moments(mean=mean.cpu(), std=variance.cpu().sqrt())
-
-    def _moments_of_samples(self, model: ForwardModel) -> Moments:
-        return self.moments_of(model.functionals, *self._sampled(model))
 
     def moments_of(
         self,
@@ -141,7 +137,13 @@ class Posterior:
         shape = (len(samples), len(model.functionals))
         values = torch.zeros(shape, dtype=torch.float64, device=model.device)
         unresolved = torch.zeros_like(values)
-        parts = list(self._corrected(model.functionals))
+        # The residual corrects the observer's integrals, and values at points.
+        parts = [
+            (rows, kind)
+            for rows, kind in (model.functionals.runs() if self.residual else ())
+            if isinstance(kind, PointValues)
+            or (isinstance(kind, LineIntegrals) and not bool(kind.start.any()))
+        ]
         # The residual replaces the variance below the grid.
         known = sum(len(kind) for _, kind in parts) == len(model.functionals)
         for row, sample in enumerate(samples):
@@ -170,11 +172,8 @@ class Posterior:
     ) -> Float[Tensor, "s n"]:
         """Draw all functionals jointly, including the sub-grid residual.
 
-        Raises
-        ------
-        ValueError
-            If neighbouring stars share a residual: its draws are those of
-            `dustmap.isotonic.Ranked.samples`.
+        Raises `ValueError` if neighbouring stars share a residual: its draws are those
+        of `dustmap.isotonic.Ranked.samples`.
         """
         if self.residual is not None:
             raise ValueError("joint draws need a posterior without a shared residual")
@@ -184,13 +183,3 @@ class Posterior:
         unresolved = model.residual_draws(self.samples, generator)
         values = torch.stack([model.apply(sample) for sample in self.samples])
         return values.double().cpu() + unresolved.double().cpu()
-
-    def _corrected(
-        self, functionals: Functionals
-    ) -> Iterator[tuple[slice, LineIntegrals | PointValues]]:
-        """Yield rows that the residual corrects: observer's integrals and points."""
-        for rows, kind in functionals.runs() if self.residual is not None else ():
-            if isinstance(kind, PointValues) or (
-                isinstance(kind, LineIntegrals) and not bool(kind.start.any())
-            ):
-                yield rows, kind

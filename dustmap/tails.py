@@ -26,6 +26,13 @@ OUTLIER_FACTOR = 10.0
 _MANY = 200.0
 
 
+def log_normal(
+    error: Float[Tensor, "*#b"], variance: Float[Tensor, "*#b"]
+) -> Float[Tensor, "*#b"]:
+    """Return the log density of a normal distribution."""
+    return -0.5 * (torch.log(2 * math.pi * variance) + error**2 / variance)
+
+
 def log_student(
     square: Float[Tensor, "*b"],
     variance: Float[Tensor, "*b"] | float,

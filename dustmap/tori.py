@@ -20,10 +20,7 @@ class Tori:
     A field is a vector over the points of all tori, the coarsest first. Corners of each
     box are points of the coarser grid. There may be a single torus.
 
-    Raises
-    ------
-    ValueError
-        If there is no torus, or the grids are not nested in this way.
+    Raises `ValueError` if there is no torus, or the grids are not nested in this way.
     """
 
     tori: tuple[Torus, ...]

@@ -72,7 +72,7 @@ class Box:
     @property
     def residual(self) -> np.ndarray:
         """y − Lμ."""
-        return self.data.residual.numpy()
+        return (self.data.values - self.data.offset).numpy()
 
     def explained(self) -> np.ndarray:
         """``Q_nn = K_nu K_uu⁻¹ K_un``."""
@@ -185,5 +185,5 @@ def optimum(
     blocks = padded[q.index[:, :, None], q.index[:, None, :]]
     eye = torch.eye(blocks.shape[-1], dtype=torch.float64)
     blocks = torch.where((q.index == len(Lambda))[:, :, None], eye, blocks)
-    target = rows.features.mT @ (weight * data.residual)
+    target = rows.features.mT @ (weight * (data.values - data.offset))
     return replace(q, precision=blocks, mean=torch.linalg.solve(Lambda, target))

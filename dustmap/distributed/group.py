@@ -68,10 +68,7 @@ class Group:
         In the second group, a rank is the number of its team. All ranks of the program
         must call this together.
 
-        Raises
-        ------
-        ValueError
-            If teams of one size are impossible.
+        Raises `ValueError` if teams of one size are impossible.
         """
         if teams < 1 or self.size % teams:
             raise ValueError(f"{self.size} ranks cannot make {teams} teams of one size")
@@ -126,7 +123,7 @@ class Group:
 
     def share(self, count: int) -> tuple[slice, list[int]]:
         """Return this rank's run of ``count`` items, and the number on every rank."""
-        cuts = even_cuts(count, self.size)
+        cuts = [count * rank // self.size for rank in range(self.size + 1)]
         counts = [b - a for a, b in itertools.pairwise(cuts)]
         return slice(cuts[self.rank], cuts[self.rank + 1]), counts
 
@@ -173,10 +170,8 @@ class Group:
 
         The result is sent pickled from rank 0 to the others.
 
-        Raises
-        ------
-        Exception
-            On rank 0 any exception of ``make``; the other ranks then raise PeerError.
+        Raises a Exception on rank 0 any exception of ``make``; the other ranks then
+        raise PeerError.
         """
         if self.size == 1:
             return make()
@@ -204,8 +199,3 @@ class Group:
                 f"answer within {self._timeout:.0f} s (in a collective, {kind}: "
                 f"{reason[0] if reason else type(error).__name__})"
             ) from error
-
-
-def even_cuts(count: int, size: int) -> list[int]:
-    """Return the cuts of rows into ``size`` runs of equal length."""
-    return [count * rank // size for rank in range(size + 1)]

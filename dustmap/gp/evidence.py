@@ -14,7 +14,6 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.gp.regression import MEAN, ScoredRegression
@@ -117,32 +116,6 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
         # A linear function with this gradient.
         return -value - torch.cat(slopes) @ (steps - steps.detach())
 
-    lower, upper = _bounds(start, settings)
-    found = minimise(
-        loss,
-        torch.zeros_like(lower),
-        slope=settings.gradient_tolerance,
-        flat=settings.relative_tolerance,
-        lower=lower,
-        upper=upper,
-        max_steps=settings.max_steps,
-    )
-    labels = np.repeat(list(start), lengths)
-    return EvidenceFit(
-        model=at(found.place),
-        log_marginal=-found.value,
-        converged=found.converged,
-        message=found.message,
-        steps=found.steps,
-        failures=found.failures,
-        at_bounds=tuple(dict.fromkeys(labels[found.at_bound].tolist())),
-    )
-
-
-def _bounds(
-    start: Mapping[str, Tensor], settings: LBFGS
-) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
-    """Return the lower and upper bounds of the steps."""
     lower, upper = [], []
     for name, value in start.items():
         low, high = (torch.full_like(value, s * settings.reach) for s in (-1, 1))
@@ -156,4 +129,22 @@ def _bounds(
             high = torch.minimum(high, most.clamp_min(0))
         lower.append(low.reshape(-1))
         upper.append(high.reshape(-1))
-    return torch.cat(lower), torch.cat(upper)
+    found = minimise(
+        loss,
+        torch.zeros_like(torch.cat(lower)),
+        slope=settings.gradient_tolerance,
+        flat=settings.relative_tolerance,
+        lower=torch.cat(lower),
+        upper=torch.cat(upper),
+        max_steps=settings.max_steps,
+    )
+    labels = np.repeat(list(start), lengths)
+    return EvidenceFit(
+        model=at(found.place),
+        log_marginal=-found.value,
+        converged=found.converged,
+        message=found.message,
+        steps=found.steps,
+        failures=found.failures,
+        at_bounds=tuple(dict.fromkeys(labels[found.at_bound].tolist())),
+    )

@@ -30,9 +30,8 @@ from dustmap.gp.regression import (
     gradients_of,
     leaves_of,
 )
-from dustmap.kernels import Kernel
+from dustmap.kernels import Kernel, point_covariance
 from dustmap.keyed_noise import Purpose, torch_stream
-from dustmap.whitening import point_covariance
 
 
 @dataclass(eq=False)
@@ -80,10 +79,6 @@ class ExactGP(ScoredRegression):
         white = torch.randn(count, len(values), generator=generator, dtype=values.dtype)
         drawn = (white * values.clamp(min=0).sqrt()) @ vectors.T
         return self.predict(functionals).mean + drawn
-
-    @property
-    def _width(self) -> int:
-        return len(self)
 
     def _moments(self, part: Functionals) -> tuple[Tensor, Tensor]:
         factor, alpha = self._solved

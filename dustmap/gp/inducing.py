@@ -25,10 +25,7 @@ def kmeans_points(
     there are more. Cost of a round: rows · M · D.
     If there are no more than ``count`` distinct positions, all of them are returned.
 
-    Raises
-    ------
-    ValueError
-        If there is no position or ``count`` is below one.
+    Raises `ValueError` if there is no position or ``count`` is below one.
     """
     if count < 1 or not len(positions):
         raise ValueError(

@@ -28,7 +28,6 @@ Cost of a place: ``k³/3`` operations, ``k²`` values of the kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
@@ -44,6 +43,7 @@ from dustmap.kernels import Radial
 from dustmap.memory import rows_within
 from dustmap.residual.kriging import solve_neighbourhoods
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
+from dustmap.tails import log_normal
 
 
 class Solved(NamedTuple):
@@ -119,8 +119,8 @@ class NeighbourGP(ScoredRegression):
         The index is kept while no axis is stretched against another by more than 10%.
         """
         assert self.index is not None
-        stale = self.index.distortion(self.kernel.lengthscale) > 1.1
-        index = None if stale else self.index
+        stretch = self.kernel.lengthscale.detach() / self.index.unit
+        index = None if stretch.max() / stretch.min() > 1.1 else self.index
         return replace(self, **{"index": index, "near": None, **changes})
 
     def log_marginal(self) -> float:
@@ -132,9 +132,7 @@ class NeighbourGP(ScoredRegression):
         """Return the log density of every scored row given its neighbours."""
         x, parts = self.functionals.points, []
         for rows, near in self._scored_blocks():
-            parts.append(
-                _log_normal(*self._misfit(rows, self.solved_at(x[rows], near)))
-            )
+            parts.append(log_normal(*self._misfit(rows, self.solved_at(x[rows], near))))
         return torch.cat(parts)
 
     def value_and_gradient(self) -> tuple[float, dict[str, Tensor]]:
@@ -143,8 +141,22 @@ class NeighbourGP(ScoredRegression):
         for rows, near in self._scored_blocks():
             solved = moved.solved_at(x[rows], near)
             error, spread = moved._misfit(rows, solved)
-            total += float(_log_normal(error, spread).sum())
-            moved._linearised(solved, error, spread).backward()
+            total += float(log_normal(error, spread).sum())
+            # A linear function with the gradient of the score.
+            alpha, beta = solved.alpha, solved.beta
+            by_error = (-error / spread)[:, None]
+            by_spread = 0.5 * (by_error**2 - 1 / spread[:, None])
+            both = by_spread * alpha + by_error * beta
+            variance, mean = moved.kernel.variance, torch.as_tensor(moved.mean)
+            noise = moved.noise + moved.jitter * variance
+            linear = (
+                by_spread.sum() * variance
+                - ((both + by_spread * alpha) * solved.across).sum()
+                + ((solved.among @ both[..., None])[..., 0] * alpha).sum()
+                + noise * (by_spread.sum() + (alpha * both).sum())
+                - mean * (by_error * (1 - alpha.sum(dim=1, keepdim=True))).sum()
+            )
+            linear.backward()
         return total, gradients_of(leaves)
 
     @property
@@ -191,24 +203,6 @@ class NeighbourGP(ScoredRegression):
         error = self.residual[rows] - solved.mean
         return error, solved.variance + self.noise_variance[rows]
 
-    def _linearised(
-        self, solved: Solved, error: Tensor, spread: Tensor
-    ) -> Float[Tensor, ""]:
-        """Return a linear function with the gradient of the score."""
-        alpha, beta = solved.alpha, solved.beta
-        by_error = (-error / spread)[:, None]
-        by_spread = 0.5 * (by_error**2 - 1 / spread[:, None])
-        both = by_spread * alpha + by_error * beta
-        noise = self.noise + self.jitter * self.kernel.variance
-        mean = torch.as_tensor(self.mean)
-        return (
-            by_spread.sum() * self.kernel.variance
-            - ((both + by_spread * alpha) * solved.across).sum()
-            + ((solved.among @ both[..., None])[..., 0] * alpha).sum()
-            + noise * (by_spread.sum() + (alpha * both).sum())
-            - mean * (by_error * (1 - alpha.sum(dim=1, keepdim=True))).sum()
-        )
-
 
 def _points(functionals: Functionals) -> Float[Tensor, "n d"]:
     if isinstance(functionals, PointValues):
@@ -217,10 +211,6 @@ def _points(functionals: Functionals) -> Float[Tensor, "n d"]:
         f"neighbours need values at points, got {type(functionals).__name__}: use "
         "ExactGP or SGPR"
     )
-
-
-def _log_normal(error: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * (error**2 / variance + (2 * math.pi * variance).log())
 
 
 def scored_across_scales(

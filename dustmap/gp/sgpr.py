@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dustmap.covariance import functional_variance
+from dustmap.covariance import functional_variance, inducing_covariance
 from dustmap.functionals import Functionals
 from dustmap.gp.regression import (
     ScoredRegression,
@@ -32,8 +32,7 @@ from dustmap.gp.regression import (
     gradients_of,
     leaves_of,
 )
-from dustmap.models.rowwise import cross_covariance
-from dustmap.whitening import point_covariance
+from dustmap.kernels import point_covariance
 
 
 class _Sums(NamedTuple):
@@ -62,11 +61,8 @@ class SGPR(ScoredRegression):
     relative to ``k(0)``: the inducing values then include independent noise, and the
     bound remains a bound.
 
-    Raises
-    ------
-    ValueError
-        Also if there are no points, they are of another dimension than the inputs, or
-        the jitter does not lie in [0, 1).
+    Raises a ValueError also if there are no points, they are of another dimension than
+    the inputs, or the jitter does not lie in [0, 1).
     """
 
     points: Float[Tensor, "m d"]
@@ -108,7 +104,7 @@ class SGPR(ScoredRegression):
         factor, sums = self._solved
         root = sums.root()
         weights = torch.cholesky_solve(sums.pull[:, None], root)[:, 0]
-        cross = cross_covariance(self.kernel, part, self.points)
+        cross = inducing_covariance(self.kernel, part, self.points)
         projected = torch.linalg.solve_triangular(factor, cross.T, upper=False)
         kept = torch.linalg.solve_triangular(root, projected, upper=False)
         gained = (projected**2).sum(dim=0) - (kept**2).sum(dim=0)
@@ -150,7 +146,7 @@ class SGPR(ScoredRegression):
     def _block_sums(
         self, factor: Tensor, variance: Tensor, residual: Tensor, part: Functionals
     ) -> _Sums:
-        cross = cross_covariance(self.kernel, part, self.points)
+        cross = inducing_covariance(self.kernel, part, self.points)
         scaled = cross / variance.sqrt()[:, None]
         A = torch.linalg.solve_triangular(factor, scaled.T, upper=False)
         return _Sums(

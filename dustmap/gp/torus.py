@@ -304,7 +304,9 @@ class TorusGP(Regression):
         for part in torch.nonzero(inside)[:, 0].split(rows):
             model = self.model.at(functionals.select(part))
             mean[part] = model.apply(eps) + H[part] @ self.trend
-            variance[part] *= self._factors(near.variance[part])
+            given = near.variance[part].clamp_min(_TINY).log().numpy()
+            scales, factors, _ = self._known_factors
+            variance[part] *= torch.from_numpy(np.interp(given, scales, factors))
         # The factors hold the variance of β; beyond the grid it grows with distance.
         far, known = functionals.select(torch.nonzero(~inside)[:, 0]), self.functionals
         if len(far):
@@ -312,12 +314,6 @@ class TorusGP(Regression):
             left = H[~inside] - torch.stack([p.predict(far).mean for p in parts], dim=1)
             variance[~inside] += ((left @ self.trend_covariance) * left).sum(dim=1)
         return LatentMoments(mean, variance)
-
-    def _factors(self, variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return the factors on variances given the nearest rows."""
-        known, factors, _ = self._known_factors
-        found = np.interp(variance.clamp_min(_TINY).log().numpy(), known, factors)
-        return torch.from_numpy(found)
 
     @cached_property
     def _known_factors(self) -> _Factors:
@@ -490,10 +486,7 @@ def torus_for(
     the torus is four lengthscales of an exponential kernel, but at most four, two or
     one times the box, as memory allows.
 
-    Raises
-    ------
-    ValueError
-        If an axis has fewer than two steps a lengthscale.
+    Raises `ValueError` if an axis has fewer than two steps a lengthscale.
     """
     points, noise = functionals.nodes().points, torch.as_tensor(noise)
     scales = kernel.lengthscale.detach().expand(points.shape[1])

@@ -3,5 +3,3 @@
 from dustmap.likelihoods.base import Likelihood
 from dustmap.likelihoods.gaussian import Gaussian
 from dustmap.likelihoods.student_t import StudentT
-
-__all__ = ["Gaussian", "Likelihood", "StudentT"]

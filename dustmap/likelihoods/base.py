@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Vector = Float[Tensor, " n"]
-Batched = Float[Tensor, "*#batch"]
 
 
 class Likelihood(ABC):
@@ -22,10 +21,6 @@ class Likelihood(ABC):
 
     # True if the gradients of ``E[ln p]`` do not depend on the latent's variance.
     conjugate: ClassVar[bool] = False
-
-    @abstractmethod
-    def log_density(self, y: Batched, f: Batched) -> Batched:
-        """Return ``ln p(y | f)``."""
 
     @abstractmethod
     def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
@@ -60,10 +55,8 @@ class Likelihood(ABC):
     def check(self, y: Vector) -> None:
         """Check observations.
 
-        Raises
-        ------
-        ValueError
-            If a value is not finite, or impossible under the likelihood.
+        Raises `ValueError` if a value is not finite, or impossible under the
+        likelihood.
         """
         faulty = int((~torch.isfinite(y)).sum())
         if faulty:

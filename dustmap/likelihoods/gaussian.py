@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Self
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dustmap.likelihoods.base import Batched, Likelihood, Vector
+from dustmap.likelihoods.base import Likelihood, Vector
+from dustmap.tails import log_normal
 
 
 class Gaussian(Likelihood):
@@ -77,16 +77,13 @@ class Gaussian(Likelihood):
         known = extra if self.known is None else self.known + extra
         return Gaussian(variance=self.variance, known=known)
 
-    def log_density(self, y: Batched, f: Batched) -> Batched:
-        return _log_normal(y - f, self.noise)
-
     def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
-        return _log_normal(y - mean, self.noise) - variance / (2 * self.noise)
+        return log_normal(y - mean, self.noise) - variance / (2 * self.noise)
 
     def predictive_log_density(
         self, y: Vector, mean: Vector, variance: Vector
     ) -> Vector:
-        return _log_normal(y - mean, self.noise + variance)
+        return log_normal(y - mean, self.noise + variance)
 
     def predictive_variance(self, variance: Vector) -> Vector:
         """Return the variance of ``y_n``, whose mean is that of ``f_n``."""
@@ -103,7 +100,3 @@ class Gaussian(Likelihood):
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
         variance = parameters.get("variance", self.variance)
         return type(self)(variance=variance, known=self.known)
-
-
-def _log_normal(residual: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * (torch.log(2 * math.pi * variance) + residual**2 / variance)

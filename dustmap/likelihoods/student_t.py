@@ -22,14 +22,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.likelihoods.base import (
-    Batched,
-    Likelihood,
-    Vector,
-    positive_parameter,
-)
+from dustmap.likelihoods.base import Likelihood, Vector, positive_parameter
 from dustmap.memory import rows_within
-from dustmap.tails import log_student, peak_excess
+from dustmap.tails import peak_excess
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 # Step of the trapezoidal rule, whose error is exp(−π²/step), 1e-13.
@@ -77,9 +72,6 @@ class StudentT(Likelihood):
     def _log_peak(self) -> Tensor:
         return peak_excess(self.degrees) - 0.5 * _LOG_TWO_PI - self.scale.log()
 
-    def log_density(self, y: Batched, f: Batched) -> Batched:
-        return log_student((y - f) ** 2, self.scale**2, self.degrees, of="scale")
-
     def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         unit = self.degrees * self.scale**2
         logarithm = expected_log1p_square((y - mean) ** 2 / unit, variance / unit)
@@ -112,17 +104,28 @@ class StudentT(Likelihood):
         The search starts at the mean, above which the distribution function is concave:
         tangents lie above it, so iterates approach the root without passing it.
 
-        Raises
-        ------
-        ValueError
-            If 200 steps are not enough (a probability within rounding of 0 or 1).
+        Raises `ValueError` if 200 steps are not enough (a probability within rounding
+        of 0 or 1).
         """
         upper = max(probability, 1 - probability)
         x, weights = self._nodes(0.0, mean)
         parts = [torch.zeros_like(mean)[:0]]
         for start, ratio, width in self._blocks(torch.zeros_like(mean), variance, x):
-            typical = (1 + ratio).sqrt()
-            parts.append(_newton(upper, start, typical, width, weights.exp()))
+            place, typical, each = start, (1 + ratio).sqrt(), weights.exp()
+            density = each / width / math.sqrt(2 * math.pi)
+            for _ in range(200):
+                scaled = place[:, None] / width
+                short = upper - torch.special.ndtr(scaled) @ each
+                step = short / (torch.exp(-0.5 * scaled**2) * density).sum(dim=1)
+                place = place + step
+                if bool((step.abs() <= 1e-10 * (place.abs() + typical)).all()):
+                    break
+            else:
+                raise ValueError(
+                    f"the quantile at {upper!r} was not reached in 200 steps: use a "
+                    "probability further from 0 and 1"
+                )
+            parts.append(place)
         sign = 1.0 if probability > 0.5 else -1.0
         return mean + sign * self.scale * torch.cat(parts)
 
@@ -176,24 +179,6 @@ def _end(degrees: float, sign: float) -> float:
     while excess(high) < 0:
         high *= 2
     return sign * scipy.optimize.root_scalar(excess, bracket=(0.0, high)).root
-
-
-def _newton(
-    probability: float, place: Tensor, typical: Tensor, width: Tensor, weights: Tensor
-) -> Float[Tensor, " n"]:
-    """Return the quantiles of one block, relative to the mean, in units of s."""
-    density = weights / width / math.sqrt(2 * math.pi)
-    for _ in range(200):
-        scaled = place[:, None] / width
-        short = probability - torch.special.ndtr(scaled) @ weights
-        step = short / (torch.exp(-0.5 * scaled**2) * density).sum(dim=1)
-        place = place + step
-        if bool((step.abs() <= 1e-10 * (place.abs() + typical)).all()):
-            return place
-    raise ValueError(
-        f"the quantile at {probability!r} was not reached in 200 steps: "
-        "use a probability further from 0 and 1"
-    )
 
 
 def expected_log1p_square(square: Vector, variance: Vector) -> Vector:

@@ -8,29 +8,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.grid import Grid
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.operator import inner
-from dustmap.linalg.toeplitz import extend, restrict
+from dustmap.linalg.toeplitz import ToeplitzOperator
 from dustmap.memory import rows_within
 
 
-class CirculantPreconditioner:
+class CirculantPreconditioner(ToeplitzOperator):
     """The box's block of ``C⁻¹`` as an approximate ``K⁻¹`` (HIP-GP, eq. 21–22).
 
     Modes at or below ``1e-14 max D`` are omitted from the inverse, and replaced by a
     multiple of the identity so that the preconditioner stays positive definite.
     """
 
-    def __init__(self, circulant: Circulant, grid_shape: tuple[int, ...]) -> None:
+    def __init__(self, circulant: Circulant, grid: Grid) -> None:
         inverse = circulant.power(-1.0)
         largest = float(inverse.spectrum.max())
         filled = torch.where(inverse.spectrum > 0, inverse.spectrum, largest)
-        self._inverse = Circulant(filled, circulant.grid_shape)
-        self._grid_shape = grid_shape
-
-    def __call__(self, x: Float[Tensor, "b m"]) -> Float[Tensor, "b m"]:
-        padded = extend(x, self._grid_shape, self._inverse)
-        return restrict(self._inverse.matvec(padded), self._grid_shape, self._inverse)
+        super().__init__(Circulant(filled, circulant.grid_shape), grid)
 
 
 class NystromPreconditioner:

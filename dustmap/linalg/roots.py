@@ -60,10 +60,7 @@ class RootQuadrature(NamedTuple):
 def root_quadrature(lower: float, upper: float, rtol: float) -> RootQuadrature:
     """Return the shortest rule of 15 points or more with an error within ``rtol``.
 
-    Raises
-    ------
-    ValueError
-        If none is so accurate in float64.
+    Raises `ValueError` if none is so accurate in float64.
     """
     low, middle = math.sqrt(lower), math.sqrt(lower * upper)
     period = float(ellipkm1(lower / upper))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,10 +51,8 @@ class SparseMatrix(SizedOperator):
     and ``gram`` is two products. Products have no derivative: vectors that require one
     raise an error.
 
-    Raises
-    ------
-    ValueError
-        If ``dtype`` is not float32 or float64 (on the CPU), or there are 2³¹ columns.
+    Raises `ValueError` if ``dtype`` is not float32 or float64 (on the CPU), or there
+    are 2³¹ columns.
     """
 
     def __init__(
@@ -169,7 +167,12 @@ class SparseMatrix(SizedOperator):
         found = self._every if loop is loops.gather else self._used
         length = self.shape[0] if loop is loops.gather else self.shape[1]
         result = np.zeros((batch, length), flat.dtype)
-        for group, width in _groups(flat, flat.itemsize * len(self._used)):
+        wide = 16 * flat.itemsize * len(self._used) <= _WIDE
+        widths = (1, 4, 8, 16) if wide else (1, 4, 8)
+        for start in range(0, batch, widths[-1]):
+            group = slice(start, min(batch, start + widths[-1]))
+            # Columns are padded to the next width.
+            width = next(w for w in widths if w >= group.stop - start)
             source = _interleaved(flat[group], given, width)
             # float64 is slower by 5% for a single column, and 10% to 40% for several.
             like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
@@ -177,8 +180,14 @@ class SparseMatrix(SizedOperator):
             if loop is loops.gather:
                 totals = np.empty((1, len(found), width), flat.dtype)
             else:
-                totals = _accumulators(threads, len(found), width, flat.dtype)
-                threads = len(totals)
+                # A gibibyte for each thread's sums along columns. float64 is slower by
+                # 5% for a single column if its vector fits the cache of a processor, a
+                # mebibyte, else by 20%, and by 60% for several columns.
+                exact = width == 1 and 8 * len(found) <= 2**20
+                room = rows_within(flat.itemsize * len(found) * width, 2**30)
+                threads = min(threads, room)
+                numbers = np.float64 if exact else flat.dtype
+                totals = np.empty((threads, len(found), width), numbers)
             parts = self._parts(threads)
 
             def task(part: int, parts=parts, source=source, totals=totals, like=like):
@@ -193,7 +202,7 @@ class SparseMatrix(SizedOperator):
                     loop(*entries, source, weights[own], totals[part], like)
 
             in_parallel(task, threads)
-            _separate(totals, found, result[group])
+            _in_stretches(loops.separate, totals.size, totals, found, result[group])
         return torch.from_numpy(result).reshape(*x.shape[:-1], length)
 
     def _parts(self, count: int) -> list[Rows]:
@@ -236,36 +245,11 @@ def _torch_csr(
 def precision(dtype: torch.dtype) -> type:
     """Return NumPy's type for the operator's numbers.
 
-    Raises
-    ------
-    ValueError
-        If the loops do not support it.
+    Raises `ValueError` if the loops do not support it.
     """
     if dtype not in _PRECISION:
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     return _PRECISION[dtype]
-
-
-def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.ndarray:
-    """Return room for each thread's sums along columns; memory limits the threads.
-
-    float64 is slower by 5% for a single column if its vector fits the cache, else by
-    20%, and by 60% for several columns.
-    """
-    # A gibibyte for the vectors of all threads.
-    room = rows_within(dtype.itemsize * length * width, 2**30)
-    # A processor's own cache holds a mebibyte.
-    exact = width == 1 and 8 * length <= 2**20
-    shape = (min(threads, room), length, width)
-    return np.empty(shape, np.float64 if exact else dtype)
-
-
-def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:
-    """Yield groups of columns, with the width to which each is padded."""
-    widths = (1, 4, 8, 16) if 16 * bytes_each <= _WIDE else (1, 4, 8)
-    for start in range(0, len(x), widths[-1]):
-        stop = min(len(x), start + widths[-1])
-        yield slice(start, stop), next(w for w in widths if w >= stop - start)
 
 
 def _interleaved(x: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
@@ -275,11 +259,6 @@ def _interleaved(x: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
     out = np.empty((len(columns), width), x.dtype)
     _in_stretches(loops.interleave, out.size, x, columns, out)
     return out
-
-
-def _separate(parts: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
-    """Set ``out[k, columns[i]] = Σ_t parts[t, i, k]``, in the order of the parts."""
-    _in_stretches(loops.separate, parts.size, parts, columns, out)
 
 
 def _in_stretches(loop: Callable, work: int, x: np.ndarray, *given: np.ndarray) -> None:

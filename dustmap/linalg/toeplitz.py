@@ -169,8 +169,6 @@ def first_column(
 ) -> Tensor:
     """Return ``k`` at the shortest wrapped lags of a torus, plus the nugget at zero."""
     column = covariance(torus.lags().to(device))
-    if not nugget:
-        return column
     bump = torch.zeros_like(column)
     bump.view(-1)[0] = nugget
     return column + bump

@@ -34,6 +34,8 @@ class Linearisation:
 class ForwardModel(ABC):
     """Map from whitened parameters ε ~ N(0, I) to predictions of N observations."""
 
+    functionals: Functionals
+    """The observed functionals."""
     latent_size: int
     dtype: torch.dtype
     device: torch.device
@@ -47,11 +49,6 @@ class ForwardModel(ABC):
     # Indices in ε that observations constrain most, if known: a preconditioner needs no
     # others.
     leading: Int[Tensor, " k"] | None = None
-
-    @property
-    @abstractmethod
-    def functionals(self) -> Functionals:
-        """The observed functionals."""
 
     @abstractmethod
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:

@@ -97,13 +97,13 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
         self._observe(functionals)
 
     def _observe(self, functionals: Functionals) -> None:
-        self._functionals = functionals
+        self.functionals = functionals
         self.weights = self._projection(self.refinement)
 
     def _projection(self, refinement: int) -> Projection:
         return projection(
             self.whitening.tori,
-            self._functionals,
+            self.functionals,
             refinement=refinement,
             interpolation=self.interpolation,
             dtype=self.dtype,
@@ -113,10 +113,6 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
 
     def white_noise(self, generator: np.random.Generator) -> Float[Tensor, " p"]:
         return self.whitening.modes.white_noise(generator)
-
-    @property
-    def functionals(self) -> Functionals:
-        return self._functionals
 
     def at(self, functionals: Functionals) -> Self:
         other = copy.copy(self)
@@ -203,7 +199,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
         """``v_n`` as the mean square of prior draws of the residual (cached)."""
         if self._variance is None:
             total = torch.zeros(
-                len(self._functionals), dtype=torch.float64, device=self.device
+                len(self.functionals), dtype=torch.float64, device=self.device
             )
             if self.residual_refinement > 1:
                 generator = torch_stream(self._seed, Purpose.VARIANCE)
@@ -216,7 +212,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
         if not len(eps) or self.residual_refinement == 1:
-            shape = (len(eps), len(self._functionals))
+            shape = (len(eps), len(self.functionals))
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
         return torch.stack(list(self._residuals(len(eps), generator)))
 

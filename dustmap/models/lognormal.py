@@ -23,7 +23,6 @@ from dustmap.functionals import (
     LineIntegrals,
     PointValues,
 )
-from dustmap.kernels import Radial
 from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
@@ -86,8 +85,7 @@ class LogNormal(TorusModel[GridWhitening]):
             # The mean over the scales that the grids do not carry.
             logarithm += whitening.tori.constants(whitening.unresolved) / 2
         self._log_mean = logarithm.to(dtype=self.dtype, device=self.device)
-        # Shared with all models derived from this: one for each level.
-        self._measured: list[LocalResidual] = []
+        # Shared with all models derived from this.
         self._relative: list[Tensor] = []
 
     def _observe(self, functionals: Functionals) -> None:
@@ -102,20 +100,11 @@ class LogNormal(TorusModel[GridWhitening]):
         super()._observe(functionals)
 
     @property
-    def kernel(self) -> Radial:
-        """The covariance of f."""
-        return self.whitening.kernel
-
-    @property
     def local(self) -> list[LocalResidual]:
         """The unresolved part of f on every level, measured once."""
-        if not self._measured:
-            # Two threads may measure it, but it is set in one step.
-            self._measured[:] = [
-                local_residual(self.kernel, grid.spacing, cut=self.whitening.cut)
-                for grid in self.whitening.tori.grids
-            ]
-        return self._measured
+        kernel, cut = self.whitening.kernel, self.whitening.cut
+        grids = self.whitening.tori.grids
+        return [local_residual(kernel, grid.spacing, cut=cut) for grid in grids]
 
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """Return ``ρ`` on the tori."""
@@ -152,11 +141,16 @@ class LogNormal(TorusModel[GridWhitening]):
         """
         squared = density**2
         if len(self.local) > 1:
-            squared *= self._relative_kappa()
+            # κ of every point's level, relative to the coarsest level.
+            if not self._relative:
+                kappa = [local.line / self.local[0].line for local in self.local]
+                found = self.whitening.tori.constants(kappa)
+                self._relative.append(found.to(dtype=self.dtype, device=self.device))
+            squared *= self._relative[0]
         share = self.subgrid_share * self.weights.excess
         found = share * self.local[0].line * self.weights.nonnegative(squared)
         grids = self.whitening.tori.grids
-        for rows, part in self._functionals.runs():
+        for rows, part in self.functionals.runs():
             if not isinstance(part, PointValues):
                 continue
             points = part.points
@@ -174,16 +168,8 @@ class LogNormal(TorusModel[GridWhitening]):
         They are integrals along sight lines. Predictions are integrals at the places.
         """
         other = copy.copy(self)
-        other.weights, other._functionals = rays, functionals
+        other.weights, other.functionals = rays, functionals
         return other
-
-    def _relative_kappa(self) -> Float[Tensor, " f"]:
-        """Return κ of every point's level, relative to the coarsest level."""
-        if not self._relative:
-            kappa = [local.line / self.local[0].line for local in self.local]
-            found = self.whitening.tori.constants(kappa)
-            self._relative.append(found.to(dtype=self.dtype, device=self.device))
-        return self._relative[0]
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
@@ -192,7 +178,7 @@ class LogNormal(TorusModel[GridWhitening]):
 
         They are ``W ρ (e^{τ z − τ²/2} − 1)`` with ``τ² = ln(1 + v / (W ρ)²)``.
         """
-        shape = (len(eps), len(self._functionals))
+        shape = (len(eps), len(self.functionals))
         white = torch.randn(shape, generator=generator, dtype=torch.float64)
         density = self.density(eps)
         prediction = self.weights.matvec(density)

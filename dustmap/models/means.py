@@ -60,10 +60,7 @@ class Mean(ABC):
     def with_parameters(self, values: Mapping[str, Tensor]) -> Mean:
         """Return the mean with new values; names that it does not have are ignored.
 
-        Raises
-        ------
-        ValueError
-            If a value is not positive and finite.
+        Raises `ValueError` if a value is not positive and finite.
         """
         changes = {
             field: float(values[name])

@@ -77,10 +77,7 @@ class PriorIntegrals:
         An end may be infinite. Gauss and Legendre's nodes in each half of the ray are
         squared towards its ends, where C rises; the mean decays from the start.
 
-        Raises
-        ------
-        ValueError
-            If an integral to infinity diverges.
+        Raises `ValueError` if an integral to infinity diverges.
         """
         # The variance of a normal density is the same everywhere.
         last = self.mean.ends(directions) if self.positive else np.inf

@@ -17,9 +17,9 @@ makes ``k_n`` directly, kept rows are ``k_n`` and ``v_n = k_nn − |k_n|²``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import KW_ONLY, astuple, dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -31,14 +31,13 @@ from dustmap.covariance import (
     inducing_covariance,
 )
 from dustmap.distributed.group import Group
-from dustmap.functionals import Functionals, PointValues
-from dustmap.kernels import Kernel
+from dustmap.functionals import Functionals
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
-from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
+from dustmap.whitening import ToeplitzWhitening, Whitening
 
 # Limit on the bytes of rows ``k_un`` that the operator keeps.
 _CROSS = 2**30
@@ -93,16 +92,6 @@ class RowReport:
         join = (sum, sum, max, max, sum, min, sum)
         return RowReport(*(f(column) for f, column in zip(join, columns, strict=True)))
 
-    def of_all(self, group: Group) -> RowReport:
-        """Join the reports of all ranks; the result is the same on each."""
-        own = torch.tensor([astuple(self)], dtype=torch.float64)
-        kinds = [type(value) for value in astuple(self)]
-        reports = [
-            RowReport(*(kind(x) for kind, x in zip(kinds, numbers, strict=True)))
-            for numbers in group.gather(own, [1] * group.size, dim=0).tolist()
-        ]
-        return RowReport().joined(*reports)
-
     def __str__(self) -> str:
         return (
             f"{self.rows} solves in at most {self.iterations} iterations, "
@@ -111,15 +100,6 @@ class RowReport:
             f"by rounding (lowest {self.lowest:.1e} of the prior variance), "
             f"{self.modes_below_zero} modes of residual covariances likewise"
         )
-
-
-def cross_covariance(
-    kernel: Kernel, functionals: Functionals, points: Float[Tensor, "m d"]
-) -> Float[Tensor, "n m"]:
-    """Return ``Cov(L_n f, f(z_m))``, the rows ``k_un``; nodes only where needed."""
-    if isinstance(functionals, PointValues):
-        return point_covariance(kernel, functionals.points.to(points), points)
-    return inducing_covariance(kernel, functionals, points)
 
 
 class RowwiseFeatures(LinearOperator):
@@ -175,6 +155,7 @@ class RowwiseFeatures(LinearOperator):
         return self._cross
 
 
+@dataclass(eq=False)
 class RowwiseGaussian(ForwardModel):
     r"""``ρ = μ + f``, f Gaussian, with the published features (float64).
 
@@ -194,81 +175,65 @@ class RowwiseGaussian(ForwardModel):
     group
         Processes that share the solves for a batch's rows and gather them; all of them
         construct and call the model together.
+    report, kept
+        Status of the solves so far, and the rows of :meth:`keep_rows`.
     """
 
+    whitening: Whitening
+    functionals: Functionals
+    _: KW_ONLY
+    mean: Mean = field(default_factory=ConstantMean)
+    tolerance: float = 1e-6
+    group: Group = field(default_factory=Group)
+    report: RowReport = field(default_factory=RowReport)
+    kept: FeatureRows | None = None
     linear = True
 
-    def __init__(
-        self,
-        whitening: Whitening,
-        functionals: Functionals,
-        *,
-        mean: Mean | None = None,
-        tolerance: float = 1e-6,
-        group: Group | None = None,
-    ) -> None:
-        points = whitening.points
-        if functionals.dimension != points.shape[1]:
+    def __post_init__(self) -> None:
+        points, dimension = self.whitening.points, self.functionals.dimension
+        if dimension != points.shape[1]:
             raise ValueError(
-                f"functionals in {functionals.dimension}-D do not fit inducing points "
-                f"in {points.shape[1]}-D"
+                f"functionals in {dimension}-D do not fit inducing points in "
+                f"{points.shape[1]}-D"
             )
-        self.group = Group() if group is None else group
-        self.whitening = whitening
-        self.mean = ConstantMean() if mean is None else mean
-        self.tolerance = tolerance
-        self.latent_size = whitening.size
+        self.latent_size = self.whitening.size
         self.inducing_size = len(points)
         self.dtype = torch.float64
-        self.device = whitening.covariance.device
+        self.device = self.whitening.covariance.device
         # Embedded rows in float64, and three temporary arrays of their size.
-        self.chunk = rows_within(32 * whitening.size)
-        self.report = RowReport()
-        self.embedded = isinstance(whitening, ToeplitzWhitening)
-        self.kept: FeatureRows | None = None
-        self._functionals = functionals
+        self.chunk = rows_within(32 * self.latent_size)
+        self.embedded = isinstance(self.whitening, ToeplitzWhitening)
         self.operator = RowwiseFeatures(self)
-
-    @property
-    def functionals(self) -> Functionals:
-        return self._functionals
 
     @cached_property
     def offset(self) -> Float[Tensor, " n"]:
         """``L_n μ`` of every observation."""
-        return self.mean.observed(self._functionals).to(self.device)
+        return self.mean.observed(self.functionals).to(self.device)
 
     @cached_property
     def nodes_per_row(self) -> float:
         """Mean number of nodes of an observation, at least 1."""
-        total = sum(len(p.nodes().rows) for _, p in self._functionals.chunks(4096))
-        return max(1.0, total / max(len(self._functionals), 1))
+        total = sum(len(p.nodes().rows) for _, p in self.functionals.chunks(4096))
+        return max(1.0, total / max(len(self.functionals), 1))
 
     @property
     def kept_bytes(self) -> int:
         """Memory that :meth:`keep_rows` takes [bytes]."""
-        return 8 * len(self._functionals) * self.inducing_size
+        return 8 * len(self.functionals) * self.inducing_size
 
     def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
         """Return the rows ``k_un`` (eq. 7)."""
-        return cross_covariance(
+        return inducing_covariance(
             self.whitening.kernel, functionals, self.whitening.points
         )
 
     def rows(self, index: Int[Tensor, " b"]) -> FeatureRows:
         """Return ``k_n`` (eq. 20) and ``v_n`` of some rows. Cost: one solve each.
 
-        Raises
-        ------
-        ValueError
-            If a ``v_n`` is negative beyond rounding.
+        Raises `ValueError` if a ``v_n`` is negative beyond rounding.
         """
         values, variance = self._rows_to_keep(index)
         return FeatureRows(self.features_of(values), variance)
-
-    def rows_under(self, whitening: Whitening, index: Int[Tensor, " b"]) -> FeatureRows:
-        """Return the rows under another whitening, differentiable in its inputs."""
-        return FeatureRows(*self._solved(index, whitening, dual=False))
 
     def features_of(self, values: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
         """Return ``k_n`` from kept values of rows."""
@@ -283,20 +248,23 @@ class RowwiseGaussian(ForwardModel):
             return FeatureRows(self.kept.features[index], self.kept.variance[index])
         return FeatureRows(
             *self.shared_out(
-                lambda own: self._solved(own, self.whitening, dual=dual), index
+                lambda own: self.rows_under(self.whitening, own, dual=dual), index
             )
         )
 
-    def _solved(
-        self, index: Int[Tensor, " b"], whitening: Whitening, *, dual: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Solve for ``a_n`` or ``k_n`` of some observations, and ``v_n``."""
+    def rows_under(
+        self, whitening: Whitening, index: Int[Tensor, " b"], *, dual: bool = False
+    ) -> FeatureRows:
+        """Return ``v_n`` with ``k_n`` or ``a_n`` under a whitening.
+
+        Rows with ``k_n`` are differentiable in the whitening's inputs.
+        """
         if not len(index):
             # A rank may have no rows of a batch smaller than the group.
             none = whitening.points.new_zeros(0, self.inducing_size)
-            return none, none[:, 0]
-        part = self._functionals.select(index)
-        cross = cross_covariance(whitening.kernel, part, whitening.points)
+            return FeatureRows(none, none[:, 0])
+        part = self.functionals.select(index)
+        cross = inducing_covariance(whitening.kernel, part, whitening.points)
         if dual:
             solution = whitening.solve(cross)
             values = solution.value
@@ -306,7 +274,7 @@ class RowwiseGaussian(ForwardModel):
             values, explained, solution = whitening.features(cross)
         self.report = self.report.with_solution(solution)
         total = functional_variance(whitening.kernel, part, device=self.device)
-        return values, self.checked_variance(total, explained)
+        return FeatureRows(values, self.checked_variance(total, explained))
 
     def shared_out(
         self,
@@ -323,7 +291,13 @@ class RowwiseGaussian(ForwardModel):
         own, counts = self.group.share(len(index))
         before, self.report = self.report, RowReport()
         parts = solve(index[own])
-        self.report = before.joined(self.report.of_all(self.group))
+        mine = torch.tensor([astuple(self.report)], dtype=torch.float64)
+        kinds = [type(value) for value in astuple(before)]
+        reports = [
+            RowReport(*(kind(x) for kind, x in zip(kinds, numbers, strict=True)))
+            for numbers in self.group.gather(mine, [1] * len(counts), dim=0).tolist()
+        ]
+        self.report = before.joined(*reports)
         return tuple(self.group.gather(part, counts, dim=0) for part in parts)
 
     def checked_variance(
@@ -367,7 +341,7 @@ class RowwiseGaussian(ForwardModel):
 
     def batches(self) -> Iterator[Int[Tensor, " b"]]:
         """Yield the numbers of all observations, in runs of bounded memory."""
-        count = len(self._functionals)
+        count = len(self.functionals)
         yield from torch.arange(count).split(self.chunk) if count else ()
 
     @cached_property
@@ -391,7 +365,7 @@ class RowwiseGaussian(ForwardModel):
 
         It equals ``K_nn − Φ Φᵀ`` for exact solves, and is positive with early stopping.
         """
-        seen, whitening = self._functionals, self.whitening
+        seen, whitening = self.functionals, self.whitening
         # Joint draws take O(N³).
         if len(seen) > 4096:
             raise ValueError(
@@ -412,7 +386,7 @@ class RowwiseGaussian(ForwardModel):
         # The covariance is singular if the grid resolves an observation: Cholesky would
         # need a jitter, eigenvalues do not.
         values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
-        prior = functional_variance(self.whitening.kernel, self._functionals).sum()
+        prior = functional_variance(self.whitening.kernel, self.functionals).sum()
         if bool((values < -self.tolerance * float(prior)).any()):
             raise ValueError(
                 "the joint residual covariance has an eigenvalue of "
@@ -428,26 +402,12 @@ class RowwiseGaussian(ForwardModel):
         return (white.to(self.device) * values.clamp(min=0).sqrt()) @ vectors.mT
 
     def at(self, functionals: Functionals) -> RowwiseGaussian:
-        return self._copy(functionals=functionals)
+        return replace(self, functionals=functionals, report=RowReport(), kept=None)
 
     def on(self, whitening: Whitening) -> RowwiseGaussian:
         """Return the same data on another whitening, with the report so far."""
-        other = self._copy(whitening=whitening)
-        other.report = self.report
-        return other
+        return replace(self, whitening=whitening, kept=None)
 
     def about(self, mean: Mean) -> RowwiseGaussian:
         """Return the same data and features around another mean function."""
-        other = self._copy(mean=mean)
-        other.kept, other.report = self.kept, self.report
-        return other
-
-    def _copy(self, **changes: Any) -> RowwiseGaussian:
-        own = {
-            "whitening": self.whitening,
-            "functionals": self._functionals,
-            "mean": self.mean,
-            "tolerance": self.tolerance,
-            "group": self.group,
-        }
-        return RowwiseGaussian(**(own | changes))
+        return replace(self, mean=mean)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy.ndimage
@@ -57,13 +58,11 @@ class LocalResidual:
         return torch.from_numpy(values)
 
 
+@lru_cache(maxsize=64)
 def local_residual(
-    kernel: Radial,
-    spacing: tuple[float, ...],
-    *,
-    cut: float = 0.0,
+    kernel: Radial, spacing: tuple[float, ...], *, cut: float = 0.0
 ) -> LocalResidual:
-    r"""Measure the residual of a kernel on a grid of this spacing.
+    r"""Measure the residual of a kernel on a grid of this spacing, once for each.
 
     κ is the residual's power spectrum P averaged over the planes through the origin,
     ``κ = (2π)^{-D} ∫ P(k) ⟨2π δ(k·u)⟩_u d^Dk`` with ``⟨δ(k·u)⟩ = 1/(2|k|)`` in three

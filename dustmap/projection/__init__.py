@@ -1,5 +1,3 @@
 """W: functionals as sparse weights on a periodic grid."""
 
 from dustmap.projection.matrix import Interpolation, Projection, projection
-
-__all__ = ["Interpolation", "Projection", "projection"]

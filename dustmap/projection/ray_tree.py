@@ -265,10 +265,7 @@ class RayIntegrals(SizedOperator):
         ``None`` if they have more entries than ``most``. Nodes outside the box, on rays
         beside stars at its faces, take the value at the nearest place inside.
 
-        Raises
-        ------
-        ValueError
-            If a sight line ends outside the coarsest box.
+        Raises `ValueError` if a sight line ends outside the coarsest box.
         """
         grids = lattice.grids
         shells = _Shells.of(grids)
@@ -383,8 +380,27 @@ class OutwardSums(SizedOperator):
         self.nonzeros = self.shape[0] + rays.parents.size
         splits = _splits(quarter)
         self._faces, self._lists = rays.faces, (*rays[2:], widths, splits)
-        if device.type != "cpu":
-            self._place_on(device, rays, widths, splits)
+        if device.type == "cpu":
+            return
+        starts = torch.from_numpy(rays.starts)
+        each = starts.diff()
+        ray = torch.repeat_interleave(torch.arange(count), each)
+        inner = torch.arange(len(ray)) - starts[ray]
+        node = torch.nonzero(inner)[:, 0]
+        step = torch.from_numpy(rays.steps)[ray[node]] + inner[node] - 1
+        lists = (starts[:-1], starts[1:] - 1, ray, node, torch.from_numpy(widths)[step])
+        placed = [part.to(device) for part in lists]
+        self._first, self._last, self._ray, self._node, self._width = placed
+        self._splits: list[tuple[Tensor, SparseMatrix]] = []
+        split = np.flatnonzero(rays.kinds < _WHOLE)
+        for level in np.unique(rays.steps[split]):
+            own = split[rays.steps[split] == level]
+            values, columns = splits[rays.kinds[own]], rays.parents[own]
+            pointers = np.arange(len(own) + 1) * values.shape[1]
+            parts = (values.ravel(), columns.ravel(), pointers)
+            matrix = scipy.sparse.csr_matrix(parts, shape=(len(own), count))
+            weights = SparseMatrix(matrix, dtype=torch.float64, device=device)
+            self._splits.append((torch.from_numpy(own).to(device), weights))
 
     @property
     def bytes(self) -> int:
@@ -436,34 +452,6 @@ class OutwardSums(SizedOperator):
         in_parallel(task, threads)
         return torch.from_numpy(found).reshape(*x.shape[:-1], length)
 
-    def _place_on(
-        self,
-        device: torch.device,
-        rays: _Rays,
-        widths: Float[np.ndarray, " k"],
-        splits: Float[np.ndarray, "4 16"],
-    ) -> None:
-        """Copy the lists of places, rays and splits to a device."""
-        starts, count = torch.from_numpy(rays.starts), len(rays.steps)
-        each = starts.diff()
-        ray = torch.repeat_interleave(torch.arange(count), each)
-        inner = torch.arange(len(ray)) - starts[ray]
-        node = torch.nonzero(inner)[:, 0]
-        step = torch.from_numpy(rays.steps)[ray[node]] + inner[node] - 1
-        lists = (starts[:-1], starts[1:] - 1, ray, node, torch.from_numpy(widths)[step])
-        placed = [part.to(device) for part in lists]
-        self._first, self._last, self._ray, self._node, self._width = placed
-        self._splits: list[tuple[Tensor, SparseMatrix]] = []
-        split = np.flatnonzero(rays.kinds < _WHOLE)
-        for level in np.unique(rays.steps[split]):
-            own = split[rays.steps[split] == level]
-            values, columns = splits[rays.kinds[own]], rays.parents[own]
-            pointers = np.arange(len(own) + 1) * values.shape[1]
-            parts = (values.ravel(), columns.ravel(), pointers)
-            matrix = scipy.sparse.csr_matrix(parts, shape=(len(own), count))
-            weights = SparseMatrix(matrix, dtype=torch.float64, device=device)
-            self._splits.append((torch.from_numpy(own).to(device), weights))
-
 
 def ray_tree(
     ends: Ends,
@@ -475,10 +463,7 @@ def ray_tree(
 ) -> RayTree | None:
     """Make the tree; return ``None`` if it has more entries than ``most``.
 
-    Raises
-    ------
-    ValueError
-        As `RayIntegrals.needed`.
+    Raises `ValueError` as `RayIntegrals.needed`.
     """
     integrals = RayIntegrals.needed(
         [ends],

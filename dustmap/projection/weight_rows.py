@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -66,10 +65,6 @@ class _Rays(NamedTuple):
         starts = starts[parts - parts[0]]
         return NodeRun(points, weights, np.empty(0, np.int64), starts)
 
-    def row_counts(self) -> np.ndarray:
-        """Return the number of nodes of every row."""
-        return np.diff(np.concatenate([[0], np.cumsum(self.counts)])[self.parts])
-
     def inside(self, grid: Grid) -> np.ndarray:
         """Return whether a ray's first and last node, and thus all, are in the box."""
         inside = np.ones(len(self.counts), dtype=bool)
@@ -88,7 +83,7 @@ class WeightRows:
     lattice
         The tori with their interpolation; nodes must lie in the coarsest box.
     functionals
-        The rows.
+        The rows; ``cuts`` are the ends of their blocks.
     nonzeros
         Approximate number of entries of W, each column of a row counted once; estimated
         from a sample of the rows unless given.
@@ -132,34 +127,22 @@ class WeightRows:
         # Corner weights take 12 bytes. Blocks fit into the processor's cache, except of
         # functionals that are slow to make nodes.
         limit = 2**27 if self._rays is None else 3 * 2**20
-        self._cuts = self._block_cuts(rows_within(12 * lattice.corner_count, limit))
+        nodes, total = rows_within(12 * lattice.corner_count, limit), len(functionals)
+        if self._rays is not None:
+            done = np.concatenate([[0], np.cumsum(self._rays.counts)])
+            block = done[self._rays.parts[1:]] // nodes
+            inner = np.flatnonzero(np.diff(block)) + 1
+        else:
+            sample = sampled(functionals) if total else functionals
+            each = max(1.0, len(sample.nodes().rows) / max(1, len(sample)))
+            size = max(1, int(nodes / each))
+            inner = np.arange(size, total, size)
+        self.cuts = np.unique(np.concatenate([[0], inner, [total]]))
         # torch uses all processors for one thread; several threads would compete.
         self._one_at_a_time = threading.Lock()
 
-    def entries(self, count: int) -> list[Iterator[Rows]]:
-        """Return all rows in parts; a column may occur several times in a row."""
-        bounds = np.linspace(0, len(self._cuts) - 1, count + 1).astype(int).tolist()
-
-        def part(first: int, last: int) -> Iterator[Rows]:
-            for begin, end in itertools.pairwise(self._cuts[first : last + 1].tolist()):
-                yield self._rows(begin, end)
-
-        return [part(first, last) for first, last in itertools.pairwise(bounds)]
-
-    def _block_cuts(self, nodes: int) -> np.ndarray:
-        """Return cuts of the rows into blocks of about this many nodes."""
-        total = len(self._functionals)
-        if self._rays is not None:
-            block = np.cumsum(self._rays.row_counts()) // max(1, nodes)
-            inner = np.flatnonzero(np.diff(block)) + 1
-        else:
-            sample = sampled(self._functionals) if total else self._functionals
-            each = max(1.0, len(sample.nodes().rows) / max(1, len(sample)))
-            rows = max(1, int(nodes / each))
-            inner = np.arange(rows, total, rows)
-        return np.unique(np.concatenate([[0], inner, [total]]))
-
-    def _rows(self, begin: int, end: int) -> Rows:
+    def block(self, begin: int, end: int) -> Rows:
+        """Make some rows; a column may occur several times in a row."""
         nodes = self._nodes(begin, end)
         room = len(nodes.points) * self.lattice.corner_count
         rows = Rows(
@@ -194,15 +177,17 @@ def stored(rows: WeightRows, device: torch.device) -> SparseMatrix:
 
     Memory: the result, and a block per thread.
     """
-    parts = rows.entries(thread_count(rows.nonzeros))
-    values_type = precision(rows.dtype)
-    pieces: list[list[Rows]] = [[] for _ in parts]
+    threads, values_type = thread_count(rows.nonzeros), precision(rows.dtype)
+    bounds = np.linspace(0, len(rows.cuts) - 1, threads + 1).astype(int)
+    pieces: list[list[Rows]] = [[] for _ in range(threads)]
 
     def task(part: int) -> None:
-        for some in parts[part]:
+        own = rows.cuts[bounds[part] : bounds[part + 1] + 1].tolist()
+        for begin, end in itertools.pairwise(own):
+            some = rows.block(begin, end)
             pieces[part].append(_merged(some, rows.shape[1], values_type))
 
-    in_parallel(task, len(parts))
+    in_parallel(task, threads)
     flat = [some for piece in pieces for some in piece]
     pieces.clear()
     joined = _joined(flat, rows.shape[0], values_type)

@@ -23,12 +23,7 @@ from jaxtyping import Float
 from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
-from dustmap.linalg.compiled_tasks import (
-    compiled,
-    in_parallel,
-    inlined,
-    thread_count,
-)
+from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
 
 DEGREES = 20.0
 """Degrees of freedom of errors of extinctions that no held-out star has determined.
@@ -88,15 +83,6 @@ def corrected(
     return torch.from_numpy(found)
 
 
-@inlined
-def _sum(value, change):
-    """Return the sum that stays positive."""
-    half = value / 2
-    if change >= -half:
-        return value + change
-    return half * half / -change
-
-
 @compiled
 def _correct(first, last, values, changes, root, amplitude, shares, found):
     """Fill in the places from ``first`` to ``last``."""
@@ -119,6 +105,7 @@ def _correct(first, last, values, changes, root, amplitude, shares, found):
                 more += root * (changes[m, s] - more)
                 if len(amplitude):
                     more *= amplitude[m]
-                found[s, m] = _sum(one, more)
+                half = one / 2
+                found[s, m] = one + more if more >= -half else half * half / -more
                 if len(shares):
                     shares[s, m] = min((one / 2 / more) ** 2, 1.0) if more < 0 else 1.0

@@ -103,15 +103,13 @@ class Rays:
         return len(self.lengths)
 
     def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple | None) -> Rays:
-        return Rays(**{name: value[rows] for name, value in self._parts().items()})
+        parts = {each.name: getattr(self, each.name)[rows] for each in fields(self)}
+        return Rays(**parts)
 
     def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
         """Return ``(a e, ln d)`` with ``a = stretch``, in which near rays are near."""
         logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
         return torch.cat([stretch * self.directions, logarithm], dim=-1)
-
-    def _parts(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def rays_to(
@@ -206,12 +204,6 @@ class RayCovariance:
     lengthscales: tuple[float, ...] = (5.0, 20.0, 60.0, 180.0)
     subgrid: SubgridCovariance | None = None
     cube: DensityCube | None = None
-
-    @property
-    def components(self) -> int:
-        """Number of weights."""
-        left = self.subgrid
-        return len(self.lengthscales) if left is None else len(left.cuts)
 
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
@@ -361,13 +353,6 @@ def _position(logarithm, start, step, size):
 
 
 @compiled
-def _squared_chord(one, other):
-    """Return the squared distance between the tips of two unit vectors."""
-    x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
-    return x * x + y * y + z * z
-
-
-@compiled
 def covariances(one, rows, parts, count, tables, found):
     """Fill in the covariances of one ray's extinction and other rays' extinctions.
 
@@ -442,7 +427,8 @@ def _free(one, other, tables):
     ratio, axes, logarithms = tables[2]
     if one[_LENGTH] > other[_LENGTH]:
         one, other = other, one
-    chord = 0.5 * math.log(max(_squared_chord(one, other), _CHORDS[0] ** 2))
+    x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
+    chord = 0.5 * math.log(max(x * x + y * y + z * z, _CHORDS[0] ** 2))
     i, a = _position(chord, axes[0, 0], axes[1, 0], ratio.shape[0])
     apart = other[_LENGTH] - one[_LENGTH]
     total = 0.0
@@ -458,19 +444,14 @@ def _free(one, other, tables):
                 first, second = ratio[i + p, m + q, k], ratio[i + p, m + q, k + 1]
                 part = (a if p else 1 - a) * (b if q else 1 - b)
                 value += part * (first + c * (second - first))
-        falls = one[_FALLS + j] + other[_FALLS + j]
-        parallel = _parallel(u, difference, falls)
+        # I(0, u, u + difference), by a series where terms would cancel.
+        longer, falls = u + difference, one[_FALLS + j] + other[_FALLS + j]
+        if longer < 1e-3:
+            parallel = u * longer - (longer**3 - difference**3 + u**3) / 6
+        else:
+            parallel = 2 * u + falls - math.expm1(-difference)
         total += weights[j] * scales[j] ** 2 * value * parallel
     return one[_DENSITY] * other[_DENSITY] * total
-
-
-@compiled
-def _parallel(u, difference, falls):
-    """Return ``I(0, u, u + difference)``, by a series where terms would cancel."""
-    longer = u + difference
-    if longer < 1e-3:
-        return u * longer - (longer**3 - difference**3 + u**3) / 6
-    return 2 * u + falls - math.expm1(-difference)
 
 
 @compiled

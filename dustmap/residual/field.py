@@ -82,9 +82,9 @@ class ResidualField:
     stated: Float[Tensor, " n"]
     noise: Float[Tensor, " n"]
     weights: Float[Tensor, " j"]
-    nugget: float
-    outliers: float
     stretch: float
+    nugget: float = 0.0
+    outliers: float = 0.0
     cube: DensityCube | None = None
     subgrid: SubgridCovariance | None = None
     score: float = math.nan
@@ -96,8 +96,6 @@ class ResidualField:
     @cached_property
     def covariance(self) -> RayCovariance:
         """Covariance along rays or, without a cube, under a free spectrum."""
-        if self.cube is None:
-            return RayCovariance(weights=self.weights)
         return RayCovariance(weights=self.weights, subgrid=self.subgrid, cube=self.cube)
 
     @property
@@ -106,18 +104,12 @@ class ResidualField:
         return bool((self.noise > self.stated).any())
 
     @property
-    def factor(self) -> float:
-        """Factor on variances of extinctions that gives the central 68% interval."""
-        return central_factor(self.tails)
-
-    @property
     def darkest(self) -> float:
         """Least density of any ray [mag/pc]."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
 
-    def without_last(self, count: int) -> ResidualField:
-        """Return the field without the last ``count`` stars and without a stack."""
-        rows = torch.arange(len(self.rays) - count)
+    def select(self, rows: Int[Tensor, " k"]) -> ResidualField:
+        """Return the field of some of its stars, without a stack."""
         return replace(
             self,
             stack=None,
@@ -184,12 +176,12 @@ class ResidualField:
         extinction[split:] = 0.0
         places = self.places(ends, extinction)
         mean, variance = self._predict(places, points)
-        parts = []
+        parts, factor = [], central_factor(self.tails)
         if split or not points:
             shares = torch.empty(len(values), split, dtype=torch.float64)
-            given = values[:, :split], mean[:, :split], self.factor
+            given = values[:, :split], mean[:, :split], factor
             found = corrected(*given, shares=shares)
-            parts.append((found, self.factor * variance[:split] * shares))
+            parts.append((found, factor * variance[:split] * shares))
         if points:
             assert self.cube is not None
             # Densities have no tails of their own. With the covariance's amplitude,
@@ -290,8 +282,7 @@ class ResidualField:
     def _leaves(self, places: Rays) -> tuple[Int[Tensor, "m k"], Float[Tensor, "m k"]]:
         """Return the leaves nearest to places, and their distances in the search."""
         wanted, centres = places.coordinates(self.stretch), self._centres
-        index, count = RowIndex.of(centres, centres.new_ones(1)), BLENDED + 1
-        near = index.nearest(wanted, count)
+        near = nearest(centres, wanted, BLENDED + 1)
         return near, torch.linalg.vector_norm(wanted[:, None] - centres[near], dim=2)
 
     @cached_property

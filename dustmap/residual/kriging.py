@@ -71,10 +71,8 @@ def krige_rays(
 
     The variance is at least `TABLE_ERROR` times the prior variance.
 
-    Raises
-    ------
-    FloatingPointError
-        If a neighbourhood's covariance is not positive definite.
+    Raises `FloatingPointError` if a neighbourhood's covariance is not positive
+    definite.
     """
     weights = np.zeros(tuple(neighbours.shape))
     variance, prior = np.full((2, len(places)), np.nan)
@@ -108,10 +106,8 @@ def predict_rays(
     whose covariance is factorised once. The variance has the lower bound of
     `krige_rays`. ``columns`` holds the columns of all rays, if they are known.
 
-    Raises
-    ------
-    FloatingPointError
-        If a neighbourhood's covariance is not positive definite.
+    Raises `FloatingPointError` if a neighbourhood's covariance is not positive
+    definite.
     """
     if columns is None:
         given, used = _prepared(
@@ -178,10 +174,8 @@ def solve_neighbourhoods(
 ) -> Float[Tensor, "m r k"]:
     """Return ``(C + D)⁻¹ b`` of every neighbourhood and right-hand side.
 
-    Raises
-    ------
-    FloatingPointError
-        If a neighbourhood's covariance is not positive definite.
+    Raises `FloatingPointError` if a neighbourhood's covariance is not positive
+    definite.
     """
     found = np.full(tuple(right.shape), np.nan)
     given = (each.detach().numpy() for each in (covariance, noise, right))
@@ -212,7 +206,8 @@ class Neighbourhoods:
     ) -> Neighbourhoods:
         """Tabulate the components; the weights of the covariance are ignored."""
         used, near = neighbours.unique(return_inverse=True)
-        (count, size), scales = neighbours.shape, covariance.components
+        (count, size), below = neighbours.shape, covariance.subgrid
+        scales = len(below.cuts if below else covariance.lengthscales)
         among = np.empty((count, scales, size, size))
         across, prior = np.empty((count, scales, size)), np.empty((count, scales))
         for j, unit in enumerate(torch.eye(scales, dtype=torch.float64)):
@@ -240,10 +235,8 @@ class Neighbourhoods:
         :math:`C_{**} - 2 c^\top a + a^\top K a` have the values and gradients of the
         prediction and are linear in the weights: no factorisation is differentiated.
 
-        Raises
-        ------
-        FloatingPointError
-            If a neighbourhood's covariance is not positive definite.
+        Raises `FloatingPointError` if a neighbourhood's covariance is not positive
+        definite.
         """
         near, own = residuals[self.neighbours], noise[self.neighbours]
         (count, size), scales = self.neighbours.shape, len(weights)

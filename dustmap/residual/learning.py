@@ -64,10 +64,7 @@ def learn_residual(
     from rays through compact clouds. With outliers or distance errors the covariance is
     learnt a second time.
 
-    Raises
-    ------
-    FloatingPointError
-        If no covariance is positive definite.
+    Raises `FloatingPointError` if no covariance is positive definite.
     """
     if distance_variance is None:
         distance_variance = torch.zeros_like(noise)
@@ -85,18 +82,8 @@ def learn_residual(
     # Each of them brings 45 neighbours.
     near = nearest(points, points[known], 45).unique()
     few = torch.cat([known, near[~torch.isin(near, known)]])
-    learnt = _searched(
-        replace(
-            start,
-            rays=start.rays[few],
-            residuals=residuals[:, few],
-            stated=start.stated[few],
-            noise=start.noise[few],
-        ),
-        torch.arange(len(known)),
-        noise[few],
-        distance_variance[few],
-    )
+    numbers, given = torch.arange(len(known)), (noise[few], distance_variance[few])
+    learnt = _searched(start.select(few), numbers, *given)
     own = ("rays", "residuals", "stated", "noise")
     field = replace(learnt, **{name: getattr(start, name) for name in own})
     return _with_noise(field, noise, distance_variance, outliers=learnt.has_outliers)
@@ -140,8 +127,6 @@ def _unlearnt(
         stated=noise,
         noise=noise,
         weights=noise.new_zeros(0),
-        nugget=0.0,
-        outliers=0.0,
         stretch=stretch,
     )
 
@@ -167,20 +152,13 @@ def _with_noise(
     return field.with_outliers_down_weighted(field.outliers, rounds=1 + first)
 
 
-def _best(
-    fields: list[ResidualField],
-    held: Tensor,
-    count: int = 30,
-) -> ResidualField:
+def _best(fields: list[ResidualField], held: Tensor, count: int = 30) -> ResidualField:
     """Learn each field's covariance from ``held`` rows; return the best field.
 
     A row is predicted from ``count`` neighbours. Fields whose covariance is not
     positive definite are skipped.
 
-    Raises
-    ------
-    FloatingPointError
-        If no covariance is positive definite.
+    Raises `FloatingPointError` if no covariance is positive definite.
     """
     learnt, failed = [], None
     for field in fields:
@@ -207,13 +185,7 @@ def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
         known=field.weights,
         expected=None if field.subgrid is None else 1.0,
     )
-    return replace(
-        field,
-        weights=learnt.weights,
-        nugget=learnt.nugget,
-        outliers=learnt.outliers,
-        score=learnt.score,
-    )
+    return replace(field, **learnt._asdict())
 
 
 def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor:
@@ -284,10 +256,9 @@ class LocalMeanKriging:
 
     def without_last(self, count: int) -> LocalMeanKriging:
         """Return the same kriging without the last ``count`` stars."""
+        rows = torch.arange(len(self.observed) - count)
         return replace(
-            self,
-            observed=self.observed[: len(self.observed) - count],
-            field=self.field.without_last(count),
+            self, observed=self.observed[rows], field=self.field.select(rows)
         )
 
     def predict(self, places: Rays) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:

@@ -101,10 +101,9 @@ def learn_variance_law(
     # Few places are beyond the range of the law.
     lower, upper = around.quantile(torch.tensor([0.01, 0.99]).to(around), dim=0)
     columns = torch.cat([torch.ones_like(around[:, :1]), around.clamp(lower, upper)], 1)
-    y = variances.log()
-    design, target = columns.numpy(), y.numpy()
+    design, target = columns.numpy(), variances.log().numpy()
     found = np.linalg.lstsq(design, target, rcond=None)[0]
-    scatter = ((target - design @ found) ** 2).sum() / (len(y) - design.shape[1])
+    scatter = ((target - design @ found) ** 2).sum() / np.subtract(*design.shape)
     prior_degrees = _degrees(scatter - float(polygamma(1, degrees / 2)))
     # Of log-normal or inverse gamma scatter the mean is above that of the logarithm.
     found[0] += np.log(np.exp(target - design @ found).mean())
@@ -121,9 +120,8 @@ def _degrees(scatter: float) -> float:
     """Return ν with ψ'(ν/2) equal to the variance of ln χ²; at most `_MOST_DEGREES`."""
     if scatter <= polygamma(1, _MOST_DEGREES / 2):
         return _MOST_DEGREES
-    ends = np.log(1e-2), np.log(_MOST_DEGREES / 2)
-
-    def excess(x: float) -> float:
-        return float(np.log(polygamma(1, np.exp(x)) / scatter))
-
-    return 2 * float(np.exp(root_scalar(excess, bracket=ends).root))
+    found = root_scalar(
+        lambda x: np.log(polygamma(1, np.exp(x)) / scatter),
+        bracket=(np.log(1e-2), np.log(_MOST_DEGREES / 2)),
+    )
+    return 2 * float(np.exp(found.root))

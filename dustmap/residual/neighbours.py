@@ -58,11 +58,6 @@ class RowIndex:
         centres = np.column_stack(sums) / np.bincount(number)[:, None]
         return torch.from_numpy(number), torch.from_numpy(centres) * self.unit
 
-    def distortion(self, unit: Float[Tensor, " d"]) -> float:
-        """Return the largest stretch of one axis against another in these units."""
-        ratio = unit.detach() / self.unit
-        return float(ratio.max() / ratio.min())
-
 
 def nearest(
     rows: Float[Tensor, "n d"], places: Float[Tensor, "m d"], count: int
@@ -92,10 +87,7 @@ def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m 
     blocks, each with a tree of all rows up to its end, a quarter more than before: in
     random order, four fifths or more of a row's neighbours in the tree are earlier.
 
-    Raises
-    ------
-    ValueError
-        If there are no more rows than ``count``.
+    Raises `ValueError` if there are no more rows than ``count``.
     """
     rows = points.cpu().numpy()
     if not 0 < count < len(rows):

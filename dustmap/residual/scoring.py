@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,8 +16,7 @@ from dustmap.residual.kriging import Neighbourhoods
 from dustmap.tails import OUTLIER_FACTOR, log_mixture, log_student
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class Learnt(NamedTuple):
     """Weights of the components, and the ``nugget``, of independent residuals.
 
     ``outliers`` is the fraction of rows that are outliers, ``score`` the log density of
@@ -52,10 +51,7 @@ def learn_weights(
     weights, of the nugget :math:`\tau^2` that is added to every row's noise and of the
     degrees of freedom beyond two, and over the logit of the fraction of outliers.
 
-    Raises
-    ------
-    FloatingPointError
-        If the score is not finite where a search starts.
+    Raises `FloatingPointError` if the score is not finite where a search starts.
     """
     # Unit: the variance of the residuals beyond their noise, estimated by medians.
     spread = 1.5 * observed.abs().median() ** 2

@@ -35,6 +35,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.minimise import minimise
+from dustmap.residual.corrections import central_factor
 from dustmap.residual.covariance import Rays
 from dustmap.residual.learning import (
     LocalMeanKriging,
@@ -180,18 +181,18 @@ def learn_surveys(
     `FEWEST` rows has the zero point and slope of the reference, and its errors as
     stated.
 
-    Raises
-    ------
-    FloatingPointError
-        If a covariance is not positive definite.
+    Raises `FloatingPointError` if a covariance is not positive definite.
     """
     counts = torch.bincount(rows.survey, minlength=len(names)).tolist()
     shuffled = torch.randperm(len(rows.survey), generator=generator)
     each = [shuffled[rows.survey[shuffled] == s][:3_000] for s in range(len(names))]
-    laws = [
-        SurveyLaw(name=name, rows=count, overlap=overlap)
-        for name, count, overlap in zip(names, counts, _overlaps(rows, each))
-    ]
+    laws, apart = [], math.log1p(0.2)
+    points = rows.observed(rows.extinction).coordinates(apart / math.radians(1))
+    for s, (name, some) in enumerate(zip(names, each, strict=True)):
+        others = points[rows.survey != s]
+        away = others[nearest(others, points[some], 1)[:, 0]] - points[some]
+        overlap = float((away.norm(dim=1) < apart).double().mean())
+        laws.append(SurveyLaw(name=name, rows=counts[s], overlap=overlap))
     own, learning = torch.cat(each), min(1_500, len(shuffled) // 5)
     kriging, across = None, 2
     # Six rounds had half the error of a mock galaxy's zero points, .01 mag, but let
@@ -222,18 +223,6 @@ def learn_surveys(
     return tuple(laws)
 
 
-def _overlaps(rows: SurveyRows, each: Sequence[Int[Tensor, " m"]]) -> list[float]:
-    """Return the fraction of some rows of each survey near rows of other surveys."""
-    apart = math.log1p(0.2)
-    points = rows.observed(rows.extinction).coordinates(apart / math.radians(1))
-    found = []
-    for survey, own in enumerate(each):
-        others = points[rows.survey != survey]
-        away = others[nearest(others, points[own], 1)[:, 0]] - points[own]
-        found.append(float((away.norm(dim=1) < apart).double().mean()))
-    return found
-
-
 def _predicted(
     kriging: LocalMeanKriging, own: Int[Tensor, " m"], seen: Int[Tensor, " k"]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -248,7 +237,8 @@ def _predicted(
         places = replace(places, density=found.clamp_min(field.darkest))
     found = field.krige(places, near)
     mean = places.density * places.lengths + found.mean(field.residuals[0])
-    return mean, field.factor * found.variance, places.density, points[own]
+    variance = central_factor(field.tails) * found.variance
+    return mean, variance, places.density, points[own]
 
 
 def _fitted(

@@ -12,6 +12,7 @@ With all earlier rows as neighbours this is exact. L has k + 1 entries in a row.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,6 +30,7 @@ from dustmap.residual.kriging import TABLE_ERROR
 from dustmap.residual.neighbours import nearest_earlier
 
 
+@dataclass(eq=False)
 class Vecchia(NoiseModel):
     """``Σ⁻¹ = LᵀL`` of rows; products have the dtype of the vectors.
 
@@ -44,15 +46,10 @@ class Vecchia(NoiseModel):
         ``Σ_nn`` of every row.
     """
 
-    def __init__(
-        self,
-        order: Int[np.ndarray, " n"],
-        columns: Int[np.ndarray, "n k+1"],
-        values: Float[np.ndarray, "n k+1"],
-        variance: Float[Tensor, " n"],
-    ) -> None:
-        self._order, self._columns, self._values = order, columns, values
-        self._variance = variance
+    order: Int[np.ndarray, " n"]
+    columns: Int[np.ndarray, "n k+1"]
+    values: Float[np.ndarray, "n k+1"]
+    variance: Float[Tensor, " n"]
 
     @classmethod
     def of(
@@ -68,10 +65,8 @@ class Vecchia(NoiseModel):
         L is stored in ``dtype``. Between 20 and 40 neighbours, extinctions change by
         less than 1%.
 
-        Raises
-        ------
-        FloatingPointError
-            If the covariance of neighbours is not positive definite.
+        Raises `FloatingPointError` if the covariance of neighbours is not positive
+        definite.
         """
         size, count = len(rows), min(count, len(rows) - 1)
         order = torch.randperm(size, generator=generator).numpy()
@@ -106,15 +101,10 @@ class Vecchia(NoiseModel):
             fill(later[some], count)
         return cls(order, columns, values, variance)
 
-    @property
-    def variance(self) -> Float[Tensor, " n"]:
-        return self._variance
-
     def prepared(
         self, place: Tensor, share: float, generator: torch.Generator
     ) -> Vecchia:
-        variance = self._variance.to(place)
-        return Vecchia(self._order, self._columns, self._values, variance)
+        return replace(self, variance=self.variance.to(place))
 
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Return ``L x``."""
@@ -134,7 +124,7 @@ class Vecchia(NoiseModel):
         parts = vectors.tensor_split(min(torch.get_num_threads(), len(vectors)))
         # Copies: a vector alone is contiguous already.
         drawn = [part.T.clone(memory_format=torch.contiguous_format) for part in parts]
-        factor = self._order, self._columns, self._values
+        factor = self.order, self.columns, self.values
         in_parallel(lambda n: _solve_rows(*factor, drawn[n].numpy()), len(drawn))
         return torch.cat([part.T for part in drawn]).reshape(white.shape)
 
@@ -142,9 +132,9 @@ class Vecchia(NoiseModel):
         """Return L, cached, with the dtype and on the device of these vectors."""
         place = x.dtype, x.device
         if place not in self._roots:
-            size, entries = self._columns.shape
+            size, entries = self.columns.shape
             pointers = np.arange(size + 1) * entries
-            parts = self._values.ravel(), self._columns.ravel(), pointers
+            parts = self.values.ravel(), self.columns.ravel(), pointers
             root = scipy.sparse.csr_matrix(parts, shape=(size, size))
             self._roots[place] = SparseMatrix(root, dtype=x.dtype, device=x.device)
         return self._roots[place]

@@ -12,34 +12,12 @@ The last three share :class:`Whitening`.
 """
 
 from dustmap.whitening.ciq import CiqWhitening
-from dustmap.whitening.inducing import (
-    CholeskyWhitening,
-    KernelMatrix,
-    Whitening,
-    point_covariance,
-)
-from dustmap.whitening.modes import GridWhitening, Modes
+from dustmap.whitening.inducing import CholeskyWhitening, KernelMatrix, Whitening
+from dustmap.whitening.modes import GridWhitening
 from dustmap.whitening.nested import (
     LevelWhitening,
     nested_tori,
     transformed_points,
 )
 from dustmap.whitening.toeplitz import ToeplitzWhitening
-from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
-
-__all__ = [
-    "CholeskyWhitening",
-    "CiqWhitening",
-    "GridWhitening",
-    "KernelMatrix",
-    "LevelWhitening",
-    "Modes",
-    "ToeplitzWhitening",
-    "TorusReport",
-    "TorusWhitening",
-    "Whitening",
-    "nested_tori",
-    "padded_torus",
-    "point_covariance",
-    "transformed_points",
-]
+from dustmap.whitening.torus import TorusWhitening, padded_torus

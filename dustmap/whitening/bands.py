@@ -76,10 +76,7 @@ def band_covariance(
 ) -> Float[Tensor, "*n"]:
     """Return a band's covariance at scaled distances r (times as in `band_spectrum`).
 
-    Raises
-    ------
-    ValueError
-        If the kernel is no mixture of Gaussians with a density over τ.
+    Raises `ValueError` if the kernel is no mixture of Gaussians with a density over τ.
     """
     # To the longest time over √τ: one part.
     cell = min(longest, _END / (2 * _smoothness(kernel)))
@@ -128,10 +125,7 @@ def mixture(
     without a cut there, the quadrature over [0, ∞) has an error of 2e-3 for ν = 3/2. It
     is also cut at the octaves of a bend.
 
-    Raises
-    ------
-    ValueError
-        If the kernel is no mixture of Gaussians with a density over τ.
+    Raises `ValueError` if the kernel is no mixture of Gaussians with a density over τ.
     """
     times, weights = _parts(kernel, shortest, longest, cell)
     if kernel.bend:

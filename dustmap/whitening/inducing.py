@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.grid import Grid
-from dustmap.kernels import Kernel, Radial
+from dustmap.kernels import Kernel, point_covariance
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
 
@@ -96,22 +96,6 @@ class Whitening(ABC):
         return replace(self, kernel=kernel)
 
 
-def point_covariance(
-    kernel: Kernel, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]
-) -> Float[Tensor, "n m"]:
-    """Return ``k(x_n − z_m)``, once differentiable in kernel and points.
-
-    A radial kernel needs only the scaled distance, without displacements along every
-    axis: 14 times as fast in eight dimensions with the gradient.
-    """
-    if not isinstance(kernel, Radial):
-        return kernel(x[:, None, :] - z[None, :, :])
-    scale = kernel.lengthscale.to(x)
-    # Matrix products would lose small distances to cancellation.
-    r = torch.cdist(x / scale, z / scale, compute_mode="donot_use_mm_for_euclid_dist")
-    return kernel.variance.to(x) * kernel.radial(r)
-
-
 class KernelMatrix(SymmetricOperator):
     """``K + nugget · I`` at free points, dense in float64.
 
@@ -119,11 +103,8 @@ class KernelMatrix(SymmetricOperator):
     while gradients are enabled are differentiable in them, each with a graph of its
     own; otherwise K is kept.
 
-    Raises
-    ------
-    ValueError
-        If there are no points, a point is not finite, or the nugget is not finite or is
-        negative.
+    Raises `ValueError` if there are no points, a point is not finite, or the nugget is
+    not finite or is negative.
     """
 
     def __init__(

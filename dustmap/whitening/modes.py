@@ -46,19 +46,12 @@ class TorusModes:
         self.pairs = conjugates(last).to(device, torch.float64)
         self._factor = self.pairs.sqrt().to(dtype)
         self.axes = tuple(range(-len(torus.shape), 0))
-
-    @property
-    def size(self) -> int:
-        """Number of real numbers that represent the modes."""
-        return 2 * math.prod(self.half)
+        # Real numbers that represent the modes.
+        self.size = 2 * math.prod(self.half)
 
     def of(self, white: Float[Tensor, "*batch m"]) -> Tensor:
         """Return ``T ξ``."""
         return self.forward(self.unflat(white)).mul_(self._factor)
-
-    def white(self, spectrum: Tensor) -> Float[Tensor, "*batch m"]:
-        """Return ``Tᵀ ε``, the inverse of :meth:`of`."""
-        return self.flat(self.inverse(spectrum / self._factor))
 
     def unflat(self, field: Float[Tensor, "*batch m"]) -> Tensor:
         """Return vectors as arrays on the torus."""
@@ -90,7 +83,7 @@ class TorusModes:
 
 
 class Modes:
-    """Fourier modes on several tori in turn, in one flat vector ε.
+    """Fourier modes on several tori in turn, in one flat vector ε of length ``size``.
 
     ``parts`` holds the modes of every torus. Fields do not depend on components of ε
     outside the image of T.
@@ -100,13 +93,9 @@ class Modes:
         self, tori: Sequence[Torus], dtype: torch.dtype, device: torch.device
     ) -> None:
         self.parts = tuple(TorusModes(torus, dtype, device) for torus in tori)
+        self.size = sum(part.size for part in self.parts)
         self._dtype = dtype
         self._device = device
-
-    @property
-    def size(self) -> int:
-        """P, the length of ε."""
-        return sum(part.size for part in self.parts)
 
     def spectra(self, eps: Float[Tensor, "*batch p"]) -> list[Tensor]:
         """Return complex half spectra in the same memory, with the factors √2."""
@@ -147,7 +136,7 @@ class Modes:
 class GridWhitening(ABC):
     """Map from Fourier modes ε of white noise to a field on tori, without a solve.
 
-    ``field = A ε``; :attr:`modes` describes the layout of ε.
+    ``field = A ε``; :attr:`modes` describes the layout of ε, of P numbers (``size``).
 
     Parameters
     ----------
@@ -181,11 +170,7 @@ class GridWhitening(ABC):
         self.dtype = dtype
         self.device = torch.device(device)
         self.modes = Modes(noise, dtype, self.device)
-
-    @property
-    def size(self) -> int:
-        """P, the length of ε."""
-        return self.modes.size
+        self.size = self.modes.size
 
     @property
     def unresolved(self) -> list[float]:

@@ -190,11 +190,11 @@ class LevelWhitening(GridWhitening):
             own = self._root(band.sqrt() / symbol, modes)
             inner = self._tori[number + 1].grid
             finer = inner.shape
+            axes = zip(inner.origin, torus.grid.origin, torus.grid.spacing)
+            firsts = [round((x - origin) / h) for x, origin, h in axes]
             window = tuple(
                 slice(first, first + n // 2 + 1 + room)
-                for first, n in zip(
-                    torus.grid.index_of(inner.origin), finer, strict=True
-                )
+                for first, n in zip(firsts, finer, strict=True)
             )
         return _Level(
             modes=modes,

@@ -73,7 +73,7 @@ class ToeplitzWhitening(Whitening):
         positive = positive.to(torch.float64, torch.device(self.device))
         self.root = positive.power(0.5)
         self.covariance = ToeplitzOperator(positive, self.grid)
-        self.preconditioner = CirculantPreconditioner(positive, self.grid.shape)
+        self.preconditioner = CirculantPreconditioner(positive, self.grid).matvec
 
     @property
     def grid(self) -> Grid:

@@ -135,7 +135,12 @@ class TorusWhitening(GridWhitening):
             spectrum = band_spectrum(self.kernel, torus, time, math.inf)
             return Circulant(spectrum.to(self.device), shape)
         periodic = self.kernel.periodised(self.torus.periods, self.image_tolerance)
-        axes = self.torus.half_lags(refinement, self.device)
+        # Non-negative lags.
+        axes = [
+            torch.arange(n // 2 + 1, dtype=torch.float64, device=self.device)
+            * (h / refinement)
+            for n, h in zip(shape, self.torus.grid.spacing, strict=True)
+        ]
         return Circulant.from_first_column(_even_column(periodic, axes, shape))
 
     def _wrap_gap(self) -> float:

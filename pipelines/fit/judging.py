@@ -56,7 +56,8 @@ def judge(state: FitState, stars: FittedStars, at: Context) -> FitState:
         kriging, beside, more = _baseline(stars, at, test)
         lines = (*lines, *more)
     if residual is not None and len(unseen):
-        blind = replace(posterior, residual=residual.without_last(len(unseen)))
+        seen = torch.arange(len(residual.rays) - len(unseen))
+        blind = replace(posterior, residual=residual.select(seen))
         known = predict_columns(plan, blind, unseen)
         # Of very many stars kriging has only those near the held-out ones.
         if kriging is not None and len(kriging.observed) == len(residual.rays):

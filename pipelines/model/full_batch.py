@@ -172,6 +172,7 @@ def _shared_rays(
     ``None`` for fewer stars, other engines' models, several processes, and devices.
     """
     plan, device = problem.plan, problem.device["device"]
+    dtype = problem.device["dtype"]
     alone = problem.group is None or problem.group.size == 1
     if not plan.is_lognormal or not alone or device.type != "cpu":
         return None
@@ -180,8 +181,8 @@ def _shared_rays(
     given = [lines] if blur is None else [lines, blur]
     parts = (Ends.of(part) for each in given for _, part in each.chunks(2**20))
     lattice = Lattice.make(plan.tori, 1, False)
-    place = {name: problem.device[name] for name in ("dtype", "device")}
-    rays = RayIntegrals.needed((x for x in parts if x is not None), lattice, **place)
+    blocks = (ends for ends in parts if ends is not None)
+    rays = RayIntegrals.needed(blocks, lattice, dtype=dtype, device=device)
     assert rays is not None
     rows = StarRows(integrals=rays, stars=lines)
     return rays if rows.relative_size() < 1 else None

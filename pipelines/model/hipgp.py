@@ -87,6 +87,7 @@ def build_model(
         shape=own.shape or None,
         device=device,
     )
+    group = group or Group()
     return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
 
 
@@ -162,7 +163,7 @@ def infer(problem: Problem) -> Inference:
 def _learnt(plan: Plan, result: SvgpResult, common: float) -> Plan:
     """Return the plan with the learnt hyperparameters."""
     values = result.model.kernel.parameters()
-    whitening = result.model.whitening
+    whitening = result.model.forward.whitening
     assert isinstance(whitening, ToeplitzWhitening)
     scale = values["lengthscale"].detach().expand(3).tolist()
     # The embedding is widened for the longest lengthscale that may be learnt.

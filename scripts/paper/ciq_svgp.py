@@ -49,7 +49,7 @@ from dustmap.gp.inducing import kmeans_points
 from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.training import Trainer
-from dustmap.kernels import Kernel, Matern52
+from dustmap.kernels import Kernel, Matern52, point_covariance
 from dustmap.likelihoods import Gaussian, Likelihood, StudentT
 from dustmap.linalg.roots import CIQ, RootWarning
 from dustmap.models.means import ConstantMean
@@ -59,7 +59,6 @@ from dustmap.whitening import (
     CiqWhitening,
     KernelMatrix,
     Whitening,
-    point_covariance,
 )
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say

@@ -116,7 +116,7 @@ def smallest_preconditioner(kernel: Kernel, grid: Grid) -> Product:
     """Make the paper's preconditioner of ``2 M − 2`` points."""
     torus = Torus(grid=grid, shape=tuple(2 * n - 2 for n in grid.shape))
     circulant = Circulant.from_first_column(first_column(kernel, torus, 0.0))
-    return CirculantPreconditioner(circulant, grid.shape)
+    return CirculantPreconditioner(circulant, grid).matvec
 
 
 def comparisons(rows: Sequence[Row]) -> list[Comparison]:

@@ -92,7 +92,7 @@ def test_prior_draws_have_the_periodic_covariance_and_white_epsilon(generator):
     field, eps = w.prior_draw(generator, count)
     covariance = w.fine.to_dense()
     (modes,) = w.modes.parts
-    white = modes.white(w.modes.spectra(eps)[0])
+    white = modes.flat(modes.inverse(w.modes.spectra(eps)[0] / modes.pairs.sqrt()))
     for draws, exact in (
         (field, covariance),
         (white, torch.eye(w.torus.size).double()),

@@ -14,7 +14,7 @@ from dustmap.functionals import PointValues
 from dustmap.inference.svi import HipSettings, fit_svi, solve_mean
 from dustmap.inference.svi.bound import elbo, predict
 from dustmap.inference.svi.gaussian import block_prior
-from dustmap.kernels import Matern32, Matern52, SquaredExponential
+from dustmap.kernels import Matern32, Matern52, SquaredExponential, point_covariance
 from dustmap.linalg.roots import CIQ, RootWarning
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
@@ -23,7 +23,6 @@ from dustmap.whitening import (
     CiqWhitening,
     KernelMatrix,
     ToeplitzWhitening,
-    point_covariance,
 )
 
 EXACT = CIQ(rtol=1e-10)

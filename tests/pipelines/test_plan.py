@@ -134,7 +134,7 @@ def test_the_box_holds_the_sphere_asked_for_where_that_is_cheap():
     lower, upper = covering(given)
     assert (lower[2], upper[2]) == (-100.0, 90.0)
     # And both cost much more than stars in one direction.
-    beam = cloud_of_stars() * [1, 0.1, 0.3] + [900.0, 0.0, 0.0]
+    beam = cloud_of_stars() * [0.6, 0.1, 0.3] + [900.0, 0.0, 0.0]
     lower, upper = covering({"data": {"max_distance": 2000.0}}, beam)
     assert lower[0] == 0.0 and upper[1] < 200.0
 

@@ -4,15 +4,4 @@
 """
 
 from dustmap.inference.full_batch.engine import FullBatchResult, infer
-from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
-from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimited
-
-__all__ = [
-    "FullBatch",
-    "FullBatchResult",
-    "OnStep",
-    "Precision",
-    "SecondsLeft",
-    "infer",
-    "unlimited",
-]
+from dustmap.inference.full_batch.settings import FullBatch

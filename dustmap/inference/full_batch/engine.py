@@ -232,10 +232,7 @@ def _linear_samples(
 
     The fit is saved after every block; the first may be the last if time is short.
 
-    Raises
-    ------
-    FloatingPointError
-        If a solve is not finite.
+    Raises `FloatingPointError` if a solve is not finite.
     """
     settings, precision = fit.settings, Precision(tangent.operator, noise)
 

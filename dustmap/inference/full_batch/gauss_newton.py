@@ -170,10 +170,7 @@ class GaussNewton:
         without a sufficient decrease stay at ε. The objective must be finite only at
         the shortest step, since a density may overflow. Errors name ``where``.
 
-        Raises
-        ------
-        FloatingPointError
-            If the solve or the objective is not finite.
+        Raises `FloatingPointError` if the solve or the objective is not finite.
         """
         solver, unit = self.solver, 1.0
         gradient = self.gradient(tangent, eps)

@@ -36,10 +36,8 @@ def find_mode(
     ``fixed``. ``forcing`` is the tolerance of a solve relative to the gradient,
     ``name`` the search's name. The fit is saved after every step.
 
-    Raises
-    ------
-    FloatingPointError
-        If a prediction, Σ, the objective or a solve is not finite.
+    Raises `FloatingPointError` if a prediction, Σ, the objective or a solve is not
+    finite.
     """
     settings, at = fit.settings, fit.progress.mode
     if at is None or at.search != name:
@@ -54,10 +52,14 @@ def find_mode(
     tangent = fit.model.linearise(at.eps)
     _require_finite(f"{name}, step {at.steps}", tangent, at.total)
     while True:
-        if _merits_preconditioner(fit):
-            fit.precondition(tangent, at.eps, at.total)
         rough = forcing if fit.inexact else 0.0
         solver, rank = settings.solver, settings.preconditioner_rank
+        # Tangents of a non-linear model change with every step. A new preconditioner
+        # pays off after a third of an iteration per vector, as its products are made in
+        # blocks: first maps of 116,000 stars took 27 s with a third and 29 s with one.
+        merits = fit.progress.iterations > rank / 3
+        if rank and (fit.preconditioner is None if fit.model.linear else merits):
+            fit.precondition(tangent, at.eps, at.total)
         if fit.inexact and rank and fit.preconditioner is None:
             # Without this limit the first step of ten million stars took 243
             # iterations, 240 of 450 s to the mode.
@@ -109,17 +111,6 @@ def refined_mode(fit: InferenceState, mode: Iterate) -> Iterate:
         return mode
     mode = find_mode(fit, mode.eps, name="refined mode", forcing=0.03)
     return replace(mode, converged=mode.converged and small(mode))
-
-
-def _merits_preconditioner(fit: InferenceState) -> bool:
-    """Return whether to make a preconditioner now; once for a linear model."""
-    rank = fit.settings.preconditioner_rank
-    if fit.model.linear:
-        return rank > 0 and fit.preconditioner is None
-    # Tangents change with every step. A new preconditioner pays off after a third of an
-    # iteration per vector, as its products are made in blocks: first maps of 116,000
-    # stars took 27 s with a third and 29 s with one.
-    return fit.progress.iterations > rank / 3 > 0
 
 
 def _stationary(

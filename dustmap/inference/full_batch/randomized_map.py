@@ -55,10 +55,8 @@ def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, 
     the fit's model receives it, and ``share_settled`` records whether it converged
     inside the trial range.
 
-    Raises
-    ------
-    FloatingPointError
-        If a prediction, Σ, an objective or a solve is not finite.
+    Raises `FloatingPointError` if a prediction, Σ, an objective or a solve is not
+    finite.
     """
     at, few = fit.progress.round, min(4, fit.settings.samples)
     if at is None:
@@ -228,10 +226,7 @@ def fit_samples(
     residual would. The solver only limits the number of iterations. Each of the
     ``teams`` makes the steps of its share of the samples.
 
-    Raises
-    ------
-    FloatingPointError
-        If a prediction, the objective or a solve is not finite.
+    Raises `FloatingPointError` if a prediction, the objective or a solve is not finite.
     """
     tangent, teams = None, teams or Group()
     for number in range(steps):

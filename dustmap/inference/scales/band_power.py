@@ -50,8 +50,8 @@ _ERROR = 0.3
 # statistical error is 0.08 to 0.12.
 _SCATTER = 0.1
 # Prior standard deviation of the change of a spectrum's logarithm, relative to a power
-# law, from one octave to the next. Over these skies the learnt power at 60 and 120 pc
-# scattered by 0.08 about the true one with 0.5, and by 0.07 and 0.08 with 0.25.
+# law, from one octave to the next. With it the logarithm of the learnt power of ten
+# turbulent skies at 60 and 120 pc scatters by 0.09 about the true one's.
 OCTAVE_STD = 0.25
 
 

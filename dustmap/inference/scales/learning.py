@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -56,10 +56,7 @@ def learn_scales(
 ) -> LearntScales:
     """Return the scales that maximise the likelihood.
 
-    Raises
-    ------
-    FloatingPointError
-        If a covariance is not positive definite.
+    Raises `FloatingPointError` if a covariance is not positive definite.
     """
     labels = coordinates.labels
     # A prior of the logarithms constrains coordinates that few stars do not; thousands
@@ -88,7 +85,8 @@ def learn_scales(
     # then take a fraction of the time.
     place, before, some = torch.zeros_like(precision), 0, len(extinction) // 4
     if some >= 1000:
-        first = search(likelihood.of_first(some), place, 0)
+        ends, noise = likelihood.ends[:some], likelihood.noise[:some]
+        first = search(replace(likelihood, ends=ends, noise=noise), place, 0)
         place, before = first.place, first.steps
     found = search(likelihood, place, before)
     scores = found.scores

@@ -19,7 +19,7 @@ A first map corrects the bias (:mod:`dustmap.inference.scales.band_power`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -77,6 +77,7 @@ class Conditionals:
         return log_mixture(usual, wide, fraction)
 
 
+@dataclass(eq=False)
 class NeighbourLikelihood:
     """The likelihood of scales; see the module.
 
@@ -90,51 +91,35 @@ class NeighbourLikelihood:
         Family of the field's covariance.
     positive
         True if the density is lognormal.
-    neighbours
+    count
         Number of each star's neighbours; by default 20, or a third of the stars if that
         is less.
     """
 
-    def __init__(
-        self,
-        ends: Float[Tensor, "n 3"],
-        noise: Float[Tensor, " n"],
-        *,
-        kernel: type[Radial],
-        positive: bool,
-        neighbours: int | None = None,
-    ) -> None:
-        self.ends, self.noise, self.positive = ends, noise, positive
-        self._kernel = kernel
-        self._count = neighbours or min(20, len(ends) // 3)
-        self._unit = kernel(lengthscale=1.0)
-        self.distances = torch.linalg.vector_norm(ends, dim=1)
-        self._nodes = LineIntegrals(ends, GaussLegendre(count=24)).nodes()
+    ends: Float[Tensor, "n 3"]
+    noise: Float[Tensor, " n"]
+    _: KW_ONLY
+    kernel: type[Radial]
+    positive: bool
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.count = self.count or min(20, len(self.ends) // 3)
+        self.distances = torch.linalg.vector_norm(self.ends, dim=1)
+        self._nodes = LineIntegrals(self.ends, GaussLegendre(count=24)).nodes()
         rays = self._rays(torch.ones(3, dtype=torch.float64), self.noise)
         # An angle of a fifth is as far as a factor e of the distance.
-        self.neighbours = nearest_earlier(rays.coordinates(5.0), self._count)
+        self.neighbours = nearest_earlier(rays.coordinates(5.0), self.count)
 
     def __len__(self) -> int:
         """Return the number of stars with a density: all but the first few."""
         return len(self.neighbours)
 
-    def of_first(self, count: int) -> NeighbourLikelihood:
-        """Return the likelihood of the first ``count`` stars."""
-        return NeighbourLikelihood(
-            self.ends[:count],
-            self.noise[:count],
-            kernel=self._kernel,
-            positive=self.positive,
-            neighbours=self._count,
-        )
-
     def conditionals(self, scales: PriorScales) -> Conditionals:
         """Return the densities. Cost: ``n k³/3``, and ``n k²/2`` covariances.
 
-        Raises
-        ------
-        FloatingPointError
-            If a neighbourhood's covariance is not positive definite.
+        Raises `FloatingPointError` if a neighbourhood's covariance is not positive
+        definite.
         """
         density = scales.mean(self._nodes.points)
         mean, square = map(self._nodes.sum_rows, (density, density**2))
@@ -167,7 +152,7 @@ class NeighbourLikelihood:
         if self.positive:
             moment = math.expm1(variance)
             half = math.log1p(0.5 * moment) / variance
-        return moment, self._unit.decay(half) / math.log(2)
+        return moment, self.kernel(lengthscale=1.0).decay(half) / math.log(2)
 
     def _rays(self, lengthscale: Tensor, square: Tensor) -> Rays:
         """Return rays in units of the lengthscale of each axis."""

@@ -18,15 +18,3 @@ from dustmap.inference.svi.bound import Svgp
 from dustmap.inference.svi.fit import SvgpResult, fit_svgp, fit_svi, solve_mean
 from dustmap.inference.svi.gaussian import NaturalGaussian, initial_family
 from dustmap.inference.svi.settings import HipSettings, SvgpSettings
-
-__all__ = [
-    "HipSettings",
-    "NaturalGaussian",
-    "Svgp",
-    "SvgpResult",
-    "SvgpSettings",
-    "fit_svgp",
-    "fit_svi",
-    "initial_family",
-    "solve_mean",
-]

@@ -26,7 +26,6 @@ from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
-from dustmap.whitening import Whitening
 
 
 class LatentMoments(NamedTuple):
@@ -38,6 +37,16 @@ class LatentMoments(NamedTuple):
 
     mean: Float[Tensor, " n"]
     variance: Float[Tensor, " n"]
+
+
+class Terms(NamedTuple):
+    """``k_n`` and ``v_n`` of a minibatch, moments of ``q(f_n)`` and ``E_n``."""
+
+    features: Float[Tensor, "b p"]
+    conditional: Float[Tensor, " b"]
+    mean: Float[Tensor, " b"]
+    variance: Float[Tensor, " b"]
+    expected: Float[Tensor, " b"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +74,8 @@ class Observations:
     ) -> Observations:
         """Return data with normal noise ``σ_n² + τ²`` on the model's device.
 
-        Raises
-        ------
-        ValueError
-            If lengths disagree, a value is not finite or a noise not positive.
+        Raises `ValueError` if lengths disagree, a value is not finite or a noise not
+        positive.
         """
         shape = (len(model.functionals),)
         if not values.shape == noise_variance.shape == shape:
@@ -89,18 +96,10 @@ class Observations:
     def __len__(self) -> int:
         return len(self.values)
 
-    @property
-    def residual(self) -> Float[Tensor, " n"]:
-        """``r_n = y_n − L_n μ``."""
-        return self.values - self.offset
-
     def noise(self, model: RowwiseGaussian) -> Float[Tensor, " n"]:
         """Return normal noise variances: ``σ_n² + τ²``, plus ``v_n`` if sub-grid.
 
-        Raises
-        ------
-        ValueError
-            If the noise is not normal.
+        Raises `ValueError` if the noise is not normal.
         """
         likelihood = self.likelihood
         if not isinstance(likelihood, NormalNoise):
@@ -130,12 +129,20 @@ class Observations:
         assert isinstance(self.likelihood, NormalNoise)
         return self.likelihood.widened(conditional), torch.zeros_like(conditional)
 
-    def expected(self, rows: FeatureRows, q: NaturalGaussian) -> Float[Tensor, " n"]:
-        """Return ``E_q[ln p(y_n | f_n)]``, differentiable in the rows."""
+    def terms(
+        self, rows: FeatureRows, q: NaturalGaussian, *, spread: bool = True
+    ) -> Terms:
+        """Return the bound's terms, differentiable in the rows.
+
+        Without ``spread`` variances leave out ``k_nᵀ S k_n``, the expensive part, which
+        steps with normal noise do not need.
+        """
         likelihood, variance = self.split(rows.variance)
+        if spread or not likelihood.conjugate:
+            variance = variance + q.quadratic(rows.features)
         mean = self.offset + rows.features @ q.mean
-        variance = variance + q.quadratic(rows.features)
-        return likelihood.expected(self.values, mean, variance)
+        expected = likelihood.expected(self.values, mean, variance)
+        return Terms(rows.features, rows.variance, mean, variance, expected)
 
     def batch(
         self,
@@ -178,10 +185,8 @@ def expected_terms(
     model: RowwiseGaussian, data: Observations, q: NaturalGaussian
 ) -> Float[Tensor, " n"]:
     """Return ``E_q[ln p(y_n | f_n)]`` of all observations. Cost: every row once."""
-    parts = [
-        data.select(index).expected(model.rows(index), q) for index in model.batches()
-    ]
-    return torch.cat(parts)
+    parts = [data.select(rows).terms(model.rows(rows), q) for rows in model.batches()]
+    return torch.cat([part.expected for part in parts])
 
 
 def elbo(model: RowwiseGaussian, data: Observations, q: NaturalGaussian) -> float:
@@ -221,14 +226,9 @@ class Svgp:
     likelihood: Likelihood
 
     @property
-    def whitening(self) -> Whitening:
-        """Kernel and inducing points."""
-        return self.forward.whitening
-
-    @property
     def kernel(self) -> Kernel:
         """Kernel k."""
-        return self.whitening.kernel
+        return self.forward.whitening.kernel
 
     @property
     def mean(self) -> float:

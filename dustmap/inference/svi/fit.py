@@ -170,8 +170,7 @@ def fit_svgp(
     )
     likelihood.check(data.values)
     seed = int(torch.randint(2**62, (), generator=generator))
-    trainer = Trainer(forward, data, settings, generator)
-    return _trained(trainer, seed, on_step)
+    return _trained(Trainer(forward, data, settings, generator), seed, on_step)
 
 
 def fit_svi(
@@ -323,19 +322,17 @@ def solve_mean(
     Cost: two products with kept rows for each iteration, else two solves with K (only
     the variances that sub-grid noise adds need every row).
 
-    Raises
-    ------
-    ValueError
-        If the noise is not normal.
+    Raises `ValueError` if the noise is not normal.
     """
     noise, operator = data.noise(model), model.operator
+    residual = data.values - data.offset
 
     def product(x: Tensor) -> Tensor:
         return x + operator.rmatvec(operator.matvec(x) / noise)
 
     return solver.solve(
         product,
-        operator.rmatvec((data.residual / noise)[None]),
+        operator.rmatvec((residual / noise)[None]),
         start=None if start is None else start[None],
         on_step=on_step,
     )

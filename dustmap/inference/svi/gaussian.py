@@ -125,10 +125,7 @@ class NaturalGaussian:
     def factor(self) -> Float[Tensor, "k n n"]:
         """Lower Cholesky factors of the precisions.
 
-        Raises
-        ------
-        ValueError
-            If one is not positive definite.
+        Raises `ValueError` if one is not positive definite.
         """
         lower, fault = torch.linalg.cholesky_ex(self.precision)
         if bool(fault.any()):
@@ -177,8 +174,9 @@ class NaturalGaussian:
 
     def divergence(self) -> float:
         """Return ``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
-        eye, size = _identity(self.precision).expand_as(self.precision), len(self.mean)
-        half = torch.linalg.solve_triangular(self.factor, eye, upper=False)
+        size, eye = len(self.mean), torch.eye(self.index.shape[1]).to(self.precision)
+        every = eye.expand_as(self.precision)
+        half = torch.linalg.solve_triangular(self.factor, every, upper=False)
         # Padding adds one for each of its entries.
         trace = (half**2).sum() - (self.index.numel() - size)
         log_determinant = -2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
@@ -202,14 +200,14 @@ class NaturalGaussian:
         moved.mean = mean
         return moved
 
-    def data_precision(self, batch: Batch) -> Float[Tensor, "k n n"]:
-        """Return the blocks of ``Λ̂ = I + Σ w k kᵀ`` (S2 with the identity of S4)."""
-        parts = self.gather(batch.features)
-        return _identity(parts) + (parts * batch.weight[:, None]).mT @ parts
-
     def covariance_step(self, batch: Batch, rate: float) -> Self:
-        """Set ``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12), positive definite for l ≤ 1."""
-        fresh = self.data_precision(batch)
+        """Set ``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12), positive definite for l ≤ 1.
+
+        A family keeps its blocks of ``Λ̂ = I + Σ w k kᵀ`` (S2 with the identity of S4).
+        """
+        parts = self.gather(batch.features)
+        data = (parts * batch.weight[:, None]).mT @ parts
+        fresh = torch.eye(parts.shape[-1]).to(parts) + data
         return replace(self, precision=(1 - rate) * self.precision + rate * fresh)
 
     def direction(self, batch: Batch) -> Float[Tensor, " p"]:
@@ -232,10 +230,7 @@ class NaturalGaussian:
     def safe_step(self, batch: Batch, rate: float) -> tuple[Self, StepReport]:
         """Make one step of both moments; also return counts of the safeguards' actions.
 
-        Raises
-        ------
-        ValueError
-            If the rate does not lie in (0, 1].
+        Raises `ValueError` if the rate does not lie in (0, 1].
         """
         if not 0 < rate <= 1:
             raise ValueError(
@@ -307,10 +302,7 @@ def block_prior(
 def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalGaussian:
     """Return the prior in the family of the settings.
 
-    Raises
-    ------
-    ValueError
-        If it would not fit into memory.
+    Raises `ValueError` if it would not fit into memory.
     """
     size, shape = forward.latent_size, forward.whitening.latent_shape
     # Points per axis of a block.
@@ -330,8 +322,3 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
     if settings.family == "full" and settings.solves == "iterative":
         prior.solver = ConjugateGradients(rtol=settings.solver_rtol, max_steps=500)
     return prior
-
-
-def _identity(like: Float[Tensor, "*k n"]) -> Float[Tensor, "n n"]:
-    """Return the identity as wide as these rows, on their device."""
-    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)

@@ -30,10 +30,7 @@ class Hyperparameters:
     ``whitening``, ``likelihood`` and ``mean`` (``None`` if it cannot be learnt) are the
     start; the settings name the parameters to learn.
 
-    Raises
-    ------
-    ValueError
-        If a name is unknown.
+    Raises `ValueError` if a name is unknown.
     """
 
     def __init__(
@@ -135,10 +132,7 @@ def _own(
 def widened(start: ToeplitzWhitening, lengthscale_range: float) -> ToeplitzWhitening:
     """Embed for lengthscales longer by this factor, with the same kernel.
 
-    Raises
-    ------
-    ValueError
-        If the whitening's limits allow no such embedding.
+    Raises `ValueError` if the whitening's limits allow no such embedding.
     """
     kernel = start.kernel
     longest = {

@@ -126,12 +126,6 @@ class SvgpSettings:
         """Return the number of steps for ``count`` observations."""
         return self.steps or self.epochs * self.batches(count)
 
-    def learning_begins(self, count: int) -> float:
-        """Return the step from which hyperparameters move."""
-        if self.rest is None:
-            return self.batches(count)
-        return self.rest * self.total_steps(count)
-
     def decayed(self, done: float) -> float:
         """Return the factor of both rates after this fraction of all steps."""
         return 0.1 ** sum(done >= fraction for fraction in self.decay_at)

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.checkpoint import misfit, require_finite, restored
-from dustmap.inference.svi.bound import Observations, Svgp
+from dustmap.inference.svi.bound import Observations, Svgp, Terms
 from dustmap.inference.svi.gaussian import StepReport, initial_family
 from dustmap.inference.svi.hyperparameters import Hyperparameters
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.memory import rows_within
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import FeatureRows, RowReport, RowwiseGaussian
-
-
-class Terms(NamedTuple):
-    """``k_n`` and ``v_n`` of a minibatch, moments of ``q(f_n)`` and ``E_n``."""
-
-    features: Float[Tensor, "b p"]
-    conditional: Float[Tensor, " b"]
-    mean: Float[Tensor, " b"]
-    variance: Float[Tensor, " b"]
-    expected: Float[Tensor, " b"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +46,7 @@ class Trainer:
     """Data, the current q and hyperparameters, and the record of the steps.
 
     ``forward`` is the prior where learning starts, with the functionals of ``data``;
-    ``generator`` draws the minibatches.
+    ``generator`` draws the minibatches; ``count`` is the number of steps in all epochs.
     """
 
     def __init__(
@@ -68,6 +57,7 @@ class Trainer:
         generator: torch.Generator,
     ) -> None:
         self.forward, self.data, self.settings = forward, data, settings
+        self.count = settings.total_steps(len(data))
         self.q = initial_family(forward, settings)
         mean = forward.mean.value if isinstance(forward.mean, ConstantMean) else None
         self.hyperparameters = Hyperparameters(
@@ -93,11 +83,6 @@ class Trainer:
         }
         self._optimiser.state[self._vector] = self._moments
 
-    @property
-    def count(self) -> int:
-        """Number of steps in all epochs."""
-        return self.settings.total_steps(len(self.data))
-
     def run(self) -> Iterator[int]:
         """Make the remaining steps, and yield the number done after each."""
         batches = self.settings.batches(len(self.data))
@@ -116,9 +101,10 @@ class Trainer:
         """Estimate a minibatch's bound; move q, and hyperparameters by the old q."""
         settings, count = self.settings, len(self.data)
         where = f"svi, step {self.steps}"
-        learning = len(self._vector) > 0 and (
-            self.steps >= settings.learning_begins(count)
-        )
+        rest = settings.batches(count)
+        if settings.rest is not None:
+            rest = settings.rest * self.count
+        learning = len(self._vector) > 0 and self.steps >= rest
         terms = self.terms(index, learning=learning)
         require_finite(where, rows=terms.features, row_variances=terms.conditional)
         require_finite(where, bound=terms.expected)
@@ -188,15 +174,9 @@ class Trainer:
         """Return the terms of some rows of a minibatch of ``count``."""
         with torch.set_grad_enabled(learning):
             data = self.observations(learning=learning).select(index)
-            likelihood, variance = data.split(rows.variance)
-            # The expensive part of a step, which normal noise by itself does not need.
-            if learning or self._recording or not likelihood.conjugate:
-                variance = variance + self.q.quadratic(rows.features)
-            mean = data.offset + rows.features @ self.q.mean
-            expected = likelihood.expected(data.values, mean, variance)
+            found = data.terms(rows, self.q, spread=learning or self._recording)
             if learning:
-                (-expected.sum() / count).backward()
-        found = Terms(rows.features, rows.variance, mean, variance, expected)
+                (-found.expected.sum() / count).backward()
         return Terms(*(part.detach() for part in found))
 
     @property
@@ -240,10 +220,7 @@ class Trainer:
     def restore(self, saved: Training) -> None:
         """Go on from saved progress.
 
-        Raises
-        ------
-        ValueError
-            If it belongs to another run.
+        Raises `ValueError` if it belongs to another run.
         """
         if not isinstance(saved, Training):
             raise misfit("it", "of this engine", "that of another")

@@ -9,7 +9,8 @@ import torch
 from linear_operators import check_linear_operator
 from reference import woodbury_posterior
 
-from dustmap.inference.full_batch import FullBatch, Precision, infer
+from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.noise import Normal
 
@@ -46,7 +47,8 @@ def tiny(**options):
 def at_points(model, eps):
     """The white noise ``Tᵀ ε`` at the points of the torus."""
     modes = model.whitening.modes
-    return modes.parts[0].white(modes.spectra(eps)[0])
+    (part,), (spectrum,) = modes.parts, modes.spectra(eps)
+    return part.flat(part.inverse(spectrum / part.pairs.sqrt()))
 
 
 def largest_error(found, exact):

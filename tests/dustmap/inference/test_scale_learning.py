@@ -70,7 +70,7 @@ def test_with_all_rows_for_neighbours_the_density_is_the_dense_one(positive):
     ends = stars(n, generator)
     noise = 1e-3 * (1 + torch.rand(n, generator=generator, dtype=torch.float64))
     likelihood = NeighbourLikelihood(
-        ends, noise, kernel=KERNELS["matern12"], positive=positive, neighbours=n - 1
+        ends, noise, kernel=KERNELS["matern12"], positive=positive, count=n - 1
     )
     std = 0.9 if positive else 1e-3
     found = likelihood.conditionals(

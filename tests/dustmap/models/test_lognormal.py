@@ -119,7 +119,7 @@ def dense_density(model, mean, white):
             continue
         x = np.array(box.origin) + np.array(place) * np.array(box.spacing)
         value = float(mean(torch.tensor(x)[None])[0])
-        scale = math.sqrt(float(model.kernel.variance))
+        scale = math.sqrt(float(model.whitening.kernel.variance))
         rho[i] = value * math.exp(scale * sum(a * e for a, e in zip(A[i], white)))
     return rho
 
@@ -133,7 +133,7 @@ def test_predictions_are_sums_over_the_exponential_of_a_dense_field(dimension):
     W = model.weights.to_dense().numpy()
     np.testing.assert_allclose(model.apply(eps), W @ rho, rtol=1e-6)
     A, _ = dense_colour(dimension)
-    tangent = W @ (rho[:, None] * A) * math.sqrt(float(model.kernel.variance))
+    tangent = W @ (rho[:, None] * A) * math.sqrt(float(model.whitening.kernel.variance))
     tangents = model.linearise(eps).operator
     found = dense_torus.white_features(model.whitening, tangents)
     assert np.abs(found - tangent).max() < 1e-6 * np.abs(tangent).max()
