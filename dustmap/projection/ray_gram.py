@@ -42,7 +42,7 @@ class Entries(NamedTuple):
         """Return a symmetric matrix with zeros at these entries."""
         both = np.concatenate(self[:2]), np.concatenate(self[1::-1])
         ones = np.ones(len(both[0]), np.int8)
-        found = scipy.sparse.coo_matrix((ones, both), (size, size)).tocsr()
+        found = scipy.sparse.csr_matrix((ones, both), shape=(size, size))
         # Sums of ones may have overflowed to zero.
         found.data[:] = 1
         return found

@@ -76,11 +76,11 @@ class StarRows:
                 new, blocks = entries.pattern(size), 1
                 while sums and sums[-1][0] <= blocks:
                     more, before = sums.pop()
-                    new, blocks = before + new, blocks + more
+                    new, blocks = scipy.sparse.csr_matrix(before + new), blocks + more
                 sums.append((blocks, new))
             pattern = scipy.sparse.csr_matrix((size, size), dtype=np.int8)
             while sums:
-                pattern = pattern + sums.pop()[1]
+                pattern = scipy.sparse.csr_matrix(pattern + sums.pop()[1])
             pattern.sort_indices()
             self._pattern.append(pattern)
         pattern = self._pattern[0]

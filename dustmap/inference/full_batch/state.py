@@ -240,7 +240,8 @@ class InferenceState:
         both = tangent.prediction, tangent.variance
         if self._rows is None:
             return both
-        return self._rows.matvec(torch.stack(both)).unbind()
+        prediction, variance = self._rows.matvec(torch.stack(both))
+        return prediction, variance
 
     def unresolved(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
@@ -296,10 +297,9 @@ class InferenceState:
         """
         model = model or self.model
         total = torch.zeros(3, len(self.y), dtype=torch.float64, device=self.y.device)
-        first = None
+        first = self.of_stars(model.linearise(eps[0]))[0]
         for one in eps:
             prediction, variance = self.of_stars(model.linearise(one))
-            first = prediction if first is None else first
             # Differences from the first sample avoid cancellation.
             beside = prediction - first
             total += torch.stack([beside, variance, beside**2])
