@@ -209,7 +209,13 @@ def _messages(
 ) -> tuple[str, ...]:
     """Say how the solves, the steps and the share ended."""
     config, messages = problem.config, [f"mean: {result.mean_solution.message}"]
-    if isinstance(model, TorusGaussian | LogNormal) and model.weights.excess > 1:
+    assert isinstance(model, TorusGaussian | LogNormal)
+    if isinstance(model.weights, RayIntegrals):
+        messages.append(
+            f"sight lines: normal equations at {model.weights.shape[0]:,} places of a "
+            "tree of rays, with fewer entries than single stars have"
+        )
+    elif model.weights.excess > 1:
         messages.append(
             f"sight lines: a tree of rays with {model.weights.nonzeros:.2g} entries, "
             "fewer than a third of those of single rays"
