@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import misfit
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.tails import log_student
 
 # Trial degrees of freedom; the last means a normal distribution.
@@ -51,7 +51,45 @@ class Learnt:
     held_out: Bool[Tensor, " n"]
 
 
-class NoiseModel(ABC):
+class Likelihood(ABC):
+    """``½ |R (y − x)|²`` of predictions x with ``Σ⁻¹ = Rᵀ R``, but for a constant.
+
+    Σ is fixed here. ``y`` may be kept in another form than that of observations.
+    """
+
+    @abstractmethod
+    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        """Return ``Σ⁻¹ x``."""
+
+    @abstractmethod
+    def pull(
+        self, y: Float[Tensor, "*b n"], x: Float[Tensor, "*b n"]
+    ) -> Float[Tensor, "*b n"]:
+        """Return ``Σ⁻¹ (y − x)``."""
+
+    @abstractmethod
+    def misfit(
+        self, y: Float[Tensor, "*b n"], x: Float[Tensor, "*b n"]
+    ) -> Float[Tensor, "*b"]:
+        """Return ``|R (y − x)|²``, in float64, but for a constant."""
+
+    @abstractmethod
+    def errors(
+        self, white: Float[Tensor, "*b n"], shared: Float[Tensor, "*b n"] | float = 0.0
+    ) -> Float[Tensor, "*b n"]:
+        """Return ``R⁻¹ z`` plus ``shared`` errors, in the form of y.
+
+        ``R⁻¹ z`` has the covariance Σ for standard normals z.
+        """
+
+    def gram(
+        self, features: LinearOperator, x: Float[Tensor, "*b p"]
+    ) -> Float[Tensor, "*b p"]:
+        """Return ``Φᵀ Σ⁻¹ Φ x``."""
+        return features.rmatvec(self.apply_precision(features.matvec(x)))
+
+
+class NoiseModel(Likelihood):
     """Σ of all observations, with a root R: ``Σ⁻¹ = Rᵀ R``.
 
     A ``fixed`` model neither depends on the field nor learns: updates change nothing.
@@ -74,18 +112,24 @@ class NoiseModel(ABC):
         """Return ``R x``."""
 
     @abstractmethod
-    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-        """Return ``Σ⁻¹ x``."""
-
-    @abstractmethod
     def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Return ``R⁻¹ z``, of covariance Σ for standard normals z."""
 
-    def gram(
-        self, features: LinearOperator, x: Float[Tensor, "*b p"]
-    ) -> Float[Tensor, "*b p"]:
-        """Return ``Φᵀ Σ⁻¹ Φ x``."""
-        return features.rmatvec(self.apply_precision(features.matvec(x)))
+    def pull(
+        self, y: Float[Tensor, "*b n"], x: Float[Tensor, "*b n"]
+    ) -> Float[Tensor, "*b n"]:
+        return self.apply_precision(y - x)
+
+    def misfit(
+        self, y: Float[Tensor, "*b n"], x: Float[Tensor, "*b n"]
+    ) -> Float[Tensor, "*b"]:
+        residual = self.whitened(y - x)
+        return inner(residual, residual)
+
+    def errors(
+        self, white: Float[Tensor, "*b n"], shared: Float[Tensor, "*b n"] | float = 0.0
+    ) -> Float[Tensor, "*b n"]:
+        return self.coloured(white) + shared
 
     @property
     def depends_on_field(self) -> bool:

@@ -27,6 +27,7 @@ from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
+from dustmap.projection.ray_tree import RayIntegrals
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import LEADING
 
@@ -138,30 +139,37 @@ class LogNormal(TorusModel[GridWhitening]):
         κ belongs to the coarsest level, c to the level in which a point lies; κ is zero
         for points, c for integrals.
         """
-        line = torch.zeros(len(self.functionals), dtype=torch.float64)
-        share = self.subgrid_share * self.weights.excess
-        point = torch.zeros_like(line)
-        grids = self.whitening.tori.grids
-        for rows, part in self.functionals.runs():
-            if not isinstance(part, PointValues):
-                line[rows] = share * self.local[0].line
-                continue
-            points = part.points
-            level = torch.from_numpy(grids.level_of(points.numpy()))
-            variance = points.new_zeros(len(points))
-            for number, (local, grid) in enumerate(zip(self.local, grids, strict=True)):
-                variance[level == number] = local.at(points[level == number], grid)
-            point[rows] = torch.expm1(variance)
         squared = density**2
-        if len(grids) > 1:
+        if len(self.local) > 1:
             # κ of every point's level, relative to the coarsest level.
             if not self._relative:
                 kappa = [local.line / self.local[0].line for local in self.local]
                 found = self.whitening.tori.constants(kappa)
                 self._relative.append(found.to(dtype=self.dtype, device=self.device))
             squared *= self._relative[0]
-        found = line.to(observed) * self.weights.nonnegative(squared)
-        return found + point.to(observed) * observed**2
+        share = self.subgrid_share * self.weights.excess
+        found = share * self.local[0].line * self.weights.nonnegative(squared)
+        grids = self.whitening.tori.grids
+        for rows, part in self.functionals.runs():
+            if not isinstance(part, PointValues):
+                continue
+            points = part.points
+            level = torch.from_numpy(grids.level_of(points.numpy()))
+            variance = points.new_zeros(len(points))
+            for number, (local, grid) in enumerate(zip(self.local, grids, strict=True)):
+                variance[level == number] = local.at(points[level == number], grid)
+            factor = torch.expm1(variance).to(observed)
+            found[..., rows] = factor * observed[..., rows] ** 2
+        return found
+
+    def along(self, rays: RayIntegrals, functionals: Functionals) -> Self:
+        """Return the same field at the places of rays that these functionals need.
+
+        They are integrals along sight lines. Predictions are integrals at the places.
+        """
+        other = copy.copy(self)
+        other.weights, other.functionals = rays, functionals
+        return other
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator

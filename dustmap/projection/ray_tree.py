@@ -17,7 +17,7 @@ ASSP 29, 1153). Rays and steps that no star needs do not exist.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -188,6 +188,31 @@ class _Sky(NamedTuple):
         return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
+class _Index(NamedTuple):
+    """Where sight lines find the places around their ends."""
+
+    shells: _Shells
+    sky: _Sky
+    places: np.ndarray  # first place of every pixel's ray
+    starts: np.ndarray  # (rays + 1,) first place of every ray
+
+    def rows(self, ends: Ends, dtype: torch.dtype) -> Rows:
+        """Return the weights of places in sums over ends; rows of P."""
+        rows, count = ends.distances.shape
+        pointers = np.zeros(rows + 1, np.uint64)
+        columns = np.empty(8 * rows * count, np.uint32)
+        values = np.empty(len(columns), precision(dtype))
+        lists = (self.places, pointers, columns, values)
+        total = _fill(*ends, *self.shells, *self.sky, *lists)
+        return Rows(
+            pointers=pointers,
+            columns=columns[:total].copy(),
+            values=values[:total].copy(),
+            first=0,
+            count=rows,
+        )
+
+
 class _Rays(NamedTuple):
     """The rays of the tree, by face and level.
 
@@ -202,8 +227,11 @@ class _Rays(NamedTuple):
     kinds: np.ndarray  # (rays,) row of `_splits`, or `_WHOLE` without parents
 
 
-class RayTree(SizedOperator):
-    """P C T: integrals along sight lines from the observer; make it with `ray_tree`."""
+class RayIntegrals(SizedOperator):
+    """C T: integrals from the observer to the places of rays.
+
+    Make it with `RayIntegrals.needed`.
+    """
 
     # With cells of 31 pc on a simulated sky, the rms error is 1.05 times as large as
     # with exact rays (1.03 to 1.06, depending on distance); this is the square.
@@ -214,38 +242,119 @@ class RayTree(SizedOperator):
         nodes: SparseMatrix,
         sums: OutwardSums,
         linear: OutwardSums,
-        stars: SparseMatrix,
+        index: _Index,
     ) -> None:
-        self.shape = (stars.shape[0], nodes.shape[1])
+        self.shape = (sums.shape[0], nodes.shape[1])
         self.dtype, self.device = nodes.dtype, nodes.device
-        self.nonzeros = nodes.nonzeros + sums.nonzeros + stars.nonzeros
-        self._nodes, self._sums, self._stars = nodes, sums, stars
-        self._linear = linear
+        self.nonzeros = nodes.nonzeros + sums.nonzeros
+        self._nodes, self._sums, self._linear = nodes, sums, linear
+        self._index = index
+
+    @classmethod
+    def needed(
+        cls,
+        blocks: Iterable[Ends],
+        lattice: Lattice,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        most: float = math.inf,
+    ) -> RayIntegrals | None:
+        """Return the rays that sight lines need, given in blocks.
+
+        ``None`` if they have more entries than ``most``. Nodes outside the box, on rays
+        beside stars at its faces, take the value at the nearest place inside.
+
+        Raises `ValueError` if a sight line ends outside the coarsest box.
+        """
+        grids = lattice.grids
+        shells = _Shells.of(grids)
+        sky = _Sky.of(len(shells.firsts) - 1)
+        # Steps of each pixel's ray, −1 without a ray.
+        steps, outside = np.full(sky.size, -1, np.int32), 0
+        for ends in blocks:
+            far = ends.distances.max(axis=1, initial=0.0)
+            last = torch.from_numpy(ends.directions * far[:, None])
+            outside += int((~grids.box.contains(last)).sum())
+            if not outside:
+                _mark(*ends, *shells, *sky, steps)
+        if outside:
+            raise ValueError(
+                f"{outside} sight lines end outside the box {grids.box.lower} to "
+                f"{grids.box.upper}: enlarge the box or leave these observations out"
+            )
+        rays = _rays(sky, shells, grids, steps)
+        # Weights of four parents for a child a quarter beyond the second: Keys' cubic
+        # weights, which may undershoot, and linear weights.
+        cubic = np.array([-9.0, 111.0, 29.0, -3.0]) / 128
+        sums, linear = (
+            OutwardSums(rays, np.diff(shells.edges), each, dtype=dtype, device=device)
+            for each in (cubic, np.array([0.0, 0.75, 0.25, 0.0]))
+        )
+        if lattice.corner_count * sums.shape[1] + sums.nonzeros > most:
+            return None
+        points = PointValues(torch.from_numpy(rays.points))
+        nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
+        places = np.where(steps >= 0, rays.starts[np.cumsum(steps >= 0) - 1], 0)
+        return cls(nodes, sums, linear, _Index(shells, sky, places, rays.starts))
 
     @property
     def bytes(self) -> int:
         """Memory of all parts [bytes]."""
-        parts = [self._nodes, self._sums, self._stars]
+        parts = [self._nodes, self._sums]
         if self.device.type != "cpu":
             # On the CPU both sums share their lists.
             parts.append(self._linear)
         return sum(part.bytes for part in parts)
 
+    def matvec(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
+        return self._sums.matvec(self._nodes.matvec(x))
+
+    def nonnegative(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
+        # Cubic weights at splits may undershoot zero behind compact clouds.
+        return self._linear.matvec(self._nodes.matvec(x))
+
+    def rmatvec(self, y: Float[Tensor, "*b p"]) -> Float[Tensor, "*b m"]:
+        return self._nodes.rmatvec(self._sums.rmatvec(y))
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first places of all rays, and the number of places."""
+        return self._index.starts
+
+    def rows(self, ends: Ends) -> Rows:
+        """Return the rows of P for sight lines that this has rays for."""
+        return self._index.rows(ends, self.dtype)
+
+
+class RayTree(SizedOperator):
+    """P C T: integrals along sight lines from the observer; make it with `ray_tree`."""
+
+    excess = RayIntegrals.excess
+
+    def __init__(self, integrals: RayIntegrals, stars: SparseMatrix) -> None:
+        self.shape = (stars.shape[0], integrals.shape[1])
+        self.dtype, self.device = stars.dtype, stars.device
+        self.nonzeros = integrals.nonzeros + stars.nonzeros
+        self._integrals, self._stars = integrals, stars
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all parts [bytes]."""
+        return self._integrals.bytes + self._stars.bytes
+
     def matvec(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n"]:
-        return self._stars.matvec(self._sums.matvec(self._nodes.matvec(x)))
+        return self._stars.matvec(self._integrals.matvec(x))
 
     def nonnegative(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n"]:
-        # Cubic weights at splits may undershoot zero behind compact clouds.
-        return self._stars.matvec(self._linear.matvec(self._nodes.matvec(x)))
+        return self._stars.matvec(self._integrals.nonnegative(x))
 
     def rmatvec(self, y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b m"]:
-        return self._nodes.rmatvec(self._sums.rmatvec(self._stars.rmatvec(y)))
+        return self._integrals.rmatvec(self._stars.rmatvec(y))
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        places = self._sums.matvec(self._nodes.matvec(x))
-        return self._nodes.rmatvec(
-            self._sums.rmatvec(self._stars.gram(places, weights))
-        )
+        places = self._stars.gram(self._integrals.matvec(x), weights)
+        return self._integrals.rmatvec(places)
 
 
 class OutwardSums(SizedOperator):
@@ -354,52 +463,19 @@ def ray_tree(
 ) -> RayTree | None:
     """Make the tree; return ``None`` if it has more entries than ``most``.
 
-    Nodes outside the box, on rays beside stars at its faces, take the value at the
-    nearest place inside.
-
-    Raises `ValueError` if a sight line ends outside the coarsest box.
+    Raises `ValueError` as `RayIntegrals.needed`.
     """
-    box, far = lattice.grids.box, ends.distances.max(axis=1, initial=0.0)
-    last = torch.from_numpy(ends.directions * far[:, None])
-    outside = int((~box.contains(last)).sum())
-    if outside:
-        raise ValueError(
-            f"{outside} sight lines end outside the box {box.lower} to {box.upper}: "
-            "enlarge the box or leave these observations out"
-        )
-    shells = _Shells.of(lattice.grids)
-    sky = _Sky.of(len(shells.firsts) - 1)
-    # Steps of each pixel's ray, −1 without a ray.
-    needed = np.full(sky.size, -1, np.int32)
-    _mark(*ends, *shells, *sky, needed)
-    rays = _rays(sky, shells, lattice.grids, needed)
-    # Weights of four parents for a child a quarter beyond the second: Keys' cubic
-    # weights, which may undershoot, and linear weights.
-    cubic = np.array([-9.0, 111.0, 29.0, -3.0]) / 128
-    sums, linear = (
-        OutwardSums(rays, np.diff(shells.edges), each, dtype=dtype, device=device)
-        for each in (cubic, np.array([0.0, 0.75, 0.25, 0.0]))
+    integrals = RayIntegrals.needed(
+        [ends],
+        lattice,
+        dtype=dtype,
+        device=device,
+        most=most - 8 * ends.distances.size,
     )
-    rows, count = ends.distances.shape
-    each = lattice.corner_count
-    if each * sums.shape[1] + sums.nonzeros + 8 * rows * count > most:
+    if integrals is None:
         return None
-    points = PointValues(torch.from_numpy(rays.points))
-    nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
-    pointers = np.zeros(rows + 1, np.uint64)
-    columns = np.empty(8 * rows * count, np.uint32)
-    values = np.empty(len(columns), precision(dtype))
-    places = np.where(needed >= 0, rays.starts[np.cumsum(needed >= 0) - 1], 0)
-    total = _fill(*ends, *shells, *sky, places, pointers, columns, values)
-    stars = Rows(
-        pointers=pointers,
-        columns=columns[:total].copy(),
-        values=values[:total].copy(),
-        first=0,
-        count=rows,
-    )
-    P = SparseMatrix.of_rows(stars, sums.shape[0], device=device)
-    return RayTree(nodes, sums, linear, P)
+    rows, count = integrals.rows(ends), integrals.shape[0]
+    return RayTree(integrals, SparseMatrix.of_rows(rows, count, device=device))
 
 
 def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) -> _Rays:

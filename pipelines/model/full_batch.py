@@ -16,12 +16,15 @@ from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
 from dustmap.inference import full_batch
 from dustmap.inference.full_batch import FullBatch, FullBatchResult
+from dustmap.inference.full_batch.normal_equations import StarRows
 from dustmap.inference.scales.band_power import band_powers, priors_of
 from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.ray_tree import Ends, RayIntegrals
 from dustmap.whitening import LevelWhitening, TorusWhitening
 from pipelines.config import FitConfig
 from pipelines.model.cost import preconditioner_rank
@@ -36,6 +39,8 @@ _NEWTON_STEPS = 50
 _NEWTON_TOLERANCE = 1e-2
 # Draws of the variance below the grid of a Gaussian density.
 DRAWS = 16
+# Fewer stars have fewer entries in rows than any normal equations.
+_MANY_STARS = 2**20
 # Solves that measure the spectrum of a map with independent noise.
 _PROBES = 2
 # Least stars for that. The mode of a density that few stars see lies far below its
@@ -97,15 +102,21 @@ def infer(problem: Problem) -> Inference:
     """Return the map and its samples; all ranks have them."""
     plan, stars, config = problem.plan, problem.stars, problem.config
     generator, inference = problem.device["generator"], config.inference
-    lines = sight_lines(plan, stars)
-    model = build_model(plan, lines, **problem.device, group=problem.group)
-    noise, start, probes = problem.correlation, problem.start, 0
-    if start is not None and len(start) != model.latent_size:
-        # The modes of a map with another prior.
-        start = None
+    lines, noise = sight_lines(plan, stars), problem.correlation
+    start, probes = problem.start, 0
+    rays = None
     if noise is None:
         noise = noise_of(plan, stars, config)
         probes = _PROBES if plan.is_lognormal and len(lines) > _PROBED else 0
+        rays = _shared_rays(problem, lines, noise.blur)
+    seen = lines if rays is None else lines.select(torch.arange(1))
+    model = build_model(plan, seen, **problem.device, group=problem.group)
+    if rays is not None:
+        assert isinstance(model, LogNormal)
+        model = model.along(rays, lines)
+    if start is not None and len(start) != model.latent_size:
+        # The modes of a map with another prior.
+        start = None
     rank = preconditioner_rank(
         config, len(stars), model.latent_size, shared=problem.correlation is not None
     )
@@ -153,6 +164,30 @@ def infer(problem: Problem) -> Inference:
     )
 
 
+def _shared_rays(
+    problem: Problem, lines: Functionals, blur: Functionals | None
+) -> RayIntegrals | None:
+    """Return rays whose normal equations have fewer entries than the rows of stars.
+
+    ``None`` for fewer stars, other engines' models, several processes, and devices.
+    """
+    plan, device = problem.plan, problem.device["device"]
+    dtype = problem.device["dtype"]
+    alone = problem.group is None or problem.group.size == 1
+    if not plan.is_lognormal or not alone or device.type != "cpu":
+        return None
+    if len(lines) < _MANY_STARS:
+        return None
+    given = [lines] if blur is None else [lines, blur]
+    parts = (Ends.of(part) for each in given for _, part in each.chunks(2**20))
+    lattice = Lattice.make(plan.tori, 1, False)
+    blocks = (ends for ends in parts if ends is not None)
+    rays = RayIntegrals.needed(blocks, lattice, dtype=dtype, device=device)
+    assert rays is not None
+    rows = StarRows(integrals=rays, stars=lines)
+    return rays if rows.relative_size() < 1 else None
+
+
 def _priors_of_pairs(drawn: list[Radial]) -> dict[str, Any]:
     """Describe the prior of every pair of samples: lengthscale [pc], std, octaves."""
     if not drawn:
@@ -174,7 +209,13 @@ def _messages(
 ) -> tuple[str, ...]:
     """Say how the solves, the steps and the share ended."""
     config, messages = problem.config, [f"mean: {result.mean_solution.message}"]
-    if isinstance(model, TorusGaussian | LogNormal) and model.weights.excess > 1:
+    assert isinstance(model, TorusGaussian | LogNormal)
+    if isinstance(model.weights, RayIntegrals):
+        messages.append(
+            f"sight lines: normal equations at {model.weights.shape[0]:,} places of a "
+            "tree of rays, with fewer entries than single stars have"
+        )
+    elif model.weights.excess > 1:
         messages.append(
             f"sight lines: a tree of rays with {model.weights.nonzeros:.2g} entries, "
             "fewer than a third of those of single rays"

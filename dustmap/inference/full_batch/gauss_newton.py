@@ -22,7 +22,7 @@ from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.noise import NoiseModel
+from dustmap.noise import Likelihood
 
 OnStep = Callable[[str, int, float], None]
 
@@ -37,7 +37,7 @@ class Precision(SymmetricOperator):
     def __init__(
         self,
         features: LinearOperator,
-        noise: NoiseModel,
+        noise: Likelihood,
         stds: Float[Tensor, "*batch p"] | None = None,
     ) -> None:
         self.shape = (features.shape[1], features.shape[1])
@@ -111,7 +111,7 @@ class GaussNewton:
 
     model: ForwardModel
     y: Float[Tensor, "*b n"]
-    noise: NoiseModel
+    noise: Likelihood
     solver: ConjugateGradients
     centre: Float[Tensor, "*b p"] | None = None
     stds: Float[Tensor, "*b p"] | None = None
@@ -141,15 +141,14 @@ class GaussNewton:
         self, eps: Float[Tensor, "*b p"], prediction: Float[Tensor, "*b n"]
     ) -> Float[Tensor, "*b"]:
         """Return J, in float64."""
-        misfit = self.noise.whitened(self.y - prediction)
         offset = self.whitened(eps)
-        return (inner(offset, offset) + inner(misfit, misfit)) / 2
+        return (inner(offset, offset) + self.noise.misfit(self.y, prediction)) / 2
 
     def gradient(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``−∂J/∂ε``, the gradient of the log posterior."""
-        pull = self.noise.apply_precision(self.y - tangent.prediction)
+        pull = self.noise.pull(self.y, tangent.prediction)
         offset = eps if self.centre is None else eps - self.centre
         return tangent.operator.rmatvec(pull) - self.precise(offset)
 
@@ -157,8 +156,8 @@ class GaussNewton:
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ / a²``."""
-        shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
-        rhs = tangent.operator.rmatvec(self.noise.apply_precision(shifted))
+        origin = tangent.prediction - tangent.operator.matvec(eps)
+        rhs = tangent.operator.rmatvec(self.noise.pull(self.y, origin))
         return rhs if self.centre is None else rhs + self.precise(self.centre)
 
     def step(
@@ -196,7 +195,7 @@ class GaussNewton:
         require_finite(
             f"{where}, before it", objective=before, directional_change=change
         )
-        allowed = before + 100 * torch.finfo(eps.dtype).eps * before
+        allowed = before + 100 * torch.finfo(eps.dtype).eps * before.abs()
         point = eps + step
         solution = replace(
             solution,

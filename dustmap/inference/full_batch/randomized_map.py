@@ -43,7 +43,7 @@ from dustmap.inference.full_batch.state import (
 )
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
-from dustmap.noise import NoiseModel
+from dustmap.noise import Likelihood
 
 
 def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
@@ -144,7 +144,8 @@ def _fit_all(
                 stage=f"{name} {first}-{first + len(part) - 1}",
             )
             seed = fit.progress.seed
-            newton = perturbed(newton, seed, numbers, fit.shared_errors, fit.priors)
+            given = numbers, len(fit.y), fit.shared_errors, fit.priors
+            newton = perturbed(newton, seed, *given)
             fitted = fit_samples(
                 newton,
                 Samples.at(_starts(samples, mode, newton, numbers)),
@@ -191,6 +192,7 @@ def perturbed(
     newton: GaussNewton,
     seed: int,
     numbers: Sequence[int],
+    count: int,
     shared: Float[Tensor, "n r"] | None = None,
     priors: Priors | None = None,
 ) -> GaussNewton:
@@ -200,7 +202,8 @@ def perturbed(
     its own of the ``priors``.
     """
     y, pairs = newton.y, [number // 2 for number in numbers]
-    errors, xi = drawn_errors(newton.model, newton.noise, seed, pairs, shared)
+    given = newton.model, newton.noise, seed, pairs, count, shared
+    errors, xi = drawn_errors(*given)
     signs = y.new_tensor([-1.0 if number % 2 else 1.0 for number in numbers])[:, None]
     perturbed = replace(newton, y=y + signs * errors.to(y), centre=signs * xi)
     if priors is None:
@@ -256,9 +259,10 @@ def fit_samples(
 
 def drawn_errors(
     model: ForwardModel,
-    noise: NoiseModel,
+    noise: Likelihood,
     seed: int,
     numbers: Sequence[int],
+    count: int,
     shared: Float[Tensor, "n r"] | None = None,
 ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b p"]]:
     """Draw errors of the data, and ξ, of some pairs of samples.
@@ -271,10 +275,9 @@ def drawn_errors(
         drawn = [stream(seed, purpose, n).standard_normal(count) for n in numbers]
         return torch.from_numpy(np.stack(drawn))
 
-    errors = noise.coloured(white(Purpose.DATA, len(model.functionals)))
-    xi = [model.white_noise(stream(seed, Purpose.LATENT, n)) for n in numbers]
+    added: Tensor | float = 0.0
     if shared is not None:
-        unknown = white(Purpose.SHARED, shared.shape[1])
-        for row, each in zip(errors, unknown, strict=True):
-            row += (shared.double() @ each).to(row)
+        added = white(Purpose.SHARED, shared.shape[1]) @ shared.double().mT
+    errors = noise.errors(white(Purpose.DATA, count), added)
+    xi = [model.white_noise(stream(seed, Purpose.LATENT, n)) for n in numbers]
     return errors, torch.stack(xi)

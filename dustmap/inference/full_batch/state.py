@@ -19,11 +19,16 @@ from dustmap.inference.full_batch.gauss_newton import (
     Precision,
     quiet,
 )
+from dustmap.inference.full_batch.normal_equations import (
+    NormalEquations,
+    StarRows,
+)
 from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimited
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.noise import Learnt, NoiseModel, Normal
+from dustmap.noise import Learnt, Likelihood, NoiseModel, Normal
+from dustmap.projection.ray_tree import RayIntegrals
 
 FIRST = "mode"
 """The name of the first search of the mode."""
@@ -181,7 +186,16 @@ class InferenceState:
         self.shared_errors, self.priors = shared_errors, priors
         self.y = observations.to(dtype=model.dtype, device=model.device)
         self.noise = noise.prepared(self.y, model.subgrid_share, generator)
-        self._blurred = None if noise.blur is None else model.at(noise.blur)
+        rays, self._rows = getattr(model, "weights", None), None
+        if isinstance(rays, RayIntegrals):
+            self._rows = StarRows(integrals=rays, stars=model.functionals)
+        self._blur = None
+        if noise.blur is not None and isinstance(rays, RayIntegrals):
+            blurred = StarRows(integrals=rays, stars=noise.blur)
+            self._blur = lambda eps: blurred.matvec(model.apply(eps))
+        elif noise.blur is not None:
+            self._blur = model.at(noise.blur).apply
+        self._equations: tuple[Tensor, NormalEquations, Tensor] | None = None
         self.on_step, self.time_left = on_step or quiet, time_left
         self.teams = Group() if teams is None else teams
         self._checkpointer = checkpointer
@@ -214,18 +228,29 @@ class InferenceState:
     def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
         """Return the tangent at ε, and Σ there with the current weights."""
         tangent = self.model.linearise(eps)
+        variance = self.of_stars(tangent)[1]
         return tangent, self.noise.given_unresolved(
-            self.unresolved(eps[None], tangent.variance)
+            self.unresolved(eps[None], variance)
         )
+
+    def of_stars(
+        self, tangent: Linearisation
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Return predictions and unresolved variances of the observations."""
+        both = tangent.prediction, tangent.variance
+        if self._rows is None:
+            return both
+        prediction, variance = self._rows.matvec(torch.stack(both))
+        return prediction, variance
 
     def unresolved(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
         """Return the variance that the field adds to Σ, over samples of ε."""
         total = variance if self.settings.subgrid_noise else torch.zeros_like(variance)
-        if self._blurred is not None and self.noise.blur_scale is not None:
+        if self._blur is not None and self.noise.blur_scale is not None:
             for one in eps:
-                blur = self.noise.blur_scale * self._blurred.apply(one)
+                blur = self.noise.blur_scale * self._blur(one)
                 total = total + blur**2 / len(eps)
         return total
 
@@ -236,8 +261,9 @@ class InferenceState:
 
         Outliers are down-weighted once most observations are fitted.
         """
-        unresolved = self.unresolved(eps[None], tangent.variance)
-        residual = self.y - tangent.prediction
+        prediction, variance = self.of_stars(tangent)
+        unresolved = self.unresolved(eps[None], variance)
+        residual = self.y - prediction
         noise, squares = self.noise.given_unresolved(unresolved), residual**2
         if float((squares / noise.normal(unresolved)).median()) < 1.0:
             noise = noise.updated(residual, 0.0, unresolved)
@@ -271,12 +297,12 @@ class InferenceState:
         """
         model = model or self.model
         total = torch.zeros(3, len(self.y), dtype=torch.float64, device=self.y.device)
-        first = model.apply(eps[0])
+        first = self.of_stars(model.linearise(eps[0]))[0]
         for one in eps:
-            tangent = model.linearise(one)
+            prediction, variance = self.of_stars(model.linearise(one))
             # Differences from the first sample avoid cancellation.
-            beside = tangent.prediction - first
-            total += torch.stack([beside, tangent.variance, beside**2])
+            beside = prediction - first
+            total += torch.stack([beside, variance, beside**2])
         beside, variance, second = total / len(eps)
         spread = (second - beside**2).clamp(min=0.0)
         residual = self.y - (first + beside).to(self.y)
@@ -291,14 +317,27 @@ class InferenceState:
 
     def newton(self, total: Float[Tensor, " n"], **options: Any) -> GaussNewton:
         """Return steps to the mode for this Σ, with the current preconditioner."""
+        y, likelihood = self.likelihood(total)
         return GaussNewton(
             model=self.model,
-            y=self.y,
-            noise=self.noise.with_total(total),
+            y=y,
+            noise=likelihood,
             preconditioner=self.preconditioner,
             on_step=self.on_step,
             **options,
         )
+
+    def likelihood(self, total: Float[Tensor, " n"]) -> tuple[Tensor, Likelihood]:
+        """Return y and Σ, or the normal equations with it, kept until Σ changes."""
+        noise = self.noise.with_total(total)
+        if self._rows is None:
+            return self.y, noise
+        if self._equations is None or not torch.equal(self._equations[0], total):
+            # Free the memory of the old ones first.
+            self._equations = None
+            equations = NormalEquations(self._rows, noise, self.model.dtype)
+            self._equations = total, equations, equations.of_stars(self.y)
+        return self._equations[2], self._equations[1]
 
     def precondition(
         self,
@@ -310,7 +349,7 @@ class InferenceState:
 
         Its vectors are in the model's ``leading`` subspace.
         """
-        precision = Precision(tangent.operator, self.noise.with_total(total))
+        precision = Precision(tangent.operator, self.likelihood(total)[1])
         size, subspace = precision.shape[0], self.model.leading
         most = size if subspace is None else len(subspace)
         rank = min(self.settings.preconditioner_rank, most)

@@ -1,0 +1,92 @@
+"""Fits by normal equations, against those with rows of all stars."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
+    FixedStep,
+    LineIntegrals,
+)
+from dustmap.grid import Grid
+from dustmap.inference.full_batch import FullBatch, infer, normal_equations
+from dustmap.kernels import KERNELS
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.means import ConstantMean
+from dustmap.nested_grids import NestedGrids
+from dustmap.noise import Normal, StudentT
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.ray_tree import Ends, RayIntegrals, ray_tree
+from dustmap.whitening import TorusWhitening, nested_tori
+
+GRID = Grid(shape=(15, 15, 9), spacing=(20.0,) * 3, origin=(-140.0, -140.0, -80.0))
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def sky():
+    """A model with a tree of rays, these rays, observations, and lines of blur."""
+    generator = torch.Generator().manual_seed(3)
+    kernel = KERNELS["matern12"](lengthscale=[60.0] * 3, variance=1.0)
+    tori = nested_tori((GRID,), kernel, 0.05)
+    whitening = TorusWhitening(kernel, tori.tori[0])
+    low, high = (torch.tensor(x, dtype=torch.float64) for x in (GRID.lower, GRID.upper))
+    share = torch.rand(COUNT, 3, generator=generator, dtype=torch.float64)
+    ends = 0.8 * (low + share * (high - low))
+    rule = FixedStep(step=10.0, grids=NestedGrids(grids=(GRID,)))
+    error = 0.05 * ends.norm(dim=1)
+    lines = DistanceMarginalizedIntegrals(ends, error, 1.2 * ends.norm(dim=1), rule)
+    blur = LineIntegrals(1.05 * ends, rule, start=0.95 * ends)
+    model = LogNormal(whitening, lines, mean=ConstantMean(value=1e-3))
+    lattice = Lattice.make(tori, 1, False)
+    place = {"dtype": torch.float64, "device": torch.device("cpu")}
+    blocks = [Ends.of(lines), Ends.of(blur)]
+    rays = RayIntegrals.needed(blocks, lattice, **place)
+    model.weights = ray_tree(blocks[0], lattice, **place)
+    truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    white = torch.randn(COUNT, generator=generator, dtype=torch.float64)
+    clean = model.apply(truth)
+    sigma = 0.1 * clean + 0.01
+    return model, rays, clean + sigma * white, sigma**2, blur
+
+
+def fitted(sky, noise, *, rows=False, **options):
+    model, rays, y, _, _ = sky
+    if not rows:
+        model = model.along(rays, model.functionals)
+    settings = FullBatch(
+        samples=4,
+        preconditioner_rank=20,
+        newton_tolerance=1e-6,
+        sample_rtol=1e-6,
+        solver=ConjugateGradients(rtol=1e-8, max_steps=500),
+    )
+    generator = torch.Generator().manual_seed(8)
+    given = {"settings": settings, "generator": generator}
+    return infer(model, y, noise, **given, **options)
+
+
+@pytest.mark.parametrize("kind", ["normal", "outliers", "shared errors"])
+def test_a_fit_is_that_by_rows(sky, kind, monkeypatch) -> None:
+    _, _, y, variance, blur = sky
+    monkeypatch.setattr(normal_equations, "_BLOCK", 77)
+    noise, options = Normal(stated=variance), {}
+    if kind == "outliers":
+        scale = torch.full_like(y, 0.5)
+        noise = StudentT(stated=variance, blur=blur, blur_scale=scale)
+    if kind == "shared errors":
+        options["shared_errors"] = torch.full((COUNT, 2), 0.01).double()
+    by_rows = fitted(sky, noise, rows=True, **options)
+    found = fitted(sky, noise, **options)
+    assert by_rows.converged and found.converged
+    # Rows of blur have exact rays, and integrals the tree's.
+    error = 3e-3 if kind == "outliers" else 1e-4
+    tight = {"rtol": error, "atol": error}
+    torch.testing.assert_close(found.mean, by_rows.mean, **tight)
+    torch.testing.assert_close(found.samples, by_rows.samples, **tight)
+    torch.testing.assert_close(found.prediction, by_rows.prediction, **tight)
+    torch.testing.assert_close(found.noise_variance, by_rows.noise_variance, **tight)
+    torch.testing.assert_close(found.weights, by_rows.weights, **tight)
