@@ -17,7 +17,7 @@ ASSP 29, 1153). Rays and steps that no star needs do not exist.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +51,8 @@ _ACROSS = 32
 _FACE = math.pi / 2
 # Pixels of a face's margins.
 _MARGIN = 4
+# Rows whose entries are made together: with distance errors 50 MiB.
+_BLOCK = 2**18
 # The kind of a ray that has no parents.
 _WHOLE = 4
 
@@ -111,6 +113,21 @@ class Ends(NamedTuple):
         distances = mean[:, None] + error * torch.where(error > 0, z, 0.0)
         weights = weights.expand(distances.shape).numpy()
         return cls(directions, distances.clamp(min=0.0).numpy(), weights)
+
+    @classmethod
+    def blocks(cls, functionals: Functionals) -> Iterator[tuple[slice, Ends]]:
+        """Yield rows and their ends, a block of consecutive rows at a time.
+
+        Raises `ValueError` if some are not integrals as in `of`.
+        """
+        for own, block in functionals.chunks(_BLOCK):
+            if (ends := cls.of(block)) is None:
+                raise ValueError(
+                    f"rows {own.start} to {own.stop}: expected integrals along sight "
+                    "lines from the observer with a fixed step, got "
+                    f"{type(block).__name__} of another form"
+                )
+            yield own, ends
 
 
 class _Shells(NamedTuple):

@@ -169,20 +169,19 @@ def _shared_rays(
 ) -> RayIntegrals | None:
     """Return rays whose normal equations have fewer entries than the rows of stars.
 
-    ``None`` for fewer stars, other engines' models, several processes, and devices.
+    ``None`` for other stars, Gaussian densities, several processes, and devices.
     """
-    plan, device = problem.plan, problem.device["device"]
-    dtype = problem.device["dtype"]
-    alone = problem.group is None or problem.group.size == 1
-    if not plan.is_lognormal or not alone or device.type != "cpu":
-        return None
-    if len(lines) < _MANY_STARS:
+    plan, place, group = problem.plan, problem.device, problem.group
+    here = place["device"].type == "cpu" and (group is None or group.size == 1)
+    if not (plan.is_lognormal and here and len(lines) >= _MANY_STARS):
         return None
     given = [lines] if blur is None else [lines, blur]
-    parts = (Ends.of(part) for each in given for _, part in each.chunks(2**20))
-    lattice = Lattice.make(plan.tori, 1, False)
-    blocks = (ends for ends in parts if ends is not None)
-    rays = RayIntegrals.needed(blocks, lattice, dtype=dtype, device=device)
+    rays = RayIntegrals.needed(
+        (ends for each in given for _, ends in Ends.blocks(each)),
+        Lattice.make(plan.tori, 1, False),
+        dtype=place["dtype"],
+        device=place["device"],
+    )
     assert rays is not None
     rows = StarRows(integrals=rays, stars=lines)
     return rays if rows.relative_size() < 1 else None

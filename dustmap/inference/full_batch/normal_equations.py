@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse
@@ -34,8 +34,8 @@ from dustmap.noise import Likelihood, NoiseModel
 from dustmap.projection.ray_gram import Entries, block_gram
 from dustmap.projection.ray_tree import Ends, RayIntegrals
 
-# Stars whose rows of P are made together: with distance errors 50 MiB.
-_BLOCK = 2**18
+# Stars from which the number of entries is estimated.
+_SOME = 2**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +106,17 @@ class StarRows:
 
     def relative_size(self) -> float:
         """Estimate entries of ``Pᵀ P`` over those of P, by stars that follow others."""
-        count, middle = min(len(self.stars), _BLOCK), len(self.stars) // 2
+        count, middle = min(len(self.stars), _SOME), len(self.stars) // 2
         some = torch.arange(count) + middle - count // 2
-        part = replace(self, stars=self.stars.select(some))
-        ((_, rows),) = part._blocks()
+        ends = Ends.of(self.stars.select(some))
+        assert ends is not None
+        rows = self.integrals.rows(ends)
         ones = np.ones(len(some), rows.values.dtype)
         entries = block_gram(rows, ones, self.integrals.starts)
         return entries.count / len(rows.values)
 
     def _blocks(self) -> Iterator[tuple[slice, Rows]]:
-        for own, block in self.stars.chunks(_BLOCK):
-            ends = Ends.of(block)
-            assert ends is not None
+        for own, ends in Ends.blocks(self.stars):
             yield own, self.integrals.rows(ends)
 
 
@@ -128,7 +127,7 @@ class NormalEquations(Likelihood):
     """
 
     def __init__(self, rows: StarRows, noise: NoiseModel, dtype: torch.dtype) -> None:
-        self._rows, self._noise, self._dtype = rows, noise, dtype
+        self._rows, self._noise = rows, noise
         self._matrix = rows.gram_matrix((1.0 / noise.variance).to(dtype))
 
     def of_stars(self, y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b p"]:

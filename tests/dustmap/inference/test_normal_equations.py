@@ -9,15 +9,17 @@ from dustmap.functionals import (
     DistanceMarginalizedIntegrals,
     FixedStep,
     LineIntegrals,
+    PointValues,
 )
 from dustmap.grid import Grid
-from dustmap.inference.full_batch import FullBatch, infer, normal_equations
+from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.kernels import KERNELS
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.nested_grids import NestedGrids
 from dustmap.noise import Normal, StudentT
+from dustmap.projection import ray_tree as ray_tree_module
 from dustmap.projection.corner_weights import Lattice
 from dustmap.projection.ray_tree import Ends, RayIntegrals, ray_tree
 from dustmap.whitening import TorusWhitening, nested_tori
@@ -72,7 +74,7 @@ def fitted(sky, noise, *, rows=False, **options):
 @pytest.mark.parametrize("kind", ["normal", "outliers", "shared errors"])
 def test_a_fit_is_that_by_rows(sky, kind, monkeypatch) -> None:
     _, _, y, variance, blur = sky
-    monkeypatch.setattr(normal_equations, "_BLOCK", 77)
+    monkeypatch.setattr(ray_tree_module, "_BLOCK", 77)
     noise, options = Normal(stated=variance), {}
     if kind == "outliers":
         scale = torch.full_like(y, 0.5)
@@ -90,3 +92,8 @@ def test_a_fit_is_that_by_rows(sky, kind, monkeypatch) -> None:
     torch.testing.assert_close(found.prediction, by_rows.prediction, **tight)
     torch.testing.assert_close(found.noise_variance, by_rows.noise_variance, **tight)
     torch.testing.assert_close(found.weights, by_rows.weights, **tight)
+
+
+def test_rows_of_another_form_are_refused() -> None:
+    with pytest.raises(ValueError, match="rows 0 to 2"):
+        list(Ends.blocks(PointValues(torch.zeros(2, 3))))
