@@ -24,6 +24,8 @@ from torch import Tensor
 from dustmap.checkpoint import misfit
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator, inner
+from dustmap.memory import row_blocks
+from dustmap.projection.star_rows import StarRows
 from dustmap.tails import log_student
 
 # Trial degrees of freedom; the last means a normal distribution.
@@ -35,6 +37,9 @@ FEWEST = 300
 # Factor on the variance of a held-out observation: finite, since perturbed data scatter
 # by its square root.
 _HELD_OUT_FACTOR = 1e12
+# Observations that determine a common variance and ν to 0.2%, far below their scatter
+# between maps.
+_ENOUGH = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +109,7 @@ class NoiseModel(Likelihood):
     share: float = 1.0
     at_edge: bool = False
     degrees: float | None = None
-    blur: Functionals | None = None
+    blur: Functionals | StarRows | None = None
     blur_scale: Float[Tensor, " n"] | None = None
 
     @abstractmethod
@@ -219,7 +224,7 @@ class Normal(NoiseModel):
     """
 
     stated: Float[Tensor, " n"]
-    blur: Functionals | None = None
+    blur: Functionals | StarRows | None = None
     blur_scale: Float[Tensor, " n"] | None = None
     learn_common: bool = False
     learn_share: bool = False
@@ -345,6 +350,8 @@ class Normal(NoiseModel):
         """Set τ², at least 0, so that ``r²/(Σ + τ²)`` has the median of ``χ²_1``."""
         if not self.learn_common or self.learn_share:
             return self
+        every = _every(len(squares))
+        squares, normal = squares[::every], normal[::every]
         known, low, high = normal - self.common, 0.0, float(squares.max())
         if float((squares / known).median()) <= _MEDIAN:
             return replace(self, common=0.0)
@@ -387,7 +394,8 @@ class StudentT(Normal):
     learn_degrees
         Learn ν by maximum likelihood, starting from ``degrees``.
     neighbours
-        For each observation, others with nearly the same expected value. A residual
+        For each observation, others with nearly the same expected value; an even number
+        are as many in the order of observations. A residual
         common to neighbours is unmodelled structure, not an outlier: an observation is
         down-weighted when its residual differs from the neighbours' median by more than
         Σ and the neighbours' scatter (median absolute deviation).
@@ -395,7 +403,7 @@ class StudentT(Normal):
 
     degrees: float = 4.0
     learn_degrees: bool = True
-    neighbours: Int[Tensor, "n k"] | None = None
+    neighbours: Int[Tensor, "n k"] | int | None = None
 
     def __post_init__(self) -> None:
         Normal.__post_init__(self)
@@ -415,17 +423,16 @@ class StudentT(Normal):
         """Return the model with ``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``."""
         own, scale = residual**2 + spread, normal
         if self.neighbours is not None:
-            around = residual[self.neighbours]
-            centre = around.median(dim=1).values
-            scatter = 1.4826 * (around - centre[:, None]).abs().median(dim=1).values
+            centre, scatter, count = _around(residual, self.neighbours)
             # The median of k independent residuals has π/2k of their variance.
-            part = 1 + math.pi / 2 / around.shape[1]
+            part = 1 + math.pi / 2 / count
             own = spread + (residual - centre) ** 2 / part
             scale = torch.maximum(normal, scatter**2)
         model = self._with_common(own, normal)
         ratio, degrees = (own / scale).to(torch.float64), self.degrees
         if self.learn_degrees:
             fitted = ratio[~self.held_out]
+            fitted = fitted[:: _every(len(fitted))]
             scores = {
                 nu: float(log_student(fitted, 1.0, nu, of="scale").mean())
                 for nu in _DEGREES
@@ -441,6 +448,36 @@ class StudentT(Normal):
             raise misfit("the noise", "of a Student-T distribution", "another")
         model = replace(self, degrees=learnt.degrees)
         return super(StudentT, model).with_learnt(learnt)
+
+
+def _every(count: int) -> int:
+    """Return a step through observations that leaves at least `_ENOUGH` of many."""
+    return max(1, count // _ENOUGH)
+
+
+def _around(
+    residual: Float[Tensor, " n"], neighbours: Int[Tensor, "n k"] | int
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], int]:
+    """Return the median and scatter of the neighbours' residuals, and k.
+
+    The scatter is 1.4826 times the median absolute deviation.
+    """
+    last, centre, scatter = len(residual) - 1, residual.clone(), residual.clone()
+    count = neighbours if isinstance(neighbours, int) else neighbours.shape[1]
+    beside = torch.arange(1, count // 2 + 1, device=residual.device)
+    beside = torch.cat([-beside, beside])
+    # Indices, residuals and medians of a block.
+    for rows in row_blocks(len(residual), 32.0 * count):
+        if isinstance(neighbours, int):
+            own = torch.arange(rows.start, rows.stop, device=residual.device)
+            near = (own[:, None] + beside).clamp(0, last)
+        else:
+            near = neighbours[rows]
+        around = residual[near]
+        centre[rows] = around.median(dim=1).values
+        apart = (around - centre[rows, None]).abs()
+        scatter[rows] = 1.4826 * apart.median(dim=1).values
+    return centre, scatter, count
 
 
 def learn_share(

@@ -27,7 +27,7 @@ from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
-from dustmap.projection.ray_tree import RayIntegrals
+from dustmap.projection.star_rows import StarRows
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import LEADING
 
@@ -57,6 +57,7 @@ class LogNormal(TorusModel[GridWhitening]):
     """
 
     positive = True
+    stars: StarRows | None = None
 
     def __init__(
         self,
@@ -162,14 +163,18 @@ class LogNormal(TorusModel[GridWhitening]):
             found[..., rows] = factor * observed[..., rows] ** 2
         return found
 
-    def along(self, rays: RayIntegrals, functionals: Functionals) -> Self:
-        """Return the same field at the places of rays that these functionals need.
+    def along(self, stars: StarRows) -> Self:
+        """Return the same field at the places of the rays of ``stars``.
 
-        They are integrals along sight lines. Predictions are integrals at the places.
+        Predictions are integrals at the places, not of stars.
         """
         other = copy.copy(self)
-        other.weights, other.functionals = rays, functionals
+        other.weights, other.stars = stars.integrals, stars
         return other
+
+    @property
+    def count(self) -> int:
+        return len(self.functionals if self.stars is None else self.stars)
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator

@@ -51,8 +51,6 @@ _ACROSS = 32
 _FACE = math.pi / 2
 # Pixels of a face's margins.
 _MARGIN = 4
-# Rows whose entries are made together: with distance errors 50 MiB.
-_BLOCK = 2**18
 # The kind of a ray that has no parents.
 _WHOLE = 4
 
@@ -115,19 +113,33 @@ class Ends(NamedTuple):
         return cls(directions, distances.clamp(min=0.0).numpy(), weights)
 
     @classmethod
-    def blocks(cls, functionals: Functionals) -> Iterator[tuple[slice, Ends]]:
-        """Yield rows and their ends, a block of consecutive rows at a time.
+    def blocks(cls, blocks: Iterable[Functionals]) -> Iterator[Ends]:
+        """Yield the ends of every block of rows.
 
         Raises `ValueError` if some are not integrals as in `of`.
         """
-        for own, block in functionals.chunks(_BLOCK):
+        first = 0
+        for block in blocks:
+            last = first + len(block)
             if (ends := cls.of(block)) is None:
                 raise ValueError(
-                    f"rows {own.start} to {own.stop}: expected integrals along sight "
-                    "lines from the observer with a fixed step, got "
-                    f"{type(block).__name__} of another form"
+                    f"rows {first} to {last}: expected integrals along sight lines "
+                    f"from the observer with a fixed step, got {type(block).__name__} "
+                    "of another form"
                 )
-            yield own, ends
+            yield ends
+            first = last
+
+
+class Placed(NamedTuple):
+    """Where ends lie: ``angles`` are fractions of a face times 2³², ``depths`` steps.
+
+    In fixed point all products find a direction in the same pixels.
+    """
+
+    faces: np.ndarray  # (n,) uint8
+    angles: np.ndarray  # (n, 2) uint32
+    depths: np.ndarray  # (n, q) float64
 
 
 class _Shells(NamedTuple):
@@ -162,6 +174,17 @@ class _Shells(NamedTuple):
                 low = high
         firsts = np.searchsorted(levels, np.arange(level + 2))
         return cls(np.array(edges), np.array(levels, np.int64), firsts)
+
+    def placed(self, ends: Ends) -> Placed:
+        """Return the places of ends."""
+        rows, count = ends.distances.shape
+        found = Placed(
+            faces=np.empty(rows, np.uint8),
+            angles=np.empty((rows, 2), np.uint32),
+            depths=np.empty((rows, count)),
+        )
+        _place(ends.directions, ends.distances, self.edges, *found)
+        return found
 
 
 class _Sky(NamedTuple):
@@ -211,7 +234,11 @@ class _Index(NamedTuple):
     shells: _Shells
     sky: _Sky
     places: np.ndarray  # first place of every pixel's ray
-    starts: np.ndarray  # (rays + 1,) first place of every ray
+
+    @property
+    def lists(self) -> tuple:
+        """What `around` needs beside the places of ends, and the rays' first places."""
+        return self.shells.levels, self.shells.firsts, *self.sky, self.places
 
     def rows(self, ends: Ends, dtype: torch.dtype) -> Rows:
         """Return the weights of places in sums over ends; rows of P."""
@@ -219,8 +246,8 @@ class _Index(NamedTuple):
         pointers = np.zeros(rows + 1, np.uint64)
         columns = np.empty(8 * rows * count, np.uint32)
         values = np.empty(len(columns), precision(dtype))
-        lists = (self.places, pointers, columns, values)
-        total = _fill(*ends, *self.shells, *self.sky, *lists)
+        placed = self.shells.placed(ends)
+        total = _fill(*placed, ends.weights, *self.lists, pointers, columns, values)
         return Rows(
             pointers=pointers,
             columns=columns[:total].copy(),
@@ -265,7 +292,7 @@ class RayIntegrals(SizedOperator):
         self.dtype, self.device = nodes.dtype, nodes.device
         self.nonzeros = nodes.nonzeros + sums.nonzeros
         self._nodes, self._sums, self._linear = nodes, sums, linear
-        self._index = index
+        self.index = index
 
     @classmethod
     def needed(
@@ -294,7 +321,8 @@ class RayIntegrals(SizedOperator):
             last = torch.from_numpy(ends.directions * far[:, None])
             outside += int((~grids.box.contains(last)).sum())
             if not outside:
-                _mark(*ends, *shells, *sky, steps)
+                lists = shells.levels, shells.firsts, *sky
+                _mark(*shells.placed(ends), *lists, steps)
         if outside:
             raise ValueError(
                 f"{outside} sight lines end outside the box {grids.box.lower} to "
@@ -313,7 +341,7 @@ class RayIntegrals(SizedOperator):
         points = PointValues(torch.from_numpy(rays.points))
         nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
         places = np.where(steps >= 0, rays.starts[np.cumsum(steps >= 0) - 1], 0)
-        return cls(nodes, sums, linear, _Index(shells, sky, places, rays.starts))
+        return cls(nodes, sums, linear, _Index(shells, sky, places))
 
     @property
     def bytes(self) -> int:
@@ -334,14 +362,9 @@ class RayIntegrals(SizedOperator):
     def rmatvec(self, y: Float[Tensor, "*b p"]) -> Float[Tensor, "*b m"]:
         return self._nodes.rmatvec(self._sums.rmatvec(y))
 
-    @property
-    def starts(self) -> np.ndarray:
-        """The first places of all rays, and the number of places."""
-        return self._index.starts
-
     def rows(self, ends: Ends) -> Rows:
         """Return the rows of P for sight lines that this has rays for."""
-        return self._index.rows(ends, self.dtype)
+        return self.index.rows(ends, self.dtype)
 
 
 class RayTree(SizedOperator):
@@ -546,37 +569,50 @@ def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) ->
     )
 
 
+@compiled
+def _place(directions, distances, edges, faces, angles, depths):
+    """Set the faces, angles and depths of all ends."""
+    last = len(edges) - 2
+    for n in range(len(distances)):
+        x, y, z = directions[n]
+        if abs(x) >= abs(y) and abs(x) >= abs(z):
+            face, along, u, v = 0, x, y, z
+        elif abs(y) >= abs(z):
+            face, along, u, v = 2, y, z, x
+        else:
+            face, along, u, v = 4, z, x, y
+        faces[n] = face + (1 if along < 0 else 0)
+        for axis, aside in enumerate((u, v)):
+            part = math.atan(aside / abs(along)) / _FACE + 0.5
+            angles[n, axis] = min(max(int(part * 2.0**32), 0), 2**32 - 1)
+        for q in range(distances.shape[1]):
+            far = distances[n, q]
+            step = min(np.searchsorted(edges, far, side="right") - 1, last)
+            part = (far - edges[step]) / (edges[step + 1] - edges[step])
+            depths[n, q] = step + min(part, 1 - 2.0**-40)
+
+
 @inlined
-def _around(x, y, z, distance, edges, levels, steps, widths, firsts):
-    """Return pixel, width, two fractions, step in its level, and fraction there."""
-    step = min(np.searchsorted(edges, distance, side="right"), len(levels)) - 1
-    level = levels[step]
-    part = (distance - edges[step]) / (edges[step + 1] - edges[step])
-    if abs(x) >= abs(y) and abs(x) >= abs(z):
-        face, along, u, v = 0, x, y, z
-    elif abs(y) >= abs(z):
-        face, along, u, v = 2, y, z, x
-    else:
-        face, along, u, v = 4, z, x, y
-    if along < 0:
-        face += 1
+def around(face, angles, step, levels, steps, widths, firsts):
+    """Return pixel, width, two fractions, and the step in its level."""
+    level, below = levels[step], np.int64(2**32 - 1)
     width = widths[level]
-    across = width - 2 * _MARGIN
-    u = (math.atan(u / abs(along)) / _FACE + 0.5) * across - 0.5 + _MARGIN
-    v = (math.atan(v / abs(along)) / _FACE + 0.5) * across - 0.5 + _MARGIN
-    i, j = int(u), int(v)
-    pixel = firsts[face, level] + i * width + j
-    return pixel, width, u - i, v - j, step - steps[level], part
+    # In pixels from the margin's edge, times 2^32.
+    margin = (2 * _MARGIN - 1) << 31
+    u = np.int64(angles[0]) * (width - 2 * _MARGIN) + margin
+    v = np.int64(angles[1]) * (width - 2 * _MARGIN) + margin
+    pixel = firsts[face, level] + (u >> 32) * width + (v >> 32)
+    inner = step - steps[level]
+    return pixel, width, (u & below) * 2.0**-32, (v & below) * 2.0**-32, inner
 
 
 @compiled
-def _mark(directions, distances, weights, edges, levels, steps, widths, firsts, needed):
+def _mark(faces, angles, depths, levels, steps, widths, firsts, needed):
     """Raise the steps needed in the four pixels around every end."""
-    for n in range(len(distances)):
-        x, y, z = directions[n]
-        for distance in distances[n]:
-            pixel, width, _, _, inner, _ = _around(
-                x, y, z, distance, edges, levels, steps, widths, firsts
+    for n in range(len(depths)):
+        for depth in depths[n]:
+            pixel, width, _, _, inner = around(
+                faces[n], angles[n], int(depth), levels, steps, widths, firsts
             )
             for other in (pixel, pixel + 1, pixel + width, pixel + width + 1):
                 needed[other] = max(needed[other], inner + 1)
@@ -584,10 +620,10 @@ def _mark(directions, distances, weights, edges, levels, steps, widths, firsts, 
 
 @compiled
 def _fill(
-    directions,
-    distances,
+    faces,
+    angles,
+    depths,
     weights,
-    edges,
     levels,
     steps,
     widths,
@@ -599,13 +635,14 @@ def _fill(
 ):
     """Write the entries of P; ends of a row in one step share entries."""
     at = 0
-    for n in range(len(distances)):
-        x, y, z = directions[n]
+    for n in range(len(depths)):
         last = -1
-        for q in range(distances.shape[1]):
-            pixel, width, u, v, inner, part = _around(
-                x, y, z, distances[n, q], edges, levels, steps, widths, firsts
+        for q in range(depths.shape[1]):
+            step = int(depths[n, q])
+            pixel, width, u, v, inner = around(
+                faces[n], angles[n], step, levels, steps, widths, firsts
             )
+            part = depths[n, q] - step
             here = places[pixel] + inner
             if here != last:
                 last, base = here, at

@@ -10,14 +10,13 @@ import pytest
 import torch
 
 from dustmap.functionals import FixedStep, GaussLegendre, MonteCarlo, PointValues
-from dustmap.inference.full_batch.normal_equations import StarRows
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior
 from dustmap.projection import matrix
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.model import full_batch
+from pipelines.model import full_batch, observations
 from pipelines.model.cost import REFERENCE
 from pipelines.model.engine import build_model, rays, run_engine
 from pipelines.model.plan import EmbeddingPlan
@@ -185,9 +184,10 @@ def test_normal_equations_give_the_map_of_single_rows(outliers, monkeypatch):
     # Both see the same tree of rays.
     monkeypatch.setattr(matrix, "_MANY", 0)
     monkeypatch.setattr(matrix, "FEWER", 1e-9)
+    # And the same neighbours.
+    monkeypatch.setattr(observations, "near_stars", lambda ends: 8)
     by_rows, _ = run(config, observed, plan)
-    monkeypatch.setattr(full_batch, "_MANY_STARS", 1)
-    monkeypatch.setattr(StarRows, "relative_size", lambda self: 0.5)
+    monkeypatch.setattr(full_batch, "MANY_STARS", 1)
     found, _ = run(config, observed, plan)
     assert found.facts["entries_of_W"] < by_rows.facts["entries_of_W"]
     assert found.facts["ray_tree"] and by_rows.facts["ray_tree"]

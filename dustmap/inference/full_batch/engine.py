@@ -292,7 +292,7 @@ def _determined(fit: InferenceState, mode: Iterate) -> Float[Tensor, "2 p"] | No
 def _check(
     model: ForwardModel, y: Tensor, noise_variance: Tensor, start: Tensor | None
 ) -> None:
-    n = len(model.functionals)
+    n = model.count
     arrays = {"observations": (y, n), "noise_variance": (noise_variance, n)}
     if start is not None:
         arrays["start"] = (start, model.latent_size)

@@ -271,13 +271,15 @@ def drawn_errors(
     and ξ depend on the seed and a pair's number only.
     """
 
-    def white(purpose: Purpose, count: int) -> Float[Tensor, "b c"]:
-        drawn = [stream(seed, purpose, n).standard_normal(count) for n in numbers]
-        return torch.from_numpy(np.stack(drawn))
+    def white(purpose: Purpose, number: int, count: int) -> Float[Tensor, " c"]:
+        return torch.from_numpy(stream(seed, purpose, number).standard_normal(count))
 
-    added: Tensor | float = 0.0
-    if shared is not None:
-        added = white(Purpose.SHARED, shared.shape[1]) @ shared.double().mT
-    errors = noise.errors(white(Purpose.DATA, count), added)
+    errors, added = [], 0.0
+    # One by one: of many observations the white noise of all would fill the memory.
+    for number in numbers:
+        if shared is not None:
+            factors = white(Purpose.SHARED, number, shared.shape[1])
+            added = (shared.double() @ factors)[None]
+        errors.append(noise.errors(white(Purpose.DATA, number, count)[None], added))
     xi = [model.white_noise(stream(seed, Purpose.LATENT, n)) for n in numbers]
-    return errors, torch.stack(xi)
+    return torch.cat(errors), torch.stack(xi)

@@ -19,16 +19,13 @@ from dustmap.inference.full_batch.gauss_newton import (
     Precision,
     quiet,
 )
-from dustmap.inference.full_batch.normal_equations import (
-    NormalEquations,
-    StarRows,
-)
+from dustmap.inference.full_batch.normal_equations import NormalEquations
 from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimited
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import Learnt, Likelihood, NoiseModel, Normal
-from dustmap.projection.ray_tree import RayIntegrals
+from dustmap.projection.star_rows import StarRows
 
 FIRST = "mode"
 """The name of the first search of the mode."""
@@ -186,15 +183,12 @@ class InferenceState:
         self.shared_errors, self.priors = shared_errors, priors
         self.y = observations.to(dtype=model.dtype, device=model.device)
         self.noise = noise.prepared(self.y, model.subgrid_share, generator)
-        rays, self._rows = getattr(model, "weights", None), None
-        if isinstance(rays, RayIntegrals):
-            self._rows = StarRows(integrals=rays, stars=model.functionals)
+        self._rows: StarRows | None = getattr(model, "stars", None)
         self._blur = None
-        if noise.blur is not None and isinstance(rays, RayIntegrals):
-            blurred = StarRows(integrals=rays, stars=noise.blur)
+        if isinstance(blurred := noise.blur, StarRows):
             self._blur = lambda eps: blurred.matvec(model.apply(eps))
-        elif noise.blur is not None:
-            self._blur = model.at(noise.blur).apply
+        elif blurred is not None:
+            self._blur = model.at(blurred).apply
         self._equations: tuple[Tensor, NormalEquations, Tensor] | None = None
         self.on_step, self.time_left = on_step or quiet, time_left
         self.teams = Group() if teams is None else teams
@@ -328,14 +322,12 @@ class InferenceState:
         )
 
     def likelihood(self, total: Float[Tensor, " n"]) -> tuple[Tensor, Likelihood]:
-        """Return y and Σ, or the normal equations with it, kept until Σ changes."""
+        """Return y and Σ, or b and the normal equations, kept until Σ changes."""
         noise = self.noise.with_total(total)
         if self._rows is None:
             return self.y, noise
         if self._equations is None or not torch.equal(self._equations[0], total):
-            # Free the memory of the old ones first.
-            self._equations = None
-            equations = NormalEquations(self._rows, noise, self.model.dtype)
+            equations = NormalEquations(self._rows, noise)
             self._equations = total, equations, equations.of_stars(self.y)
         return self._equations[2], self._equations[1]
 
