@@ -34,7 +34,7 @@ COLUMNS = (*NAMES, *CANONICAL_UNITS)
 # Fewest stars for learning a residual.
 FEWEST_VALIDATION = 50
 # Of the pixels of places.
-_NSIDE = 256
+NSIDE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class Stars:
 
     def pixels(self) -> np.ndarray:
         """Return HEALPix pixels of 0.23 deg in the nested scheme, shape ``(N,)``."""
-        return healpy.ang2pix(_NSIDE, self.l, self.b, nest=True, lonlat=True)
+        return healpy.ang2pix(NSIDE, self.l, self.b, nest=True, lonlat=True)
 
     def places(self) -> np.ndarray:
         """Return the number of each star's place, shape ``(N,)``.
@@ -170,7 +170,7 @@ class Stars:
         # In any unit the shells are the same.
         nearest = self.distance.min(initial=np.inf)
         depth = np.log(self.distance / nearest) / np.log1p(0.2)
-        numbers = self.pixels() + healpy.nside2npix(_NSIDE) * np.floor(depth)
+        numbers = self.pixels() + healpy.nside2npix(NSIDE) * np.floor(depth)
         cells = np.unique(numbers, return_inverse=True)[1]
         if self.survey is None:
             return cells

@@ -34,7 +34,7 @@ def announce(state: FitState, stars: FittedStars, at: Context) -> None:
     """
     for line in plan_in_words(state.planned):
         say(line)
-    work = require_memory(state, stars.fitted.distance, at)
+    work = require_memory(state, stars.distances, at)
     if work is None:
         return
     parts = work.memory()
@@ -125,7 +125,7 @@ def replanned(
     revised = make_plan(
         scales,
         Box.of(made.grid),
-        stars.fitted.distance,
+        stars.distances,
         at.config,
         machine_of(state, at),
         notes=notes,
@@ -144,7 +144,7 @@ def foreseen(state: FitState, stars: FittedStars, at: Context) -> dict[str, floa
     """Return the seconds of the stages by the plan; nothing if not foreseeable."""
     if state.plan is None:
         return {}
-    work = _foreseen_work(state, stars.fitted.distance, at)
+    work = _foreseen_work(state, stars.distances, at)
     if work is None:
         return {}
     slower = max(state.slower, 1.0)

@@ -19,7 +19,7 @@ from pipelines.fit.budget import announce, seconds_to_judge
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
-from pipelines.model.cost import SECOND_SAMPLES
+from pipelines.model.cost import LEARNERS, MANY_STARS, SECOND_SAMPLES
 from pipelines.model.engine import run_engine
 from pipelines.model.problem import Inference, Problem
 from pipelines.run.residual import residual_from
@@ -32,16 +32,24 @@ _AFTER_FIRST = 0.7
 
 
 def first_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
-    """Infer a map with independent noise, whose residuals neighbours may share."""
+    """Infer a map with independent noise, whose residuals neighbours may share.
+
+    Of very many stars, whose noise stays independent, it is where the last map starts.
+    """
     announce(state, stars, at)
-    if not at.config.shares_noise:
+    shares, count = at.config.shares_noise, len(stars.split.train)
+    if not shares and count < MANY_STARS:
         return state
-    if len(stars.learners.train) < len(stars.split.train):
+    most, purpose = LEARNERS, "to learn scales, noise and residual"
+    if not shares:
+        most, purpose = MANY_STARS - 1, "as a start for the map of all"
+    if most < count:
         say(
-            f"the first maps see {len(stars.learners.train):,} of the stars, evenly "
-            "spread on the sky: they only serve to learn scales, noise and residual"
+            f"the first maps see {most:,} of the stars, evenly spread on the sky: they "
+            f"only serve {purpose}"
         )
-    result = _infer(state, stars, at, _with_samples(at.config, 0), first=True)
+    settings = _with_samples(at.config, 0)
+    result = _infer(state, stars, at, settings, first=most)
     if result.facts["out_of_time"]:
         say("note: the first map ended early, as budget.minutes calls for")
     # Neighbours may share what this map left to a common noise.
@@ -60,7 +68,7 @@ def second_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
         return state
     enough = len(stars.split.train) >= _MERIT_SAMPLES
     settings = _with_samples(at.config, SECOND_SAMPLES if enough else 0)
-    result = _infer(state, stars, at, settings, first=True)
+    result = _infer(state, stars, at, settings, first=LEARNERS)
     return replace(state, result=_with_earlier_facts(result, state))
 
 
@@ -90,12 +98,12 @@ def _infer(
     at: Context,
     config: FitConfig,
     *,
-    first: bool = False,
+    first: int = 0,
 ) -> Inference:
     """Run the engine within its part of the budget, from where it was left.
 
-    The ``first`` maps, on which only neighbours' noise is learnt, are rough and see
-    the `FittedStars.learners`.
+    The first maps, on which only neighbours' noise is learnt, are rough and see at most
+    this number of the stars.
 
     Raises `InputError` if a state that was resumed does not fit the problem; the
     message names it.
@@ -117,7 +125,9 @@ def _infer(
         generator = torch_stream(at.config.inference.seed, Purpose.CONDITIONING)
         dtype = at.device["dtype"]
         correlation = Vecchia.of(field, rows, generator, dtype=dtype)
-    seen = stars.stars.select(stars.learners.train) if first else stars.fitted
+    seen = stars.fitted
+    if first:
+        seen = stars.stars.select(stars.learners(first).train)
     tolerances = {}
     if not plan.is_lognormal:
         tolerances["samples"] = config.inference.sample_tolerance
@@ -142,7 +152,7 @@ def _infer(
         correlation=correlation,
         shared_errors=calibration_errors(seen, state.surveys),
         start=None if state.result is None else state.result.mean,
-        rough=first,
+        rough=first > 0,
         time_left=lambda: seconds_left(later),
     )
     try:

@@ -71,8 +71,15 @@ class FittedStars:
         return self.stars.select(self.split.train)
 
     @property
-    def learners(self) -> Split:
-        """The rows of the maps to learn from: of many stars an even part on the sky."""
+    def distances(self) -> np.ndarray:
+        """Distances of the stars to fit [pc]."""
+        return self.stars.distance[self.split.train]
+
+    def learners(self, most: int = LEARNERS) -> Split:
+        """Return the rows of maps to learn from: of many stars an even part.
+
+        It is even on the sky and, of very many stars, in distance, by their order.
+        """
         train = self.split.train
-        few = np.linspace(0, len(train) - 1, min(len(train), LEARNERS))
+        few = np.linspace(0, len(train) - 1, min(len(train), most))
         return replace(self.split, train=train[few.astype(np.int64)])

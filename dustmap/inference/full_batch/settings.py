@@ -28,7 +28,8 @@ class FullBatch:
     newton_steps
         Limit on Gauss–Newton steps.
     newton_tolerance
-        Expected decrease at convergence, in nats per observation: 1e-3 is an error of
+        Expected decrease at convergence, in nats per observation, or per latent number
+        if there are fewer: 1e-3 is an error of
         the mode of 0.045 posterior standard deviations in each direction that an
         observation constrains.
     block

@@ -212,7 +212,8 @@ class InferenceState:
     @property
     def enough(self) -> float:
         """The expected decrease at which steps end [nats]."""
-        return self.settings.newton_tolerance * len(self.y)
+        fixed = min(len(self.y), self.model.latent_size)
+        return self.settings.newton_tolerance * fixed
 
     @property
     def inexact(self) -> bool:
