@@ -72,11 +72,15 @@ class ConjugateGradients:
         Limit on restarts of the recursion from the true residual, when that has drifted
         from the recursive one. With ``None`` there are no restarts and the recursive
         residual is returned, which saves a product.
+    gain
+        A column also ends once the last half of its steps decreased
+        ``½ xᵀ A x − bᵀ x`` by less than this in all.
     """
 
     rtol: float = 1e-6
     max_steps: int = 1000
     restarts: int | None = 3
+    gain: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.rtol > 0:
@@ -130,6 +134,8 @@ class ConjugateGradients:
             multiply, z = product_on(active), precondition(r)
             p, rz = z.clone(), inner(r, z)
             going = torch.ones_like(rz, dtype=torch.bool)
+            # The decreases of all columns, added up, by step.
+            gained = [torch.zeros_like(scale)]
             for step in itertools.count(1):
                 ap = multiply(p)
                 curvature = inner(p, ap)
@@ -141,6 +147,11 @@ class ConjugateGradients:
                 count += going
                 left = relative_norm(r, active)
                 going = alive & (left > self.rtol) & (count < self.max_steps)
+                if self.gain:
+                    decrease = alpha[:, 0].to(rz) * rz / 2
+                    gained.append(gained[-1].index_add(0, active, decrease))
+                    recent = gained[-1] - gained[step // 2]
+                    going &= recent[active] >= self.gain
                 if step % every == 0:
                     if on_step is not None:
                         on_step(int(count.max()), float(left.max()))

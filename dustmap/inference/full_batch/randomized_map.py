@@ -139,7 +139,8 @@ def _fit_all(
             first = int(part[0]) + side * len(part) + 1
             newton = fit.newton(
                 at.total,
-                solver=fit.settings.sample_solver,
+                # A smaller decrease says nothing about the sample.
+                solver=replace(fit.settings.sample_solver, gain=fit.enough),
                 forcing=forcing,
                 stage=f"{name} {first}-{first + len(part) - 1}",
             )

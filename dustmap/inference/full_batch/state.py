@@ -297,9 +297,10 @@ class InferenceState:
             prediction, variance = self.of_stars(model.linearise(one))
             # Differences from the first sample avoid cancellation.
             beside = prediction - first
-            total += torch.stack([beside, variance, beside**2])
-        beside, variance, second = total / len(eps)
-        spread = (second - beside**2).clamp(min=0.0)
+            for each, value in zip(total, (beside, variance, beside**2), strict=True):
+                each += value
+        beside, variance, second = total.div_(len(eps))
+        spread = second.sub_(beside**2).clamp_(min=0.0)
         residual = self.y - (first + beside).to(self.y)
         return residual, spread.to(self.y), variance.to(self.y)
 
