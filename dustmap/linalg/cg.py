@@ -16,6 +16,8 @@ from dustmap.linalg.operator import inner
 # Steps between checks of the residuals, eight on other devices: each check makes the
 # host wait. Between checks a converged column stays in the batch, unchanged.
 _LOOKS = {"cpu": 1}
+# Steps whose decrease says how much is left: the first ones may be small by chance.
+_FEWEST = 16
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 # Makes the product for some columns, if each has its own matrix.
@@ -73,8 +75,8 @@ class ConjugateGradients:
         from the recursive one. With ``None`` there are no restarts and the recursive
         residual is returned, which saves a product.
     gain
-        A column also ends once the last half of its steps decreased
-        ``½ xᵀ A x − bᵀ x`` by less than this in all.
+        A column also ends once the last half of its steps, of sixteen or more,
+        decreased ``½ xᵀ A x − bᵀ x`` by less than this in all.
     """
 
     rtol: float = 1e-6
@@ -151,7 +153,7 @@ class ConjugateGradients:
                     decrease = alpha[:, 0].to(rz) * rz / 2
                     gained.append(gained[-1].index_add(0, active, decrease))
                     recent = gained[-1] - gained[step // 2]
-                    going &= recent[active] >= self.gain
+                    going &= (recent[active] >= self.gain) | (step < _FEWEST)
                 if step % every == 0:
                     if on_step is not None:
                         on_step(int(count.max()), float(left.max()))

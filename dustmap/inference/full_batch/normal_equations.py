@@ -37,6 +37,7 @@ class NormalEquations(Likelihood):
     def __init__(self, rows: StarRows, noise: NoiseModel) -> None:
         self._rows, self._noise = rows, noise
         self._precision = (1.0 / noise.variance).to(rows.dtype)
+        self._last: tuple[Tensor, Tensor] | None = None
 
     def of_stars(self, y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b p"]:
         """Return ``Pᵀ Σ⁻¹ y``."""
@@ -48,12 +49,18 @@ class NormalEquations(Likelihood):
     def pull(
         self, y: Float[Tensor, "*b p"], x: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
-        return y - self.apply_precision(x)
+        return y - self._at(x)
 
     def misfit(
         self, y: Float[Tensor, "*b p"], x: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b"]:
-        return inner(x, self.apply_precision(x) - 2 * y)
+        return inner(x, self._at(x) - 2 * y)
+
+    def _at(self, x: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
+        """Return ``G v`` of a prediction: value and gradient follow each other."""
+        if self._last is None or self._last[0] is not x:
+            self._last = x, self.apply_precision(x)
+        return self._last[1]
 
     def errors(
         self, white: Float[Tensor, "*b n"], shared: Float[Tensor, "*b n"] | float = 0.0

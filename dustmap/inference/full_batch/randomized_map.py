@@ -139,8 +139,8 @@ def _fit_all(
             first = int(part[0]) + side * len(part) + 1
             newton = fit.newton(
                 at.total,
-                # A smaller decrease says nothing about the sample.
-                solver=replace(fit.settings.sample_solver, gain=fit.enough),
+                # What is left then is a tenth of the tolerance or little more.
+                solver=replace(fit.settings.sample_solver, gain=0.1 * fit.enough),
                 forcing=forcing,
                 stage=f"{name} {first}-{first + len(part) - 1}",
             )
