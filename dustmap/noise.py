@@ -423,7 +423,7 @@ class StudentT(Normal):
         """Return the model with ``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``."""
         own, scale = residual**2 + spread, normal
         if self.neighbours is not None:
-            centre, scatter, count = _around(residual, self.neighbours)
+            centre, scatter, count = around(residual, self.neighbours)
             # The median of k independent residuals has π/2k of their variance.
             part = 1 + math.pi / 2 / count
             own = spread + (residual - centre) ** 2 / part
@@ -455,7 +455,7 @@ def _every(count: int) -> int:
     return max(1, count // _ENOUGH)
 
 
-def _around(
+def around(
     residual: Float[Tensor, " n"], neighbours: Int[Tensor, "n k"] | int
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], int]:
     """Return the median and scatter of the neighbours' residuals, and k.

@@ -30,7 +30,7 @@ CANONICAL_UNITS = {
 }
 # Columns of names, not of numbers.
 NAMES = ("source_id", "survey")
-COLUMNS = (*NAMES, *CANONICAL_UNITS)
+COLUMNS = (*NAMES, *CANONICAL_UNITS, "merged")
 # Fewest stars for learning a residual.
 FEWEST_VALIDATION = 50
 # Of the pixels of places.
@@ -63,8 +63,9 @@ class Stars:
     Columns have the shape ``(N,)``; canonical ones, with errors that are standard
     deviations, are float64 in `CANONICAL_UNITS`. Without an extinction there are only
     positions. ``source_id`` are integers or strings, ``survey`` names the catalogue of
-    each star (``None`` if all are of one), ``extra`` are further columns, ``units``
-    is by column, and ``meta`` the provenance, JSON-serialisable.
+    each star (``None`` if all are of one), ``merged`` is the effective number of stars
+    of which a row is the mean, ``extra`` are further columns, ``units`` is by column,
+    and ``meta`` the provenance, JSON-serialisable.
 
     Raises `ValueError` if shapes or types differ from these, or one of extinction and
     its error is missing.
@@ -78,6 +79,7 @@ class Stars:
     source_id: np.ndarray | None = None
     survey: np.ndarray | None = None
     distance_error: np.ndarray | None = None
+    merged: np.ndarray | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -189,9 +191,14 @@ class Stars:
 
     @property
     def distance_std(self) -> np.ndarray:
-        """Return the distances' standard deviation [pc], zero if unknown, ``(N,)``."""
-        error = self.distance_error
-        return np.zeros(len(self)) if error is None else np.nan_to_num(error, nan=0.0)
+        """Return the distances' standard deviation [pc], zero if unknown, ``(N,)``.
+
+        Of merged stars it is that of their mean.
+        """
+        if self.distance_error is None:
+            return np.zeros(len(self))
+        error = np.nan_to_num(self.distance_error, nan=0.0)
+        return error if self.merged is None else error / np.sqrt(self.merged)
 
     def variance(
         self, density: float | np.ndarray = 0.0, common_noise: float = 0.0

@@ -175,18 +175,6 @@ def read_table(
     return columns, units, meta
 
 
-def row_count(path: Path) -> int:
-    """Return the number of rows of a table by `write_table`, a file or a folder.
-
-    Raises `InputError` as `read_table`.
-    """
-    count = 0
-    for file in partitions(path) if path.is_dir() else [path]:
-        with reading(file):
-            count += pq.read_metadata(file).num_rows
-    return count
-
-
 def _read_file(
     path: Path, names: Collection[str] | None
 ) -> tuple[pa.Table, dict[str, str], dict[str, Any]]:

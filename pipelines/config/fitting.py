@@ -133,10 +133,9 @@ class ModelConfig(Settings):
     one"""
     degrees: Auto[Annotated[float, Field(gt=1)]] = None
     """degrees of freedom of the Student-T noise; learnt when auto"""
-    residual: Auto[bool] = None
+    residual: bool = True
     """predict extinctions from the map and from the residual shared by neighbouring
-    stars; for a lognormal density; when auto for fewer than a million stars, as the
-    cells of more resolve what neighbours share"""
+    stars; for a lognormal density"""
     reference: Auto[str] = None
     """survey whose zero point and scale the map has; when auto the one with the most
     stars"""
@@ -355,8 +354,7 @@ class FitConfig(Settings):
     @property
     def shares_noise(self) -> bool:
         """True if neighbours' noise is correlated; grids carry a band of the prior."""
-        wanted = self.model.residual is not False
-        shared = wanted and self.inference.abilities.shared_errors
+        shared = self.model.residual and self.inference.abilities.shared_errors
         lognormal = self.density == "lognormal"
         samples = self.inference.samples > 0
         bands = self.kernel != "squared-exponential"

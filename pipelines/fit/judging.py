@@ -100,8 +100,7 @@ def _last_residual(
     """
     config, rows = at.config, stars.split
     if not state.residual:
-        wanted = config.model.residual is not False
-        expected = wanted and config.density == "lognormal"
+        expected = config.model.residual and config.density == "lognormal"
         return None, (NO_RESIDUAL,) if expected else ()
     assert state.result is not None
     field = residual_about(

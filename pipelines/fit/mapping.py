@@ -19,7 +19,7 @@ from pipelines.fit.budget import announce, seconds_to_judge
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
-from pipelines.model.cost import LEARNERS, MANY_STARS, SECOND_SAMPLES
+from pipelines.model.cost import SECOND_SAMPLES
 from pipelines.model.engine import run_engine
 from pipelines.model.problem import Inference, Problem
 from pipelines.run.residual import residual_from
@@ -32,24 +32,16 @@ _AFTER_FIRST = 0.7
 
 
 def first_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
-    """Infer a map with independent noise, whose residuals neighbours may share.
-
-    Of very many stars, whose noise stays independent, it is where the last map starts.
-    """
+    """Infer a map with independent noise, whose residuals neighbours may share."""
     announce(state, stars, at)
-    shares, count = at.config.shares_noise, len(stars.split.train)
-    if not shares and count < MANY_STARS:
+    if not at.config.shares_noise:
         return state
-    most, purpose = LEARNERS, "to learn scales, noise and residual"
-    if not shares:
-        most, purpose = MANY_STARS - 1, "as a start for the map of all"
-    if most < count:
+    if len(stars.learners.train) < len(stars.split.train):
         say(
-            f"the first maps see {most:,} of the stars, evenly spread on the sky: they "
-            f"only serve {purpose}"
+            f"the first maps see {len(stars.learners.train):,} of the stars, evenly "
+            "spread on the sky: they only serve to learn scales, noise and residual"
         )
-    settings = _with_samples(at.config, 0)
-    result = _infer(state, stars, at, settings, first=most)
+    result = _infer(state, stars, at, _with_samples(at.config, 0), first=True)
     if result.facts["out_of_time"]:
         say("note: the first map ended early, as budget.minutes calls for")
     # Neighbours may share what this map left to a common noise.
@@ -68,7 +60,7 @@ def second_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
         return state
     enough = len(stars.split.train) >= _MERIT_SAMPLES
     settings = _with_samples(at.config, SECOND_SAMPLES if enough else 0)
-    result = _infer(state, stars, at, settings, first=LEARNERS)
+    result = _infer(state, stars, at, settings, first=True)
     return replace(state, result=_with_earlier_facts(result, state))
 
 
@@ -98,12 +90,12 @@ def _infer(
     at: Context,
     config: FitConfig,
     *,
-    first: int = 0,
+    first: bool = False,
 ) -> Inference:
     """Run the engine within its part of the budget, from where it was left.
 
-    The first maps, on which only neighbours' noise is learnt, are rough and see at most
-    this number of the stars.
+    The ``first`` maps, on which only neighbours' noise is learnt, are rough and see
+    the `FittedStars.learners`.
 
     Raises `InputError` if a state that was resumed does not fit the problem; the
     message names it.
@@ -125,9 +117,7 @@ def _infer(
         generator = torch_stream(at.config.inference.seed, Purpose.CONDITIONING)
         dtype = at.device["dtype"]
         correlation = Vecchia.of(field, rows, generator, dtype=dtype)
-    seen = stars.fitted
-    if first:
-        seen = stars.stars.select(stars.learners(first).train)
+    seen = stars.stars.select(stars.learners.train) if first else stars.fitted
     tolerances = {}
     if not plan.is_lognormal:
         tolerances["samples"] = config.inference.sample_tolerance
@@ -152,7 +142,7 @@ def _infer(
         correlation=correlation,
         shared_errors=calibration_errors(seen, state.surveys),
         start=None if state.result is None else state.result.mean,
-        rough=first > 0,
+        rough=first,
         time_left=lambda: seconds_left(later),
     )
     try:

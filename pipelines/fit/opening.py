@@ -14,12 +14,10 @@ import torch
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import say
-from pipelines.catalog.tables import row_count
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
-from pipelines.model.cost import MANY_STARS
 from pipelines.model.problem import device_of
 from pipelines.saving.identity import differences, identity_of
 from pipelines.saving.state_file import read_state
@@ -47,7 +45,7 @@ def opened(
     output and ``resume`` is false, another process works on it, its state is
     incomplete, or (unless ``anyway``) its configuration, catalogue or version differs.
     """
-    device, config = device_of(config), _settled(config, source)
+    device = device_of(config)
     try:
         team, teams = group.split(config.inference.teams)
     except ValueError as error:
@@ -106,21 +104,6 @@ def opened(
                     "with the same command and --resume"
                 )
             raise
-
-
-def _settled(config: FitConfig, source: Path) -> FitConfig:
-    """Return the configuration for as many stars as there are."""
-    count = row_count(source)
-    if config.model.residual is not None or count < MANY_STARS:
-        return config
-    if not config.shares_noise or config.data.magnitude is not None:
-        return config
-    say(
-        f"{count:,} stars: every one counts by itself, since the cells of so many "
-        "resolve what neighbours share (model.residual = false)"
-    )
-    model = config.model.model_copy(update={"residual": False})
-    return config.model_copy(update={"model": model})
 
 
 def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:

@@ -31,10 +31,10 @@ def learn_residual(state: FitState, stars: FittedStars, at: Context) -> FitState
     Where power by wavelength of the first map and of its residual calls for another
     prior, later maps have it, and the residual is learnt again.
     """
-    if state.result is None or not at.config.shares_noise:
+    if state.result is None:
         return state
     result, first = state.result, not state.residual
-    rows, seed = stars.learners() if first else stars.split, at.config.inference.seed
+    rows, seed = stars.learners if first else stars.split, at.config.inference.seed
     say("learning the residual that neighbouring stars share beyond the map")
 
     def learnt() -> bytes:

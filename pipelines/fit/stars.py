@@ -10,10 +10,11 @@ import torch
 
 from dustmap.distributed.group import Group
 from pipelines.base.progress import say
+from pipelines.catalog.merging import merged
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
-from pipelines.model.cost import LEARNERS
+from pipelines.model.cost import LEARNERS, MOST_STARS
 from pipelines.planning.selection import inside_box, usable_stars
 from pipelines.run.surveys import calibrated
 
@@ -47,7 +48,36 @@ class FittedStars:
             f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
             "is fitted or held out as a whole"
         )
-        return cls(source=source, stars=stars, split=split, counts=counts)
+        read = cls(source=source, stars=stars, split=split, counts=counts)
+        return read if len(split.train) <= MOST_STARS else read._merged()
+
+    def _merged(self) -> FittedStars:
+        """Return the stars to fit as means of places, then the other ones."""
+        places, width, depth = merged(self.fitted, MOST_STARS)
+        say(
+            f"{len(self.split.train):,} stars to fit count as the means of "
+            f"{len(places):,} places of {width:.2g} deg and {100 * depth:.2g}% in "
+            "distance"
+        )
+        rows = np.append(self.split.validation, self.split.test)
+        single = self.stars.select(rows)
+        both = {
+            name: np.append(column, getattr(single, name))
+            for name, column in replace(places, merged=None).columns().items()
+        }
+        assert places.merged is not None
+        both["merged"] = np.append(places.merged, np.ones(len(rows)))
+        ends = len(places) + np.cumsum([0, *map(len, (self.split.validation,))])
+        return replace(
+            self,
+            stars=Stars.of(both, {}, self.stars.meta),
+            split=Split(
+                train=np.arange(ends[0]),
+                validation=np.arange(ends[0], ends[1]),
+                test=np.arange(ends[1], len(both["l"])),
+            ),
+            counts=self.counts | {"merged": len(self.split.train)},
+        )
 
     def at(self, state: FitState) -> FittedStars:
         """Return these stars, as they were read, as a state of the fit has them.
@@ -75,11 +105,9 @@ class FittedStars:
         """Distances of the stars to fit [pc]."""
         return self.stars.distance[self.split.train]
 
-    def learners(self, most: int = LEARNERS) -> Split:
-        """Return the rows of maps to learn from: of many stars an even part.
-
-        It is even on the sky and, of very many stars, in distance, by their order.
-        """
+    @property
+    def learners(self) -> Split:
+        """The rows of the maps to learn from: of many stars an even part on the sky."""
         train = self.split.train
-        few = np.linspace(0, len(train) - 1, min(len(train), most))
+        few = np.linspace(0, len(train) - 1, min(len(train), LEARNERS))
         return replace(self.split, train=train[few.astype(np.int64)])

@@ -26,6 +26,8 @@ from pipelines.config import FitConfig
 
 # Most stars of the maps from which scales, noise and the residual are learnt.
 LEARNERS = 100_000
+# Most stars that a fit sees one by one: of more it sees means of places.
+MOST_STARS = 4_000_000
 # Stars whose rows of W are made anew in every product, if their noise is independent:
 # stored rows of fewer are faster for single vectors, by 1.6.
 MANY_STARS = 2**20

@@ -1,0 +1,112 @@
+r"""Stars of one place as one: their mean, with the error of the mean.
+
+Of tens of millions of stars many are closer to each other than the dust can be told
+apart: in direction than the cells of a map, in distance than their errors. Such stars
+have the same expected extinction, but for what lies between them, and what is left of
+it by the map they share: their mean, and its error, say the same as all of them. A fit
+then costs as much as its volume has places, not stars.
+
+A place is a HEALPix pixel and a bin of ln distance, as wide as a pixel or as typical
+errors of distances. With weights :math:`p_i = w_i / \sigma_i^2` a place has the means
+
+.. math::
+   A = \frac{\sum p_i A_i}{\sum p_i}, \quad
+   d = \frac{\sum p_i d_i}{\sum p_i}, \quad
+   \sigma_A^2 = \frac{1}{\sum p_i}, \quad
+   \sigma_d^2 = \frac{\sum p_i\, (\sigma_{d,i}^2 + (d_i - d)^2)}{\sum p_i}
+
+and as many stars as :math:`n = (\sum p_i)^2 / \sum p_i^2`. Outliers have small
+:math:`w_i = (\nu + 1) / (\nu + r_i^2 / s_i^2)`, with the residual r about the median of
+neighbours, and its scale s.
+"""
+
+from __future__ import annotations
+
+import healpy
+import numpy as np
+import torch
+
+from dustmap.noise import around
+from pipelines.base.geometry import unit_vectors
+from pipelines.catalog.schema import Stars
+
+# Finest and coarsest pixels, of 0.06 and 3.7 deg.
+_FINEST, _COARSEST = 1024, 16
+# Degrees of freedom of the noise: as in fits before they learn them.
+_DEGREES = 4.0
+# Neighbours whose median shows an outlier.
+_NEAR = 16
+
+
+def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
+    """Return at most ``most`` places with extinctions, and their sizes.
+
+    Sizes are the width of pixels [deg] and of bins of ln distance. Surveys stay apart.
+    Places are ordered by pixel and distance; identifiers and further columns are lost.
+    """
+    assert stars.extinction is not None and stars.extinction_error is not None
+    finest = healpy.ang2pix(_FINEST, stars.l, stars.b, nest=True, lonlat=True)
+    depth = np.log(stars.distance)
+    survey = np.zeros(len(stars), np.int64)
+    names = None
+    if stars.survey is not None:
+        names, survey = np.unique(stars.survey, return_inverse=True)
+    blurred = stars.distance_error is not None
+    error = stars.distance_std
+    typical = float(np.median(error / stars.distance)) if blurred else 0.0
+    nside = _FINEST
+    while True:
+        size = float(healpy.nside2resol(nside))
+        step = max(size, typical)
+        bins = np.floor((depth - depth.min()) / step).astype(np.int64)
+        levels = 2 * int(np.log2(_FINEST // nside))
+        cell = ((finest >> levels) * (bins.max() + 1) + bins) * (survey.max() + 1)
+        cell += survey
+        order = np.argsort(cell, kind="stable")
+        cell = cell[order]
+        first = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
+        if len(first) <= most or nside == _COARSEST:
+            break
+        nside //= 2
+    del cell, finest, bins, depth
+    y, sigma = stars.extinction[order], stars.extinction_error[order]
+    precision = _weights(y, sigma) / sigma**2
+    total = np.add.reduceat(precision, first)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(precision * values, first) / total
+
+    distance = stars.distance[order]
+    vectors = unit_vectors(stars.l[order], stars.b[order])
+    x, y_, z = (mean(vectors[:, axis]) for axis in range(3))
+    found = mean(distance)
+    spread = None
+    if blurred:
+        about = np.repeat(found, np.diff(np.append(first, len(y))))
+        spread = np.sqrt(mean(error[order] ** 2 + (distance - about) ** 2))
+    return (
+        Stars(
+            l=np.degrees(np.arctan2(y_, x)) % 360.0,
+            b=np.degrees(np.arctan2(z, np.hypot(x, y_))),
+            distance=found,
+            distance_error=spread,
+            extinction=mean(y),
+            extinction_error=total**-0.5,
+            survey=None if names is None else names[survey[order[first]]],
+            merged=total**2 / np.add.reduceat(precision**2, first),
+            units=stars.units,
+            meta=stars.meta,
+        ),
+        np.degrees(size),
+        step,
+    )
+
+
+def _weights(y: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+    """Return weights of stars in the order of the sky, small for outliers."""
+    seen = torch.from_numpy(y).float()
+    centre, scatter, count = around(seen, _NEAR)
+    # The median of k stars has π/2k of their variance.
+    squares = (seen - centre) ** 2 / (1 + np.pi / 2 / count)
+    scale = torch.maximum(torch.from_numpy(sigma).float() ** 2, scatter**2)
+    return ((_DEGREES + 1) / (_DEGREES + squares / scale)).double().numpy()
