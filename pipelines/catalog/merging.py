@@ -30,8 +30,8 @@ from dustmap.noise import around
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
-# Finest and coarsest pixels, of 0.06 and 3.7 deg.
-_FINEST, _COARSEST = 1024, 16
+# Finest pixels, of 0.06 deg.
+_FINEST = 1024
 # Degrees of freedom of the noise: as in fits before they learn them.
 _DEGREES = 4.0
 # Neighbours whose median shows an outlier.
@@ -44,7 +44,8 @@ def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
     Sizes are the width of pixels [deg] and of bins of ln distance. Surveys stay apart.
     Places are ordered by pixel and distance; identifiers and further columns are lost.
     """
-    assert stars.extinction is not None and stars.extinction_error is not None
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
     finest = healpy.ang2pix(_FINEST, stars.l, stars.b, nest=True, lonlat=True)
     depth = np.log(stars.distance)
     survey = np.zeros(len(stars), np.int64)
@@ -62,12 +63,14 @@ def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
         levels = 2 * int(np.log2(_FINEST // nside))
         cell = ((finest >> levels) * (bins.max() + 1) + bins) * (survey.max() + 1)
         cell += survey
-        order = np.argsort(cell, kind="stable")
-        cell = cell[order]
-        first = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
-        if len(first) <= most or nside == _COARSEST:
+        # How many differ, without their order.
+        if len(np.unique(cell)) <= most or nside == 1:
             break
         nside //= 2
+    # In the order of distances in a place, whatever that of the rows.
+    order = np.lexsort([stars.l, stars.distance, cell])
+    cell = cell[order]
+    first = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
     del cell, finest, bins, depth
     y, sigma = stars.extinction[order], stars.extinction_error[order]
     precision = _weights(y, sigma) / sigma**2

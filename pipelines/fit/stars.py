@@ -14,7 +14,7 @@ from pipelines.catalog.merging import merged
 from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
-from pipelines.model.cost import LEARNERS, MOST_STARS
+from pipelines.model.cost import LEARNERS, most_stars
 from pipelines.planning.selection import inside_box, usable_stars
 from pipelines.run.surveys import calibrated
 
@@ -49,11 +49,12 @@ class FittedStars:
             "is fitted or held out as a whole"
         )
         read = cls(source=source, stars=stars, split=split, counts=counts)
-        return read if len(split.train) <= MOST_STARS else read._merged()
+        most = most_stars(config)
+        return read if len(split.train) <= most else read._merged(most)
 
-    def _merged(self) -> FittedStars:
+    def _merged(self, most: int) -> FittedStars:
         """Return the stars to fit as means of places, then the other ones."""
-        places, width, depth = merged(self.fitted, MOST_STARS)
+        places, width, depth = merged(self.fitted, most)
         say(
             f"{len(self.split.train):,} stars to fit count as the means of "
             f"{len(places):,} places of {width:.2g} deg and {100 * depth:.2g}% in "

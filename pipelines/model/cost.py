@@ -26,8 +26,6 @@ from pipelines.config import FitConfig
 
 # Most stars of the maps from which scales, noise and the residual are learnt.
 LEARNERS = 100_000
-# Most stars that a fit sees one by one: of more it sees means of places.
-MOST_STARS = 4_000_000
 # Stars whose rows of W are made anew in every product, if their noise is independent:
 # stored rows of fewer are faster for single vectors, by 1.6.
 MANY_STARS = 2**20
@@ -76,6 +74,8 @@ _OVER_PLACES = 15
 # Samples that are fitted together, and where memory is short.
 _BLOCK = 8
 _FEW = 4
+# Fraction of the memory for what grows with the stars.
+_STARS_IN_MEMORY = 0.7
 # Fraction of the memory of a machine, or of a CUDA device, for a fit: the rest is for
 # the system, or for torch and cuFFT.
 _OF_MACHINE = 0.8
@@ -318,6 +318,19 @@ class Work:
     def anywhere(self) -> float:
         """The larger of `together` with CUDA and without, known without a device."""
         return sum(self.memory(cuda=True).values()) * self.machine.here
+
+
+def most_stars(config: FitConfig) -> int:
+    """Return the most stars that a fit sees one by one; of more, means of places.
+
+    They take 70% of the memory, by `Work.memory`; grids and the program take the rest.
+    """
+    item = 8 if config.inference.dtype == "float64" else 4
+    each = _PER_STAR + _OF_DISTANCES * _TREE_PER_STAR * (4 + item)
+    each += _OVER_STARS * _BLOCK * item
+    if config.shares_noise:
+        each += _NEIGHBOURS * 8.0 + 110
+    return round(_STARS_IN_MEMORY * config.budget.bytes / each)
 
 
 def machine_memory(config: FitConfig) -> float:
