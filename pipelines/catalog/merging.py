@@ -59,19 +59,22 @@ def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
     while True:
         size = float(healpy.nside2resol(nside))
         step = max(size, typical)
+        pixel = finest >> 2 * int(np.log2(_FINEST // nside))
+        # Outwards in one pixel and inwards in the next: stars that follow each other
+        # are near each other, and so are the neighbours among which outliers show.
+        inwards = pixel % 2 == 1
         bins = np.floor((depth - depth.min()) / step).astype(np.int64)
-        levels = 2 * int(np.log2(_FINEST // nside))
-        cell = ((finest >> levels) * (bins.max() + 1) + bins) * (survey.max() + 1)
-        cell += survey
+        bins = np.where(inwards, bins.max() - bins, bins)
+        cell = (pixel * (bins.max() + 1) + bins) * (survey.max() + 1) + survey
         # How many differ, without their order.
         if len(np.unique(cell)) <= most or nside == 1:
             break
         nside //= 2
-    # In the order of distances in a place, whatever that of the rows.
-    order = np.lexsort([stars.l, stars.distance, cell])
+    # Also in a place, whatever the order of the rows.
+    order = np.lexsort([stars.l, np.where(inwards, -depth, depth), cell])
     cell = cell[order]
     first = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
-    del cell, finest, bins, depth
+    del cell, finest, pixel, inwards, bins, depth
     y, sigma = stars.extinction[order], stars.extinction_error[order]
     precision = _weights(y, sigma) / sigma**2
     total = np.add.reduceat(precision, first)
