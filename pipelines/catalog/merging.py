@@ -16,8 +16,8 @@ errors of distances. With weights :math:`p_i = w_i / \sigma_i^2` a place has the
    \sigma_d^2 = \frac{\sum p_i\, (\sigma_{d,i}^2 + (d_i - d)^2)}{\sum p_i}
 
 and as many stars as :math:`n = (\sum p_i)^2 / \sum p_i^2`. Outliers have small
-:math:`w_i = (\nu + 1) / (\nu + r_i^2 / s_i^2)`, with the residual r about the median of
-neighbours, and its scale s.
+:math:`w_i = (\nu + 1) / (\nu + r_i^2 / s_i^2)`, with the residual r about the mean of
+the place, or of few stars about the median of neighbours, and its scale s.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 import healpy
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from dustmap.noise import around
 from pipelines.base.geometry import unit_vectors
@@ -32,10 +33,16 @@ from pipelines.catalog.schema import Stars
 
 # Finest pixels, of 0.06 deg.
 _FINEST = 1024
+# Most stars whose places are counted exactly.
+_COUNTED = 2**22
 # Degrees of freedom of the noise: as in fits before they learn them.
 _DEGREES = 4.0
 # Neighbours whose median shows an outlier.
 _NEAR = 16
+# Fewest stars of a place whose mean shows it instead,
+_FEWEST = 4
+# in so many rounds.
+_ROUNDS = 2
 
 
 def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
@@ -55,6 +62,10 @@ def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
     blurred = stars.distance_error is not None
     error = stars.distance_std
     typical = float(np.median(error / stars.distance)) if blurred else 0.0
+    # Of many stars those in every sixteenth pixel of a degree tell how many places
+    # there are: to sort all takes ten times as long.
+    share = 16 if len(stars) > _COUNTED else 1
+    some = (finest >> 8) % share == 0
     nside = _FINEST
     while True:
         size = float(healpy.nside2resol(nside))
@@ -66,8 +77,7 @@ def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
         bins = np.floor((depth - depth.min()) / step).astype(np.int64)
         bins = np.where(inwards, bins.max() - bins, bins)
         cell = (pixel * (bins.max() + 1) + bins) * (survey.max() + 1) + survey
-        # How many differ, without their order.
-        if len(np.unique(cell)) <= most or nside == 1:
+        if share * len(np.unique(cell[some])) <= most or nside == 1:
             break
         nside //= 2
     # Also in a place, whatever the order of the rows.
@@ -76,7 +86,7 @@ def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
     first = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
     del cell, finest, pixel, inwards, bins, depth
     y, sigma = stars.extinction[order], stars.extinction_error[order]
-    precision = _weights(y, sigma) / sigma**2
+    precision = _precisions(y, sigma, first)
     total = np.add.reduceat(precision, first)
 
     def mean(values: np.ndarray) -> np.ndarray:
@@ -108,11 +118,22 @@ def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
     )
 
 
-def _weights(y: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    """Return weights of stars in the order of the sky, small for outliers."""
-    seen = torch.from_numpy(y).float()
-    centre, scatter, count = around(seen, _NEAR)
+def _precisions(
+    y: np.ndarray, sigma: np.ndarray, first: np.ndarray
+) -> Float[np.ndarray, " n"]:
+    """Return w / σ² of stars in the order of the sky; places begin at ``first``."""
+    seen, variance = torch.from_numpy(y).float(), sigma**2
+    centre, scatter, near = around(seen, _NEAR)
+    scale = np.maximum(variance, scatter.double().numpy() ** 2)
     # The median of k stars has π/2k of their variance.
-    squares = (seen - centre) ** 2 / (1 + np.pi / 2 / count)
-    scale = torch.maximum(torch.from_numpy(sigma).float() ** 2, scatter**2)
-    return ((_DEGREES + 1) / (_DEGREES + squares / scale)).double().numpy()
+    squares = (y - centre.double().numpy()) ** 2 / (1 + np.pi / 2 / near)
+    counts = np.diff(np.append(first, len(y)))
+    many = np.repeat(counts >= _FEWEST, counts)
+    for _ in range(_ROUNDS):
+        precision = (_DEGREES + 1) / (_DEGREES + squares / scale) / variance
+        total = np.add.reduceat(precision, first)
+        mean = np.add.reduceat(precision * y, first) / total
+        own = precision / np.repeat(total, counts)
+        about = (y - np.repeat(mean, counts)) ** 2 / np.maximum(1 - own, 0.1)
+        squares = np.where(many, about, squares)
+    return (_DEGREES + 1) / (_DEGREES + squares / scale) / variance

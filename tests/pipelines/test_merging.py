@@ -35,8 +35,8 @@ def test_places_are_as_many_as_allowed_and_hold_all_stars(errors):
     found, width, step = merged(stars, 5000)
     assert 1000 < len(found) <= 5000
     assert found.merged.min() == pytest.approx(1.0)
-    # Weights of outliers apart, every star is in one place.
-    assert found.merged.sum() == pytest.approx(COUNT, rel=0.15)
+    # Less than all by unequal errors and weights.
+    assert found.merged.sum() == pytest.approx(COUNT, rel=0.2)
     assert step == pytest.approx(max(np.radians(width), 0.05 if errors else 0))
     again, _, _ = merged(stars, COUNT)
     assert len(found) < len(again) <= COUNT
