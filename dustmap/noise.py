@@ -23,9 +23,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import misfit
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import LinearOperator, inner
-from dustmap.memory import row_blocks
-from dustmap.projection.star_rows import StarRows
+from dustmap.linalg.operator import LinearOperator
 from dustmap.tails import log_student
 
 # Trial degrees of freedom; the last means a normal distribution.
@@ -37,9 +35,6 @@ FEWEST = 300
 # Factor on the variance of a held-out observation: finite, since perturbed data scatter
 # by its square root.
 _HELD_OUT_FACTOR = 1e12
-# Observations that determine a common variance and ν to 0.2%, far below their scatter
-# between maps.
-_ENOUGH = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,45 +51,7 @@ class Learnt:
     held_out: Bool[Tensor, " n"]
 
 
-class Likelihood(ABC):
-    """``½ |R (y − x)|²`` of predictions x with ``Σ⁻¹ = Rᵀ R``, but for a constant.
-
-    Σ is fixed here. ``y`` may be kept in another form than that of observations.
-    """
-
-    @abstractmethod
-    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-        """Return ``Σ⁻¹ x``."""
-
-    @abstractmethod
-    def pull(
-        self, y: Float[Tensor, "*b n"], x: Float[Tensor, "*b n"]
-    ) -> Float[Tensor, "*b n"]:
-        """Return ``Σ⁻¹ (y − x)``."""
-
-    @abstractmethod
-    def misfit(
-        self, y: Float[Tensor, "*b n"], x: Float[Tensor, "*b n"]
-    ) -> Float[Tensor, "*b"]:
-        """Return ``|R (y − x)|²``, in float64, but for a constant."""
-
-    @abstractmethod
-    def errors(
-        self, white: Float[Tensor, "*b n"], shared: Float[Tensor, "*b n"] | float = 0.0
-    ) -> Float[Tensor, "*b n"]:
-        """Return ``R⁻¹ z`` plus ``shared`` errors, in the form of y.
-
-        ``R⁻¹ z`` has the covariance Σ for standard normals z.
-        """
-
-    def gram(
-        self, features: LinearOperator, x: Float[Tensor, "*b p"]
-    ) -> Float[Tensor, "*b p"]:
-        """Return ``Φᵀ Σ⁻¹ Φ x``."""
-        return features.rmatvec(self.apply_precision(features.matvec(x)))
-
-
-class NoiseModel(Likelihood):
+class NoiseModel(ABC):
     """Σ of all observations, with a root R: ``Σ⁻¹ = Rᵀ R``.
 
     A ``fixed`` model neither depends on the field nor learns: updates change nothing.
@@ -109,7 +66,7 @@ class NoiseModel(Likelihood):
     share: float = 1.0
     at_edge: bool = False
     degrees: float | None = None
-    blur: Functionals | StarRows | None = None
+    blur: Functionals | None = None
     blur_scale: Float[Tensor, " n"] | None = None
 
     @abstractmethod
@@ -117,24 +74,18 @@ class NoiseModel(Likelihood):
         """Return ``R x``."""
 
     @abstractmethod
+    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        """Return ``Σ⁻¹ x``."""
+
+    @abstractmethod
     def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Return ``R⁻¹ z``, of covariance Σ for standard normals z."""
 
-    def pull(
-        self, y: Float[Tensor, "*b n"], x: Float[Tensor, "*b n"]
-    ) -> Float[Tensor, "*b n"]:
-        return self.apply_precision(y - x)
-
-    def misfit(
-        self, y: Float[Tensor, "*b n"], x: Float[Tensor, "*b n"]
-    ) -> Float[Tensor, "*b"]:
-        residual = self.whitened(y - x)
-        return inner(residual, residual)
-
-    def errors(
-        self, white: Float[Tensor, "*b n"], shared: Float[Tensor, "*b n"] | float = 0.0
-    ) -> Float[Tensor, "*b n"]:
-        return self.coloured(white) + shared
+    def gram(
+        self, features: LinearOperator, x: Float[Tensor, "*b p"]
+    ) -> Float[Tensor, "*b p"]:
+        """Return ``Φᵀ Σ⁻¹ Φ x``."""
+        return features.rmatvec(self.apply_precision(features.matvec(x)))
 
     @property
     def depends_on_field(self) -> bool:
@@ -224,7 +175,7 @@ class Normal(NoiseModel):
     """
 
     stated: Float[Tensor, " n"]
-    blur: Functionals | StarRows | None = None
+    blur: Functionals | None = None
     blur_scale: Float[Tensor, " n"] | None = None
     learn_common: bool = False
     learn_share: bool = False
@@ -350,8 +301,6 @@ class Normal(NoiseModel):
         """Set τ², at least 0, so that ``r²/(Σ + τ²)`` has the median of ``χ²_1``."""
         if not self.learn_common or self.learn_share:
             return self
-        every = _every(len(squares))
-        squares, normal = squares[::every], normal[::every]
         known, low, high = normal - self.common, 0.0, float(squares.max())
         if float((squares / known).median()) <= _MEDIAN:
             return replace(self, common=0.0)
@@ -394,8 +343,7 @@ class StudentT(Normal):
     learn_degrees
         Learn ν by maximum likelihood, starting from ``degrees``.
     neighbours
-        For each observation, others with nearly the same expected value; an even number
-        are as many in the order of observations. A residual
+        For each observation, others with nearly the same expected value. A residual
         common to neighbours is unmodelled structure, not an outlier: an observation is
         down-weighted when its residual differs from the neighbours' median by more than
         Σ and the neighbours' scatter (median absolute deviation).
@@ -403,7 +351,7 @@ class StudentT(Normal):
 
     degrees: float = 4.0
     learn_degrees: bool = True
-    neighbours: Int[Tensor, "n k"] | int | None = None
+    neighbours: Int[Tensor, "n k"] | None = None
 
     def __post_init__(self) -> None:
         Normal.__post_init__(self)
@@ -423,16 +371,15 @@ class StudentT(Normal):
         """Return the model with ``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``."""
         own, scale = residual**2 + spread, normal
         if self.neighbours is not None:
-            centre, scatter, count = around(residual, self.neighbours)
+            centre, scatter = about_median(residual[self.neighbours])
             # The median of k independent residuals has π/2k of their variance.
-            part = 1 + math.pi / 2 / count
+            part = 1 + math.pi / 2 / self.neighbours.shape[1]
             own = spread + (residual - centre) ** 2 / part
             scale = torch.maximum(normal, scatter**2)
         model = self._with_common(own, normal)
         ratio, degrees = (own / scale).to(torch.float64), self.degrees
         if self.learn_degrees:
             fitted = ratio[~self.held_out]
-            fitted = fitted[:: _every(len(fitted))]
             scores = {
                 nu: float(log_student(fitted, 1.0, nu, of="scale").mean())
                 for nu in _DEGREES
@@ -450,34 +397,12 @@ class StudentT(Normal):
         return super(StudentT, model).with_learnt(learnt)
 
 
-def _every(count: int) -> int:
-    """Return a step through observations that leaves at least `_ENOUGH` of many."""
-    return max(1, count // _ENOUGH)
-
-
-def around(
-    residual: Float[Tensor, " n"], neighbours: Int[Tensor, "n k"] | int
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], int]:
-    """Return the median and scatter of the neighbours' residuals, and k.
-
-    The scatter is 1.4826 times the median absolute deviation.
-    """
-    last, centre, scatter = len(residual) - 1, residual.clone(), residual.clone()
-    count = neighbours if isinstance(neighbours, int) else neighbours.shape[1]
-    beside = torch.arange(1, count // 2 + 1, device=residual.device)
-    beside = torch.cat([-beside, beside])
-    # Indices, residuals and medians of a block.
-    for rows in row_blocks(len(residual), 32.0 * count):
-        if isinstance(neighbours, int):
-            own = torch.arange(rows.start, rows.stop, device=residual.device)
-            near = (own[:, None] + beside).clamp(0, last)
-        else:
-            near = neighbours[rows]
-        around = residual[near]
-        centre[rows] = around.median(dim=1).values
-        apart = (around - centre[rows, None]).abs()
-        scatter[rows] = 1.4826 * apart.median(dim=1).values
-    return centre, scatter, count
+def about_median(
+    near: Float[Tensor, "n k"],
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Return medians of rows, and 1.4826 times their median absolute deviations."""
+    centre = near.median(dim=1).values
+    return centre, 1.4826 * (near - centre[:, None]).abs().median(dim=1).values
 
 
 def learn_share(

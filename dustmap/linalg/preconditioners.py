@@ -65,12 +65,10 @@ class NystromPreconditioner:
     ) -> NystromPreconditioner:
         """Sketch ``H``, given by its product on rows, with ``rank`` vectors.
 
-        The vectors are multiplied 16 or 8 at a time, or fewer if they are long.
+        The vectors are multiplied 16 at a time, or fewer if they are long.
         """
         # Larger blocks are no faster, and would dominate the peak memory of a fit.
-        room, whole = rows_within(4 * size), size
-        # Passes over many stars serve eight vectors.
-        block = 16 if room >= 16 else min(8, room)
+        block, whole = min(16, rows_within(4 * size)), size
         if subspace is not None:
             size = len(subspace)
 

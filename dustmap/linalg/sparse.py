@@ -173,7 +173,7 @@ class SparseMatrix(SizedOperator):
             group = slice(start, min(batch, start + widths[-1]))
             # Columns are padded to the next width.
             width = next(w for w in widths if w >= group.stop - start)
-            source = interleaved(flat[group], given, width)
+            source = _interleaved(flat[group], given, width)
             # float64 is slower by 5% for a single column, and 10% to 40% for several.
             like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
             threads = thread_count(self.nonzeros * width)
@@ -202,7 +202,7 @@ class SparseMatrix(SizedOperator):
                     loop(*entries, source, weights[own], totals[part], like)
 
             in_parallel(task, threads)
-            in_stretches(loops.separate, totals.size, totals, found, result[group])
+            _in_stretches(loops.separate, totals.size, totals, found, result[group])
         return torch.from_numpy(result).reshape(*x.shape[:-1], length)
 
     def _parts(self, count: int) -> list[Rows]:
@@ -252,16 +252,16 @@ def precision(dtype: torch.dtype) -> type:
     return _PRECISION[dtype]
 
 
-def interleaved(x: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
+def _interleaved(x: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
     """Return some columns of x as ``(length, width)``, padded with zeros."""
     if width == 1 and len(columns) == x.shape[1]:
         return x.reshape(-1, 1)
     out = np.empty((len(columns), width), x.dtype)
-    in_stretches(loops.interleave, out.size, x, columns, out)
+    _in_stretches(loops.interleave, out.size, x, columns, out)
     return out
 
 
-def in_stretches(loop: Callable, work: int, x: np.ndarray, *given: np.ndarray) -> None:
+def _in_stretches(loop: Callable, work: int, x: np.ndarray, *given: np.ndarray) -> None:
     """Run a loop over stretches of the given columns, one per thread."""
     cuts = np.linspace(0, len(given[0]), thread_count(work) + 1).astype(np.uint64)
     in_parallel(lambda n: loop(cuts[n], cuts[n + 1], x, *given), len(cuts) - 1)

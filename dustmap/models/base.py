@@ -50,11 +50,6 @@ class ForwardModel(ABC):
     # others.
     leading: Int[Tensor, " k"] | None = None
 
-    @property
-    def count(self) -> int:
-        """N, the number of observations."""
-        return len(self.functionals)
-
     @abstractmethod
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         """Return ``E[L_n ρ | ε]`` of all observations, mean function included."""

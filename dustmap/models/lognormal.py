@@ -27,7 +27,6 @@ from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
-from dustmap.projection.star_rows import StarRows
 from dustmap.whitening import GridWhitening
 from dustmap.whitening.modes import LEADING
 
@@ -57,7 +56,6 @@ class LogNormal(TorusModel[GridWhitening]):
     """
 
     positive = True
-    stars: StarRows | None = None
 
     def __init__(
         self,
@@ -140,41 +138,30 @@ class LogNormal(TorusModel[GridWhitening]):
         κ belongs to the coarsest level, c to the level in which a point lies; κ is zero
         for points, c for integrals.
         """
-        squared = density**2
-        if len(self.local) > 1:
-            # κ of every point's level, relative to the coarsest level.
-            if not self._relative:
-                kappa = [local.line / self.local[0].line for local in self.local]
-                found = self.whitening.tori.constants(kappa)
-                self._relative.append(found.to(dtype=self.dtype, device=self.device))
-            squared *= self._relative[0]
+        line = torch.zeros(len(self.functionals), dtype=torch.float64)
         share = self.subgrid_share * self.weights.excess
-        found = share * self.local[0].line * self.weights.nonnegative(squared)
+        point = torch.zeros_like(line)
         grids = self.whitening.tori.grids
         for rows, part in self.functionals.runs():
             if not isinstance(part, PointValues):
+                line[rows] = share * self.local[0].line
                 continue
             points = part.points
             level = torch.from_numpy(grids.level_of(points.numpy()))
             variance = points.new_zeros(len(points))
             for number, (local, grid) in enumerate(zip(self.local, grids, strict=True)):
                 variance[level == number] = local.at(points[level == number], grid)
-            factor = torch.expm1(variance).to(observed)
-            found[..., rows] = factor * observed[..., rows] ** 2
-        return found
-
-    def along(self, stars: StarRows) -> Self:
-        """Return the same field at the places of the rays of ``stars``.
-
-        Predictions are integrals at the places, not of stars.
-        """
-        other = copy.copy(self)
-        other.weights, other.stars = stars.integrals, stars
-        return other
-
-    @property
-    def count(self) -> int:
-        return len(self.functionals if self.stars is None else self.stars)
+            point[rows] = torch.expm1(variance)
+        squared = density**2
+        if len(grids) > 1:
+            # κ of every point's level, relative to the coarsest level.
+            if not self._relative:
+                kappa = [local.line / self.local[0].line for local in self.local]
+                found = self.whitening.tori.constants(kappa)
+                self._relative.append(found.to(dtype=self.dtype, device=self.device))
+            squared *= self._relative[0]
+        found = line.to(observed) * self.weights.nonnegative(squared)
+        return found + point.to(observed) * observed**2
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator

@@ -17,7 +17,7 @@ ASSP 29, 1153). Rays and steps that no star needs do not exist.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -112,35 +112,6 @@ class Ends(NamedTuple):
         weights = weights.expand(distances.shape).numpy()
         return cls(directions, distances.clamp(min=0.0).numpy(), weights)
 
-    @classmethod
-    def blocks(cls, blocks: Iterable[Functionals]) -> Iterator[Ends]:
-        """Yield the ends of every block of rows.
-
-        Raises `ValueError` if some are not integrals as in `of`.
-        """
-        first = 0
-        for block in blocks:
-            last = first + len(block)
-            if (ends := cls.of(block)) is None:
-                raise ValueError(
-                    f"rows {first} to {last}: expected integrals along sight lines "
-                    f"from the observer with a fixed step, got {type(block).__name__} "
-                    "of another form"
-                )
-            yield ends
-            first = last
-
-
-class Placed(NamedTuple):
-    """Where ends lie: ``angles`` are fractions of a face times 2³², ``depths`` steps.
-
-    In fixed point all products find a direction in the same pixels.
-    """
-
-    faces: np.ndarray  # (n,) uint8
-    angles: np.ndarray  # (n, 2) uint32
-    depths: np.ndarray  # (n, q) float64
-
 
 class _Shells(NamedTuple):
     """Radial steps, and the level of the tree in each."""
@@ -174,17 +145,6 @@ class _Shells(NamedTuple):
                 low = high
         firsts = np.searchsorted(levels, np.arange(level + 2))
         return cls(np.array(edges), np.array(levels, np.int64), firsts)
-
-    def placed(self, ends: Ends) -> Placed:
-        """Return the places of ends."""
-        rows, count = ends.distances.shape
-        found = Placed(
-            faces=np.empty(rows, np.uint8),
-            angles=np.empty((rows, 2), np.uint32),
-            depths=np.empty((rows, count)),
-        )
-        _place(ends.directions, ends.distances, self.edges, *found)
-        return found
 
 
 class _Sky(NamedTuple):
@@ -228,35 +188,6 @@ class _Sky(NamedTuple):
         return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-class _Index(NamedTuple):
-    """Where sight lines find the places around their ends."""
-
-    shells: _Shells
-    sky: _Sky
-    places: np.ndarray  # first place of every pixel's ray
-
-    @property
-    def lists(self) -> tuple:
-        """What `around` needs beside the places of ends, and the rays' first places."""
-        return self.shells.levels, self.shells.firsts, *self.sky, self.places
-
-    def rows(self, ends: Ends, dtype: torch.dtype) -> Rows:
-        """Return the weights of places in sums over ends; rows of P."""
-        rows, count = ends.distances.shape
-        pointers = np.zeros(rows + 1, np.uint64)
-        columns = np.empty(8 * rows * count, np.uint32)
-        values = np.empty(len(columns), precision(dtype))
-        placed = self.shells.placed(ends)
-        total = _fill(*placed, ends.weights, *self.lists, pointers, columns, values)
-        return Rows(
-            pointers=pointers,
-            columns=columns[:total].copy(),
-            values=values[:total].copy(),
-            first=0,
-            count=rows,
-        )
-
-
 class _Rays(NamedTuple):
     """The rays of the tree, by face and level.
 
@@ -271,11 +202,8 @@ class _Rays(NamedTuple):
     kinds: np.ndarray  # (rays,) row of `_splits`, or `_WHOLE` without parents
 
 
-class RayIntegrals(SizedOperator):
-    """C T: integrals from the observer to the places of rays.
-
-    Make it with `RayIntegrals.needed`.
-    """
+class RayTree(SizedOperator):
+    """P C T: integrals along sight lines from the observer; make it with `ray_tree`."""
 
     # With cells of 31 pc on a simulated sky, the rms error is 1.05 times as large as
     # with exact rays (1.03 to 1.06, depending on distance); this is the square.
@@ -286,115 +214,38 @@ class RayIntegrals(SizedOperator):
         nodes: SparseMatrix,
         sums: OutwardSums,
         linear: OutwardSums,
-        index: _Index,
+        stars: SparseMatrix,
     ) -> None:
-        self.shape = (sums.shape[0], nodes.shape[1])
+        self.shape = (stars.shape[0], nodes.shape[1])
         self.dtype, self.device = nodes.dtype, nodes.device
-        self.nonzeros = nodes.nonzeros + sums.nonzeros
-        self._nodes, self._sums, self._linear = nodes, sums, linear
-        self.index = index
-
-    @classmethod
-    def needed(
-        cls,
-        blocks: Iterable[Ends],
-        lattice: Lattice,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        most: float = math.inf,
-    ) -> RayIntegrals | None:
-        """Return the rays that sight lines need, given in blocks.
-
-        ``None`` if they have more entries than ``most``. Nodes outside the box, on rays
-        beside stars at its faces, take the value at the nearest place inside.
-
-        Raises `ValueError` if a sight line ends outside the coarsest box.
-        """
-        grids = lattice.grids
-        shells = _Shells.of(grids)
-        sky = _Sky.of(len(shells.firsts) - 1)
-        # Steps of each pixel's ray, −1 without a ray.
-        steps, outside = np.full(sky.size, -1, np.int32), 0
-        for ends in blocks:
-            far = ends.distances.max(axis=1, initial=0.0)
-            last = torch.from_numpy(ends.directions * far[:, None])
-            outside += int((~grids.box.contains(last)).sum())
-            if not outside:
-                lists = shells.levels, shells.firsts, *sky
-                _mark(*shells.placed(ends), *lists, steps)
-        if outside:
-            raise ValueError(
-                f"{outside} sight lines end outside the box {grids.box.lower} to "
-                f"{grids.box.upper}: enlarge the box or leave these observations out"
-            )
-        rays = _rays(sky, shells, grids, steps)
-        # Weights of four parents for a child a quarter beyond the second: Keys' cubic
-        # weights, which may undershoot, and linear weights.
-        cubic = np.array([-9.0, 111.0, 29.0, -3.0]) / 128
-        sums, linear = (
-            OutwardSums(rays, np.diff(shells.edges), each, dtype=dtype, device=device)
-            for each in (cubic, np.array([0.0, 0.75, 0.25, 0.0]))
-        )
-        if lattice.corner_count * sums.shape[1] + sums.nonzeros > most:
-            return None
-        points = PointValues(torch.from_numpy(rays.points))
-        nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
-        places = np.where(steps >= 0, rays.starts[np.cumsum(steps >= 0) - 1], 0)
-        return cls(nodes, sums, linear, _Index(shells, sky, places))
+        self.nonzeros = nodes.nonzeros + sums.nonzeros + stars.nonzeros
+        self._nodes, self._sums, self._stars = nodes, sums, stars
+        self._linear = linear
 
     @property
     def bytes(self) -> int:
         """Memory of all parts [bytes]."""
-        parts = [self._nodes, self._sums]
+        parts = [self._nodes, self._sums, self._stars]
         if self.device.type != "cpu":
             # On the CPU both sums share their lists.
             parts.append(self._linear)
         return sum(part.bytes for part in parts)
 
-    def matvec(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
-        return self._sums.matvec(self._nodes.matvec(x))
-
-    def nonnegative(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
-        # Cubic weights at splits may undershoot zero behind compact clouds.
-        return self._linear.matvec(self._nodes.matvec(x))
-
-    def rmatvec(self, y: Float[Tensor, "*b p"]) -> Float[Tensor, "*b m"]:
-        return self._nodes.rmatvec(self._sums.rmatvec(y))
-
-    def rows(self, ends: Ends) -> Rows:
-        """Return the rows of P for sight lines that this has rays for."""
-        return self.index.rows(ends, self.dtype)
-
-
-class RayTree(SizedOperator):
-    """P C T: integrals along sight lines from the observer; make it with `ray_tree`."""
-
-    excess = RayIntegrals.excess
-
-    def __init__(self, integrals: RayIntegrals, stars: SparseMatrix) -> None:
-        self.shape = (stars.shape[0], integrals.shape[1])
-        self.dtype, self.device = stars.dtype, stars.device
-        self.nonzeros = integrals.nonzeros + stars.nonzeros
-        self._integrals, self._stars = integrals, stars
-
-    @property
-    def bytes(self) -> int:
-        """Memory of all parts [bytes]."""
-        return self._integrals.bytes + self._stars.bytes
-
     def matvec(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n"]:
-        return self._stars.matvec(self._integrals.matvec(x))
+        return self._stars.matvec(self._sums.matvec(self._nodes.matvec(x)))
 
     def nonnegative(self, x: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n"]:
-        return self._stars.matvec(self._integrals.nonnegative(x))
+        # Cubic weights at splits may undershoot zero behind compact clouds.
+        return self._stars.matvec(self._linear.matvec(self._nodes.matvec(x)))
 
     def rmatvec(self, y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b m"]:
-        return self._integrals.rmatvec(self._stars.rmatvec(y))
+        return self._nodes.rmatvec(self._sums.rmatvec(self._stars.rmatvec(y)))
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        places = self._stars.gram(self._integrals.matvec(x), weights)
-        return self._integrals.rmatvec(places)
+        places = self._sums.matvec(self._nodes.matvec(x))
+        return self._nodes.rmatvec(
+            self._sums.rmatvec(self._stars.gram(places, weights))
+        )
 
 
 class OutwardSums(SizedOperator):
@@ -503,19 +354,52 @@ def ray_tree(
 ) -> RayTree | None:
     """Make the tree; return ``None`` if it has more entries than ``most``.
 
-    Raises `ValueError` as `RayIntegrals.needed`.
+    Nodes outside the box, on rays beside stars at its faces, take the value at the
+    nearest place inside.
+
+    Raises `ValueError` if a sight line ends outside the coarsest box.
     """
-    integrals = RayIntegrals.needed(
-        [ends],
-        lattice,
-        dtype=dtype,
-        device=device,
-        most=most - 8 * ends.distances.size,
+    box, far = lattice.grids.box, ends.distances.max(axis=1, initial=0.0)
+    last = torch.from_numpy(ends.directions * far[:, None])
+    outside = int((~box.contains(last)).sum())
+    if outside:
+        raise ValueError(
+            f"{outside} sight lines end outside the box {box.lower} to {box.upper}: "
+            "enlarge the box or leave these observations out"
+        )
+    shells = _Shells.of(lattice.grids)
+    sky = _Sky.of(len(shells.firsts) - 1)
+    # Steps of each pixel's ray, −1 without a ray.
+    needed = np.full(sky.size, -1, np.int32)
+    _mark(*ends, *shells, *sky, needed)
+    rays = _rays(sky, shells, lattice.grids, needed)
+    # Weights of four parents for a child a quarter beyond the second: Keys' cubic
+    # weights, which may undershoot, and linear weights.
+    cubic = np.array([-9.0, 111.0, 29.0, -3.0]) / 128
+    sums, linear = (
+        OutwardSums(rays, np.diff(shells.edges), each, dtype=dtype, device=device)
+        for each in (cubic, np.array([0.0, 0.75, 0.25, 0.0]))
     )
-    if integrals is None:
+    rows, count = ends.distances.shape
+    each = lattice.corner_count
+    if each * sums.shape[1] + sums.nonzeros + 8 * rows * count > most:
         return None
-    rows, count = integrals.rows(ends), integrals.shape[0]
-    return RayTree(integrals, SparseMatrix.of_rows(rows, count, device=device))
+    points = PointValues(torch.from_numpy(rays.points))
+    nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
+    pointers = np.zeros(rows + 1, np.uint64)
+    columns = np.empty(8 * rows * count, np.uint32)
+    values = np.empty(len(columns), precision(dtype))
+    places = np.where(needed >= 0, rays.starts[np.cumsum(needed >= 0) - 1], 0)
+    total = _fill(*ends, *shells, *sky, places, pointers, columns, values)
+    stars = Rows(
+        pointers=pointers,
+        columns=columns[:total].copy(),
+        values=values[:total].copy(),
+        first=0,
+        count=rows,
+    )
+    P = SparseMatrix.of_rows(stars, sums.shape[0], device=device)
+    return RayTree(nodes, sums, linear, P)
 
 
 def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) -> _Rays:
@@ -569,50 +453,37 @@ def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) ->
     )
 
 
+@inlined
+def _around(x, y, z, distance, edges, levels, steps, widths, firsts):
+    """Return pixel, width, two fractions, step in its level, and fraction there."""
+    step = min(np.searchsorted(edges, distance, side="right"), len(levels)) - 1
+    level = levels[step]
+    part = (distance - edges[step]) / (edges[step + 1] - edges[step])
+    if abs(x) >= abs(y) and abs(x) >= abs(z):
+        face, along, u, v = 0, x, y, z
+    elif abs(y) >= abs(z):
+        face, along, u, v = 2, y, z, x
+    else:
+        face, along, u, v = 4, z, x, y
+    if along < 0:
+        face += 1
+    width = widths[level]
+    across = width - 2 * _MARGIN
+    u = (math.atan(u / abs(along)) / _FACE + 0.5) * across - 0.5 + _MARGIN
+    v = (math.atan(v / abs(along)) / _FACE + 0.5) * across - 0.5 + _MARGIN
+    i, j = int(u), int(v)
+    pixel = firsts[face, level] + i * width + j
+    return pixel, width, u - i, v - j, step - steps[level], part
+
+
 @compiled
-def _place(directions, distances, edges, faces, angles, depths):
-    """Set the faces, angles and depths of all ends."""
-    last = len(edges) - 2
+def _mark(directions, distances, weights, edges, levels, steps, widths, firsts, needed):
+    """Raise the steps needed in the four pixels around every end."""
     for n in range(len(distances)):
         x, y, z = directions[n]
-        if abs(x) >= abs(y) and abs(x) >= abs(z):
-            face, along, u, v = 0, x, y, z
-        elif abs(y) >= abs(z):
-            face, along, u, v = 2, y, z, x
-        else:
-            face, along, u, v = 4, z, x, y
-        faces[n] = face + (1 if along < 0 else 0)
-        for axis, aside in enumerate((u, v)):
-            part = math.atan(aside / abs(along)) / _FACE + 0.5
-            angles[n, axis] = min(max(int(part * 2.0**32), 0), 2**32 - 1)
-        for q in range(distances.shape[1]):
-            far = distances[n, q]
-            step = min(np.searchsorted(edges, far, side="right") - 1, last)
-            part = (far - edges[step]) / (edges[step + 1] - edges[step])
-            depths[n, q] = step + min(part, 1 - 2.0**-40)
-
-
-@inlined
-def around(face, angles, step, levels, steps, widths, firsts):
-    """Return pixel, width, two fractions, and the step in its level."""
-    level, below = levels[step], np.int64(2**32 - 1)
-    width = widths[level]
-    # In pixels from the margin's edge, times 2^32.
-    margin = (2 * _MARGIN - 1) << 31
-    u = np.int64(angles[0]) * (width - 2 * _MARGIN) + margin
-    v = np.int64(angles[1]) * (width - 2 * _MARGIN) + margin
-    pixel = firsts[face, level] + (u >> 32) * width + (v >> 32)
-    inner = step - steps[level]
-    return pixel, width, (u & below) * 2.0**-32, (v & below) * 2.0**-32, inner
-
-
-@compiled
-def _mark(faces, angles, depths, levels, steps, widths, firsts, needed):
-    """Raise the steps needed in the four pixels around every end."""
-    for n in range(len(depths)):
-        for depth in depths[n]:
-            pixel, width, _, _, inner = around(
-                faces[n], angles[n], int(depth), levels, steps, widths, firsts
+        for distance in distances[n]:
+            pixel, width, _, _, inner, _ = _around(
+                x, y, z, distance, edges, levels, steps, widths, firsts
             )
             for other in (pixel, pixel + 1, pixel + width, pixel + width + 1):
                 needed[other] = max(needed[other], inner + 1)
@@ -620,10 +491,10 @@ def _mark(faces, angles, depths, levels, steps, widths, firsts, needed):
 
 @compiled
 def _fill(
-    faces,
-    angles,
-    depths,
+    directions,
+    distances,
     weights,
+    edges,
     levels,
     steps,
     widths,
@@ -635,14 +506,13 @@ def _fill(
 ):
     """Write the entries of P; ends of a row in one step share entries."""
     at = 0
-    for n in range(len(depths)):
+    for n in range(len(distances)):
+        x, y, z = directions[n]
         last = -1
-        for q in range(depths.shape[1]):
-            step = int(depths[n, q])
-            pixel, width, u, v, inner = around(
-                faces[n], angles[n], step, levels, steps, widths, firsts
+        for q in range(distances.shape[1]):
+            pixel, width, u, v, inner, part = _around(
+                x, y, z, distances[n, q], edges, levels, steps, widths, firsts
             )
-            part = depths[n, q] - step
             here = places[pixel] + inner
             if here != last:
                 last, base = here, at

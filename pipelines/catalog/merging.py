@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from dustmap.noise import around
+from dustmap.memory import row_blocks
+from dustmap.noise import about_median
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
@@ -122,11 +123,18 @@ def _precisions(
     y: np.ndarray, sigma: np.ndarray, first: np.ndarray
 ) -> Float[np.ndarray, " n"]:
     """Return w / σ² of stars in the order of the sky; places begin at ``first``."""
-    seen, variance = torch.from_numpy(y).float(), sigma**2
-    centre, scatter, near = around(seen, _NEAR)
-    scale = np.maximum(variance, scatter.double().numpy() ** 2)
-    # The median of k stars has π/2k of their variance.
-    squares = (y - centre.double().numpy()) ** 2 / (1 + np.pi / 2 / near)
+    seen, variance, last = torch.from_numpy(y).float(), sigma**2, len(y) - 1
+    scale, squares = variance.copy(), np.empty_like(y)
+    beside = torch.arange(1, _NEAR // 2 + 1)
+    beside = torch.cat([-beside, beside])
+    # Numbers of neighbours, their values and deviations.
+    for own in row_blocks(len(y), 24.0 * _NEAR):
+        near = torch.arange(own.start, own.stop)[:, None] + beside
+        centre, scatter = about_median(seen[near.clamp(0, last)])
+        scale[own] = np.maximum(scale[own], scatter.double().numpy() ** 2)
+        # The median of k stars has π/2k of their variance.
+        apart = y[own] - centre.double().numpy()
+        squares[own] = apart**2 / (1 + np.pi / 2 / _NEAR)
     counts = np.diff(np.append(first, len(y)))
     many = np.repeat(counts >= _FEWEST, counts)
     for _ in range(_ROUNDS):

@@ -26,18 +26,12 @@ from pipelines.config import FitConfig
 
 # Most stars of the maps from which scales, noise and the residual are learnt.
 LEARNERS = 100_000
-# Stars whose rows of W are made anew in every product, if their noise is independent:
-# stored rows of fewer are faster for single vectors, by 1.6.
-MANY_STARS = 2**20
 # Entries of W per crossed cell, with linear weights and half-cell steps.
 _ENTRIES_PER_CELL = 5.8
 # Entries of a tree of rays per point of the torus and per star with a distance error:
 # 15 and 8 (23 with distance errors) for 960,000 stars and cells of 20 pc.
 _TREE_PER_POINT = 16.0
 _TREE_PER_STAR = 23.0
-# Entries of a star's row that is made anew: of equal time, and of equal memory.
-_TIME_ANEW = 120.0
-_MEMORY_ANEW = 5.0
 # Entries of a star's row of the precision of shared noise.
 _NEIGHBOURS = 31
 # Seconds on two idle cores: of a Fourier transform and its inverse, per point and log2
@@ -69,8 +63,6 @@ _OF_DISTANCES = 1.2
 _OVER_POINTS = 10
 # and over stars.
 _OVER_STARS = 21
-# and over places of rays, for rows that are made anew.
-_OVER_PLACES = 15
 # Samples that are fitted together, and where memory is short.
 _BLOCK = 8
 _FEW = 4
@@ -221,22 +213,11 @@ class Work:
         return self.stars * self.config.inference.teams / self.machine.ranks
 
     @property
-    def anew(self) -> bool:
-        """True if rows of W are made anew in every product."""
-        config, alone = self.config, self.machine.ranks == 1
-        lognormal = config.density == "lognormal" and not config.shares_noise
-        return lognormal and alone and self.stars >= MANY_STARS
-
-    @property
     def entries(self) -> float:
         """Entries of W per rank, by rows or by a tree of rays."""
         rows = self.rows * (self.ray_cells + 1) * _ENTRIES_PER_CELL
-        tree = self._with_rows(_TREE_PER_STAR)
+        tree = _TREE_PER_POINT * self.points + _TREE_PER_STAR * self.rows
         return tree if rows > FEWER * tree else rows
-
-    def _with_rows(self, entries: float) -> float:
-        """Entries of a tree of rays, with this number per star."""
-        return _TREE_PER_POINT * self.points + entries * self.rows
 
     @property
     def preconditioner(self) -> float:
@@ -247,8 +228,7 @@ class Work:
 
     def product_seconds(self) -> float:
         """Return the time of a product on this machine [s]."""
-        entries = self._with_rows(_TIME_ANEW) if self.anew else self.entries
-        numbers = 2 * entries + _PER_POINT * self.transformed + self.preconditioner
+        numbers = 2 * self.entries + _PER_POINT * self.transformed + self.preconditioner
         if self.config.shares_noise:
             numbers += 2 * _NEIGHBOURS * self.stars
         transform = self.transformed * math.log2(self.points)
@@ -284,13 +264,10 @@ class Work:
         config, points = self.config, self.points
         lognormal, samples = config.density == "lognormal", config.inference.samples
         item = 8 if config.inference.dtype == "float64" else 4
-        entries = self._with_rows(_MEMORY_ANEW) if self.anew else self.entries
-        weights = entries * (2 if cuda else 1) * (4 + item)
+        weights = self.entries * (2 if cuda else 1) * (4 + item)
         # The two halves of a lognormal fit's pairs of samples follow each other.
         together = samples // 2 + 2 if lognormal else max(samples, 1)
         vectors = _OVER_POINTS * points + _OVER_STARS * self.rows
-        if self.anew:
-            vectors = (_OVER_POINTS + _OVER_PLACES) * points
         parts = {
             "program and libraries": _PROGRAM,
             "catalogue": _PER_STAR * self.stars,

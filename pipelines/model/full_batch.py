@@ -5,15 +5,12 @@ See `dustmap.inference.full_batch`.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
@@ -22,22 +19,13 @@ from dustmap.inference.full_batch import FullBatch, FullBatchResult
 from dustmap.inference.scales.band_power import band_powers, priors_of
 from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.memory import row_blocks
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
-from dustmap.projection.corner_weights import Lattice
-from dustmap.projection.ray_tree import Ends, RayIntegrals
-from dustmap.projection.star_rows import StarRows
 from dustmap.whitening import LevelWhitening, TorusWhitening
 from pipelines.config import FitConfig
-from pipelines.model.cost import MANY_STARS, preconditioner_rank
-from pipelines.model.observations import (
-    blurred_lines,
-    noise_of,
-    sight_lines,
-    step_rays,
-)
+from pipelines.model.cost import preconditioner_rank
+from pipelines.model.observations import noise_of, sight_lines, step_rays
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
 
@@ -48,8 +36,6 @@ _NEWTON_STEPS = 50
 _NEWTON_TOLERANCE = 1e-2
 # Draws of the variance below the grid of a Gaussian density.
 DRAWS = 16
-# Bytes of a star's sight lines while its rows are made.
-_BYTES_OF_ENDS = 500.0
 # Solves that measure the spectrum of a map with independent noise.
 _PROBES = 2
 # Least stars for that. The mode of a density that few stars see lies far below its
@@ -111,23 +97,15 @@ def infer(problem: Problem) -> Inference:
     """Return the map and its samples; all ranks have them."""
     plan, stars, config = problem.plan, problem.stars, problem.config
     generator, inference = problem.device["generator"], config.inference
+    lines = sight_lines(plan, stars)
+    model = build_model(plan, lines, **problem.device, group=problem.group)
     noise, start, probes = problem.correlation, problem.start, 0
-    many = None if noise is not None else _many_stars(problem)
-    if many is None:
-        model = build_model(
-            plan, sight_lines(plan, stars), **problem.device, group=problem.group
-        )
-    else:
-        one = sight_lines(plan, stars.select(slice(1)))
-        model = build_model(plan, one, **problem.device, group=problem.group)
-        assert isinstance(model, LogNormal)
-        model = model.along(many[0])
-    if noise is None:
-        noise = noise_of(plan, stars, config, None if many is None else many[1])
-        probes = _PROBES if plan.is_lognormal and len(stars) > _PROBED else 0
     if start is not None and len(start) != model.latent_size:
         # The modes of a map with another prior.
         start = None
+    if noise is None:
+        noise = noise_of(plan, stars, config)
+        probes = _PROBES if plan.is_lognormal and len(lines) > _PROBED else 0
     rank = preconditioner_rank(
         config, len(stars), model.latent_size, shared=problem.correlation is not None
     )
@@ -175,47 +153,6 @@ def infer(problem: Problem) -> Inference:
     )
 
 
-def _many_stars(
-    problem: Problem,
-) -> tuple[StarRows, tuple[StarRows, Tensor] | None] | None:
-    """Return rows of very many stars, and those of their distance errors with scales.
-
-    ``None`` for fewer stars, Gaussian densities, several processes, and devices.
-    """
-    plan, stars, group, place = (
-        problem.plan,
-        problem.stars,
-        problem.group,
-        problem.device,
-    )
-    here = place["device"].type == "cpu" and (group is None or group.size == 1)
-    if not (plan.is_lognormal and here and len(stars) >= MANY_STARS):
-        return None
-    blocks = [stars.select(own) for own in row_blocks(len(stars), _BYTES_OF_ENDS)]
-    scales = []
-
-    def blurred() -> Iterator[Functionals]:
-        scales.clear()
-        for block in blocks:
-            lines, scale = blurred_lines(plan, block)
-            scales.append(scale.to(place["dtype"]))
-            yield lines
-
-    def seen() -> Iterator[Functionals]:
-        return (sight_lines(plan, block) for block in blocks)
-
-    both = [seen] if stars.distance_error is None else [seen, blurred]
-    rays = RayIntegrals.needed(
-        Ends.blocks(itertools.chain.from_iterable(each() for each in both)),
-        Lattice.make(plan.tori, 1, False),
-        dtype=place["dtype"],
-        device=place["device"],
-    )
-    assert rays is not None
-    rows = [StarRows(rays, Ends.blocks(each()), len(stars)) for each in both]
-    return rows[0], (rows[1], torch.cat(scales)) if scales else None
-
-
 def _priors_of_pairs(drawn: list[Radial]) -> dict[str, Any]:
     """Describe the prior of every pair of samples: lengthscale [pc], std, octaves."""
     if not drawn:
@@ -237,13 +174,7 @@ def _messages(
 ) -> tuple[str, ...]:
     """Say how the solves, the steps and the share ended."""
     config, messages = problem.config, [f"mean: {result.mean_solution.message}"]
-    assert isinstance(model, TorusGaussian | LogNormal)
-    if isinstance(model, LogNormal) and model.stars is not None:
-        messages.append(
-            f"sight lines: normal equations at {model.weights.shape[0]:,} places of a "
-            "tree of rays"
-        )
-    elif model.weights.excess > 1:
+    if isinstance(model, TorusGaussian | LogNormal) and model.weights.excess > 1:
         messages.append(
             f"sight lines: a tree of rays with {model.weights.nonzeros:.2g} entries, "
             "fewer than a third of those of single rays"

@@ -12,20 +12,15 @@ from torch import Tensor
 from dustmap.functionals import (
     DistanceMarginalizedIntegrals,
     FixedStep,
-    Functionals,
     LineIntegrals,
     StepsOutwards,
 )
 from dustmap.grid import Grid
 from dustmap.noise import Normal, StudentT
-from dustmap.projection.star_rows import StarRows
 from pipelines.base.geometry import Box
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import Plan
-
-# Neighbours of a star, among which an outlier stands out.
-_NEAR = 8
 
 
 def step_rays(
@@ -63,46 +58,31 @@ def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
     return torch.maximum(torch.as_tensor(far), distance)
 
 
-def blurred_lines(plan: Plan, stars: Stars) -> tuple[LineIntegrals, Tensor]:
-    """Return integrals through stars from d − σ_d to d + σ_d, and their scale.
-
-    Scaled by σ_d over the length they are the effect of a distance error, here that of
-    a star's place, to first order.
-    """
-    ends = torch.as_tensor(stars.positions())
-    assert stars.distance_error is not None
-    error = torch.as_tensor(np.nan_to_num(stars.distance_error, nan=0.0))
-    distance = torch.linalg.vector_norm(ends, dim=1)
-    outer = torch.minimum(distance + error, exit_distances(plan.grid, ends))
-    inner = (distance - error).clamp(min=0.0)
-    along = ends / distance.clamp(min=1e-12)[:, None]
-    lines = step_rays(plan, outer[:, None] * along, inner[:, None] * along)
-    std = torch.as_tensor(stars.distance_std)
-    per_length = std / (outer - inner).clamp(min=1e-12)
-    return lines, torch.where(outer > inner, per_length, 0.0)
-
-
-def noise_of(
-    plan: Plan,
-    stars: Stars,
-    config: FitConfig,
-    blur: tuple[Functionals | StarRows, Tensor] | None = None,
-) -> Normal:
+def noise_of(plan: Plan, stars: Stars, config: FitConfig) -> Normal:
     """Return the independent noise of the stars' extinctions.
 
-    Uncertain distances add `blurred_lines`, which may be given as ``blur`` in another
-    form; stars are then in the order of `pipelines.planning.selection.sky_order`. The
-    fit learns parameters that the configuration leaves open: the common noise of a
-    lognormal density (the linear model of its scales would confuse it with the scatter
-    behind dense clouds), and the stars' share of the unresolved variance.
+    A distance error adds an integral through the star from d − σ_d to d + σ_d, scaled
+    to the error of the star's place. The fit learns parameters that the configuration
+    leaves open: the common noise of a lognormal density (the linear model of its scales
+    would confuse it with the scatter behind dense clouds), and the stars' share of the
+    unresolved variance.
     """
-    ordered = blur is not None
-    if blur is None and stars.distance_error is not None:
-        blur = blurred_lines(plan, stars)
-    lines, scale = (None, None) if blur is None else blur
+    ends = torch.as_tensor(stars.positions())
+    blur = scale = None
+    if stars.distance_error is not None:
+        error = torch.as_tensor(np.nan_to_num(stars.distance_error, nan=0.0))
+        distance = torch.linalg.vector_norm(ends, dim=1)
+        outer = torch.minimum(distance + error, exit_distances(plan.grid, ends))
+        inner = (distance - error).clamp(min=0.0)
+        along = ends / distance.clamp(min=1e-12)[:, None]
+        blur = step_rays(plan, outer[:, None] * along, inner[:, None] * along)
+        per_length = torch.as_tensor(stars.distance_std) / (outer - inner).clamp(
+            min=1e-12
+        )
+        scale = torch.where(outer > inner, per_length, 0.0)
     given: dict[str, Any] = {
         "stated": torch.as_tensor(stars.variance(0.0, plan.common_noise)),
-        "blur": lines,
+        "blur": blur,
         "blur_scale": scale,
         "learn_common": plan.is_lognormal and config.model.common_noise is None,
         "learn_share": plan.is_lognormal
@@ -115,11 +95,11 @@ def noise_of(
         **given,
         degrees=4.0 if plan.degrees is None else plan.degrees,
         learn_degrees=plan.degrees is None,
-        neighbours=_NEAR if ordered else near_stars(torch.as_tensor(stars.positions())),
+        neighbours=near_stars(ends),
     )
 
 
-def near_stars(ends: Tensor, count: int = _NEAR) -> Tensor | None:
+def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
     """Return nearest stars in direction and ln distance; ``None`` if there are few."""
     if len(ends) <= 2 * count:
         return None

@@ -13,7 +13,6 @@ from dustmap.memory import rows_within
 from dustmap.projection import projection
 from dustmap.tori import Tori
 from pipelines.catalog.schema import Stars
-from pipelines.model.cost import MANY_STARS
 from pipelines.model.observations import step_rays
 from pipelines.model.plan import Plan
 
@@ -23,7 +22,7 @@ def sight_line_lengths(
 ) -> list[torch.Tensor]:
     """Return sight-line lengths per cell of every grid [cells], the coarsest first.
 
-    The ranks of a group divide the stars. Of very many, an even part stands for all.
+    The ranks of a group divide the stars.
     """
     # On minimal tori of the boxes themselves; every grid covers all of its box.
     tori = [
@@ -31,8 +30,6 @@ def sight_line_lengths(
         for grid in plan.grids
     ]
     group, found = group or Group(), []
-    every = max(1, len(stars) // MANY_STARS)
-    stars = stars.select(slice(None, None, every))
     own, _ = group.share(len(stars))
     ends = torch.as_tensor(stars.positions())[own]
     for count in range(1, len(tori) + 1):
@@ -45,7 +42,7 @@ def sight_line_lengths(
                 some, step_rays(counting, part), dtype=total.dtype, tree=False
             )
             total += W.rmatvec(torch.ones(len(part), dtype=total.dtype))
-        total = every * group.sum(total)
+        total = group.sum(total)
         torus = tori[count - 1]
         inside = tuple(slice(n) for n in torus.grid.shape)
         field = some.split(total)[-1].reshape(torus.shape)[inside]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import healpy
 import numpy as np
 import torch
 
@@ -16,8 +14,7 @@ from dustmap.residual.learning import (
     near_rays,
 )
 from pipelines.base.geometry import unit_vectors
-from pipelines.catalog.schema import NSIDE, Stars
-from pipelines.model.cost import MANY_STARS
+from pipelines.catalog.schema import Stars
 
 # Fewest stars to learn the covariance from.
 FEWEST = 100
@@ -56,8 +53,7 @@ def learn_baseline(
 
     It is learnt from a fifth of the stars of ``train``, at most 1,500, and predicts
     from all of them, or, if there are more than 200,000, from the 150 nearest to each
-    target and each star that it is learnt from. Of very many stars those within half a
-    degree are candidates.
+    target and each star that it is learnt from.
 
     Raises `FloatingPointError` if a covariance is not positive definite.
     """
@@ -66,11 +62,6 @@ def learn_baseline(
     assert train.extinction is not None
     count = min(1500, int(0.2 * len(train)))
     held = torch.randperm(len(train), generator=generator)[:count]
-    if len(train) >= MANY_STARS:
-        near = _near_on_sky(train, [train.select(held.numpy()), targets])
-        held = torch.from_numpy(np.searchsorted(near, held.numpy()))
-        train = train.select(near)
-    assert train.extinction is not None
     observed = rays_of(train, train.extinction / train.distance)
     noise = torch.as_tensor(train.variance())
     distance_std = torch.as_tensor(train.distance_std)
@@ -80,17 +71,6 @@ def learn_baseline(
         observed, noise, distance_std = observed[some], noise[some], distance_std[some]
         held = torch.searchsorted(some, held)
     return learn_local_mean_kriging(observed, noise, distance_std, held)
-
-
-def _near_on_sky(stars: Stars, around: Sequence[Stars]) -> np.ndarray:
-    """Return the rows of stars in pixels of 0.23 deg within two of those around."""
-    pixels = np.unique(np.concatenate([each.pixels() for each in around]))
-    for _ in range(2):
-        beside = healpy.get_all_neighbours(NSIDE, pixels, nest=True)
-        pixels = np.unique(np.append(pixels, beside[beside >= 0]))
-    wanted = np.zeros(healpy.nside2npix(NSIDE), dtype=bool)
-    wanted[pixels] = True
-    return np.flatnonzero(wanted[stars.pixels()])
 
 
 def rays_of(stars: Stars, density: np.ndarray) -> Rays:

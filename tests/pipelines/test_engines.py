@@ -13,10 +13,8 @@ from dustmap.functionals import FixedStep, GaussLegendre, MonteCarlo, PointValue
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior
-from dustmap.projection import matrix
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.model import full_batch, observations
 from pipelines.model.cost import REFERENCE
 from pipelines.model.engine import build_model, rays, run_engine
 from pipelines.model.plan import EmbeddingPlan
@@ -173,25 +171,3 @@ def test_learnt_hyperparameters_are_those_of_the_plan_that_is_kept():
     assert np.isfinite(
         field_mean(learnt, torch.as_tensor(observed.positions())).numpy()
     ).all()
-
-
-@pytest.mark.parametrize("outliers", [False, True])
-def test_normal_equations_give_the_map_of_single_rows(outliers, monkeypatch):
-    model = {"density": "lognormal", "outliers": outliers, "residual": False}
-    observed = data(400, distance_error=np.full(400, 20.0))
-    config = settings(model=model, inference={"samples": 4})
-    plan = plan_for(config, observed)
-    # Both see the same tree of rays.
-    monkeypatch.setattr(matrix, "_MANY", 0)
-    monkeypatch.setattr(matrix, "FEWER", 1e-9)
-    # And the same neighbours.
-    monkeypatch.setattr(observations, "near_stars", lambda ends: 8)
-    by_rows, _ = run(config, observed, plan)
-    monkeypatch.setattr(full_batch, "MANY_STARS", 1)
-    found, _ = run(config, observed, plan)
-    assert found.facts["entries_of_W"] < by_rows.facts["entries_of_W"]
-    assert found.facts["ray_tree"] and by_rows.facts["ray_tree"]
-    tight = {"rtol": 1e-5, "atol": 1e-5}
-    torch.testing.assert_close(found.mean, by_rows.mean, **tight)
-    torch.testing.assert_close(found.samples, by_rows.samples, **tight)
-    torch.testing.assert_close(found.noise, by_rows.noise, **tight)

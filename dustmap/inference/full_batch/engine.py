@@ -102,9 +102,6 @@ def infer(
 ) -> FullBatchResult:
     """Infer the posterior mean (of a non-linear model the mode) and samples of ε.
 
-    Of a log-normal density observed along rays (`LogNormal.along`) solves have normal
-    equations instead of W (:mod:`dustmap.inference.full_batch.normal_equations`).
-
     Parameters
     ----------
     observations, noise
@@ -138,6 +135,7 @@ def infer(
     priors
         Mean and standard deviations of ε for every pair of samples of a non-linear
         model, instead of zero and one.
+
     Raises
     ------
     ValueError
@@ -206,7 +204,7 @@ def infer(
         mean=mode.eps,
         samples=samples,
         noise_variance=total,
-        prediction=fit.of_stars(fit.model.linearise(mode.eps))[0],
+        prediction=fit.model.linearise(mode.eps).prediction,
         newton_steps=mode.count,
         mean_solution=mode.solution,
         sample_solution=solved,
@@ -237,8 +235,8 @@ def _linear_samples(
     settings, precision = fit.settings, Precision(tangent.operator, noise)
 
     def right_side(number: int) -> Float[Tensor, "1 p"]:
-        given = fit.progress.seed, [number], len(fit.y), fit.shared_errors
-        errors, xi = drawn_errors(fit.model, noise, *given)
+        given = fit.model, noise, fit.progress.seed, [number], fit.shared_errors
+        errors, xi = drawn_errors(*given)
         return tangent.operator.rmatvec(noise.apply_precision(errors.to(fit.y))) + xi
 
     blocks, pace = fit.blocks, Pace(fit.time_left)
@@ -273,12 +271,12 @@ def _determined(fit: InferenceState, mode: Iterate) -> Float[Tensor, "2 p"] | No
     if not count or model.linear or fit.progress.out_of_time:
         return None
     tangent, noise = fit.tangent(mode.eps)
-    likelihood, seed = fit.likelihood(noise.variance)[1], fit.progress.seed
+    seed = fit.progress.seed
     draws = [stream(seed, Purpose.PROBES, number) for number in range(count)]
     probe = torch.stack([model.white_noise(draw) for draw in draws])
     # Sums over some hundred determined numbers are then 2% to 15% smaller than after
     # 160 iterations.
-    solved = Precision(tangent.operator, likelihood).solve(
+    solved = Precision(tangent.operator, noise).solve(
         probe,
         replace(fit.settings.solver, rtol=0.1, max_steps=40),
         preconditioner=fit.preconditioner,
@@ -292,7 +290,7 @@ def _determined(fit: InferenceState, mode: Iterate) -> Float[Tensor, "2 p"] | No
 def _check(
     model: ForwardModel, y: Tensor, noise_variance: Tensor, start: Tensor | None
 ) -> None:
-    n = model.count
+    n = len(model.functionals)
     arrays = {"observations": (y, n), "noise_variance": (noise_variance, n)}
     if start is not None:
         arrays["start"] = (start, model.latent_size)

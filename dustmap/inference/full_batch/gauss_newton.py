@@ -22,7 +22,7 @@ from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.noise import Likelihood
+from dustmap.noise import NoiseModel
 
 OnStep = Callable[[str, int, float], None]
 
@@ -37,7 +37,7 @@ class Precision(SymmetricOperator):
     def __init__(
         self,
         features: LinearOperator,
-        noise: Likelihood,
+        noise: NoiseModel,
         stds: Float[Tensor, "*batch p"] | None = None,
     ) -> None:
         self.shape = (features.shape[1], features.shape[1])
@@ -111,7 +111,7 @@ class GaussNewton:
 
     model: ForwardModel
     y: Float[Tensor, "*b n"]
-    noise: Likelihood
+    noise: NoiseModel
     solver: ConjugateGradients
     centre: Float[Tensor, "*b p"] | None = None
     stds: Float[Tensor, "*b p"] | None = None
@@ -141,14 +141,15 @@ class GaussNewton:
         self, eps: Float[Tensor, "*b p"], prediction: Float[Tensor, "*b n"]
     ) -> Float[Tensor, "*b"]:
         """Return J, in float64."""
+        misfit = self.noise.whitened(self.y - prediction)
         offset = self.whitened(eps)
-        return (inner(offset, offset) + self.noise.misfit(self.y, prediction)) / 2
+        return (inner(offset, offset) + inner(misfit, misfit)) / 2
 
     def gradient(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``−∂J/∂ε``, the gradient of the log posterior."""
-        pull = self.noise.pull(self.y, tangent.prediction)
+        pull = self.noise.apply_precision(self.y - tangent.prediction)
         offset = eps if self.centre is None else eps - self.centre
         return tangent.operator.rmatvec(pull) - self.precise(offset)
 
@@ -156,8 +157,8 @@ class GaussNewton:
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
     ) -> Float[Tensor, "*b p"]:
         """Return ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ / a²``."""
-        origin = tangent.prediction - tangent.operator.matvec(eps)
-        rhs = tangent.operator.rmatvec(self.noise.pull(self.y, origin))
+        shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
+        rhs = tangent.operator.rmatvec(self.noise.apply_precision(shifted))
         return rhs if self.centre is None else rhs + self.precise(self.centre)
 
     def step(
@@ -195,7 +196,7 @@ class GaussNewton:
         require_finite(
             f"{where}, before it", objective=before, directional_change=change
         )
-        allowed = before + 100 * torch.finfo(eps.dtype).eps * before.abs()
+        allowed = before + 100 * torch.finfo(eps.dtype).eps * before
         point = eps + step
         solution = replace(
             solution,

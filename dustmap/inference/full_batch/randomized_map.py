@@ -43,7 +43,7 @@ from dustmap.inference.full_batch.state import (
 )
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
-from dustmap.noise import Likelihood
+from dustmap.noise import NoiseModel
 
 
 def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
@@ -145,8 +145,7 @@ def _fit_all(
                 stage=f"{name} {first}-{first + len(part) - 1}",
             )
             seed = fit.progress.seed
-            given = numbers, len(fit.y), fit.shared_errors, fit.priors
-            newton = perturbed(newton, seed, *given)
+            newton = perturbed(newton, seed, numbers, fit.shared_errors, fit.priors)
             fitted = fit_samples(
                 newton,
                 Samples.at(_starts(samples, mode, newton, numbers)),
@@ -193,7 +192,6 @@ def perturbed(
     newton: GaussNewton,
     seed: int,
     numbers: Sequence[int],
-    count: int,
     shared: Float[Tensor, "n r"] | None = None,
     priors: Priors | None = None,
 ) -> GaussNewton:
@@ -203,8 +201,7 @@ def perturbed(
     its own of the ``priors``.
     """
     y, pairs = newton.y, [number // 2 for number in numbers]
-    given = newton.model, newton.noise, seed, pairs, count, shared
-    errors, xi = drawn_errors(*given)
+    errors, xi = drawn_errors(newton.model, newton.noise, seed, pairs, shared)
     signs = y.new_tensor([-1.0 if number % 2 else 1.0 for number in numbers])[:, None]
     perturbed = replace(newton, y=y + signs * errors.to(y), centre=signs * xi)
     if priors is None:
@@ -260,10 +257,9 @@ def fit_samples(
 
 def drawn_errors(
     model: ForwardModel,
-    noise: Likelihood,
+    noise: NoiseModel,
     seed: int,
     numbers: Sequence[int],
-    count: int,
     shared: Float[Tensor, "n r"] | None = None,
 ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b p"]]:
     """Draw errors of the data, and ξ, of some pairs of samples.
@@ -272,15 +268,14 @@ def drawn_errors(
     and ξ depend on the seed and a pair's number only.
     """
 
-    def white(purpose: Purpose, number: int, count: int) -> Float[Tensor, " c"]:
-        return torch.from_numpy(stream(seed, purpose, number).standard_normal(count))
+    def white(purpose: Purpose, count: int) -> Float[Tensor, "b c"]:
+        drawn = [stream(seed, purpose, n).standard_normal(count) for n in numbers]
+        return torch.from_numpy(np.stack(drawn))
 
-    errors, added = [], 0.0
-    # One by one: of many observations the white noise of all would fill the memory.
-    for number in numbers:
-        if shared is not None:
-            factors = white(Purpose.SHARED, number, shared.shape[1])
-            added = (shared.double() @ factors)[None]
-        errors.append(noise.errors(white(Purpose.DATA, number, count)[None], added))
+    errors = noise.coloured(white(Purpose.DATA, len(model.functionals)))
     xi = [model.white_noise(stream(seed, Purpose.LATENT, n)) for n in numbers]
-    return torch.cat(errors), torch.stack(xi)
+    if shared is not None:
+        unknown = white(Purpose.SHARED, shared.shape[1])
+        for row, each in zip(errors, unknown, strict=True):
+            row += (shared.double() @ each).to(row)
+    return errors, torch.stack(xi)

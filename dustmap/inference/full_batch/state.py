@@ -19,13 +19,11 @@ from dustmap.inference.full_batch.gauss_newton import (
     Precision,
     quiet,
 )
-from dustmap.inference.full_batch.normal_equations import NormalEquations
 from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimited
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.noise import Learnt, Likelihood, NoiseModel, Normal
-from dustmap.projection.star_rows import StarRows
+from dustmap.noise import Learnt, NoiseModel, Normal
 
 FIRST = "mode"
 """The name of the first search of the mode."""
@@ -183,13 +181,7 @@ class InferenceState:
         self.shared_errors, self.priors = shared_errors, priors
         self.y = observations.to(dtype=model.dtype, device=model.device)
         self.noise = noise.prepared(self.y, model.subgrid_share, generator)
-        self._rows: StarRows | None = getattr(model, "stars", None)
-        self._blur = None
-        if isinstance(blurred := noise.blur, StarRows):
-            self._blur = lambda eps: blurred.matvec(model.apply(eps))
-        elif blurred is not None:
-            self._blur = model.at(blurred).apply
-        self._equations: tuple[Tensor, NormalEquations, Tensor] | None = None
+        self._blurred = None if noise.blur is None else model.at(noise.blur)
         self.on_step, self.time_left = on_step or quiet, time_left
         self.teams = Group() if teams is None else teams
         self._checkpointer = checkpointer
@@ -223,29 +215,18 @@ class InferenceState:
     def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
         """Return the tangent at ε, and Σ there with the current weights."""
         tangent = self.model.linearise(eps)
-        variance = self.of_stars(tangent)[1]
         return tangent, self.noise.given_unresolved(
-            self.unresolved(eps[None], variance)
+            self.unresolved(eps[None], tangent.variance)
         )
-
-    def of_stars(
-        self, tangent: Linearisation
-    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """Return predictions and unresolved variances of the observations."""
-        both = tangent.prediction, tangent.variance
-        if self._rows is None:
-            return both
-        prediction, variance = self._rows.matvec(torch.stack(both))
-        return prediction, variance
 
     def unresolved(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
         """Return the variance that the field adds to Σ, over samples of ε."""
         total = variance if self.settings.subgrid_noise else torch.zeros_like(variance)
-        if self._blur is not None and self.noise.blur_scale is not None:
+        if self._blurred is not None and self.noise.blur_scale is not None:
             for one in eps:
-                blur = self.noise.blur_scale * self._blur(one)
+                blur = self.noise.blur_scale * self._blurred.apply(one)
                 total = total + blur**2 / len(eps)
         return total
 
@@ -256,9 +237,8 @@ class InferenceState:
 
         Outliers are down-weighted once most observations are fitted.
         """
-        prediction, variance = self.of_stars(tangent)
-        unresolved = self.unresolved(eps[None], variance)
-        residual = self.y - prediction
+        unresolved = self.unresolved(eps[None], tangent.variance)
+        residual = self.y - tangent.prediction
         noise, squares = self.noise.given_unresolved(unresolved), residual**2
         if float((squares / noise.normal(unresolved)).median()) < 1.0:
             noise = noise.updated(residual, 0.0, unresolved)
@@ -292,15 +272,14 @@ class InferenceState:
         """
         model = model or self.model
         total = torch.zeros(3, len(self.y), dtype=torch.float64, device=self.y.device)
-        first = self.of_stars(model.linearise(eps[0]))[0]
+        first = model.apply(eps[0])
         for one in eps:
-            prediction, variance = self.of_stars(model.linearise(one))
+            tangent = model.linearise(one)
             # Differences from the first sample avoid cancellation.
-            beside = prediction - first
-            for each, value in zip(total, (beside, variance, beside**2), strict=True):
-                each += value
-        beside, variance, second = total.div_(len(eps))
-        spread = second.sub_(beside**2).clamp_(min=0.0)
+            beside = tangent.prediction - first
+            total += torch.stack([beside, tangent.variance, beside**2])
+        beside, variance, second = total / len(eps)
+        spread = (second - beside**2).clamp(min=0.0)
         residual = self.y - (first + beside).to(self.y)
         return residual, spread.to(self.y), variance.to(self.y)
 
@@ -313,25 +292,14 @@ class InferenceState:
 
     def newton(self, total: Float[Tensor, " n"], **options: Any) -> GaussNewton:
         """Return steps to the mode for this Σ, with the current preconditioner."""
-        y, likelihood = self.likelihood(total)
         return GaussNewton(
             model=self.model,
-            y=y,
-            noise=likelihood,
+            y=self.y,
+            noise=self.noise.with_total(total),
             preconditioner=self.preconditioner,
             on_step=self.on_step,
             **options,
         )
-
-    def likelihood(self, total: Float[Tensor, " n"]) -> tuple[Tensor, Likelihood]:
-        """Return y and Σ, or b and the normal equations, kept until Σ changes."""
-        noise = self.noise.with_total(total)
-        if self._rows is None:
-            return self.y, noise
-        if self._equations is None or not torch.equal(self._equations[0], total):
-            equations = NormalEquations(self._rows, noise)
-            self._equations = total, equations, equations.of_stars(self.y)
-        return self._equations[2], self._equations[1]
 
     def precondition(
         self,
@@ -343,7 +311,7 @@ class InferenceState:
 
         Its vectors are in the model's ``leading`` subspace.
         """
-        precision = Precision(tangent.operator, self.likelihood(total)[1])
+        precision = Precision(tangent.operator, self.noise.with_total(total))
         size, subspace = precision.shape[0], self.model.leading
         most = size if subspace is None else len(subspace)
         rank = min(self.settings.preconditioner_rank, most)

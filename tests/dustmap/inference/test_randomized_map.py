@@ -61,7 +61,7 @@ def steps_of(model, y, variance, **options):
 
 def drawn(model, y, variance, numbers, *, steps=50, tolerance=1e-8):
     eps = torch.zeros(len(numbers), model.latent_size, dtype=torch.float64)
-    newton = perturbed(steps_of(model, y, variance, forcing=0.3), 4, numbers, len(y))
+    newton = perturbed(steps_of(model, y, variance, forcing=0.3), 4, numbers)
     fits = fit_samples(newton, Samples.at(eps), steps=steps, tolerance=tolerance)
     return newton, fits
 
@@ -115,9 +115,7 @@ def test_every_sample_ends_well_within_the_tolerance():
     result = fitted(newton_tolerance=1e-3)
     seed = int(torch.randint(2**62, (1,), generator=rng(5)))
     for number, eps in enumerate(result.samples):
-        newton = perturbed(
-            steps_of(model, y, result.noise_variance), seed, [number], len(y)
-        )
+        newton = perturbed(steps_of(model, y, result.noise_variance), seed, [number])
         assert float(newton.decrement(eps[None])) < 1e-3 * len(y)
 
 
@@ -135,7 +133,7 @@ def test_samples_fit_their_own_data_and_do_not_explode():
 
 def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
     model, y, _ = seen()
-    found = perturbed(steps_of(model, y, torch.full_like(y, 4.0)), 3, (0, 1, 2), len(y))
+    found = perturbed(steps_of(model, y, torch.full_like(y, 4.0)), 3, (0, 1, 2))
     first, second, third = found.y
     torch.testing.assert_close(first - y, y - second)
     torch.testing.assert_close(found.centre[0], -found.centre[1])
@@ -146,7 +144,7 @@ def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
     # Errors that the data share are perturbed by one number for all.
     shared = torch.linspace(1.0, 2.0, len(y)).double()[:, None]
     steps = steps_of(model, y, torch.full_like(y, 4.0))
-    found = perturbed(steps, 3, (0, 1), len(y), shared)
+    found = perturbed(steps, 3, (0, 1), shared)
     beside = (found.y[0] - y - 2 * eta) / shared[:, 0]
     torch.testing.assert_close(beside, beside[:1].expand_as(beside))
     assert abs(float(beside[0])) > 1e-3
@@ -222,11 +220,11 @@ def test_a_pair_with_another_prior_is_that_of_scaled_numbers():
     stds = torch.from_numpy(generator.uniform(0.7, 1.4, model.latent_size))
     mean = torch.from_numpy(0.1 * generator.standard_normal(model.latent_size))
     newton = steps_of(model, y, variance, forcing=0.3)
-    given = perturbed(newton, 4, (0, 1), len(newton.y), priors=lambda _: (mean, stds))
+    given = perturbed(newton, 4, (0, 1), priors=lambda _: (mean, stds))
     eps = torch.zeros(2, model.latent_size, dtype=torch.float64)
     fits = fit_samples(given, Samples.at(eps), steps=50, tolerance=1e-10)
     assert bool(fits.converged.all())
-    plain = perturbed(newton, 4, (0, 1), len(newton.y))
+    plain = perturbed(newton, 4, (0, 1))
     assert torch.allclose(given.centre, mean + stds * plain.centre)
     for number in range(2):
         scaled = torch.from_numpy(
