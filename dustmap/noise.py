@@ -371,9 +371,11 @@ class StudentT(Normal):
         """Return the model with ``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``."""
         own, scale = residual**2 + spread, normal
         if self.neighbours is not None:
-            centre, scatter = about_median(residual[self.neighbours])
+            around = residual[self.neighbours]
+            centre = around.median(dim=1).values
+            scatter = 1.4826 * (around - centre[:, None]).abs().median(dim=1).values
             # The median of k independent residuals has π/2k of their variance.
-            part = 1 + math.pi / 2 / self.neighbours.shape[1]
+            part = 1 + math.pi / 2 / around.shape[1]
             own = spread + (residual - centre) ** 2 / part
             scale = torch.maximum(normal, scatter**2)
         model = self._with_common(own, normal)
@@ -395,14 +397,6 @@ class StudentT(Normal):
             raise misfit("the noise", "of a Student-T distribution", "another")
         model = replace(self, degrees=learnt.degrees)
         return super(StudentT, model).with_learnt(learnt)
-
-
-def about_median(
-    near: Float[Tensor, "n k"],
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Return medians of rows, and 1.4826 times their median absolute deviations."""
-    centre = near.median(dim=1).values
-    return centre, 1.4826 * (near - centre[:, None]).abs().median(dim=1).values
 
 
 def learn_share(

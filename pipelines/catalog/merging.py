@@ -2,12 +2,13 @@ r"""Stars of one place as one: their mean, with the error of the mean.
 
 Of tens of millions of stars many are closer to each other than the dust can be told
 apart: in direction than the cells of a map, in distance than their errors. Such stars
-have the same expected extinction, but for what lies between them, and what is left of
-it by the map they share: their mean, and its error, say the same as all of them. A fit
-then costs as much as its volume has places, not stars.
+have the same expected extinction, and their mean and its error say the same as all of
+them. A fit then costs as much as its volume has places, not stars.
 
 A place is a HEALPix pixel and a bin of ln distance, as wide as a pixel or as typical
-errors of distances. With weights :math:`p_i = w_i / \sigma_i^2` a place has the means
+errors of distances. Pixels are as small as leaves enough stars in a place; stars that
+are too few in smaller pixels share larger ones. With weights
+:math:`p_i = w_i / \sigma_i^2` a place has the means
 
 .. math::
    A = \frac{\sum p_i A_i}{\sum p_i}, \quad
@@ -16,78 +17,68 @@ errors of distances. With weights :math:`p_i = w_i / \sigma_i^2` a place has the
    \sigma_d^2 = \frac{\sum p_i\, (\sigma_{d,i}^2 + (d_i - d)^2)}{\sum p_i}
 
 and as many stars as :math:`n = (\sum p_i)^2 / \sum p_i^2`. Outliers have small
-:math:`w_i = (\nu + 1) / (\nu + r_i^2 / s_i^2)`, with the residual r about the mean of
-the place, or of few stars about the median of neighbours, and its scale s.
+:math:`w_i = (\nu + 1) / (\nu + r_i^2 / s_i^2)`, with the residual r about the median of
+the place, then its mean. The scale s is σ, or that of the place's median absolute
+deviation.
 """
 
 from __future__ import annotations
 
+import math
+
 import healpy
 import numpy as np
-import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from dustmap.memory import row_blocks
-from dustmap.noise import about_median
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
-# Finest pixels, of 0.06 deg.
-_FINEST = 1024
-# Most stars whose places are counted exactly.
+# Finest pixels, of 0.06 deg, and the coarsest unless places are too many, of 0.9 deg.
+_FINEST, _COARSEST = 1024, 64
+# Most stars whose places are counted exactly. Of more, those in every sixteenth pixel
+# of a degree tell how many places there are: to sort all takes ten times as long.
 _COUNTED = 2**22
+_SHARE = 16
 # Degrees of freedom of the noise: as in fits before they learn them.
 _DEGREES = 4.0
-# Neighbours whose median shows an outlier.
-_NEAR = 16
-# Fewest stars of a place whose mean shows it instead,
-_FEWEST = 4
-# in so many rounds.
-_ROUNDS = 2
+# Rounds of weights.
+_ROUNDS = 3
 
 
-def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
-    """Return at most ``most`` places with extinctions, and their sizes.
+def merged(stars: Stars, most: int) -> tuple[Stars, int]:
+    """Return at most about ``most`` places with extinctions, and the fewest stars.
 
-    Sizes are the width of pixels [deg] and of bins of ln distance. Surveys stay apart.
-    Places are ordered by pixel and distance; identifiers and further columns are lost.
+    As many stars at least are in every place, but for pixels of the coarsest level.
+    Surveys stay apart. Identifiers and further columns are lost.
     """
     assert stars.extinction is not None
     assert stars.extinction_error is not None
-    finest = healpy.ang2pix(_FINEST, stars.l, stars.b, nest=True, lonlat=True)
+    pixel = healpy.ang2pix(_FINEST, stars.l, stars.b, nest=True, lonlat=True)
     depth = np.log(stars.distance)
-    survey = np.zeros(len(stars), np.int64)
-    names = None
+    depth -= depth.min()
+    names, survey = None, np.zeros(len(stars), np.int64)
     if stars.survey is not None:
         names, survey = np.unique(stars.survey, return_inverse=True)
-    blurred = stars.distance_error is not None
     error = stars.distance_std
-    typical = float(np.median(error / stars.distance)) if blurred else 0.0
-    # Of many stars those in every sixteenth pixel of a degree tell how many places
-    # there are: to sort all takes ten times as long.
-    share = 16 if len(stars) > _COUNTED else 1
-    some = (finest >> 8) % share == 0
-    nside = _FINEST
-    while True:
-        size = float(healpy.nside2resol(nside))
-        step = max(size, typical)
-        pixel = finest >> 2 * int(np.log2(_FINEST // nside))
-        # Outwards in one pixel and inwards in the next: stars that follow each other
-        # are near each other, and so are the neighbours among which outliers show.
-        inwards = pixel % 2 == 1
-        bins = np.floor((depth - depth.min()) / step).astype(np.int64)
-        bins = np.where(inwards, bins.max() - bins, bins)
-        cell = (pixel * (bins.max() + 1) + bins) * (survey.max() + 1) + survey
-        if share * len(np.unique(cell[some])) <= most or nside == 1:
-            break
-        nside //= 2
-    # Also in a place, whatever the order of the rows.
-    order = np.lexsort([stars.l, np.where(inwards, -depth, depth), cell])
-    cell = cell[order]
-    first = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
-    del cell, finest, pixel, inwards, bins, depth
-    y, sigma = stars.extinction[order], stars.extinction_error[order]
-    precision = _precisions(y, sigma, first)
+    typical = float(np.median(error / stars.distance))
+    share = _SHARE if len(stars) > _COUNTED else 1
+    some = (pixel >> 8) % share == 0
+    sample = pixel[some], depth[some], survey[some], typical
+    coarsest = _COARSEST
+    while share * len(np.unique(_cells(coarsest, *sample))) > most and coarsest > 1:
+        coarsest //= 2
+    fewest = 2
+    while share * len(np.unique(_places(fewest, coarsest, *sample))) > most:
+        fewest += math.ceil(fewest / 4)
+    place = _places(fewest, coarsest, pixel, depth, survey, typical)
+    del pixel, depth, some, sample
+    order = np.lexsort([stars.extinction, place])
+    place = place[order]
+    first = np.flatnonzero(np.append(True, place[1:] != place[:-1]))
+    del place
+    precision = _precisions(
+        stars.extinction[order], stars.extinction_error[order], first
+    )
     total = np.add.reduceat(precision, first)
 
     def mean(values: np.ndarray) -> np.ndarray:
@@ -95,53 +86,78 @@ def merged(stars: Stars, most: int) -> tuple[Stars, float, float]:
 
     distance = stars.distance[order]
     vectors = unit_vectors(stars.l[order], stars.b[order])
-    x, y_, z = (mean(vectors[:, axis]) for axis in range(3))
-    found = mean(distance)
-    spread = None
-    if blurred:
-        about = np.repeat(found, np.diff(np.append(first, len(y))))
-        spread = np.sqrt(mean(error[order] ** 2 + (distance - about) ** 2))
-    return (
-        Stars(
-            l=np.degrees(np.arctan2(y_, x)) % 360.0,
-            b=np.degrees(np.arctan2(z, np.hypot(x, y_))),
-            distance=found,
-            distance_error=spread,
-            extinction=mean(y),
-            extinction_error=total**-0.5,
-            survey=None if names is None else names[survey[order[first]]],
-            merged=total**2 / np.add.reduceat(precision**2, first),
-            units=stars.units,
-            meta=stars.meta,
-        ),
-        np.degrees(size),
-        step,
+    x, y, z = (mean(vectors[:, axis]) for axis in range(3))
+    found, spread = mean(distance), None
+    if stars.distance_error is not None:
+        apart = distance - np.repeat(found, np.diff(np.append(first, len(order))))
+        spread = np.sqrt(mean(error[order] ** 2 + apart**2))
+    places = Stars(
+        l=np.degrees(np.arctan2(y, x)) % 360.0,
+        b=np.degrees(np.arctan2(z, np.hypot(x, y))),
+        distance=found,
+        distance_error=spread,
+        extinction=mean(stars.extinction[order]),
+        extinction_error=total**-0.5,
+        survey=None if names is None else names[survey[order[first]]],
+        merged=total**2 / np.add.reduceat(precision**2, first),
+        units=stars.units,
+        meta=stars.meta,
     )
+    return places, fewest
+
+
+def _cells(
+    nside: int, pixel: np.ndarray, depth: np.ndarray, survey: np.ndarray, typical: float
+) -> Int[np.ndarray, " n"]:
+    """Return numbers of pixels of this size, bins of depth, and surveys."""
+    step = max(float(healpy.nside2resol(nside)), typical)
+    bins = (depth / step).astype(np.int64)
+    cell = (pixel >> 2 * int(np.log2(_FINEST // nside))) * (bins.max() + 1) + bins
+    return cell * (survey.max() + 1) + survey
+
+
+def _places(
+    fewest: int,
+    coarsest: int,
+    pixel: np.ndarray,
+    depth: np.ndarray,
+    survey: np.ndarray,
+    typical: float,
+) -> Int[np.ndarray, " n"]:
+    """Return the number of every star's place: the smallest with the ``fewest``."""
+    place, left, nside = np.empty(len(pixel), np.int64), np.arange(len(pixel)), _FINEST
+    while len(left):
+        cell = _cells(nside, pixel[left], depth[left], survey[left], typical)
+        _, own, counts = np.unique(cell, return_inverse=True, return_counts=True)
+        enough = counts[own] >= (fewest if nside > coarsest else 1)
+        # Numbers of all levels differ.
+        place[left[enough]] = 2 * nside * cell[enough] + nside
+        left, nside = left[~enough], nside // 2
+    return place
 
 
 def _precisions(
     y: np.ndarray, sigma: np.ndarray, first: np.ndarray
 ) -> Float[np.ndarray, " n"]:
-    """Return w / σ² of stars in the order of the sky; places begin at ``first``."""
-    seen, variance, last = torch.from_numpy(y).float(), sigma**2, len(y) - 1
-    scale, squares = variance.copy(), np.empty_like(y)
-    beside = torch.arange(1, _NEAR // 2 + 1)
-    beside = torch.cat([-beside, beside])
-    # Numbers of neighbours, their values and deviations.
-    for own in row_blocks(len(y), 24.0 * _NEAR):
-        near = torch.arange(own.start, own.stop)[:, None] + beside
-        centre, scatter = about_median(seen[near.clamp(0, last)])
-        scale[own] = np.maximum(scale[own], scatter.double().numpy() ** 2)
-        # The median of k stars has π/2k of their variance.
-        apart = y[own] - centre.double().numpy()
-        squares[own] = apart**2 / (1 + np.pi / 2 / _NEAR)
+    """Return w / σ² of stars, ordered by place (from ``first`` on) and extinction."""
     counts = np.diff(np.append(first, len(y)))
-    many = np.repeat(counts >= _FEWEST, counts)
+    number = np.repeat(np.arange(len(first)), counts)
+    middle = first + (counts - 1) // 2, first + counts // 2
+    centre = (y[middle[0]] + y[middle[1]]) / 2
+    apart = np.abs(y - centre[number])
+    ordered = apart[np.lexsort([apart, number])]
+    deviation = (ordered[middle[0]] + ordered[middle[1]]) / 2
+    del ordered
+    variance = sigma**2
+    scale = np.maximum(variance, (1.4826 * deviation[number]) ** 2)
+    # The median of k stars has π/2k of their variance.
+    squares = apart**2 / (1 + np.pi / 2 / counts)[number]
     for _ in range(_ROUNDS):
         precision = (_DEGREES + 1) / (_DEGREES + squares / scale) / variance
         total = np.add.reduceat(precision, first)
         mean = np.add.reduceat(precision * y, first) / total
-        own = precision / np.repeat(total, counts)
-        about = (y - np.repeat(mean, counts)) ** 2 / np.maximum(1 - own, 0.1)
-        squares = np.where(many, about, squares)
+        own = precision / total[number]
+        about = (y - mean[number]) ** 2 / np.maximum(1 - own, 0.1)
+        # A star that is most of its place cannot differ from it.
+        squares = np.where(own > 0.9, scale, about)
     return (_DEGREES + 1) / (_DEGREES + squares / scale) / variance

@@ -54,11 +54,11 @@ class FittedStars:
 
     def _merged(self, most: int) -> FittedStars:
         """Return the stars to fit as means of places, then the other ones."""
-        places, width, depth = merged(self.fitted, most)
+        places, fewest = merged(self.fitted, most)
         say(
             f"{len(self.split.train):,} stars to fit count as the means of "
-            f"{len(places):,} places of {width:.2g} deg and {100 * depth:.2g}% in "
-            "distance"
+            f"{len(places):,} places, of {fewest} stars or more where they are dense: "
+            "budget.memory_gib holds no more"
         )
         rows = np.append(self.split.validation, self.split.test)
         single = self.stars.select(rows)
