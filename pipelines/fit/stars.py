@@ -49,8 +49,10 @@ class FittedStars:
             "is fitted or held out as a whole"
         )
         read = cls(source=source, stars=stars, split=split, counts=counts)
-        most = most_stars(config)
-        return read if len(split.train) <= most else read._merged(most)
+        if len(split.train) <= (most := most_stars(config)):
+            return read
+        # The memory of one process, and the same places for all.
+        return group.from_first(lambda: read._merged(most))
 
     def _merged(self, most: int) -> FittedStars:
         """Return the stars to fit as means of places, then the other ones."""

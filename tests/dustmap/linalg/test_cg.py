@@ -174,3 +174,23 @@ def test_without_a_check_the_recursive_residual_is_told_for_one_product_less(gen
     assert len(calls) == int(found.iterations.max())
     true = (b - found.value @ A).norm(dim=1) / b.norm(dim=1)
     assert torch.allclose(found.residual, true, rtol=1e-9)
+
+
+def test_a_solve_ends_where_it_gains_little(generator):
+    scale = torch.logspace(0, 3, 400, dtype=torch.float64)
+    b = torch.randn(3, 400, generator=generator, dtype=torch.float64)
+    b[1] *= 1e-6
+    exact = b / scale
+
+    def solved(gain):
+        solver = ConjugateGradients(rtol=1e-12, max_steps=2000, restarts=None, gain=gain)
+        return solver.solve(lambda x: scale * x, b)
+
+    whole, part = solved(0.0), solved(1e-2)
+    assert (part.iterations < whole.iterations).all()
+    # A column has sixteen steps, however little they decrease.
+    assert part.iterations[1] == 16
+    missing = part.value - exact
+    left = (scale * missing**2).sum(dim=1) / 2
+    assert (left < 2e-2).all()
+    assert left[0] > 1e-8
