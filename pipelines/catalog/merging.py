@@ -1,14 +1,14 @@
-r"""Stars of one place as one: their mean, with the error of the mean.
+r"""Stars of one bin as one: their mean, with the error of the mean.
 
 Of tens of millions of stars many are closer to each other than the dust can be told
 apart: in direction than the cells of a map, in distance than their errors. Such stars
 have the same expected extinction, and their mean and its error say the same as all of
-them. A fit then costs as much as its volume has places, not stars.
+them. A fit then costs as much as its volume has bins, not stars.
 
-A place is a HEALPix pixel and a bin of ln distance, as wide as a pixel or as typical
-errors of distances. Pixels are as small as leaves enough stars in a place; stars that
+A bin is a HEALPix pixel and a step of ln distance, as wide as a pixel or as typical
+errors of distances. Pixels are as small as leaves enough stars in a bin; stars that
 are too few in smaller pixels share larger ones. With weights
-:math:`p_i = w_i / \sigma_i^2` a place has the means
+:math:`p_i = w_i / \sigma_i^2` a bin has the means
 
 .. math::
    A = \frac{\sum p_i A_i}{\sum p_i}, \quad
@@ -18,7 +18,7 @@ are too few in smaller pixels share larger ones. With weights
 
 and as many stars as :math:`n = (\sum p_i)^2 / \sum p_i^2`. Outliers have small
 :math:`w_i = (\nu + 1) / (\nu + r_i^2 / s_i^2)`, with the residual r about the median of
-the place, then its mean. The scale s is σ, or that of the place's median absolute
+the bin, then its mean. The scale s is σ, or that of the bin's median absolute
 deviation.
 """
 
@@ -33,10 +33,10 @@ from jaxtyping import Float, Int
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
-# Finest pixels, of 0.06 deg, and the coarsest unless places are too many, of 0.9 deg.
+# Finest pixels, of 0.06 deg, and the coarsest unless bins are too many, of 0.9 deg.
 _FINEST, _COARSEST = 1024, 64
-# Most stars whose places are counted exactly. Of more, those in every sixteenth pixel
-# of a degree tell how many places there are: to sort all takes ten times as long.
+# Most stars whose bins are counted exactly. Of more, those in every sixteenth pixel of
+# a degree tell how many bins there are: to sort all takes ten times as long.
 _COUNTED = 2**22
 _SHARE = 16
 # Degrees of freedom of the noise: as in fits before they learn them.
@@ -46,9 +46,9 @@ _ROUNDS = 3
 
 
 def merged(stars: Stars, most: int) -> tuple[Stars, int]:
-    """Return at most about ``most`` places with extinctions, and the fewest stars.
+    """Return at most about ``most`` bins with extinctions, and the fewest stars.
 
-    As many stars at least are in every place, but for pixels of the coarsest level.
+    As many stars at least are in every bin, but for pixels of the coarsest level.
     Surveys stay apart. Identifiers and further columns are lost.
     """
     assert stars.extinction is not None
@@ -68,14 +68,14 @@ def merged(stars: Stars, most: int) -> tuple[Stars, int]:
     while share * len(np.unique(_cells(coarsest, *sample))) > most and coarsest > 1:
         coarsest //= 2
     fewest = 2
-    while share * len(np.unique(_places(fewest, coarsest, *sample))) > most:
+    while share * len(np.unique(_bins(fewest, coarsest, *sample))) > most:
         fewest += math.ceil(fewest / 4)
-    place = _places(fewest, coarsest, pixel, depth, survey, typical)
+    own = _bins(fewest, coarsest, pixel, depth, survey, typical)
     del pixel, depth, some, sample
-    order = np.lexsort([stars.extinction, place])
-    place = place[order]
-    first = np.flatnonzero(np.append(True, place[1:] != place[:-1]))
-    del place
+    order = np.lexsort([stars.extinction, own])
+    own = own[order]
+    first = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
+    del own
     precision = _precisions(
         stars.extinction[order], stars.extinction_error[order], first
     )
@@ -91,7 +91,7 @@ def merged(stars: Stars, most: int) -> tuple[Stars, int]:
     if stars.distance_error is not None:
         apart = distance - np.repeat(found, np.diff(np.append(first, len(order))))
         spread = np.sqrt(mean(error[order] ** 2 + apart**2))
-    places = Stars(
+    bins = Stars(
         l=np.degrees(np.arctan2(y, x)) % 360.0,
         b=np.degrees(np.arctan2(z, np.hypot(x, y))),
         distance=found,
@@ -103,20 +103,20 @@ def merged(stars: Stars, most: int) -> tuple[Stars, int]:
         units=stars.units,
         meta=stars.meta,
     )
-    return places, fewest
+    return bins, fewest
 
 
 def _cells(
     nside: int, pixel: np.ndarray, depth: np.ndarray, survey: np.ndarray, typical: float
 ) -> Int[np.ndarray, " n"]:
-    """Return numbers of pixels of this size, bins of depth, and surveys."""
+    """Return numbers of pixels of this size, steps of depth, and surveys."""
     step = max(float(healpy.nside2resol(nside)), typical)
-    bins = (depth / step).astype(np.int64)
-    cell = (pixel >> 2 * int(np.log2(_FINEST // nside))) * (bins.max() + 1) + bins
+    steps = (depth / step).astype(np.int64)
+    cell = (pixel >> 2 * int(np.log2(_FINEST // nside))) * (steps.max() + 1) + steps
     return cell * (survey.max() + 1) + survey
 
 
-def _places(
+def _bins(
     fewest: int,
     coarsest: int,
     pixel: np.ndarray,
@@ -124,22 +124,22 @@ def _places(
     survey: np.ndarray,
     typical: float,
 ) -> Int[np.ndarray, " n"]:
-    """Return the number of every star's place: the smallest with the ``fewest``."""
-    place, left, nside = np.empty(len(pixel), np.int64), np.arange(len(pixel)), _FINEST
+    """Return the number of every star's bin: the smallest with the ``fewest``."""
+    found, left, nside = np.empty(len(pixel), np.int64), np.arange(len(pixel)), _FINEST
     while len(left):
         cell = _cells(nside, pixel[left], depth[left], survey[left], typical)
         _, own, counts = np.unique(cell, return_inverse=True, return_counts=True)
         enough = counts[own] >= (fewest if nside > coarsest else 1)
         # Numbers of all levels differ.
-        place[left[enough]] = 2 * nside * cell[enough] + nside
+        found[left[enough]] = 2 * nside * cell[enough] + nside
         left, nside = left[~enough], nside // 2
-    return place
+    return found
 
 
 def _precisions(
     y: np.ndarray, sigma: np.ndarray, first: np.ndarray
 ) -> Float[np.ndarray, " n"]:
-    """Return w / σ² of stars, ordered by place (from ``first`` on) and extinction."""
+    """Return w / σ² of stars, ordered by bin (from ``first`` on) and extinction."""
     counts = np.diff(np.append(first, len(y)))
     number = np.repeat(np.arange(len(first)), counts)
     middle = first + (counts - 1) // 2, first + counts // 2
@@ -158,6 +158,6 @@ def _precisions(
         mean = np.add.reduceat(precision * y, first) / total
         own = precision / total[number]
         about = (y - mean[number]) ** 2 / np.maximum(1 - own, 0.1)
-        # A star that is most of its place cannot differ from it.
+        # A star that is most of its bin cannot differ from it.
         squares = np.where(own > 0.9, scale, about)
     return (_DEGREES + 1) / (_DEGREES + squares / scale) / variance

@@ -51,26 +51,26 @@ class FittedStars:
         read = cls(source=source, stars=stars, split=split, counts=counts)
         if len(split.train) <= (most := most_stars(config)):
             return read
-        # The memory of one process, and the same places for all.
+        # The memory of one process, and the same bins for all.
         return group.from_first(lambda: read._merged(most))
 
     def _merged(self, most: int) -> FittedStars:
-        """Return the stars to fit as means of places, then the other ones."""
-        places, fewest = merged(self.fitted, most)
+        """Return the stars to fit as means of bins, then the other ones."""
+        bins, fewest = merged(self.fitted, most)
         say(
             f"{len(self.split.train):,} stars to fit count as the means of "
-            f"{len(places):,} places, of {fewest} stars or more where they are dense: "
+            f"{len(bins):,} bins, of {fewest} stars or more where they are dense: "
             "budget.memory_gib holds no more"
         )
         rows = np.append(self.split.validation, self.split.test)
         single = self.stars.select(rows)
         both = {
             name: np.append(column, getattr(single, name))
-            for name, column in replace(places, merged=None).columns().items()
+            for name, column in replace(bins, merged=None).columns().items()
         }
-        assert places.merged is not None
-        both["merged"] = np.append(places.merged, np.ones(len(rows)))
-        ends = len(places) + np.cumsum([0, *map(len, (self.split.validation,))])
+        assert bins.merged is not None
+        both["merged"] = np.append(bins.merged, np.ones(len(rows)))
+        ends = len(bins) + np.cumsum([0, *map(len, (self.split.validation,))])
         return replace(
             self,
             stars=Stars.of(both, {}, self.stars.meta),

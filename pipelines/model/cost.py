@@ -298,7 +298,7 @@ class Work:
 
 
 def most_stars(config: FitConfig) -> int:
-    """Return the most stars that a fit sees one by one; of more, means of places.
+    """Return the most stars that a fit sees one by one; of more, means of bins.
 
     They take 70% of the memory, by `Work.memory`; grids and the program take the rest.
     """

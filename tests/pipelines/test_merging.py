@@ -1,4 +1,4 @@
-"""Stars of one place as one."""
+"""Stars of one bin as one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sky(*, errors: bool = True, survey: bool = False) -> Stars:
 
 
 @pytest.mark.parametrize("errors", [False, True])
-def test_places_are_as_many_as_allowed_and_hold_all_stars(errors):
+def test_bins_are_as_many_as_allowed_and_hold_all_stars(errors):
     stars = sky(errors=errors)
     found, fewest = merged(stars, 5000)
     assert 2500 < len(found) <= 5000
@@ -43,7 +43,7 @@ def test_places_are_as_many_as_allowed_and_hold_all_stars(errors):
 
 
 def test_means_have_the_scatter_that_they_state():
-    # Exact distances: the extinction of a place is that of its mean distance.
+    # Exact distances: the extinction of a bin is that of its mean distance.
     found, _ = merged(sky(errors=False), 5000)
     z = (found.extinction - 1e-3 * found.distance) / found.extinction_error
     assert abs(z.mean()) < 0.05
@@ -51,7 +51,7 @@ def test_means_have_the_scatter_that_they_state():
     assert found.extinction_error.mean() < 0.7 * sky().extinction_error.mean()
 
 
-def test_a_place_of_two_stars_has_their_weighted_means():
+def test_a_bin_of_two_stars_has_their_weighted_means():
     stars = Stars(
         l=np.array([10.0, 10.01, 200.0]),
         b=np.array([0.0, 0.01, 0.0]),
@@ -86,7 +86,7 @@ def test_outliers_hardly_move_a_mean():
     assert abs((found.extinction - plain.extinction).mean()) < 0.01
 
 
-def test_any_order_of_rows_gives_the_same_places():
+def test_any_order_of_rows_gives_the_same_bins():
     stars = sky(survey=True)
     rows = np.random.default_rng(1).permutation(COUNT)
     one, two = (merged(each, 5000)[0] for each in (stars, stars.select(rows)))

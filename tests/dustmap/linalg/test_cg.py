@@ -183,7 +183,9 @@ def test_a_solve_ends_where_it_gains_little(generator):
     exact = b / scale
 
     def solved(gain):
-        solver = ConjugateGradients(rtol=1e-12, max_steps=2000, restarts=None, gain=gain)
+        solver = ConjugateGradients(
+            rtol=1e-12, max_steps=2000, restarts=None, gain=gain
+        )
         return solver.solve(lambda x: scale * x, b)
 
     whole, part = solved(0.0), solved(1e-2)
