@@ -33,8 +33,10 @@ from jaxtyping import Float, Int
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
-# Finest pixels, of 0.06 deg, and the coarsest unless bins are too many, of 0.9 deg.
-_FINEST, _COARSEST = 1024, 64
+# Finest pixels, of 0.06 deg.
+_FINEST = 1024
+# Coarsest ones, of 0.9 deg, unless bins are too many.
+_COARSEST = 64
 # Most stars whose bins are counted exactly. Of more, those in every sixteenth pixel of
 # a degree tell how many bins there are: to sort all takes ten times as long.
 _COUNTED = 2**22

@@ -307,7 +307,8 @@ def most_stars(config: FitConfig) -> int:
     each += _OVER_STARS * _BLOCK * item
     if config.shares_noise:
         each += _NEIGHBOURS * 8.0 + 110
-    return round(_STARS_IN_MEMORY * config.budget.bytes / each)
+    # No budget is too small for the learners: it then allows no grid.
+    return max(LEARNERS, round(_STARS_IN_MEMORY * config.budget.bytes / each))
 
 
 def machine_memory(config: FitConfig) -> float:
