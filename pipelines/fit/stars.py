@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,12 @@ from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
 from pipelines.model.cost import LEARNERS, most_stars
-from pipelines.planning.selection import inside_box, usable_stars
+from pipelines.planning.selection import (
+    OUTSIDE,
+    inside_box,
+    usable_stars,
+    within_given_box,
+)
 from pipelines.run.surveys import calibrated
 
 
@@ -23,14 +28,16 @@ from pipelines.run.surveys import calibrated
 class FittedStars:
     """The usable stars of a catalogue, and the rows of their parts.
 
-    ``counts`` holds the excluded stars by reason. Once a box is chosen, ``split`` holds
-    the rows in it.
+    ``counts`` holds the excluded stars by reason, ``further`` the other columns of all
+    usable stars, on rank 0 if ``data.magnitude`` is one. Once a box is chosen,
+    ``split`` holds the rows in it.
     """
 
     source: Path
     stars: Stars
     split: Split
     counts: dict[str, int]
+    further: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def read(
@@ -48,26 +55,35 @@ class FittedStars:
             f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
             "is fitted or held out as a whole"
         )
-        read = cls(source=source, stars=stars, split=split, counts=counts)
-        most = most_stars(config)
-        return read if len(split.train) <= most else read._merged(most)
+        read = cls(
+            source=source,
+            stars=stars,
+            split=split,
+            counts=counts,
+            further={} if config.data.magnitude is None else stars.extra,
+        )
+        if len(split.train) <= (most := most_stars(config)):
+            return read
+        rows = split.train[within_given_box(stars.positions(), config)[split.train]]
+        return read if len(rows) <= most else read._merged(rows, most)
 
-    def _merged(self, most: int) -> FittedStars:
-        """Return the stars to fit as means of places, then the other ones."""
-        places, width, depth = merged(self.fitted, most)
+    def _merged(self, rows: np.ndarray, most: int) -> FittedStars:
+        """Return these stars to fit as means of places, then the held-out ones."""
+        measured = replace(self.stars, source_id=None, extra={})
+        places, width, depth = merged(measured.select(rows), most)
         say(
-            f"{len(self.split.train):,} stars to fit count as the means of "
+            f"{len(rows):,} stars to fit count as the means of "
             f"{len(places):,} places of {width:.2g} deg and {100 * depth:.2g}% in "
             "distance"
         )
-        rows = np.append(self.split.validation, self.split.test)
-        single = self.stars.select(rows)
+        outside = len(self.split.train) - len(rows)
+        single = measured.select(np.append(self.split.validation, self.split.test))
         both = {
             name: np.append(column, getattr(single, name))
             for name, column in replace(places, merged=None).columns().items()
         }
         assert places.merged is not None
-        both["merged"] = np.append(places.merged, np.ones(len(rows)))
+        both["merged"] = np.append(places.merged, np.ones(len(single)))
         ends = len(places) + np.cumsum([0, *map(len, (self.split.validation,))])
         return replace(
             self,
@@ -77,7 +93,7 @@ class FittedStars:
                 validation=np.arange(ends[0], ends[1]),
                 test=np.arange(ends[1], len(both["l"])),
             ),
-            counts=self.counts | {"merged": len(self.split.train)},
+            counts=self.counts | {"merged": len(rows), OUTSIDE: outside},
         )
 
     def at(self, state: FitState) -> FittedStars:
@@ -90,6 +106,8 @@ class FittedStars:
         stars = calibrated(stars, state.surveys)
         if state.box is not None:
             split, inside = inside_box(stars, split, state.box)
+            # A part may have been left out before stars were merged.
+            inside[OUTSIDE] += counts.get(OUTSIDE, 0)
             counts = counts | inside
         if state.raised is not None:
             assert stars.extinction is not None
