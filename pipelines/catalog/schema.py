@@ -235,7 +235,7 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
 
     Raises `InputError` if the file is missing, unreadable, or not such a table.
     """
-    names = ("survey", *CANONICAL_UNITS) if canonical_only else None
+    names = set(COLUMNS) - {"source_id"} if canonical_only else None
     columns, units, meta = read_table(path, names)
     if missing := {"l", "b", "distance"} - set(columns):
         raise InputError(

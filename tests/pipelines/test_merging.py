@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import interrupted
 import numpy as np
 import one_cloud
 import pytest
@@ -269,3 +270,16 @@ def test_a_run_counts_merged_stars_and_keeps_the_magnitude_limit(many, tmp_path)
     assert counts["merged"] + held + counts["outside the box"] == len(stars)
     kept = read_stars(tmp_path / "run" / "stars.parquet")
     assert kept.merged.max() > 2
+
+
+def test_a_stopped_fit_merges_the_same_stars_again(many, tmp_path):
+    path, _ = many
+    plain = interrupted.settings()
+    whole, own = (
+        interrupted.Case(source=path, output=tmp_path / name, plain=plain)
+        for name in ("whole", "own")
+    )
+    whole.fit()
+    own.stop(after=3)
+    own.fit(resume=True)
+    interrupted.require_same(whole.output, own.output)
