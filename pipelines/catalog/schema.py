@@ -184,7 +184,7 @@ class Stars:
         for number in np.argsort(np.bincount(survey), kind="stable"):
             rows = np.flatnonzero(survey == number)
             tree = KDTree(points[joined_by])
-            near = tree.query(points[rows], distance_upper_bound=1.0)[1]
+            near = np.asarray(tree.query(points[rows], distance_upper_bound=1.0)[1])
             joins = near < len(joined_by)
             found[rows[joins]] = cells[joined_by[near[joins]]]
             joined_by = np.append(joined_by, rows[~joins])

@@ -15,9 +15,11 @@ from dustmap.distributed.group import Group
 from pipelines.base.geometry import Box
 from pipelines.catalog.merging import merged
 from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.compare.stars import compare_stars
 from pipelines.config import FitConfig, load_config
 from pipelines.fit import fit
 from pipelines.fit.stars import FittedStars
+from pipelines.run.folder import read_run
 
 COUNT = 20_000
 
@@ -270,6 +272,13 @@ def test_a_run_counts_merged_stars_and_keeps_the_magnitude_limit(many, tmp_path)
     assert counts["merged"] + held + counts["outside the box"] == len(stars)
     kept = read_stars(tmp_path / "run" / "stars.parquet")
     assert kept.merged.max() > 2
+    # Merged stars are no unseen ones, though the run does not list them.
+    judged = compare_stars(read_run(tmp_path / "run"), stars)
+    assert judged.numbers["counts"]["judged"] == counts["held out"]
+    others = compare_stars(
+        read_run(tmp_path / "run"), one_cloud.catalogue(100, seed=77)
+    )
+    assert others.numbers["counts"]["judged"] == 100
 
 
 def test_a_stopped_fit_merges_the_same_stars_again(many, tmp_path):
