@@ -166,8 +166,8 @@ class Stars:
         """Return the number of each star's place, shape ``(N,)``.
 
         A place is a HEALPix pixel of 0.23 deg and a bin of 20% in distance. Stars
-        within 0.12 deg and 20% of one of another survey have its place, without chains:
-        a star that has joined another is joined by none.
+        within 0.12 deg and 20% of one of a smaller survey have the place of the nearest
+        one, without chains: a star that has joined another is joined by none.
         """
         # In any unit the shells are the same.
         nearest = self.distance.min(initial=np.inf)
@@ -177,16 +177,17 @@ class Stars:
         if self.survey is None:
             return cells
         vectors = unit_vectors(self.l, self.b) / np.radians(0.12)
-        tree = KDTree(np.column_stack([vectors, depth]))
-        names, survey = np.unique(self.survey, return_inverse=True)
-        largest = np.bincount(survey, minlength=len(names)).argmax()
-        found, joined = cells.copy(), np.zeros(len(self), dtype=bool)
-        others = np.flatnonzero(survey != largest)
-        for row, near in zip(others, tree.query_ball_point(tree.data[others], 1.0)):
-            if not joined[row]:
-                new = [n for n in near if survey[n] != survey[row] and not joined[n]]
-                found[new] = cells[row]
-                joined[new] = True
+        points = np.column_stack([vectors, depth])
+        survey = np.unique(self.survey, return_inverse=True)[1]
+        found, joined_by = cells.copy(), np.empty(0, np.int64)
+        # A list of all neighbours would not fit into memory.
+        for number in np.argsort(np.bincount(survey), kind="stable"):
+            rows = np.flatnonzero(survey == number)
+            tree = KDTree(points[joined_by])
+            near = np.asarray(tree.query(points[rows], distance_upper_bound=1.0)[1])
+            joins = near < len(joined_by)
+            found[rows[joins]] = cells[joined_by[near[joins]]]
+            joined_by = np.append(joined_by, rows[~joins])
         return np.unique(found, return_inverse=True)[1]
 
     @property
@@ -235,7 +236,7 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
 
     Raises `InputError` if the file is missing, unreadable, or not such a table.
     """
-    names = ("survey", "merged", *CANONICAL_UNITS) if canonical_only else None
+    names = set(COLUMNS) - {"source_id"} if canonical_only else None
     columns, units, meta = read_table(path, names)
     if missing := {"l", "b", "distance"} - set(columns):
         raise InputError(

@@ -167,12 +167,8 @@ def read_table(
         meta = {"partitions": {part: own for part, (*_, own) in zip(parts, found)}}
     tables = [table for table, *_ in found]
     whole = pa.concat_tables(tables, promote_options="permissive")
-    columns = {
-        # Arrow's own conversion would round 64-bit integers where one is missing.
-        name: to_numpy(c.combine_chunks()) if c.null_count else c.to_numpy()
-        for name, c in zip(whole.column_names, whole.columns)
-    }
-    return columns, units, meta
+    named = zip(whole.column_names, whole.columns)
+    return {name: whole_column(column) for name, column in named}, units, meta
 
 
 def _read_file(
@@ -351,6 +347,15 @@ def to_arrow(column: np.ndarray) -> pa.Array:
 def native(array: np.ndarray) -> np.ndarray:
     """Return an array in the byte order of the machine."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def whole_column(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column of any length as NumPy, as `to_numpy`."""
+    # One array of Arrow holds at most 2 GiB of text.
+    if not column.null_count or pa.types.is_string(column.type):
+        return column.to_numpy()
+    # Arrow's own conversion would round 64-bit integers where one is missing.
+    return to_numpy(column.combine_chunks())
 
 
 def to_numpy(array: pa.Array) -> np.ndarray:

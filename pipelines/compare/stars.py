@@ -88,31 +88,41 @@ def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
     """Return the stars that were not fitted, and counts.
 
     Stars of the residual, if there is one, are all that were fitted, and those that it
-    was learnt on.
+    was learnt on. Means of merged stars do not tell which stars they are of.
     """
+    counts, held_out = run.summary["counts"], run.path / HELD_OUT_FILE
+    why, unsure = "fitted", "fitted, or not known to be held out"
+    if counts.get("merged") and held_out.is_file():
+        unseen = _among(stars, _places_in(held_out))
+        if unseen.any():
+            return stars.select(unseen), _counted(~unseen, unsure)
     if (field := run.posterior.residual) is not None:
         known = KDTree((field.rays.directions * field.rays.lengths[:, None]).numpy())
         # Rays are in single precision.
         seen = known.query(stars.positions())[0] < 1e-6 * stars.distance
-        return stars.select(~seen), Counter(
-            {"read": len(stars), "fitted": int(seen.sum())}
-        )
+        return stars.select(~seen), _counted(seen, why)
     named = _places_in(run.path / "stars.parquet")
-    fitted = set(named)
-    places = list(zip(stars.l.tolist(), stars.b.tolist(), stars.distance.tolist()))
-    seen = np.array([place in fitted for place in places], dtype=bool)
-    why = "fitted"
-    if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
+    seen = _among(stars, named)
+    if seen.any() and counts.get("fitted", 0) > len(named):
         # The run lists only some of the fitted stars, but all held-out ones.
-        held_out = set(_places_in(run.path / HELD_OUT_FILE))
-        seen = np.array([place not in held_out for place in places], dtype=bool)
-        why = "fitted, or not known to be held out"
-    return stars.select(~seen), Counter({"read": len(stars), why: int(seen.sum())})
+        why, seen = unsure, ~_among(stars, _places_in(held_out))
+    return stars.select(~seen), _counted(seen, why)
+
+
+def _counted(seen: np.ndarray, why: str) -> Counter[str]:
+    return Counter({"read": len(seen), why: int(seen.sum())})
 
 
 def _places_in(path: Path) -> list[tuple[float, float, float]]:
     columns, _, _ = read_table(path)
     return list(zip(*(columns[name].tolist() for name in ("l", "b", "distance"))))
+
+
+def _among(stars: Stars, places: list[tuple[float, float, float]]) -> np.ndarray:
+    """Return a mask of the stars at exactly one of these places."""
+    own = zip(stars.l.tolist(), stars.b.tolist(), stars.distance.tolist())
+    there = set(places)
+    return np.array([place in there for place in own], dtype=bool)
 
 
 def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Comparison:

@@ -15,6 +15,7 @@ of its samples plus the prior variance below its grid.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -34,8 +35,8 @@ _STEP = 0.5
 _FEWEST = 50
 
 
-def selection_beta(stars: Stars, config: FitConfig) -> float:
-    """Return β [1/mag], zero without ``data.magnitude``.
+def selection_beta(columns: Mapping[str, np.ndarray], config: FitConfig) -> float:
+    """Return β [1/mag] by a column of all stars, zero without ``data.magnitude``.
 
     γ follows from the numbers of stars in the two faintest half magnitudes.
 
@@ -45,13 +46,13 @@ def selection_beta(stars: Stars, config: FitConfig) -> float:
     name, limit = config.data.magnitude, config.data.limit
     if name is None or limit is None:
         return 0.0
-    if name not in stars.extra:
-        there = ", ".join(stars.extra) or "none"
+    if name not in columns:
+        there = ", ".join(columns) or "none"
         raise InputError(
             f"data.magnitude = {name} is no column of the catalogue; further ones "
             f"are {there}: keep it in `dustmap ingest` with --keep {name}"
         )
-    depth = limit - np.asarray(stars.extra[name], dtype=np.float64)
+    depth = limit - np.asarray(columns[name], dtype=np.float64)
     faint, bright = np.histogram(depth, [0.0, _STEP, 2 * _STEP])[0].tolist()
     if bright < _FEWEST or faint <= bright:
         raise InputError(

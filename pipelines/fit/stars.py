@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,12 @@ from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
 from pipelines.model.cost import LEARNERS, most_stars
-from pipelines.planning.selection import inside_box, usable_stars
+from pipelines.planning.selection import (
+    OUTSIDE,
+    inside_box,
+    usable_stars,
+    within_given_box,
+)
 from pipelines.run.surveys import calibrated
 
 
@@ -23,14 +28,16 @@ from pipelines.run.surveys import calibrated
 class FittedStars:
     """The usable stars of a catalogue, and the rows of their parts.
 
-    ``counts`` holds the excluded stars by reason. Once a box is chosen, ``split`` holds
-    the rows in it.
+    ``counts`` holds the excluded stars by reason, ``further`` the other columns of all
+    usable stars, on rank 0 if ``data.magnitude`` is one. Once a box is chosen,
+    ``split`` holds the rows in it.
     """
 
     source: Path
     stars: Stars
     split: Split
     counts: dict[str, int]
+    further: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def read(
@@ -48,29 +55,39 @@ class FittedStars:
             f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
             "is fitted or held out as a whole"
         )
-        read = cls(source=source, stars=stars, split=split, counts=counts)
+        read = cls(
+            source=source,
+            stars=stars,
+            split=split,
+            counts=counts,
+            further={} if config.data.magnitude is None else stars.extra,
+        )
         if len(split.train) <= (most := most_stars(config)):
             return read
+        rows = split.train[within_given_box(stars.positions(), config)[split.train]]
+        if len(rows) <= most:
+            return read
         # The memory of one process, and the same bins for all.
-        return group.from_first(lambda: read._merged(most))
+        return group.from_first(lambda: read._merged(rows, most))
 
-    def _merged(self, most: int) -> FittedStars:
-        """Return the stars to fit as means of bins, then the other ones."""
-        bins, fewest = merged(self.fitted, most)
+    def _merged(self, rows: np.ndarray, most: int) -> FittedStars:
+        """Return these stars to fit as means of bins, then the held-out ones."""
+        measured = replace(self.stars, source_id=None, extra={})
+        bins, fewest = merged(measured.select(rows), most)
         say(
-            f"{len(self.split.train):,} stars to fit count as the means of "
-            f"{len(bins):,} bins, of {fewest} stars or more where they are dense: "
-            "budget.memory_gib holds no more"
+            f"{len(rows):,} stars to fit count as the means of {len(bins):,} bins, of "
+            f"{fewest} stars or more where they are dense: budget.memory_gib holds no "
+            "more"
         )
-        rows = np.append(self.split.validation, self.split.test)
-        single = self.stars.select(rows)
+        outside = len(self.split.train) - len(rows)
+        single = measured.select(np.append(self.split.validation, self.split.test))
         both = {
             name: np.append(column, getattr(single, name))
             for name, column in replace(bins, merged=None).columns().items()
         }
         assert bins.merged is not None
-        both["merged"] = np.append(bins.merged, np.ones(len(rows)))
-        ends = len(bins) + np.cumsum([0, *map(len, (self.split.validation,))])
+        both["merged"] = np.append(bins.merged, np.ones(len(single)))
+        ends = len(bins) + np.cumsum([0, len(self.split.validation)])
         return replace(
             self,
             stars=Stars.of(both, {}, self.stars.meta),
@@ -79,7 +96,7 @@ class FittedStars:
                 validation=np.arange(ends[0], ends[1]),
                 test=np.arange(ends[1], len(both["l"])),
             ),
-            counts=self.counts | {"merged": len(self.split.train)},
+            counts=self.counts | {"merged": len(rows), OUTSIDE: outside},
         )
 
     def at(self, state: FitState) -> FittedStars:
@@ -92,6 +109,8 @@ class FittedStars:
         stars = calibrated(stars, state.surveys)
         if state.box is not None:
             split, inside = inside_box(stars, split, state.box)
+            # A part may have been left out before stars were merged.
+            inside[OUTSIDE] += counts.get(OUTSIDE, 0)
             counts = counts | inside
         if state.raised is not None:
             assert stars.extinction is not None

@@ -20,6 +20,8 @@ _NSIDE = 64
 _FEWEST_STARS = 5
 # Largest volume of a box around the sphere, relative to the stars' box.
 _WIDER = 2.0
+# Name of the count of stars that a box excludes.
+OUTSIDE = "outside the box"
 
 
 def usable_stars(
@@ -67,7 +69,7 @@ def inside_box(stars: Stars, split: Split, box: Box) -> tuple[Split, dict[str, i
     if len(split.validation):
         counts["for the residual"] = len(inside.validation)
     counts["held out"] = len(inside.test)
-    counts["outside the box"] = len(stars) - len(inside.known) - len(inside.test)
+    counts[OUTSIDE] = len(stars) - len(inside.known) - len(inside.test)
     order = np.argsort(pixels, kind="stable")
     return (
         Split(
@@ -77,6 +79,13 @@ def inside_box(stars: Stars, split: Split, box: Box) -> tuple[Split, dict[str, i
         ),
         counts,
     )
+
+
+def within_given_box(positions: np.ndarray, config: FitConfig) -> np.ndarray:
+    """Return a mask of places [pc] ``(N, 3)`` between the configured ends of axes."""
+    given = (getattr(config.box, name) for name in "xyz")
+    lower, upper = np.transpose([ends or (-np.inf, np.inf) for ends in given])
+    return ((positions >= lower) & (positions <= upper)).all(axis=1)
 
 
 def choose_box(

@@ -33,15 +33,15 @@ def config(*more: str) -> FitConfig:
 
 
 def test_slope_of_counts_is_found() -> None:
-    found = selection_beta(limited(catalogue(20_000)), config())
+    found = selection_beta(limited(catalogue(20_000)).extra, config())
     assert found == pytest.approx(GROWTH * DIMMING * np.log(10), rel=0.1)
-    assert selection_beta(catalogue(200), FitConfig()) == 0.0
+    assert selection_beta({}, FitConfig()) == 0.0
 
 
 @pytest.mark.parametrize("setting", ["data.magnitude=g", "data.limit=30"])
 def test_columns_and_limits_that_are_not_the_catalogues(setting: str) -> None:
     with pytest.raises(InputError, match=setting.split("=")[0]):
-        selection_beta(limited(catalogue(500)), config(setting))
+        selection_beta(limited(catalogue(500)).extra, config(setting))
 
 
 def test_magnitude_needs_a_limit_and_a_residual() -> None:
@@ -67,7 +67,7 @@ def test_extinctions_of_seen_stars_are_raised(tmp_path: Path) -> None:
     # By no less than what the grid leaves, and behind the cloud more than before it.
     places = Stars(l=held.l, b=held.b, distance=held.distance).positions()
     unresolved = field.unresolved(torch.as_tensor(places)).numpy()
-    beta = selection_beta(measured, config())
+    beta = selection_beta(measured.extra, config())
     assert (raised > 0.99 * beta * unresolved).all()
     behind = held.predicted["mean"] > np.median(held.predicted["mean"])
     assert raised[behind].mean() > 2 * raised[~behind].mean()

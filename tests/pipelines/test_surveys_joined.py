@@ -131,6 +131,29 @@ def test_stars_of_one_place_are_held_out_together(joined: Path) -> None:
     np.testing.assert_array_equal(scaled.places(), alone)
 
 
+def test_stars_join_the_nearest_star_of_a_smaller_survey_in_any_order() -> None:
+    random = np.random.default_rng(4)
+    count = 3000
+    stars = Stars(
+        l=random.uniform(0, 2, count),
+        b=random.uniform(0, 2, count),
+        distance=10 ** random.uniform(2.8, 3.0, count),
+        survey=np.repeat(["many", "some", "few"], [2000, 900, 100]),
+    )
+    place, rows = stars.places(), random.permutation(count)
+    moved = np.empty(count, np.int64)
+    moved[rows] = stars.select(rows).places()
+    pairs = np.unique(np.stack([place, moved]), axis=1)
+    assert pairs.shape[1] == len(np.unique(place)) == len(np.unique(moved))
+    # A star next to one of the smallest survey has its place.
+    few = np.flatnonzero(stars.survey == "few")
+    near = replace(stars, **{name: getattr(stars, name).copy() for name in "lb"})
+    near.l[:100], near.b[:100] = stars.l[few] + 1e-4, stars.b[few]
+    near.distance[:100] = stars.distance[few]
+    found = near.places()
+    np.testing.assert_array_equal(found[:100], found[few])
+
+
 def test_a_joined_map_is_on_the_scale_of_the_reference(
     joined: Path,
     tmp_path: Path,

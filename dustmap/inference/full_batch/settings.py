@@ -29,9 +29,8 @@ class FullBatch:
         Limit on Gauss–Newton steps.
     newton_tolerance
         Expected decrease at convergence, in nats per observation, or per latent number
-        if there are fewer: 1e-3 is an error of
-        the mode of 0.045 posterior standard deviations in each direction that an
-        observation constrains.
+        if there are fewer: 1e-3 is an error of the mode of 0.045 posterior standard
+        deviations in each direction that an observation constrains.
     block
         Samples that are solved together; it bounds the memory.
     sample_rtol

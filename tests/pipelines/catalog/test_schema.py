@@ -14,12 +14,14 @@ from hypothesis.extra.numpy import arrays
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import (
+    CANONICAL_UNITS,
     Stars,
     read_stars,
     read_table,
     write_stars,
     write_table,
 )
+from pipelines.catalog.tables import whole_column
 
 
 def make_stars(n: int = 5, **changes) -> Stars:
@@ -126,6 +128,28 @@ def test_gaps_in_a_column_of_integers_survive(tmp_path: Path) -> None:
     path = tmp_path / "s.parquet"
     write_table(path, {"n": column}, units={}, meta={}, overwrite=False)
     np.testing.assert_array_equal(read_table(path)[0]["n"], [1, np.nan, 3])
+
+
+def test_text_of_any_length_is_one_column() -> None:
+    # Sixty arrays that share 40 MB, behind a missing value: one array of all of it
+    # would need more than the 2 GiB that Arrow allows.
+    size = 40_000_000
+    text = pa.py_buffer(bytes(size) + b"abc")
+    ends = pa.py_buffer(np.array([0, size, size + 3], dtype=np.int32))
+    valid = pa.py_buffer(bytes([0b10]))
+    part = pa.Array.from_buffers(pa.string(), 2, [valid, ends, text])
+    found = whole_column(pa.chunked_array([part] * 60))
+    assert found.tolist() == [None, "abc"] * 60
+
+
+def test_ranks_without_identifiers_read_all_that_a_fit_needs(tmp_path: Path) -> None:
+    one = np.ones(3)
+    columns = dict.fromkeys(CANONICAL_UNITS, one) | {"merged": 2 * one}
+    stars = Stars(**columns, source_id=np.arange(3), extra={"m": one})
+    write_stars(tmp_path / "s.parquet", stars, overwrite=False)
+    found = read_stars(tmp_path / "s.parquet", canonical_only=True)
+    assert found.source_id is None and not found.extra
+    np.testing.assert_array_equal(found.distance_std, stars.distance_std)
 
 
 def test_files_that_are_no_tables_of_stars_are_refused_by_name(tmp_path: Path) -> None:
