@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
-from astropy.table import Column
+from astropy.table import Column, Table
 
 import dustmap
 from pipelines.base.errors import InputError
@@ -20,10 +21,14 @@ from pipelines.maps.answers import FILLED, PRIOR_SHARE
 from pipelines.maps.places import unmasked
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
-from pipelines.storage.atomic import check_output
+from pipelines.saving.identity import differences
+from pipelines.saving.workspace import ANSWERS, Workspace, claimed
+from pipelines.storage.atomic import atomic_file, check_output
 
 if TYPE_CHECKING:
-    from pipelines.query.targets import TargetTable
+    from collections.abc import Iterator
+
+    from pipelines.query.targets import Targets, TargetTable
 
 _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
@@ -218,23 +223,84 @@ def write_answers(
     output: Path,
     *,
     overwrite: bool = False,
+    resume: bool = False,
+    asked: dict[str, Any] | None = None,
 ) -> Counter[str]:
     """Write a table with results beside its own columns.
 
     Returns the number of ``rows``, and the number of rows by flag.
 
+    Answers to a table that is read in several parts, of 262,144 rows or a file, are
+    kept beside the output until it is complete: ``resume`` goes on from them. ``asked``
+    is all that answers depend on, for JSON.
+
     Raises `InputError` if the output exists or its format is unknown, the table has no
-    rows, or a result has the name of a column.
+    rows, a result has the name of a column, or answers were kept and ``resume`` is
+    false, or they answer what was not ``asked`` now.
     """
+    check_output(output, overwrite=overwrite)
+    parts = iter(targets)
+    first = next(parts, None)
+    if first is None:
+        raise InputError("the table has no rows, expected at least one place")
+    second = next(parts, None)
+    with ExitStack() as stack:
+        work = None
+        if second is not None:
+            parts = chain([second], parts)
+            how = {"overwrite": overwrite, "resume": resume}
+            work = stack.enter_context(claimed(output, **how))
+            asked = asked or {}
+            if changed := differences(asked, work.facts.get("asked", asked)):
+                lines = "\n  ".join(changed)
+                raise InputError(
+                    f"{work.folder} belongs to another query:\n  {lines}\nAsk the same "
+                    "again, or start again with --overwrite"
+                )
+            work.note(asked=asked)
+        batches = (
+            (rows, _answers(dust, rows, options, work, number))
+            for number, rows in enumerate(chain([first], parts))
+        )
+        return _written(dust, targets, batches, options, output, overwrite=overwrite)
+
+
+def _answers(
+    dust: DustMap,
+    rows: Targets,
+    options: QueryOptions,
+    work: Workspace | None,
+    number: int,
+) -> dict[str, Column]:
+    """Return rounded results, or those that were kept under this number."""
+    if work is None:
+        return rounded(ask(dust, rows.coords, options))
+    path = work.folder / ANSWERS.format(number)
+    if path.is_file():
+        kept = cast(Any, Table.read(path, format="hdf5"))
+        return {name: kept[name] for name in kept.colnames}
+    found = rounded(ask(dust, rows.coords, options))
+    with atomic_file(path, overwrite=True) as temporary:
+        how = {"path": "answers", "serialize_meta": True, "overwrite": True}
+        Table(found).write(temporary, format="hdf5", **how)
+    return found
+
+
+def _written(
+    dust: DustMap,
+    targets: TargetTable,
+    batches: Iterator[tuple[Targets, dict[str, Column]]],
+    options: QueryOptions,
+    output: Path,
+    *,
+    overwrite: bool,
+) -> Counter[str]:
+    """Write rows with their results, and count them."""
     # A query of one place starts without the readers of tables.
     from pipelines.catalog.answer_files import answer_file
     from pipelines.catalog.formats import ColumnInfo
 
-    check_output(output, overwrite=overwrite)
-    batches = ((rows, rounded(ask(dust, rows.coords, options))) for rows in targets)
-    first = next(batches, None)
-    if first is None:
-        raise InputError("the table has no rows, expected at least one place")
+    first = next(batches)
     names = [options.prefix + name for name in first[1]]
     infos = (
         ColumnInfo(unit=unit_text(column), description=str(column.description))

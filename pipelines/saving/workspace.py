@@ -1,12 +1,13 @@
-"""The folder of an unfinished fit: ``RUN.unfinished`` beside its ``RUN``.
+"""The folder of unfinished work: ``OUTPUT.unfinished`` beside its ``OUTPUT``.
 
 =====================  =========================================================
 ``status.json``        identity, process, permission to replace, and progress
 ``lock``               locked by the active process
-``state.safetensors``  state to resume from (`pipelines.saving.state_file`)
+``state.safetensors``  state of a fit (`pipelines.saving.state_file`)
+``answers-00000.h5``   answers to the first rows of a query (`pipelines.query.table`)
 =====================  =========================================================
 
-The complete run appears by one rename, after which this folder is removed.
+The complete run or table appears by one rename, after which this folder is removed.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ from pipelines.storage.atomic import (
 
 SUFFIX = ".unfinished"
 STATE = "state.safetensors"
+ANSWERS = "answers-{:05}.h5"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """The folder of an unfinished fit.
+    """The folder of an unfinished fit or query.
 
-    ``output`` is the absolute path of the future run; ``facts`` are the content of
-    ``status.json``, empty if absent or damaged: ``fit`` names this fit, also in its
-    run, and ``overwrite`` allows it to replace a run at the output. ``lock`` is the
-    file that this process holds, if any.
+    ``output`` is the absolute path of the future run or table; ``facts`` are the
+    content of ``status.json``, empty if absent or damaged: ``fit`` names this work,
+    also in a run, and ``overwrite`` allows it to replace what is at the output.
+    ``lock`` is the file that this process holds, if any.
     """
 
     output: Path
@@ -61,6 +63,11 @@ class Workspace:
     def state(self) -> Path:
         """The file of the state."""
         return self.folder / STATE
+
+    @property
+    def is_saved(self) -> bool:
+        """True if there is something to resume from."""
+        return self.state.is_file() or any(self.folder.glob("answers-*"))
 
     @property
     def is_held(self) -> bool:
@@ -90,8 +97,8 @@ class Workspace:
         """Update facts, also in the file; raises `InputError` if the lock is lost."""
         if self.lock is not None and not self.is_own:
             raise InputError(
-                f"the lock of {self.folder} was removed while this fit held it, so "
-                "that another may write there: fit into another output"
+                f"the lock of {self.folder} was removed while this process held it, so "
+                "that another may write there: choose another output"
             )
         self.facts.update(facts)
         with atomic_file(self.folder / "status.json", overwrite=True) as temporary:
@@ -119,9 +126,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspace]:
-    """Begin or resume the workspace of a run, for this process alone.
+    """Begin or resume the workspace of an output, for this process alone.
 
-    It is removed at the end of the block, or if the block fails without a state.
+    It is removed at the end of the block, or if the block fails with nothing saved.
 
     Raises `InputError` if another process works there, or the workspace exists and
     neither ``resume`` nor ``overwrite`` is true.
@@ -132,10 +139,10 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
     with _locked(folder) as lock:
         restore_retired(folder, work.output)
         work = replace(unfinished(folder) or work, lock=lock)
-        is_begun = "fit" in work.facts or work.state.is_file()
+        is_begun = "fit" in work.facts or work.is_saved
         if is_begun and not (overwrite or resume):
             raise InputError(
-                f"a fit into {output} was begun and is not finished ({folder}): "
+                f"{output} was begun and is not finished ({folder}): "
                 "continue with --resume, or start again with --overwrite"
             )
         if not (is_begun and resume):
@@ -152,7 +159,7 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
         try:
             yield work
         except BaseException:
-            if work.is_own and not work.state.is_file():
+            if work.is_own and not work.is_saved:
                 remove_directory(folder)
             raise
         if work.is_own:

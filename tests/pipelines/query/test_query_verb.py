@@ -12,7 +12,7 @@ from pipelines.catalog.answer_files import answer_file
 from pipelines.catalog.formats import ColumnInfo
 from pipelines.catalog.schema import read_table
 from pipelines.query import open_map
-from pipelines.query.table import rounded
+from pipelines.query.table import ask, rounded
 
 
 @pytest.fixture(scope="module")
@@ -268,3 +268,36 @@ def test_rounding_lowers_no_extinction_below_one_that_is_less():
         assert (np.diff(found[name]) >= 0).all()
         np.testing.assert_allclose(found[name], values, rtol=6e-5)
     np.testing.assert_allclose(found["extinction_std"], std, rtol=5e-3)
+
+
+def test_answers_to_a_long_table_outlast_an_interruption(
+    command, path, tmp_path, monkeypatch
+):
+    folder, output = tmp_path / "places", tmp_path / "answers.parquet"
+    folder.mkdir()
+    for number in range(3):
+        lines = ["l,b,distance", *(f"{10 * number + i},5,200" for i in range(4))]
+        (folder / f"{number}.csv").write_text("\n".join(lines) + "\n")
+    line = (
+        f"query {path} {folder} --map l=l:deg --map b=b:deg --map distance=distance:pc"
+    )
+    assert command(f"{line} -o {tmp_path}/whole.parquet").exit_code == 0
+    asked = []
+
+    def interrupted(dust, coords, options):
+        asked.append(len(coords))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return ask(dust, coords, options)
+
+    monkeypatch.setattr("pipelines.query.table.ask", interrupted)
+    assert command(f"{line} -o {output}").exit_code == 1
+    assert not output.exists()
+    refused(command, f"{line} -o {output}", "--resume")
+    refused(command, f"{line} -o {output} --integrated --resume", "another query")
+    assert command(f"{line} -o {output} --resume").exit_code == 0
+    assert len(asked) == 4
+    assert output.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert {item.name for item in tmp_path.iterdir()} == {
+        *("places", output.name, "whole.parquet")
+    }
