@@ -25,12 +25,16 @@ of that.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import healpy
 import numpy as np
 from jaxtyping import Float, Int
 
+from dustmap.memory import row_blocks, rows_within
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
@@ -51,109 +55,163 @@ _DEGREES = 4.0
 _LEAST = 0.3
 # Rounds of weights.
 _ROUNDS = 3
+# Bytes of a star while bins are made.
+_BYTES = 300
 
 
-def merged(stars: Stars, most: int) -> tuple[Stars, int]:
+def merged(
+    stars: Stars, most: int, rows: Int[np.ndarray, " n"] | None = None
+) -> tuple[Stars, int]:
     """Return at most about ``most`` bins with extinctions, and the fewest stars.
 
     As many stars at least are in every bin, but for pixels of the coarsest level. Bins
     are more than ``most`` only where the 12 coarsest pixels of all have more.
-    Surveys stay apart. Identifiers and further columns are lost.
+    Surveys stay apart. Identifiers and further columns are lost. Besides its columns a
+    star takes some 40 bytes. ``rows`` are the stars to merge, all unless given.
     """
-    assert stars.extinction is not None
-    assert stars.extinction_error is not None
-    pixel = healpy.ang2pix(_FINEST, stars.l, stars.b, nest=True, lonlat=True)
-    depth = np.log(stars.distance)
-    depth -= depth.min()
-    names, survey = None, np.zeros(len(stars), np.int64)
-    if stars.survey is not None:
-        names, survey = np.unique(stars.survey, return_inverse=True)
-    error = stars.distance_std
-    typical = float(np.median(error / stars.distance))
-    whole = pixel, depth, survey, typical
-    share, sample, coarsest, fewest = 1, whole, _COARSEST, 2
-    degree = pixel >> 2 * int(np.log2(_FINEST // _COARSEST))
+    sky = _Sky.of(stars, np.arange(len(stars)) if rows is None else rows)
+    share, sample, coarsest, fewest = 1, sky, _COARSEST, 2
+    degree = sky.pixel >> _deeper(coarsest)
     found = np.bincount(degree) > 0
-    if len(stars) > _COUNTED and found.sum() > _PIXELS:
-        some = (np.cumsum(found) % _SHARE == 0)[degree]
-        share, sample = _SHARE, (pixel[some], depth[some], survey[some], typical)
-    while share * _count(_cells(coarsest, *sample)) > most and coarsest > 1:
+    if len(degree) > _COUNTED and found.sum() > _PIXELS:
+        share, sample = _SHARE, sky.select((np.cumsum(found) % _SHARE == 0)[degree])
+    del degree
+    while share * sample.count(coarsest=coarsest) > most and coarsest > 1:
         coarsest //= 2
         # The sample's pixels are no larger ones.
-        share, sample = 1, whole
-    while share * _count(_bins(fewest, coarsest, *sample)) > most:
+        share, sample = 1, sky
+    while share * sample.count(fewest, coarsest) > most:
         fewest += math.ceil(fewest / 4)
-        if fewest > len(stars):
+        if fewest > len(sky.rows):
             break
-    own = _bins(fewest, coarsest, *whole)
-    del pixel, depth, degree, whole, sample
-    order = np.lexsort([stars.extinction, own])
-    own = own[order]
-    first = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
-    del own
-    precision = _precisions(
-        stars.extinction[order], stars.extinction_error[order], first
-    )
+    del sample
+    parts = [_means(stars, own, fewest, coarsest) for own in sky.blocks(coarsest)]
+    columns = [part.columns() for part in parts]
+    both = {n: np.concatenate([each[n] for each in columns]) for n in columns[0]}
+    return Stars.of(both, stars.units, stars.meta), fewest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sky:
+    """Stars' rows, in the order of their ``_FINEST`` pixels; all columns ``(n,)``.
+
+    ``depth`` is ln distance from the nearest one, ``typical`` its median error.
+    """
+
+    rows: np.ndarray
+    pixel: np.ndarray
+    depth: np.ndarray
+    survey: np.ndarray
+    typical: float
+
+    @classmethod
+    def of(cls, stars: Stars, rows: Int[np.ndarray, " n"]) -> _Sky:
+        """Sort the rows of stars."""
+        pixel = np.empty(len(rows), np.int32)
+        for part in row_blocks(len(rows), _BYTES):
+            place = stars.l[rows[part]], stars.b[rows[part]]
+            pixel[part] = healpy.ang2pix(_FINEST, *place, nest=True, lonlat=True)
+        order = pixel.argsort(kind="stable")
+        rows, pixel = rows[order], pixel[order]
+        depth = np.log(stars.distance[rows])
+        depth -= depth.min()
+        survey = np.zeros(len(stars), np.int16)
+        if stars.survey is not None:
+            survey = np.unique(stars.survey, return_inverse=True)[1].astype(np.int16)
+        return cls(
+            rows=rows,
+            pixel=pixel,
+            depth=depth,
+            survey=survey[rows],
+            typical=float(np.median(stars.distance_std[rows] / stars.distance[rows])),
+        )
+
+    def select(self, some: np.ndarray | slice) -> _Sky:
+        """Return the stars at a mask or a slice."""
+        return replace(
+            self,
+            rows=self.rows[some],
+            pixel=self.pixel[some],
+            depth=self.depth[some],
+            survey=self.survey[some],
+        )
+
+    def blocks(self, coarsest: int) -> Iterator[_Sky]:
+        """Yield some stars at a time, by whole pixels of the coarsest level."""
+        starts = np.flatnonzero(np.diff(self.pixel >> _deeper(coarsest), prepend=-1))
+        wanted = np.arange(0, len(self.rows), rows_within(_BYTES))
+        some = np.unique(np.searchsorted(starts, wanted))
+        edges = [*starts[some[some < len(starts)]].tolist(), len(self.rows)]
+        for begin, end in itertools.pairwise(edges):
+            yield self.select(slice(begin, end))
+
+    def cells(self, nside: int) -> Int[np.ndarray, " n"]:
+        """Return numbers of pixels of this size, steps of depth, and surveys."""
+        step = max(float(healpy.nside2resol(nside)), self.typical)
+        steps = (self.depth / step).astype(np.int64)
+        cell = (self.pixel >> _deeper(nside)) * (steps.max() + 1) + steps
+        return cell * (int(self.survey.max()) + 1) + self.survey
+
+    def bins(self, fewest: int, coarsest: int) -> Int[np.ndarray, " n"]:
+        """Return the number of every star's bin: the smallest with the ``fewest``."""
+        found = np.empty(len(self.rows), np.int64)
+        left, nside = np.arange(len(self.rows)), _FINEST
+        while len(left):
+            cell = self.select(left).cells(nside)
+            _, own, counts = np.unique(cell, return_inverse=True, return_counts=True)
+            enough = counts[own] >= (fewest if nside > coarsest else 1)
+            # Numbers of all levels differ.
+            found[left[enough]] = 2 * nside * cell[enough] + nside
+            left, nside = left[~enough], nside // 2
+        return found
+
+    def count(self, fewest: int | None = None, coarsest: int = _COARSEST) -> int:
+        """Return how many bins, or cells of the coarsest pixels, there are."""
+        total = 0
+        for own in self.blocks(coarsest):
+            one_cell = fewest is None
+            numbers = own.cells(coarsest) if one_cell else own.bins(fewest, coarsest)
+            # NumPy's ``unique`` takes ten times as long.
+            total += 1 + int(np.count_nonzero(np.diff(np.sort(numbers))))
+        return total
+
+
+def _deeper(nside: int) -> int:
+    """Return the bits of a finest pixel's number below the pixel of ``nside``."""
+    return 2 * int(np.log2(_FINEST // nside))
+
+
+def _means(stars: Stars, own: _Sky, fewest: int, coarsest: int) -> Stars:
+    """Return the mean stars of bins."""
+    number = own.bins(fewest, coarsest)
+    assert stars.extinction is not None
+    order = np.lexsort([stars.extinction[own.rows], number])
+    number, stars = number[order], stars.select(own.rows[order])
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
+    first = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
+    precision = _precisions(stars.extinction, stars.extinction_error, first)
     total = np.add.reduceat(precision, first)
 
     def mean(values: np.ndarray) -> np.ndarray:
         return np.add.reduceat(precision * values, first) / total
 
-    distance = stars.distance[order]
-    vectors = unit_vectors(stars.l[order], stars.b[order])
-    x, y, z = (mean(vectors[:, axis]) for axis in range(3))
-    found, spread = mean(distance), None
+    x, y, z = (mean(part) for part in unit_vectors(stars.l, stars.b).T)
+    found, spread = mean(stars.distance), None
     if stars.distance_error is not None:
-        apart = distance - np.repeat(found, np.diff(np.append(first, len(order))))
-        spread = np.sqrt(mean(error[order] ** 2 + apart**2))
-    bins = Stars(
+        counts = np.diff(np.append(first, len(order)))
+        apart = stars.distance - np.repeat(found, counts)
+        spread = np.sqrt(mean(stars.distance_std**2 + apart**2))
+    return Stars(
         l=np.degrees(np.arctan2(y, x)) % 360.0,
         b=np.degrees(np.arctan2(z, np.hypot(x, y))),
         distance=found,
         distance_error=spread,
-        extinction=mean(stars.extinction[order]),
+        extinction=mean(stars.extinction),
         extinction_error=total**-0.5,
-        survey=None if names is None else names[survey[order[first]]],
+        survey=None if stars.survey is None else stars.survey[first],
         merged=total**2 / np.add.reduceat(precision**2, first),
-        units=stars.units,
-        meta=stars.meta,
     )
-    return bins, fewest
-
-
-def _count(numbers: Int[np.ndarray, " n"]) -> int:
-    """Return how many differ; NumPy's ``unique`` takes ten times as long."""
-    return 1 + int(np.count_nonzero(np.diff(np.sort(numbers))))
-
-
-def _cells(
-    nside: int, pixel: np.ndarray, depth: np.ndarray, survey: np.ndarray, typical: float
-) -> Int[np.ndarray, " n"]:
-    """Return numbers of pixels of this size, steps of depth, and surveys."""
-    step = max(float(healpy.nside2resol(nside)), typical)
-    steps = (depth / step).astype(np.int64)
-    cell = (pixel >> 2 * int(np.log2(_FINEST // nside))) * (steps.max() + 1) + steps
-    return cell * (survey.max() + 1) + survey
-
-
-def _bins(
-    fewest: int,
-    coarsest: int,
-    pixel: np.ndarray,
-    depth: np.ndarray,
-    survey: np.ndarray,
-    typical: float,
-) -> Int[np.ndarray, " n"]:
-    """Return the number of every star's bin: the smallest with the ``fewest``."""
-    found, left, nside = np.empty(len(pixel), np.int64), np.arange(len(pixel)), _FINEST
-    while len(left):
-        cell = _cells(nside, pixel[left], depth[left], survey[left], typical)
-        _, own, counts = np.unique(cell, return_inverse=True, return_counts=True)
-        enough = counts[own] >= (fewest if nside > coarsest else 1)
-        # Numbers of all levels differ.
-        found[left[enough]] = 2 * nside * cell[enough] + nside
-        left, nside = left[~enough], nside // 2
-    return found
 
 
 def _precisions(

@@ -158,25 +158,27 @@ class Stars:
             test=np.sort(order[: ends[0]]),
         )
 
-    def pixels(self) -> np.ndarray:
-        """Return HEALPix pixels of 0.23 deg in the nested scheme, shape ``(N,)``."""
-        return healpy.ang2pix(NSIDE, self.l, self.b, nest=True, lonlat=True)
+    def pixels(self, nside: int = NSIDE) -> np.ndarray:
+        """Return HEALPix pixels, by default of 0.23 deg, nested, shape ``(N,)``."""
+        return healpy.ang2pix(nside, self.l, self.b, nest=True, lonlat=True)
 
-    def places(self) -> np.ndarray:
+    def places(self, nside: int = NSIDE) -> np.ndarray:
         """Return the number of each star's place, shape ``(N,)``.
 
         A place is a HEALPix pixel of 0.23 deg and a bin of 20% in distance. Stars
         within 0.12 deg and 20% of one of a smaller survey have the place of the nearest
-        one, without chains: a star that has joined another is joined by none.
+        one, without chains: a star that has joined another is joined by none. With
+        another ``nside`` all of these are in proportion to its pixels.
         """
+        size = NSIDE / nside
         # In any unit the shells are the same.
         nearest = self.distance.min(initial=np.inf)
-        depth = np.log(self.distance / nearest) / np.log1p(0.2)
-        numbers = self.pixels() + healpy.nside2npix(NSIDE) * np.floor(depth)
+        depth = np.log(self.distance / nearest) / np.log1p(0.2 * size)
+        numbers = self.pixels(nside) + healpy.nside2npix(nside) * np.floor(depth)
         cells = np.unique(numbers, return_inverse=True)[1]
         if self.survey is None:
             return cells
-        vectors = unit_vectors(self.l, self.b) / np.radians(0.12)
+        vectors = unit_vectors(self.l, self.b) / np.radians(0.12 * size)
         points = np.column_stack([vectors, depth])
         survey = np.unique(self.survey, return_inverse=True)[1]
         found, joined_by = cells.copy(), np.empty(0, np.int64)

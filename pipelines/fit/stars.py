@@ -11,7 +11,7 @@ import torch
 from dustmap.distributed.group import Group
 from pipelines.base.progress import say
 from pipelines.catalog.merging import merged
-from pipelines.catalog.schema import Split, Stars
+from pipelines.catalog.schema import NSIDE, Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
 from pipelines.model.cost import LEARNERS, most_stars
@@ -22,6 +22,9 @@ from pipelines.planning.selection import (
     within_given_box,
 )
 from pipelines.run.surveys import calibrated
+
+# Pixels of places whose stars are many, as those of the smallest bins.
+_FINE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +51,16 @@ class FittedStars:
         Raises `InputError` as `usable_stars`.
         """
         stars, counts = usable_stars(source, config, group)
-        numbers = stars.places()
+        most = most_stars(config)
+        # Where stars are many, ten places of the usual size have 5,000.
+        numbers = stars.places(_FINE if len(stars) > most else NSIDE)
         split = stars.split(config, generator, numbers)
         sizes = np.bincount(numbers)
         say(
             f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
             "is fitted or held out as a whole"
         )
+        del numbers, sizes
         read = cls(
             source=source,
             stars=stars,
@@ -62,7 +68,7 @@ class FittedStars:
             counts=counts,
             further={} if config.data.magnitude is None else stars.extra,
         )
-        if len(split.train) <= (most := most_stars(config)):
+        if len(stars) <= most:
             return read
         rows = split.train[within_given_box(stars.positions(), config)[split.train]]
         if len(rows) <= most:
@@ -73,7 +79,7 @@ class FittedStars:
     def _merged(self, rows: np.ndarray, most: int) -> FittedStars:
         """Return these stars to fit as means of bins, then the held-out ones."""
         measured = replace(self.stars, source_id=None, extra={})
-        bins, fewest = merged(measured.select(rows), most)
+        bins, fewest = merged(measured, most, rows)
         say(
             f"{len(rows):,} stars to fit count as the means of {len(bins):,} bins, of "
             f"{fewest} stars or more where they are dense: budget.memory_gib holds no "

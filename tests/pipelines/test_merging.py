@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import healpy
 import interrupted
 import numpy as np
 import one_cloud
@@ -236,6 +237,24 @@ def test_held_out_stars_stay_single(many):
     assert found.counts["merged"] == fitted
     assert found.fitted.merged.sum() == pytest.approx(fitted, rel=0.2)
     assert found.fitted.merged.max() > 2
+
+
+@pytest.mark.parametrize("few", [FEW, 10_000])
+def test_places_are_small_where_stars_are_many(few, tmp_path, monkeypatch):
+    # Groups of eight stars within a place of 0.23 deg, but in two of 0.06 deg.
+    monkeypatch.setattr("pipelines.fit.stars.most_stars", lambda config: few)
+    first = one_cloud.catalogue(150)
+    pixel = healpy.ang2pix(256, first.l, first.b, nest=True, lonlat=True)
+    corners = 16 * np.repeat(pixel, 8) + np.tile([0, 0, 0, 0, 15, 15, 15, 15], 150)
+    l, b = healpy.pix2ang(1024, corners, nest=True, lonlat=True)  # noqa: E741
+    stars = replace(first.select(np.repeat(np.arange(150), 8)), l=l, b=b)
+    write_stars(tmp_path / "stars.parquet", stars, overwrite=False)
+    found = read(tmp_path / "stars.parquet")
+    held = found.stars.select(found.split.test)
+    _, counts = np.unique(held.places(), return_counts=True)
+    together = 4 if few == FEW else 8
+    assert np.median(counts) == together
+    assert (counts % together == 0).all()
 
 
 def test_stars_outside_a_given_box_take_no_bin(many):
