@@ -18,6 +18,7 @@ from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
+from pipelines.model.cost import Machine, most_stars
 from pipelines.model.problem import device_of
 from pipelines.saving.identity import differences, identity_of
 from pipelines.saving.state_file import read_state
@@ -82,11 +83,16 @@ def opened(
         found = _taken_up(at, anyway=anyway)
         # Rank 0 writes the next state only after all ranks have read this one.
         group.meet()
-        at.note(state="planning")
+        machine = Machine(ranks=group.size, here=group.here)
+        # A fit that is resumed by other processes keeps its bins.
+        most = group.from_first(
+            lambda: work.facts.get("most_stars") or most_stars(config, machine)
+        )
+        at.note(state="planning", most_stars=most)
         try:
             # A resumed fit repeats its first draws, to hold out the same stars.
             generator = device["generator"]
-            stars = FittedStars.read(source, config, group, generator)
+            stars = FittedStars.read(source, config, group, generator, most)
             state = FitState(generator=generator.get_state())
             if found:
                 state = FitState.restore(found.pop("fit"), work.state, device["device"])

@@ -14,7 +14,7 @@ from pipelines.catalog.merging import merged
 from pipelines.catalog.schema import NSIDE, Split, Stars
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
-from pipelines.model.cost import LEARNERS, most_stars
+from pipelines.model.cost import LEARNERS
 from pipelines.planning.selection import (
     OUTSIDE,
     inside_box,
@@ -44,14 +44,20 @@ class FittedStars:
 
     @classmethod
     def read(
-        cls, source: Path, config: FitConfig, group: Group, generator: torch.Generator
+        cls,
+        source: Path,
+        config: FitConfig,
+        group: Group,
+        generator: torch.Generator,
+        most: int,
     ) -> FittedStars:
         """Read a catalogue; the ``generator`` chooses the stars that are held out.
+
+        More stars to fit than ``most`` become means of bins.
 
         Raises `InputError` as `usable_stars`.
         """
         stars, counts = usable_stars(source, config, group)
-        most = most_stars(config)
         # Where stars are many, ten places of the usual size have 5,000.
         numbers = stars.places(_FINE if len(stars) > most else NSIDE)
         split = stars.split(config, generator, numbers)

@@ -297,18 +297,22 @@ class Work:
         return sum(self.memory(cuda=True).values()) * self.machine.here
 
 
-def most_stars(config: FitConfig) -> int:
+def most_stars(config: FitConfig, machine: Machine = REFERENCE) -> int:
     """Return the most stars that a fit sees one by one; of more, means of bins.
 
-    They take 70% of the memory, by `Work.memory`; grids and the program take the rest.
+    They take 70% of the memory that further programs leave, by `Work.memory`; grids and
+    one program take the rest. Processes on this machine divide rows, and each holds the
+    catalogue and the precision of shared noise.
     """
     item = 8 if config.inference.dtype == "float64" else 4
-    each = _PER_STAR + _OF_DISTANCES * _TREE_PER_STAR * (4 + item)
-    each += _OVER_STARS * _BLOCK * item
+    whole = _PER_STAR
     if config.shares_noise:
-        each += _NEIGHBOURS * 8.0 + 110
+        whole += _NEIGHBOURS * 8.0 + 110
+    rows = _OF_DISTANCES * _TREE_PER_STAR * (4 + item) + _OVER_STARS * _BLOCK * item
+    each = machine.here * (whole + rows * config.inference.teams / machine.ranks)
+    room = config.budget.bytes - (machine.here - 1) * _PROGRAM
     # No budget is too small for the learners: it then allows no grid.
-    return max(LEARNERS, round(_STARS_IN_MEMORY * config.budget.bytes / each))
+    return max(LEARNERS, round(_STARS_IN_MEMORY * room / each))
 
 
 def machine_memory(config: FitConfig) -> float:

@@ -15,7 +15,7 @@ from dustmap.kernels import Matern12
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.cost import Machine, Work, machine_memory
+from pipelines.model.cost import Machine, Work, machine_memory, most_stars
 from pipelines.model.engine import build_model, rays
 
 
@@ -140,3 +140,21 @@ def test_memory_is_as_given_and_no_more_than_the_machine_or_its_device(monkeypat
     # With its transpose; and a device for each rank.
     assert WORK.memory()["projection W"] == 2 * plain
     assert shared.together == total(shared)
+
+
+@pytest.mark.parametrize("here", [1, 2, 4])
+@pytest.mark.parametrize("gib", [8, 16, 64])
+def test_so_many_stars_leave_the_budget_room_for_a_grid(here, gib):
+    several = Machine(ranks=here, here=here)
+    settings = FitConfig.model_validate({"budget": {"memory_gib": gib}})
+    stars = most_stars(settings, several)
+    work = Work(
+        config=settings,
+        points=100_000,
+        transformed=100_000,
+        stars=stars,
+        ray_cells=30.0,
+        machine=several,
+    )
+    assert 0.7 * gib * 2**30 < work.together < gib * 2**30
+    assert most_stars(settings, Machine(ranks=8, here=1)) >= stars

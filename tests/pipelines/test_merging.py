@@ -199,10 +199,10 @@ def test_coarsest_pixels_are_the_end():
 FEW = 300
 
 
-def read(path, *settings):
+def read(path, *settings, most=FEW):
     config = load_config(FitConfig, overrides=list(settings))
     generator = torch.Generator().manual_seed(0)
-    return FittedStars.read(path, config, Group(), generator)
+    return FittedStars.read(path, config, Group(), generator, most)
 
 
 def measured(stars):
@@ -212,7 +212,7 @@ def measured(stars):
 @pytest.fixture
 def many(tmp_path, monkeypatch):
     """A catalogue of more stars than are fitted one by one."""
-    monkeypatch.setattr("pipelines.fit.stars.most_stars", lambda config: FEW)
+    monkeypatch.setattr("pipelines.fit.opening.most_stars", lambda *given: FEW)
     path = tmp_path / "stars.parquet"
     random = np.random.default_rng(1)
     extra = {"m": 15 + np.log10(random.uniform(size=2000)) / 0.4}
@@ -240,16 +240,15 @@ def test_held_out_stars_stay_single(many):
 
 
 @pytest.mark.parametrize("few", [FEW, 10_000])
-def test_places_are_small_where_stars_are_many(few, tmp_path, monkeypatch):
+def test_places_are_small_where_stars_are_many(few, tmp_path):
     # Groups of eight stars within a place of 0.23 deg, but in two of 0.06 deg.
-    monkeypatch.setattr("pipelines.fit.stars.most_stars", lambda config: few)
     first = one_cloud.catalogue(150)
     pixel = healpy.ang2pix(256, first.l, first.b, nest=True, lonlat=True)
     corners = 16 * np.repeat(pixel, 8) + np.tile([0, 0, 0, 0, 15, 15, 15, 15], 150)
     l, b = healpy.pix2ang(1024, corners, nest=True, lonlat=True)  # noqa: E741
     stars = replace(first.select(np.repeat(np.arange(150), 8)), l=l, b=b)
     write_stars(tmp_path / "stars.parquet", stars, overwrite=False)
-    found = read(tmp_path / "stars.parquet")
+    found = read(tmp_path / "stars.parquet", most=few)
     held = found.stars.select(found.split.test)
     _, counts = np.unique(held.places(), return_counts=True)
     together = 4 if few == FEW else 8
