@@ -58,7 +58,9 @@ def run(state: FitState, read: FittedStars, at: Context) -> None:
             if stage is write:
                 # This stage writes the run itself.
                 return
-            # Only rank 0 knows: the others may have a copy of its state.
+            # Rank 0 may have worked alone for longer than a collective waits. Only it
+            # knows: the others may have a copy of its state.
+            at.group.meet()
             changed = at.group.numbers(int(after is not state))[0]
             if any(getattr(after, n) is not getattr(state, n) for n in _OF_STARS):
                 stars = read.at(after)

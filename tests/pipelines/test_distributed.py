@@ -24,7 +24,7 @@ from pipelines.catalog.schema import (
 )
 from pipelines.catalog.tables import open_table
 from pipelines.config import FitConfig
-from pipelines.fit import fit
+from pipelines.fit import fit, judging
 from pipelines.fit.launch import own_threads
 from pipelines.run.folder import read_run
 from pipelines.saving.workspace import unfinished
@@ -179,6 +179,24 @@ def _wait_until(condition: Any, seconds: float = 120.0) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s"
         time.sleep(0.05)
+
+
+def _judging_late(group: Group, folder: Path, config: FitConfig) -> None:
+    found = judging.held_out_score
+
+    def late(*given: Any) -> Any:
+        time.sleep(25.0)
+        return found(*given)
+
+    judging.held_out_score = late
+    _fit(group, folder, config)
+
+
+@pytest.mark.slow
+def test_the_others_wait_while_rank_0_judges_alone(tmp_path: Path) -> None:
+    folder = _catalogue(tmp_path)
+    on_ranks(_judging_late, 2, folder, _linear("full-batch"), timeout=20.0)
+    assert read_run(folder / "run").summary["held_out"]
 
 
 def test_threads_are_shared_unless_they_are_set(
