@@ -38,7 +38,8 @@ from pipelines.figures.box import face_on
 from pipelines.maps.density import map_cube
 from pipelines.run.folder import read_run
 from pipelines.run.status import describe, status_of
-from pipelines.saving.state_file import STATE, read_state
+from pipelines.saving.state_file import read_state
+from pipelines.saving.workspace import STATE
 from pipelines.storage.metrics import read_metrics
 from pipelines.verify import verify
 
