@@ -21,14 +21,13 @@ from pipelines.maps.answers import FILLED, PRIOR_SHARE
 from pipelines.maps.places import unmasked
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
-from pipelines.saving.identity import differences
-from pipelines.saving.workspace import ANSWERS, Workspace, claimed
 from pipelines.storage.atomic import atomic_file, check_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pipelines.query.targets import Targets, TargetTable
+    from pipelines.saving.workspace import Workspace
 
 _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
@@ -247,6 +246,10 @@ def write_answers(
     with ExitStack() as stack:
         work = None
         if second is not None:
+            # A query of one place starts without these.
+            from pipelines.saving.identity import differences
+            from pipelines.saving.workspace import claimed
+
             parts = chain([second], parts)
             how = {"overwrite": overwrite, "resume": resume}
             work = stack.enter_context(claimed(output, **how))
@@ -275,7 +278,7 @@ def _answers(
     """Return rounded results, or those that were kept under this number."""
     if work is None:
         return rounded(ask(dust, rows.coords, options))
-    path = work.folder / ANSWERS.format(number)
+    path = work.answers(number)
     if path.is_file():
         kept = cast(Any, Table.read(path, format="hdf5"))
         return {name: kept[name] for name in kept.colnames}

@@ -36,7 +36,6 @@ from pipelines.storage.atomic import (
 
 SUFFIX = ".unfinished"
 STATE = "state.safetensors"
-ANSWERS = "answers-{:05}.h5"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -63,6 +62,10 @@ class Workspace:
     def state(self) -> Path:
         """The file of the state."""
         return self.folder / STATE
+
+    def answers(self, number: int) -> Path:
+        """The file of a part of a query's answers."""
+        return self.folder / f"answers-{number:05}.h5"
 
     @property
     def is_saved(self) -> bool:
