@@ -51,10 +51,11 @@ class Repeats(NamedTuple):
 class Staging:
     """The rows of all sources, with canonical and carried columns.
 
-    ``folder`` holds the database, since DuckDB keeps 3 bytes of every row of a table in
-    memory: 5·10⁷ rows in 512 MiB could not be sorted. Columns that are not canonical are named
-    ``kept6, kept7, ...`` because SQL ignores case. Further columns are the numbers of
-    catalogue, file and row, and the HEALPix pixel (NESTED, order `DEEPEST`, Galactic).
+    ``folder`` holds the database: DuckDB keeps 3 bytes of every row of a table without
+    a file in memory, and could not sort 5·10⁷ rows in 512 MiB. Columns that are not
+    canonical are named ``kept6, kept7, ...`` because SQL ignores case. Further columns
+    are the numbers of catalogue, file and row, and the HEALPix pixel (NESTED, order
+    `DEEPEST`, Galactic).
     """
 
     def __init__(self, folder: Path, threads: int) -> None:

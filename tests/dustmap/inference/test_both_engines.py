@@ -100,7 +100,9 @@ TORI = (2, 1), (8, 2), (20, 4)
     ("tori", "draws", "most"),
     [
         (TORI, 1000, 0.2),
-        pytest.param((*TORI, (20, 8)), 2000, 0.05, marks=pytest.mark.slow),
+        # With 2,000 draws the largest of 24 differences is .036 to .059 by the draws
+        # alone, with 32,000 .036 to .043.
+        pytest.param((*TORI, (20, 8)), 16_000, 0.05, marks=pytest.mark.slow),
     ],
 )
 def test_the_posteriors_agree_ever_better_as_padding_and_refinement_grow(
