@@ -255,7 +255,7 @@ def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
     assert cube.level_near_the_sun() == 1
     through = columns(run, "z", level=1)
     assert (through.low, through.high) == (inner.lower[2], inner.upper[2])
-    # A column's mean is the integral of its cells' means, but for these cells' moderated
+    # A column is the integral of its cells, but for these cells' moderated
     # variances: both are within the error of a mean of eight samples.
     expected = integral(cube.finer[0], "mean", "z")
     mean, std = through.arrays["mean"], through.arrays["std"]
