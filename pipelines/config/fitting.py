@@ -125,6 +125,9 @@ class ModelConfig(Settings):
     """average sight lines over the stars' distance errors, and add the resulting error
     of the extinction to the noise: density around the star times distance error; when
     false the fit is that of a catalogue without them"""
+    distance_prior: Literal["flat", "stars"] = "flat"
+    """prior of true distances: flat, or the stars' own density, which moves measured
+    distances to the expected ones"""
     outliers: bool = True
     """reduce the weight of outliers: Student-T instead of normal noise"""
     subgrid_share: Auto[Positive] = None

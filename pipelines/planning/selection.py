@@ -11,6 +11,8 @@ import numpy as np
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
+from pipelines.base.progress import say
+from pipelines.catalog.eddington import with_expected_distances
 from pipelines.catalog.schema import Split, Stars, read_stars_together
 from pipelines.config import FitConfig
 
@@ -29,7 +31,8 @@ def usable_stars(
 ) -> tuple[Stars, dict[str, int]]:
     """Read the stars within ``data.max_distance``, with counts of read and excluded.
 
-    They have distance errors only if ``model.distance_errors``.
+    They have distance errors only if ``model.distance_errors``, and are at expected
+    distances unless ``model.distance_prior`` is flat.
 
     Each rank of the group reads its own part, and receives all.
 
@@ -45,6 +48,15 @@ def usable_stars(
     if not config.model.distance_errors:
         # No stage, nor the copy in the run, may see them.
         stars = replace(stars, distance_error=None)
+    elif config.model.distance_prior != "flat":
+        moved, limited = with_expected_distances(stars)
+        shift = np.abs(moved.distance - stars.distance) / stars.distance
+        say(
+            "stars moved to their expected distances: by "
+            f"{np.median(shift):.2%} in the median, {np.quantile(shift, 0.99):.1%} "
+            f"for 1%, {limited:,} at most"
+        )
+        stars = moved
     if config.data.max_distance is not None:
         near = stars.distance <= config.data.max_distance
         counts["beyond max_distance"] = int((~near).sum())

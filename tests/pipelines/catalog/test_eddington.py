@@ -1,0 +1,84 @@
+"""Expected distances, against the true ones of skies with known distributions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dustmap.distributed.group import Group
+from pipelines.catalog.eddington import with_expected_distances
+from pipelines.catalog.schema import Stars, write_stars
+from pipelines.config import FitConfig
+from pipelines.planning.selection import usable_stars
+
+
+def measured(true: np.ndarray, error: np.ndarray, seed: int = 1) -> Stars:
+    noise = np.random.default_rng(seed).standard_normal(len(true))
+    zeros = np.zeros(len(true))
+    return Stars(
+        l=zeros,
+        b=zeros,
+        distance=true + error * noise,
+        distance_error=error,
+        extinction=zeros,
+        extinction_error=zeros + 1,
+    )
+
+
+def test_the_closed_form_of_a_normal_distribution():
+    true = np.random.default_rng(0).normal(500.0, 40.0, 400_000)
+    stars = measured(true, np.full(len(true), 30.0))
+    found, limited = with_expected_distances(stars)
+    expected = 500 + (stars.distance - 500) * 40**2 / (40**2 + 30**2)
+    near = np.abs(stars.distance - 500) < 50
+    np.testing.assert_allclose(found.distance[near], expected[near], atol=3.0)
+    assert limited == 0
+
+
+@pytest.mark.parametrize("count", [30_000, 300_000])
+def test_errors_that_grow_with_true_distances_leave_no_bias(count):
+    """Of a ball with an edge; relative errors differ between stars."""
+    random = np.random.default_rng(3)
+    true = 1000 * random.uniform(0, 1, count) ** (1 / 3) + 20
+    stars = measured(true, true * random.uniform(0.02, 0.12, count))
+    found, _ = with_expected_distances(stars)
+    for low, high in ((200, 400), (400, 700), (900, 1000), (1020, 1150)):
+        some = (stars.distance > low) & (stars.distance < high)
+        before, after = (
+            np.mean(each.distance[some] - true[some]) for each in (stars, found)
+        )
+        assert abs(before) > 4
+        assert abs(after) < 0.3 * abs(before)
+    apart = [np.std(each.distance - true) for each in (stars, found)]
+    assert apart[1] < 0.8 * apart[0]
+
+
+def test_surveys_are_apart_and_exact_distances_stay():
+    random = np.random.default_rng(4)
+    near, far = (random.normal(at, 20.0, 20_000) for at in (300, 900))
+    stars = measured(np.append(near, far), np.full(40_000, 30.0))
+    stars.distance_error[::2] = 0.0
+    stars = replace(stars, survey=np.repeat(["near", "far"], 20_000))
+    found, _ = with_expected_distances(stars)
+    np.testing.assert_array_equal(found.distance[::2], stars.distance[::2])
+    alone, _ = with_expected_distances(stars.select(np.arange(20_000)))
+    np.testing.assert_array_equal(found.distance[:20_000], alone.distance)
+    exact = replace(stars, distance_error=None)
+    assert with_expected_distances(exact)[0] is exact
+
+
+def test_a_fit_takes_them_on_request(tmp_path, capsys):
+    true = np.random.default_rng(5).normal(500.0, 40.0, 5_000)
+    stars = measured(true, np.full(len(true), 30.0))
+    write_stars(tmp_path / "stars.parquet", stars, overwrite=False)
+    for prior, expected in (
+        ("flat", stars),
+        ("stars", with_expected_distances(stars)[0]),
+    ):
+        config = FitConfig.model_validate({"model": {"distance_prior": prior}})
+        found, _ = usable_stars(tmp_path / "stars.parquet", config, Group())
+        np.testing.assert_allclose(found.distance, expected.distance)
+        said = "expected distances" in capsys.readouterr().err
+        assert said == (prior == "stars")
