@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.ndimage import gaussian_filter1d
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 
 # Stars of a slice, whose slopes have errors of some 5% of 1 / σ, and most slices.
@@ -34,11 +35,16 @@ _LONGEST = 3.0
 def with_expected_distances(stars: Stars) -> tuple[Stars, int]:
     """Return the stars at expected distances, and the number of shifts at their limit.
 
-    Surveys stay apart; stars without a distance error stay in place. The limit of a
-    shift is three standard deviations, or three quarters of the distance.
+    Surveys stay apart; stars with exact distances stay in place. The limit of a shift
+    is three standard deviations, or three quarters of the distance.
+
+    Raises `InputError` if the stars have no distance errors.
     """
     if stars.distance_error is None:
-        return stars, 0
+        raise InputError(
+            'model.distance_prior = "stars" needs the column distance_error: map it in '
+            '`dustmap ingest`, or set distance_prior = "flat"'
+        )
     distance, sigma, limited = stars.distance.copy(), stars.distance_error, 0
     survey = np.zeros(len(stars), int) if stars.survey is None else stars.survey
     for name in np.unique(survey):

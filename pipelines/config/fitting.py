@@ -145,6 +145,11 @@ class ModelConfig(Settings):
     common_noise: Auto[NonNegative] = None
     """noise added in quadrature to every star's error [mag]; learnt when auto"""
 
+    def conflicts(self) -> Iterator[str]:
+        """Yield a prior of distances without their errors."""
+        if self.distance_prior != "flat" and not self.distance_errors:
+            yield 'distance_prior = "stars" needs distance_errors = true'
+
 
 class InferenceConfig(Settings):
     """The computation of the posterior."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError
 from pipelines.catalog.eddington import with_expected_distances
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig
@@ -65,8 +66,8 @@ def test_surveys_are_apart_and_exact_distances_stay():
     np.testing.assert_array_equal(found.distance[::2], stars.distance[::2])
     alone, _ = with_expected_distances(stars.select(np.arange(20_000)))
     np.testing.assert_array_equal(found.distance[:20_000], alone.distance)
-    exact = replace(stars, distance_error=None)
-    assert with_expected_distances(exact)[0] is exact
+    with pytest.raises(InputError, match="distance_error"):
+        with_expected_distances(replace(stars, distance_error=None))
 
 
 def test_a_fit_takes_them_on_request(tmp_path, capsys):
