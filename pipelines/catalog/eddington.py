@@ -8,8 +8,9 @@ Of the stars at one measured distance more come from where stars are more numero
 
 whatever the true distances (Tweedie's formula: Efron 2011, JASA 106, 1602). Here p is
 the density of the measured distances of stars with this :math:`\sigma`, a slice of the
-catalogue. It is smoothed by normals of :math:`2 n^{-1/7}` standard deviations, of each
-of which a slice has n stars, and of √2 as many, and the slope extrapolated to none.
+catalogue. It is smoothed by normals of :math:`2 n^{-1/7}` standard deviations, one at
+most, of each of which a slice has n stars, and of √2 as many, and the slope is
+extrapolated to none.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from scipy.ndimage import gaussian_filter1d
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 
-# Stars of a slice, whose slopes have errors of some 5% of 1 / σ, and most slices.
+# Stars of a slice at least, if a survey has as many, and most slices.
 _STARS = 2_000
 _SLICES = 50
-# Cells of a histogram in a standard deviation.
+# Cells of a histogram in a standard deviation, and most of all: errors so small that
+# these are too few move no star.
 _CELLS = 8
+_MOST_CELLS = 1_000_000
 # Standard deviations of the longest shift: beyond it stars are too few for a slope.
 _LONGEST = 3.0
 
@@ -63,12 +66,12 @@ def with_expected_distances(stars: Stars) -> tuple[Stars, int]:
 
 def _slopes(d: Float[np.ndarray, " n"], sigma: float) -> Float[np.ndarray, " n"]:
     """Return the slope of the logarithmic density of distances at each of them."""
-    cell = sigma / _CELLS
+    cell = max(sigma / _CELLS, float(np.ptp(d)) / _MOST_CELLS)
     # A margin as wide as the smoothing reaches.
     edges = np.arange(d.min() - 6 * sigma, d.max() + 6 * sigma + cell, cell)
     counts = np.histogram(d, edges)[0].astype(float)
-    dense = max(np.count_nonzero(counts) / _CELLS, 1)
-    width = min(2 * (len(d) / dense) ** (-1 / 7), 1.0) * _CELLS
+    dense = max(np.count_nonzero(counts) * cell / sigma, 1)
+    width = min(2 * (len(d) / dense) ** (-1 / 7), 1.0) * sigma / cell
     found = np.zeros(len(counts))
     # What smoothing changes is proportional to its variance.
     for factor, wide in ((2, width), (-1, width * 2**0.5)):

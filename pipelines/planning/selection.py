@@ -54,7 +54,7 @@ def usable_stars(
         say(
             "stars moved to their expected distances: by "
             f"{np.median(shift):.2%} in the median, {np.quantile(shift, 0.99):.1%} "
-            f"for 1%, {limited:,} at most"
+            f"for 1%, {limited:,} by the most allowed"
         )
         stars = moved
     if config.data.max_distance is not None:
