@@ -15,15 +15,21 @@ extrapolated to none.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 
+import healpy
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.ndimage import gaussian_filter1d
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 
+# Stars of a part of the sky: distances differ by direction, as dust and a survey's
+# limits do.
+_PART = 200_000
 # Stars of a slice at least, if a survey has as many, and most slices.
 _STARS = 2_000
 _SLICES = 50
@@ -49,12 +55,8 @@ def with_expected_distances(stars: Stars) -> tuple[Stars, int]:
             '`dustmap ingest`, or set distance_prior = "flat"'
         )
     distance, sigma, limited = stars.distance.copy(), stars.distance_error, 0
-    survey = np.zeros(len(stars), int) if stars.survey is None else stars.survey
-    for name in np.unique(survey):
-        rows = np.flatnonzero((survey == name) & (sigma > 0))
+    for rows in _alike(stars):
         count = int(np.clip(len(rows) // _STARS, 1, _SLICES))
-        if not len(rows):
-            continue
         for some in np.array_split(rows[sigma[rows].argsort(kind="stable")], count):
             slopes = _slopes(distance[some], float(sigma[some[len(some) // 2]]))
             wanted = sigma[some] ** 2 * slopes
@@ -62,6 +64,22 @@ def with_expected_distances(stars: Stars) -> tuple[Stars, int]:
             limited += int(np.count_nonzero(np.abs(wanted) > most))
             distance[some] += np.clip(wanted, -most, most)
     return replace(stars, distance=distance), limited
+
+
+def _alike(stars: Stars) -> Iterator[Int[np.ndarray, " k"]]:
+    """Yield the rows of one survey, with distance errors, in a part of the sky."""
+    assert stars.distance_error is not None
+    survey = np.zeros(len(stars), int) if stars.survey is None else stars.survey
+    for name in np.unique(survey):
+        rows = np.flatnonzero((survey == name) & (stars.distance_error > 0))
+        nside = math.isqrt(len(rows) // (12 * _PART))
+        if nside:
+            pixel = healpy.ang2pix(nside, stars.l[rows], stars.b[rows], lonlat=True)
+            order = pixel.argsort(kind="stable")
+            edges = np.flatnonzero(np.diff(pixel[order])) + 1
+            yield from np.split(rows[order], edges)
+        elif len(rows):
+            yield rows
 
 
 def _slopes(d: Float[np.ndarray, " n"], sigma: float) -> Float[np.ndarray, " n"]:

@@ -16,11 +16,13 @@ are too few in smaller pixels share larger ones. With weights
    \sigma_A^2 = \frac{1}{\sum p_i}, \quad
    \sigma_d^2 = \frac{\sum p_i\, (\sigma_{d,i}^2 + (d_i - d)^2)}{\sum p_i}
 
-and as many stars as :math:`n = (\sum p_i)^2 / \sum p_i^2`. Outliers have small
-:math:`w_i = (\nu + 1) / (\nu + r_i^2 / s_i^2)`, with the residual r about the median of
-the bin, then its mean. The scale s is σ, or that of the bin's median absolute
-deviation. Where stars scatter much more than :math:`\sigma_i`, it is raised to a part
-of that.
+and as many stars as :math:`n = (\sum p_i)^2 / \sum p_i^2`. Outliers have no weight:
+:math:`w_i = (1 - r_i^2 / c^2 s_i^2)^2` for :math:`r_i < c s_i`, Tukey's biweight
+(Beaton & Tukey 1974, Technometrics 16, 147), with the residual r about the median of
+the bin, then its mean. Extinctions are more often far too large than far too small:
+weights that only decrease with r leave a bias. The scale s is σ, or that of the bin's
+median absolute deviation. Where stars scatter much more than :math:`\sigma_i`, it is
+raised to a part of that.
 """
 
 from __future__ import annotations
@@ -48,8 +50,10 @@ _COARSEST = 64
 _COUNTED = 2**22
 _PIXELS = 16_000
 _SHARE = 16
-# Degrees of freedom of the noise: as in fits before they learn them.
-_DEGREES = 4.0
+# The biweight's c: means have 95% of the efficiency of plain ones of normal errors.
+_TUKEY = 4.685
+# Least weight: should all stars of a bin be outliers of it, its error is large.
+_LEAST_WEIGHT = 1e-6
 # Least error of a star over the scatter of its bin: one of 2% of the stars, with a
 # seventh of the others' errors and wrong by 2 mag, took its bin over.
 _LEAST = 0.3
@@ -231,12 +235,17 @@ def _precisions(
     scale = np.maximum(variance, square)
     # The median of k stars has π/2k of their variance.
     squares = apart**2 / (1 + np.pi / 2 / counts)[number]
+
+    def weighted() -> np.ndarray:
+        inside = np.maximum(1 - squares / (_TUKEY**2 * scale), 0.0)
+        return np.maximum(inside**2, _LEAST_WEIGHT) / variance
+
     for _ in range(_ROUNDS):
-        precision = (_DEGREES + 1) / (_DEGREES + squares / scale) / variance
+        precision = weighted()
         total = np.add.reduceat(precision, first)
         mean = np.add.reduceat(precision * y, first) / total
         own = precision / total[number]
         about = (y - mean[number]) ** 2 / np.maximum(1 - own, 0.1)
         # A star that is most of its bin cannot differ from it.
-        squares = np.where(own > 0.9, scale, about)
-    return (_DEGREES + 1) / (_DEGREES + squares / scale) / variance
+        squares = np.where(own > 0.9, 0.0, about)
+    return weighted()
