@@ -56,6 +56,27 @@ def test_errors_that_grow_with_true_distances_leave_no_bias(count):
     assert apart[1] < 0.8 * apart[0]
 
 
+def test_parts_of_the_sky_have_their_own_distances(monkeypatch):
+    """Stars end at 600 pc around one pole and at 1,000 pc around the other."""
+    monkeypatch.setattr("pipelines.catalog.eddington._PART", 30_000)
+    random = np.random.default_rng(6)
+    north = random.permutation(np.repeat([False, True], 200_000))
+    true = np.where(north, 1000, 600) * random.uniform(0, 1, len(north)) ** (1 / 3)
+    stars = replace(
+        measured(true, np.full(len(true), 60.0)),
+        l=random.uniform(0, 360, len(true)),
+        b=np.degrees(np.arcsin(random.uniform(0.9, 1, len(true)))) * (2 * north - 1),
+    )
+    found, _ = with_expected_distances(stars)
+    # The slope of both together is wrong for each.
+    edge = (stars.distance > 560) & (stars.distance < 640)
+    for part in (north, ~north):
+        before, after = (
+            np.mean((each.distance - true)[edge & part]) for each in (stars, found)
+        )
+        assert abs(after) < 0.4 * abs(before)
+
+
 def test_surveys_are_apart_and_exact_distances_stay():
     random = np.random.default_rng(4)
     near, far = (random.normal(at, 20.0, 20_000) for at in (300, 900))
