@@ -307,19 +307,17 @@ class DustMap:
 
         As `query` with all modes that the map holds, in one pass.
         """
-        return self._answers(coords, (True,), total=total, estimate=estimate)[0]
+        return self._answer(coords, True, total=total, estimate=estimate)
 
     def density(self, coords: SkyCoord) -> Answer:
         """Return the posterior of the density at coordinates, as `extinction`."""
-        return self._answers(coords, (False,))[0]
+        return self._answer(coords, False)
 
     def extinction_and_density(
         self, coords: SkyCoord, *, estimate: str | None = None
     ) -> tuple[Answer, Answer]:
         """Return `extinction` and `density` at the same coordinates."""
-        which = (True, False)
-        extinction, density = self._answers(coords, which, estimate=estimate)
-        return extinction, density
+        return self.extinction(coords, estimate=estimate), self.density(coords)
 
     def estimated(self, estimate: str | None) -> DustMap:
         """Return this map with other extinctions by default: see `query`.
@@ -328,37 +326,31 @@ class DustMap:
         """
         return DustMap(answers=self.answers.estimated(estimate))
 
-    def _answers(
+    def _answer(
         self,
         coords: SkyCoord,
-        which: tuple[bool, ...],
+        integrated: bool,
         *,
         total: bool = False,
         estimate: str | None = None,
-    ) -> list[Answer]:
-        answering = self.answers.estimated(estimate)
-        answers = []
-        for integrated in which:
-            places, reached = self._reached(coords, integrated, total)
-            kinds = answering.default_kinds(integrated=integrated) or ("mean",)
-            found = answering.moments(reached, kinds, integrated=integrated)
-            share = found.pop(PRIOR_SHARE, None)
-            first = next(iter(found.values()))
-            flags = self._flags(places, reached, first, integrated, share)
-            parts = {
-                str(kind): _quantity(places, values, integrated)
-                for kind, values in found.items()
-            }
-            mean, std = parts.pop("mean", None), parts.pop("std", None)
-            answer = Answer(
-                mean=mean,
-                std=std,
-                quantiles=parts,
-                flags=flags,
-                estimate=answering.said(integrated=integrated),
-            )
-            answers.append(answer)
-        return answers
+    ) -> Answer:
+        answers = self.answers.estimated(estimate)
+        places, reached = self._reached(coords, integrated, total)
+        kinds = answers.default_kinds(integrated=integrated) or ("mean",)
+        found = answers.moments(reached, kinds, integrated=integrated)
+        share = found.pop(PRIOR_SHARE, None)
+        first = next(iter(found.values()))
+        parts = {
+            str(kind): _quantity(places, values, integrated)
+            for kind, values in found.items()
+        }
+        return Answer(
+            mean=parts.pop("mean", None),
+            std=parts.pop("std", None),
+            quantiles=parts,
+            flags=self._flags(places, reached, first, integrated, share),
+            estimate=answers.said(integrated=integrated),
+        )
 
     def beam(
         self,
