@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -51,26 +52,19 @@ class Nodes:
 
     def to(self, device: torch.device | str) -> Nodes:
         """Return the same nodes on another device."""
-        return replace(
-            self,
-            points=self.points.to(device),
-            weights=self.weights.to(device),
-            rows=self.rows.to(device),
-            axes=None if self.axes is None else self.axes.to(device),
-        )
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Nodes:
+        """Return nodes whose tensors are changed alike."""
+        tensors = {n: getattr(self, n) for n in ("points", "weights", "rows", "axes")}
+        present = {n: change(t) for n, t in tensors.items() if t is not None}
+        return replace(self, **present)
 
     def pieces(self, count: int) -> Iterator[Nodes]:
         """Yield consecutive nodes, at most ``count`` (or one) at a time."""
         count = max(count, 1)
         for start in range(0, len(self.rows), count):
-            part = slice(start, start + count)
-            yield replace(
-                self,
-                points=self.points[part],
-                weights=self.weights[part],
-                rows=self.rows[part],
-                axes=None if self.axes is None else self.axes[part],
-            )
+            yield self._each(itemgetter(slice(start, start + count)))
 
     def sum_rows(self, values: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
         """Return ``Σ_j w_nj v_nj`` for every functional."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.spatial import KDTree
 from torch import Tensor
 
 from dustmap.functionals import (
@@ -17,6 +16,7 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid
 from dustmap.noise import Normal, StudentT
+from dustmap.residual.neighbours import nearest, without_self
 from pipelines.base.geometry import Box
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
@@ -99,16 +99,10 @@ def noise_of(plan: Plan, stars: Stars, config: FitConfig) -> Normal:
     )
 
 
-def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
-    """Return nearest stars in direction and ln distance; ``None`` if there are few."""
-    if len(ends) <= 2 * count:
+def near_stars(ends: Tensor) -> Tensor | None:
+    """Return eight stars, nearest in direction and ln distance; ``None`` for few."""
+    if len(ends) <= 16:
         return None
     distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
-    place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
-    threads = torch.get_num_threads()
-    found = KDTree(place).query(place, count + 1, workers=threads)
-    index = np.asarray(found[1])
-    # Among stars at one place a star need not be its own first neighbour.
-    drop = index == np.arange(len(ends))[:, None]
-    drop[~drop.any(axis=1), -1] = True
-    return torch.as_tensor(index[~drop].reshape(len(ends), count))
+    place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1)
+    return without_self(nearest(place, place, 9))
