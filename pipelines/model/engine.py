@@ -6,12 +6,13 @@ What an engine offers besides is data, in `pipelines.config.engines`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.models.base import ForwardModel
@@ -49,13 +50,14 @@ def rays(
     return ENGINES[plan.engine].rays(plan, end, start, outwards=outwards)
 
 
-def build_model(plan: Plan, functionals: Functionals, **device: Any) -> ForwardModel:
+def build_model(
+    plan: Plan, functionals: Functionals, device: Device, group: Group | None = None
+) -> ForwardModel:
     """Build the forward model of a plan for functionals such as stars' sight lines.
 
-    ``device`` is dtype, device and generator, and maybe a group, whose ranks divide the
-    functionals and call the model together.
+    The ranks of a ``group`` divide the functionals and call the model together.
     """
-    return ENGINES[plan.engine].build_model(plan, functionals, **device)
+    return ENGINES[plan.engine].build_model(plan, functionals, device, group)
 
 
 def posterior_model(
@@ -69,7 +71,7 @@ def posterior_model(
     generator = torch_stream(seed, Purpose.VARIANCE)
     given: Device = {"dtype": dtype, "device": device, "generator": generator}
     nowhere = torch.zeros(1, 3, dtype=torch.float64)
-    return build_model(plan, PointValues(nowhere), **given)
+    return build_model(plan, PointValues(nowhere), given)
 
 
 def run_engine(problem: Problem) -> Inference:

@@ -27,7 +27,7 @@ from pipelines.config import FitConfig
 from pipelines.model.cost import preconditioner_rank
 from pipelines.model.observations import noise_of, sight_lines, step_rays
 from pipelines.model.plan import Plan
-from pipelines.model.problem import Inference, Problem
+from pipelines.model.problem import Device, Inference, Problem
 
 # Of Gauss-Newton steps: densities that vary by factors took 16 to 23 to their mode.
 _NEWTON_STEPS = 50
@@ -62,17 +62,12 @@ rays = step_rays
 
 
 def build_model(
-    plan: Plan,
-    functionals: Functionals,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    generator: torch.Generator,
-    group: Group | None = None,
+    plan: Plan, functionals: Functionals, device: Device, group: Group | None = None
 ) -> ForwardModel:
     """Build the model on the plan's tori: of the field, or of its exponential."""
     shared: dict[str, Any] = {"mean": plan.mean, "group": group}
-    place: dict[str, Any] = {"cut": plan.cut, "dtype": dtype, "device": device}
+    place: dict[str, Any] = {"dtype": device["dtype"], "device": device["device"]}
+    place["cut"] = plan.cut
     kernel, tori = plan.build_kernel(), plan.tori
     if not plan.is_lognormal:
         return TorusGaussian(
@@ -80,7 +75,7 @@ def build_model(
             functionals,
             residual_refinement=2,
             residual_count=DRAWS,
-            generator=generator,
+            generator=device["generator"],
             **shared,
         )
     return LogNormal(
@@ -98,7 +93,7 @@ def infer(problem: Problem) -> Inference:
     plan, stars, config = problem.plan, problem.stars, problem.config
     generator, inference = problem.device["generator"], config.inference
     lines = sight_lines(plan, stars)
-    model = build_model(plan, lines, **problem.device, group=problem.group)
+    model = build_model(plan, lines, problem.device, problem.group)
     noise, start, probes = problem.correlation, problem.start, 0
     if start is not None and len(start) != model.latent_size:
         # The modes of a map with another prior.

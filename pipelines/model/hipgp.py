@@ -29,7 +29,7 @@ from dustmap.whitening import ToeplitzWhitening
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.model.plan import Plan
-from pipelines.model.problem import Inference, Problem
+from pipelines.model.problem import Device, Inference, Problem
 
 # Above this ratio of lengthscale and spacing the covariance of the field on the grid,
 # which is solved with, is nearly singular.
@@ -67,13 +67,7 @@ def rays(
 
 
 def build_model(
-    plan: Plan,
-    functionals: Functionals,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    generator: torch.Generator,
-    group: Group | None = None,
+    plan: Plan, functionals: Functionals, device: Device, group: Group | None = None
 ) -> ForwardModel:
     """Build the model of rows on the grid's circulant embedding, in float64."""
     own = plan.embedding
@@ -85,7 +79,7 @@ def build_model(
         limits=EmbeddingLimits(max_points=own.max_points),
         solver=ConjugateGradients(rtol=own.tolerance, max_steps=own.max_steps),
         shape=own.shape or None,
-        device=device,
+        device=device["device"],
     )
     group = group or Group()
     return RowwiseGaussian(whitening, functionals, mean=plan.mean, group=group)
@@ -106,7 +100,7 @@ def infer(problem: Problem) -> Inference:
     try:
         ends = torch.as_tensor(stars.positions())
         lines = rays(plan, ends)
-        model = build_model(plan, lines, **problem.device, group=problem.group)
+        model = build_model(plan, lines, problem.device, problem.group)
         assert isinstance(model, RowwiseGaussian)
         density = plan.mean(ends).numpy()
         variance = torch.as_tensor(stars.variance(density, plan.common_noise))

@@ -17,6 +17,7 @@ from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.cost import Machine, Work, machine_memory, most_stars
 from pipelines.model.engine import build_model, rays
+from pipelines.model.problem import Device
 
 
 def config(**sections):
@@ -102,13 +103,12 @@ def test_entries_of_many_stars_are_those_of_a_tree():
 def test_entries_of_the_projection_are_near_those_of_a_model(cloud_run):
     plan, settings = cloud_run.plan, one_cloud.settings()
     ends = torch.as_tensor(one_cloud.catalogue(1000).positions())
-    model = build_model(
-        plan,
-        rays(plan, ends),
-        dtype=torch.float32,
+    device = Device(
         device=torch.device("cpu"),
+        dtype=torch.float32,
         generator=torch.Generator().manual_seed(0),
     )
+    model = build_model(plan, rays(plan, ends), device)
     assert isinstance(model, TorusGaussian)
     distances, given = ends.norm(dim=1).numpy(), FitConfig.model_validate(settings)
     work = Work.of(plan.grids, plan.build_kernel(), distances, given)

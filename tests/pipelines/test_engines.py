@@ -48,30 +48,26 @@ def plan_for(config, observed):
     return make_plan(scales, box, observed.distance, config, REFERENCE)
 
 
+def on_cpu():
+    return Device(
+        dtype=torch.float64, device=CPU, generator=torch.Generator().manual_seed(0)
+    )
+
+
 def run(config, observed, plan=None):
     seen = []
     problem = Problem(
         plan=plan_for(config, observed) if plan is None else plan,
         stars=observed,
         config=config,
-        device=Device(
-            dtype=torch.float64,
-            device=CPU,
-            generator=torch.Generator().manual_seed(0),
-        ),
+        device=on_cpu(),
         on_step=lambda *step: seen.append(step),
     )
     return run_engine(problem), seen
 
 
 def field_mean(result, ends):
-    model = build_model(
-        result.plan,
-        PointValues(ends),
-        dtype=torch.float64,
-        device=CPU,
-        generator=torch.Generator().manual_seed(0),
-    )
+    model = build_model(result.plan, PointValues(ends), on_cpu())
     posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
     return posterior.moments(rays(result.plan, ends)).mean
 
@@ -106,13 +102,8 @@ def test_each_engine_has_its_own_quadrature_and_model():
         rays(exact, torch.as_tensor(observed.positions())).rule, GaussLegendre
     )
     for which, kind in ((plan, TorusGaussian), (exact, RowwiseGaussian)):
-        model = build_model(
-            which,
-            rays(which, torch.as_tensor(observed.positions())),
-            dtype=torch.float64,
-            device=CPU,
-            generator=torch.Generator().manual_seed(0),
-        )
+        ends = torch.as_tensor(observed.positions())
+        model = build_model(which, rays(which, ends), on_cpu())
         assert isinstance(model, kind)
 
 

@@ -15,6 +15,7 @@ from dustmap.tori import Tori
 from pipelines.config import FitConfig
 from pipelines.model.engine import build_model, rays
 from pipelines.model.plan import Plan
+from pipelines.model.problem import Device
 from pipelines.planning.prior import (
     learn_prior,
     mean_density,
@@ -90,9 +91,8 @@ def drawn(truth, count=STARS, seed=1):
     # On a finer grid than the plan's, which interpolates hardly.
     fine = Grid(shape=(46, 46, 26), spacing=(4.0,) * 3, origin=GRID.origin)
     truth = replace(truth, tori=Tori(tori=(Torus(grid=fine, shape=(72, 72, 54)),)))
-    model = build_model(
-        truth, rays(truth, ends), dtype=torch.float64, device=CPU, generator=generator
-    )
+    device = Device(device=CPU, dtype=torch.float64, generator=generator)
+    model = build_model(truth, rays(truth, ends), device)
     white = model.white_noise(np.random.default_rng(seed))
     # What the grid cannot resolve is there, too, as the model says.
     seen = model.linearise(white)
