@@ -40,7 +40,7 @@ from pipelines.run.folder import read_run
 from pipelines.run.status import describe, status_of
 from pipelines.saving.state_file import read_state
 from pipelines.saving.workspace import STATE
-from pipelines.storage.metrics import read_metrics
+from pipelines.run.status import read_metrics
 from pipelines.verify import verify
 
 folder = Path(tempfile.mkdtemp(prefix="cluster-run-"))

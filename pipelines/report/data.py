@@ -26,7 +26,7 @@ from pipelines.maps.opening import open_run
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
 from pipelines.run.held_out import HeldOut, read_held_out
-from pipelines.storage.metrics import Record, read_metrics
+from pipelines.run.status import read_metrics
 
 # Dots per inch of pictures, and pixels of the page.
 _DPI = 180
@@ -74,7 +74,7 @@ class ReportData:
     run: Run
     source: Answers
     nside: int | None = None
-    records: list[Record]
+    records: list[dict[str, Any]]
     origin: dict[str, Any]
     held_out: HeldOut | None = None
 
@@ -168,9 +168,9 @@ class ReportData:
         return logarithms.std(axis=0, ddof=1).tolist()
 
     @property
-    def stages(self) -> dict[str, list[Record]]:
+    def stages(self) -> dict[str, list[dict[str, Any]]]:
         """Timed records by part of the fit."""
-        found: dict[str, list[Record]] = {}
+        found: dict[str, list[dict[str, Any]]] = {}
         for record in self.records:
             if "seconds" in record:
                 # Drop the numbers of the samples.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
@@ -11,9 +12,13 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import in_words
 from pipelines.saving.workspace import Workspace, read_json, unfinished
 from pipelines.storage.atomic import MARKER
-from pipelines.storage.metrics import read_metrics
 
 _ENDED = ("stopped", "failed")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the reported iterations of a fit, one line of JSON each."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def status_of(path: Path) -> dict[str, Any]:

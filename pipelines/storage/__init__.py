@@ -1,1 +1,1 @@
-"""Atomic files, their digests, and records of iterations."""
+"""Atomic files, and their digests."""

@@ -22,9 +22,9 @@ from pipelines.catalog.schema import read_table, write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
 from pipelines.run.folder import read_run
+from pipelines.run.status import read_metrics
 from pipelines.saving.state_file import read_state
 from pipelines.saving.workspace import STATE
-from pipelines.storage.metrics import read_metrics
 
 
 def settings(**inference: Any) -> dict[str, Any]:
