@@ -184,7 +184,7 @@ def _predict_distances(run: Path, table: Path, options: dict[str, Any]) -> None:
     path, stars = options["output"], read_stars(table)
     found = distance_columns(read_run(run), stars)
     known = {"distance_error": stars.distance_std, **found}
-    write_predictions(path, stars, known, {}, overwrite=options["overwrite"])
+    write_predictions(path, stars, known, overwrite=options["overwrite"])
     count = int(np.isfinite(found["posterior_distance"]).sum())
     click.echo(f"{len(stars)} stars ({len(stars) - count} outside the map), in {path}")
 

@@ -103,10 +103,9 @@ class SkyMaps:
                 raise InputError(
                     f"array {name!r} has shape {array.shape}, expected {expected}"
                 )
-        if self.last_star is not None and len(self.last_star) != 12 * self.nside**2:
+        if self.last_star is not None and len(self.last_star) != pixels:
             raise InputError(
-                f"last_star has {len(self.last_star)} pixels, expected "
-                f"{12 * self.nside**2}"
+                f"last_star has {len(self.last_star)} pixels, expected {pixels}"
             )
 
     @property

@@ -144,7 +144,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
-def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
+def read_run(path: str | Path) -> Run:
     """Read a finished run after checking its manifest.
 
     Raises `InputError` if the folder is not a run, is incomplete, or was altered.
@@ -168,7 +168,7 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
     model = posterior_model(
         plan,
         dtype=tensors["mean"].dtype,
-        device=device or torch.device("cpu"),
+        device=torch.device("cpu"),
         seed=int(description["provenance"]["seed"]),
     )
     if len(tensors["mean"]) != model.latent_size:
@@ -182,8 +182,8 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         plan=plan,
         posterior=Posterior(
             model=model,
-            mean=tensors["mean"].to(model.device),
-            samples=tensors["samples"].to(model.device),
+            mean=tensors["mean"],
+            samples=tensors["samples"],
             residual=read_residual(folder),
         ),
         supports=tuple(tensors[name] for name in support_names(len(plan.tori))),

@@ -251,7 +251,7 @@ def write_held_out(
 ) -> None:
     """Write predictions beside the observations."""
     observed = _observed(stars, plan, predictions)
-    write_predictions(path, stars, {**observed, **predictions}, {})
+    write_predictions(path, stars, {**observed, **predictions})
 
 
 def read_held_out(run: Path) -> HeldOut | None:

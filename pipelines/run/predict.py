@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +85,6 @@ def write_predictions(
     path: Path,
     stars: Stars,
     predictions: dict[str, np.ndarray],
-    meta: dict[str, Any],
     *,
     overwrite: bool = False,
 ) -> None:
@@ -98,5 +96,5 @@ def write_predictions(
         columns["survey"] = stars.survey
     columns.update(l=stars.l, b=stars.b, distance=stars.distance, **predictions)
     units = {name: unit for name, unit in UNITS.items() if name in columns}
-    meta = {"program": "dustmap", "version": dustmap.__version__, **meta}
+    meta = {"program": "dustmap", "version": dustmap.__version__}
     write_table(path, columns, units=units, meta=meta, overwrite=overwrite)
