@@ -198,9 +198,9 @@ def with_law(
     predictions: dict[str, np.ndarray],
 ) -> ResidualField:
     """Learn the law of measurements from stars that the predictions have not seen."""
-    measured, error, _ = measurements(stars, plan, predictions)
-    along = np.argsort(stars.pixels())
-    return replace(residual, law=learn_law(error[along], measured.select(along)))
+    held, along = HeldOut.of(stars, plan, predictions), np.argsort(stars.pixels())
+    law = learn_law(held.residual[along], held.measured.select(along))
+    return replace(residual, law=law)
 
 
 def measured_columns(
@@ -216,20 +216,13 @@ def measured_columns(
     """
     if residual is None or residual.law is None:
         return {}
-    measured, error, mean = measurements(stars, plan, predictions)
-    law, found = residual.law, {"measured_mean": mean + residual.law.mean(measured)}
+    held, law = HeldOut.of(stars, plan, predictions), residual.law
+    mean, measured = held.predicted["mean"], held.measured
+    found = {"measured_mean": mean + law.mean(measured)}
     found["measured_std"] = law.std(measured)
     for name, probability in QUANTILES.items():
         found[f"measured_{name}"] = mean + law.quantile(measured, probability)
-    return {**found, "z": law.z_scores(error, measured)}
-
-
-def measurements(
-    stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
-) -> tuple[Measured, np.ndarray, np.ndarray]:
-    """Return the arguments of a law, the residuals, and the predicted means."""
-    held = HeldOut.of(stars, plan, predictions)
-    return held.measured, held.residual, held.predicted["mean"]
+    return {**found, "z": law.z_scores(held.residual, measured)}
 
 
 def held_out_score(

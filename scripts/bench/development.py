@@ -48,7 +48,7 @@ from pipelines.maps.density import cell_means
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import Baseline, predict_baseline
 from pipelines.run.folder import read_run
-from pipelines.run.held_out import HeldOut, measured_columns, measurements
+from pipelines.run.held_out import HeldOut, measured_columns
 from pipelines.run.residual import read_residual
 from pipelines.run.surveys import calibrated
 
@@ -329,8 +329,7 @@ def against_observed(
         held.residual, scale=np.hypot(columns["extinction_std"], held.noise)
     )
     if residual is not None and residual.law is not None:
-        given, error, _ = measurements(test, plan, columns)
-        score = residual.law.log_density(error, given)
+        score = residual.law.log_density(held.residual, held.measured)
     row: Row = {"A in 68%": at68.held, "A in 95%": at95.held}
     row["above p97.5"] = float(np.mean(z > WIDTHS[1]))
     row["below p2.5"] = float(np.mean(z < -WIDTHS[1]))
