@@ -22,14 +22,14 @@ import math
 from dataclasses import KW_ONLY, dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import Radial
 from dustmap.residual.covariance import RayCovariance, Rays
-from dustmap.residual.kriging import TABLE_ERROR, krige_rays
+from dustmap.residual.kriging import TABLE_ERROR, Kriging, krige_rays
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.tails import (
     OUTLIER_FACTOR,
@@ -48,14 +48,13 @@ class Conditionals:
     """Each star's density given its neighbours' extinctions."""
 
     mean: Float[Tensor, " n"]
-    neighbours: Int[Tensor, "m k"]
-    weights: Float[Tensor, "m k"]
+    kriging: Kriging
     variance: Float[Tensor, " m"]
 
     def errors(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
         """Return extinctions minus their predictions."""
         residual = extinction - self.mean
-        predicted = (residual[self.neighbours] * self.weights).sum(dim=1)
+        predicted = self.kriging.mean(residual)
         return residual[len(residual) - len(predicted) :] - predicted
 
     def log_density(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
@@ -137,8 +136,7 @@ class NeighbourLikelihood:
         found = krige_rays(covariance, rays, noise, own, self.neighbours)
         return Conditionals(
             mean=mean,
-            neighbours=self.neighbours,
-            weights=found.weights,
+            kriging=found,
             variance=found.variance + (jitter + noise)[first:],
         )
 

@@ -19,7 +19,7 @@ from dustmap.inference.scales.neighbour_likelihood import (
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc
-from dustmap.residual.kriging import TABLE_ERROR
+from dustmap.residual.kriging import TABLE_ERROR, Kriging
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.whitening import TorusWhitening
 
@@ -100,17 +100,25 @@ def test_with_all_rows_for_neighbours_the_density_is_the_dense_one(positive):
     torch.testing.assert_close(found.variance[0], variance, rtol=1e-8, atol=0)
 
 
+def _alone(variance):
+    """Return densities of stars without neighbours and with mean zero."""
+    n = len(variance)
+    kriging = Kriging(
+        neighbours=torch.empty(n, 0, dtype=torch.int64),
+        weights=torch.empty(n, 0, dtype=torch.float64),
+        variance=variance,
+        prior=variance,
+    )
+    mean = torch.zeros_like(variance)
+    return Conditionals(mean=mean, kriging=kriging, variance=variance)
+
+
 def test_densities_are_a_mixture_with_the_likeliest_fraction_of_outliers():
     generator, n = seeded(2), 2000
     variance = 0.01 * (1 + torch.rand(n, generator=generator, dtype=torch.float64))
     errors = variance.sqrt() * torch.randn(n, generator=generator, dtype=torch.float64)
     errors[:80] *= 10
-    found = Conditionals(
-        mean=torch.zeros(n, dtype=torch.float64),
-        neighbours=torch.empty(n, 0, dtype=torch.int64),
-        weights=torch.empty(n, 0, dtype=torch.float64),
-        variance=variance,
-    ).log_density(errors)
+    found = _alone(variance).log_density(errors)
 
     def density(width):
         # Of five degrees of freedom and this variance.
@@ -129,12 +137,8 @@ def test_densities_are_a_mixture_with_the_likeliest_fraction_of_outliers():
 @pytest.mark.parametrize("error", [0.0, 1e3])
 def test_densities_are_finite_where_none_or_all_look_like_outliers(error):
     n = 50
-    found = Conditionals(
-        mean=torch.zeros(n, dtype=torch.float64),
-        neighbours=torch.empty(n, 0, dtype=torch.int64),
-        weights=torch.empty(n, 0, dtype=torch.float64),
-        variance=torch.ones(n, dtype=torch.float64),
-    ).log_density(torch.full((n,), error, dtype=torch.float64))
+    extinction = torch.full((n,), error, dtype=torch.float64)
+    found = _alone(torch.ones_like(extinction)).log_density(extinction)
     parts = [
         scipy.stats.t.logpdf(error, 5, scale=width * 0.6**0.5) for width in (1.0, 10.0)
     ]
