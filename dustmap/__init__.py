@@ -65,30 +65,24 @@ __all__ = [
     "regress",
     "simulate",
 ]
-# Modules of the mathematics, by the names that they define.
+# Names of the mathematics, by the modules that define them.
 _HOMES = {
-    "FullBatch": "dustmap.inference.full_batch",
-    "Grid": "dustmap.grid",
-    "LineIntegrals": "dustmap.functionals",
-    "LogNormal": "dustmap.models.lognormal",
-    "Matern12": "dustmap.kernels",
-    "Matern32": "dustmap.kernels",
-    "Matern52": "dustmap.kernels",
-    "NestedGrids": "dustmap.nested_grids",
-    "Normal": "dustmap.noise",
-    "PointValues": "dustmap.functionals",
-    "Posterior": "dustmap.posterior",
-    "SquaredExponential": "dustmap.kernels",
-    "StudentT": "dustmap.noise",
-    "TorusGaussian": "dustmap.models.gaussian",
-    "infer": "dustmap.inference.full_batch",
+    "dustmap.functionals": ("LineIntegrals", "PointValues"),
+    "dustmap.grid": ("Grid",),
+    "dustmap.inference.full_batch": ("FullBatch", "infer"),
+    "dustmap.kernels": ("Matern12", "Matern32", "Matern52", "SquaredExponential"),
+    "dustmap.models.gaussian": ("TorusGaussian",),
+    "dustmap.models.lognormal": ("LogNormal",),
+    "dustmap.nested_grids": ("NestedGrids",),
+    "dustmap.noise": ("Normal", "StudentT"),
+    "dustmap.posterior": ("Posterior",),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        home = _HOMES.get(name, "pipelines.api")
-        return getattr(importlib.import_module(home), name)
+        homes = (home for home, names in _HOMES.items() if name in names)
+        return getattr(importlib.import_module(next(homes, "pipelines.api")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -324,22 +324,13 @@ class FitConfig(Settings):
                 f"engine {engine} has no {self.density} density: set model.density = "
                 f'"{other}"'
             )
-        if self.density == "lognormal":
-            yield from self._conflicts_with_lognormal()
-        elif self.model.subgrid_share is not None:
-            yield (
-                "model.subgrid_share belongs to a lognormal density: leave it out for "
-                "a gaussian one, which uses the whole unresolved variance"
-            )
-
-    def _conflicts_with_levels(self) -> Iterator[str]:
-        asked = f"box.levels = {self.box.levels}"
         if self.density != "lognormal":
-            yield f'{asked} needs model.density = "lognormal"'
-        if self.kernel == "squared-exponential":
-            yield f"{asked} needs a Matern kernel: choose another prior.kernel"
-
-    def _conflicts_with_lognormal(self) -> Iterator[str]:
+            if self.model.subgrid_share is not None:
+                yield (
+                    "model.subgrid_share belongs to a lognormal density: leave it out "
+                    "for a gaussian one, which uses the whole unresolved variance"
+                )
+            return
         if self.inference.samples % 2:
             yield (
                 f"inference.samples = {self.inference.samples}: samples of a lognormal "
@@ -350,6 +341,13 @@ class FitConfig(Settings):
                 'prior.mean = "zero" cannot be the median of a lognormal density: '
                 'choose another or model.density = "gaussian"'
             )
+
+    def _conflicts_with_levels(self) -> Iterator[str]:
+        asked = f"box.levels = {self.box.levels}"
+        if self.density != "lognormal":
+            yield f'{asked} needs model.density = "lognormal"'
+        if self.kernel == "squared-exponential":
+            yield f"{asked} needs a Matern kernel: choose another prior.kernel"
 
     @property
     def levels(self) -> int | None:

@@ -391,17 +391,13 @@ def open_foreign(path: Path, stated: Stated) -> ForeignMap:
     own |= {"band": field.band, "meta": meta}
     if "x" in field.axes:
         scale = field.unit.to(u.mag / u.pc)
+        arrays = {
+            name: np.multiply(array, scale, dtype=np.float32)
+            for name, array in field.arrays.items()
+        }
+        x, y, z = (field.axes[axis] for axis in AXES)
         try:
-            cube = Cube(
-                x=field.axes["x"],
-                y=field.axes["y"],
-                z=field.axes["z"],
-                arrays={
-                    name: np.multiply(array, scale, dtype=np.float32)
-                    for name, array in field.arrays.items()
-                },
-                meta=meta,
-            )
+            cube = Cube(x=x, y=y, z=z, arrays=arrays, meta=meta)
         except ValueError as error:
             raise InputError(f"{path} is no regular cube: {error}") from error
         made = of_cube(path, cube)
