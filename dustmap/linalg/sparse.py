@@ -38,8 +38,19 @@ class Rows:
     pointers: np.ndarray  # (≥ count + 1,) uint64, first entry of each row
     columns: np.ndarray  # uint32
     values: np.ndarray  # float32 or float64
-    first: int
     count: int
+    first: int = 0
+
+    @classmethod
+    def of(cls, matrix: scipy.sparse.csr_matrix, dtype: type, first: int = 0) -> Rows:
+        """Return the rows of a matrix, counted from ``first``."""
+        return cls(
+            pointers=matrix.indptr.astype(np.uint64),
+            columns=matrix.indices.astype(np.int32).view(np.uint32),
+            values=matrix.data.astype(dtype, copy=False),
+            count=len(matrix.indptr) - 1,
+            first=first,
+        )
 
 
 class SparseMatrix(SizedOperator):
@@ -72,15 +83,7 @@ class SparseMatrix(SizedOperator):
         self.nonzeros = int(matrix.nnz)
         self._pair: tuple[Tensor, Tensor] | None = None
         if self.device.type == "cpu":
-            self._hold(
-                Rows(
-                    pointers=matrix.indptr.astype(np.uint64),
-                    columns=matrix.indices.astype(np.int32).view(np.uint32),
-                    values=matrix.data.astype(precision(dtype), copy=False),
-                    first=0,
-                    count=rows,
-                )
-            )
+            self._hold(Rows.of(matrix, precision(dtype)))
         else:
             self._pair = (
                 _torch_csr(matrix, dtype, self.device),

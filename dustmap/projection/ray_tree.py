@@ -395,7 +395,6 @@ def ray_tree(
         pointers=pointers,
         columns=columns[:total].copy(),
         values=values[:total].copy(),
-        first=0,
         count=rows,
     )
     P = SparseMatrix.of_rows(stars, sums.shape[0], device=device)
@@ -425,13 +424,9 @@ def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) ->
             own = first + np.flatnonzero(
                 needed[first : first + sky.widths[level] ** 2] >= 0
             )
+            above, kind = np.zeros((len(own), 16), np.int64), np.full(len(own), _WHOLE)
             if level:
                 above, kind = sky.parents(face, level, own)
-            else:
-                above, kind = (
-                    np.zeros((len(own), 16), np.int64),
-                    np.full(len(own), _WHOLE),
-                )
             parents.append(number[above].astype(np.int32))
             kinds.append(kind.astype(np.uint8))
             steps.append(np.full(len(own), shells.firsts[level]))

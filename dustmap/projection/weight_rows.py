@@ -203,13 +203,7 @@ def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
         (rows.values[:count], *index), shape=(rows.count, columns)
     )
     matrix.sum_duplicates()
-    return Rows(
-        pointers=matrix.indptr.astype(np.uint64),
-        columns=matrix.indices.astype(np.int32).view(np.uint32),
-        values=matrix.data.astype(values_type),
-        first=rows.first,
-        count=rows.count,
-    )
+    return Rows.of(matrix, values_type, rows.first)
 
 
 def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
@@ -225,7 +219,7 @@ def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
         start = int(pointers[piece.first])
         part = slice(start, start + len(piece.columns))
         columns[part], values[part] = piece.columns, piece.values
-    return Rows(pointers=pointers, columns=columns, values=values, first=0, count=count)
+    return Rows(pointers=pointers, columns=columns, values=values, count=count)
 
 
 def sampled(functionals: Functionals) -> Functionals:
