@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import torch
@@ -312,13 +312,8 @@ class Normal(NoiseModel):
 
     @property
     def learnt(self) -> Learnt:
-        return Learnt(
-            weights=self.weights,
-            common=self.common,
-            degrees=self.degrees,
-            share=self.share,
-            held_out=self.held_out,
-        )
+        own = {each.name: getattr(self, each.name) for each in fields(Learnt)}
+        return Learnt(**own)
 
     def with_learnt(self, learnt: Learnt | None) -> Self:
         if learnt is None:
