@@ -507,10 +507,8 @@ def torus_for(
         )
         if values:
             middle = (low + (high - low) / whole / 2)[None]
-            left, most_left = (
-                interpolation_variance(kernel, grid, middle),
-                noise.median(),
-            )
+            left = interpolation_variance(kernel, grid, middle)
+            most_left = noise.median()
         else:
             left = _observed(kernel, _with_gap(grid, kernel), functionals).variance
             most_left = noise

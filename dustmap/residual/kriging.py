@@ -277,12 +277,8 @@ def _factorise(matrix):
             for j in range(i, n):
                 matrix[i, j] *= scaling
         for i in range(end, n - 1, 2):
-            a, b, c, d = (
-                matrix[k, i],
-                matrix[k + 1, i],
-                matrix[k + 2, i],
-                matrix[k + 3, i],
-            )
+            a, b = matrix[k, i], matrix[k + 1, i]
+            c, d = matrix[k + 2, i], matrix[k + 3, i]
             e, f = matrix[k, i + 1], matrix[k + 1, i + 1]
             g, h = matrix[k + 2, i + 1], matrix[k + 3, i + 1]
             for j in range(i, n):

@@ -106,10 +106,8 @@ class TorusWhitening(GridWhitening):
         self.image_tolerance = image_tolerance or precise
         self._refined: dict[int, TorusWhitening] = {}
         self.fine_shape = tuple(n * refinement for n in torus.shape)
-        coarse = fine = self._circulant(1)
-        if refinement > 1:
-            fine = self._circulant(refinement)
-        self.coarse, self.fine = coarse, fine
+        self.coarse = coarse = self._circulant(1)
+        self.fine = fine = coarse if refinement == 1 else self._circulant(refinement)
         self._every = (..., *(slice(None, None, refinement),) * len(torus.shape))
         self.report = TorusReport(
             shape=torus.shape,

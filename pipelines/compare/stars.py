@@ -113,16 +113,15 @@ def _counted(seen: np.ndarray, why: str) -> Counter[str]:
     return Counter({"read": len(seen), why: int(seen.sum())})
 
 
-def _places_in(path: Path) -> list[tuple[float, float, float]]:
+def _places_in(path: Path) -> set[tuple[float, float, float]]:
     columns, _, _ = read_table(path)
-    return list(zip(*(columns[name].tolist() for name in ("l", "b", "distance"))))
+    return set(zip(*(columns[name].tolist() for name in ("l", "b", "distance"))))
 
 
-def _among(stars: Stars, places: list[tuple[float, float, float]]) -> np.ndarray:
+def _among(stars: Stars, places: set[tuple[float, float, float]]) -> np.ndarray:
     """Return a mask of the stars at exactly one of these places."""
     own = zip(stars.l.tolist(), stars.b.tolist(), stars.distance.tolist())
-    there = set(places)
-    return np.array([place in there for place in own], dtype=bool)
+    return np.array([place in places for place in own], dtype=bool)
 
 
 def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Comparison:

@@ -39,10 +39,8 @@ def load_config(
 
     Raises `InputError` in one line: source, key, expected value, actual value.
     """
-    tree, sources = (
-        {} if path is None else read_toml(path),
-        [("", str(path or "settings"))],
-    )
+    tree = {} if path is None else read_toml(path)
+    sources = [("", str(path or "settings"))]
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key.strip()):
