@@ -26,6 +26,7 @@ from pipelines.cli.reporting import (
     OVERWRITE,
     Parsed,
     band_options,
+    converted,
     fill_of,
     fill_options,
     output,
@@ -200,7 +201,6 @@ def view(
     output: Path | None,
     serve: bool,
     port: int,
-    estimate: str | None,
     stars: Path | None,
     reach: float | None,
     overwrite: bool,
@@ -218,12 +218,7 @@ def view(
 
     if (output is None) != serve:
         raise InputError("give a file to write, -o map.html, or --serve")
-    found = open_answers(source, **stated_of(options)).in_band(
-        options.pop("band"), options.pop("declare_band"), **options
-    )
-    found = found.estimated(estimate)
-    for change in found.changes:
-        click.echo(change.summary(), err=True)
+    found = converted(open_answers(source, **stated_of(options)), options)
     command = shlex.join(["dustmap", *sys.argv[1:]])
     given: dict[str, Any] = {"stars": stars, "reach": reach, "command": command}
     if output is not None:

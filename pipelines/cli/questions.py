@@ -21,6 +21,7 @@ from pipelines.cli.reporting import (
     PERCENTILES,
     RIGHT_ASCENSION,
     band_options,
+    converted,
     fill_of,
     fill_options,
     output,
@@ -90,7 +91,7 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     kept, with all of its columns; values outside the map, or without a position or
     distance, are NaN, with flags.
     """
-    from pipelines.query import open_map
+    from pipelines.query import DustMap, open_map
 
     outside = options.pop("outside")
     dust = open_map(map_, samples=samples, outside=outside, **stated_of(options))
@@ -99,7 +100,7 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
         # The filling map is converted to the declared band.
         declared = dust.in_band(None, options.pop("declare_band"))
         dust = declared.continued(other, beyond)
-    dust = _converted(dust, options)
+    dust = DustMap(answers=converted(dust.answers, options))
     question = _question(dust, options)
     if table is None:
         _answer_one(dust, options, question)
@@ -156,7 +157,7 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     from pipelines.query.targets import TargetTable
 
     dust = DustMap(answers=open_run(run)).with_outside(options["outside"])
-    dust = _converted(dust, options)
+    dust = DustMap(answers=converted(dust.answers, options))
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
     _answer_table(dust, targets, options, QueryOptions(prefix=options["prefix"] or ""))
 
@@ -226,16 +227,6 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
         seed=options["seed"],
         prefix=options["prefix"] or "",
     )
-
-
-def _converted(dust: DustMap, options: dict[str, Any]) -> DustMap:
-    """Choose the estimate and the band, and print the conversion."""
-    by = {name: options[name] for name in ("curve", "r_v")}
-    dust = dust.estimated(options["estimate"])
-    found = dust.in_band(options["band"], options.get("declare_band"), **by)
-    for change in found.answers.changes:
-        click.echo(change.summary(), err=True)
-    return found
 
 
 def _answer_table(

@@ -219,6 +219,16 @@ def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
     return other, beyond
 
 
+def converted(answers: Answers, options: dict[str, Any]) -> Answers:
+    """Choose the estimate and the band of a map, and print the conversion."""
+    by = {name: options[name] for name in ("curve", "r_v")}
+    answers = answers.estimated(options["estimate"])
+    found = answers.in_band(options["band"], options.get("declare_band"), **by)
+    for change in found.changes:
+        click.echo(change.summary(), err=True)
+    return found
+
+
 def refuse(names: Iterable[str], why: str) -> None:
     """Raise `InputError` if one of these options is on the command line.
 
