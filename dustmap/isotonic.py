@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtr, ndtri
 
-from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
+from dustmap.linalg.compiled_tasks import compiled, over_rows
 
 # Standard normal deviates of the ranks. The second moment of a log-normal distribution
 # is that of deviates around 2σ, and σ is at most 2.5 where extinctions scatter by 20
@@ -141,10 +141,7 @@ def non_decreasing(
     """
     found = np.array(curves, dtype=np.float64)
     given = found, np.asarray(variances, dtype=np.float64), np.asarray(starts)
-    rays = len(starts) - 1
-    threads = thread_count(10 * found.size)
-    cuts = np.linspace(0, rays, threads + 1).astype(int)
-    in_parallel(lambda n: _pool(cuts[n], cuts[n + 1], *given), threads)
+    over_rows(_pool, len(starts) - 1, 10 * found.size, *given)
     return found
 
 

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import numba
+import numpy as np
 import torch
 
 
@@ -102,6 +103,13 @@ def in_parallel(task: Callable[[int], None], count: int) -> None:
     for failure in failures:
         if failure is not None:
             raise failure
+
+
+def over_rows(loop: Callable, count: int, operations: float, *given: Any) -> None:
+    """Run ``loop(first, last, *given)`` over all rows, shared out among threads."""
+    parts = max(1, min(thread_count(operations), count))
+    cuts = np.linspace(0, count, parts + 1).astype(int)
+    in_parallel(lambda n: loop(cuts[n], cuts[n + 1], *given), parts)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.compiled_products import inner_products
-from dustmap.linalg.compiled_tasks import in_parallel, thread_count
+from dustmap.linalg.compiled_tasks import over_rows
 
 
 class LinearOperator(ABC):
@@ -101,9 +101,7 @@ def inner(a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:
     rows = [z.reshape(shape).contiguous().numpy() for z in (x, y)]
     found = np.empty(shape[0])
     # One thread sums a whole row: results do not depend on the number of threads.
-    parts = min(thread_count(x.numel()), max(len(found), 1))
-    cuts = np.linspace(0, len(found), parts + 1).astype(int)
-    in_parallel(lambda n: inner_products(cuts[n], cuts[n + 1], *rows, found), parts)
+    over_rows(inner_products, len(found), x.numel(), *rows, found)
     return torch.from_numpy(found).reshape(x.shape[:-1])
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
-from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
+from dustmap.linalg.compiled_tasks import compiled, over_rows
 
 DEGREES = 20.0
 """Degrees of freedom of errors of extinctions that no held-out star has determined.
@@ -69,7 +69,7 @@ def corrected(
         :math:`c < -v/2` the derivative of the sum, so that the std stays in proportion
         to the sum.
     """
-    found, count = np.empty(values.shape), values.shape[1]
+    found = np.empty(values.shape)
     given = (
         values.to(torch.float64).contiguous().numpy(),
         changes.T.contiguous().numpy(),
@@ -77,9 +77,7 @@ def corrected(
         np.empty(0) if amplitude is None else amplitude.numpy(),
         np.empty((0, 0)) if shares is None else shares.numpy(),
     )
-    threads = thread_count(10 * found.size)
-    cuts = np.linspace(0, count, threads + 1).astype(int)
-    in_parallel(lambda n: _correct(cuts[n], cuts[n + 1], *given, found), threads)
+    over_rows(_correct, values.shape[1], 10 * found.size, *given, found)
     return torch.from_numpy(found)
 
 

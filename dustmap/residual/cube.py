@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.grid import ROUNDING, Grid
-from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
+from dustmap.linalg.compiled_tasks import compiled, inlined, over_rows
 from dustmap.nested_grids import NestedGrids
 
 
@@ -88,9 +88,7 @@ class DensityCube:
             *(x.numpy() for x in (self.values, directions, lengths)),
             *(x.numpy() for x in (at, shells, weights, edges[shells])),
         )
-        threads = thread_count(8 * len(found))
-        cuts = np.linspace(0, len(found), threads + 1).astype(int)
-        in_parallel(lambda n: _follow(cuts[n], cuts[n + 1], *given, found), threads)
+        over_rows(_follow, len(found), 8 * len(found), *given, found)
         return torch.from_numpy(found)
 
 

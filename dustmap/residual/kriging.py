@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
+from dustmap.linalg.compiled_tasks import compiled, over_rows
 from dustmap.memory import row_blocks
 from dustmap.residual.covariance import (
     LEVEL,
@@ -152,9 +152,7 @@ def _prepared(
 def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> None:
     """Run a loop over neighbourhoods, shared among threads."""
     count, size = neighbours.shape
-    threads = thread_count(count * size**3)
-    edges = np.linspace(0, count, threads + 1).astype(int)
-    in_parallel(lambda n: loop(edges[n], edges[n + 1], *given), threads)
+    over_rows(loop, count, count * size**3, *given)
 
 
 def _require_solved(values: Float[np.ndarray, " m"], whose: str) -> None:
@@ -349,6 +347,13 @@ def _factor(rows, parts, noise, tables, matrix, found):
 
 
 @compiled
+def _to_place(place, rows, parts, tables, found, own):
+    """Set the covariances of one place with its neighbours, and with itself."""
+    covariances(place[0], rows, parts, len(rows), tables, found)
+    covariances(place[0], place, shell_parts(place, tables), 1, tables, own)
+
+
+@compiled
 def _krige(first, last, rays, places, noise, neighbours, tables, solved, left, prior):
     """Fill in the weights and variances of the places from ``first`` to ``last``."""
     size = neighbours.shape[1]
@@ -359,11 +364,7 @@ def _krige(first, last, rays, places, noise, neighbours, tables, solved, left, p
         parts = shell_parts(rows, tables)
         if not _factor(rows, parts, noise[near], tables, matrix, found):
             continue
-        place = places[m : m + 1]
-        covariances(place[0], rows, parts, size, tables, found)
-        covariances(
-            place[0], place, shell_parts(place, tables), 1, tables, prior[m : m + 1]
-        )
+        _to_place(places[m : m + 1], rows, parts, tables, found, prior[m : m + 1])
         solved[m] = found
         _solve(matrix, solved[m])
         # The tables cannot resolve a smaller variance.
@@ -411,10 +412,7 @@ def _predict(
                     point_covariances(place[0], rows, tables, found)
                     own[0] = tables[3][2][1, int(place[0, LEVEL])]
                 else:
-                    covariances(place[0], rows, parts, size, tables, found)
-                    covariances(
-                        place[0], place, shell_parts(place, tables), 1, tables, own
-                    )
+                    _to_place(place, rows, parts, tables, found, own)
                 across[:, p] = found
                 variance[some[p]] = own[0]
             _whiten_columns(matrix, across, len(some))
@@ -442,12 +440,8 @@ def _tabulate(first, last, rays, places, neighbours, tables, among, across, prio
             covariances(rows[i], rows, parts, i + 1, tables, found)
             for j in range(i + 1):
                 among[m, i, j] = among[m, j, i] = found[j]
-        place = places[m : m + 1]
-        covariances(place[0], rows, parts, size, tables, found)
+        _to_place(places[m : m + 1], rows, parts, tables, found, prior[m : m + 1])
         across[m] = found
-        covariances(
-            place[0], place, shell_parts(place, tables), 1, tables, prior[m : m + 1]
-        )
 
 
 @compiled
