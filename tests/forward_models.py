@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from linear_operators import (
-    check_linear_operator,
-    norm,
-    require,
-    require_close,
-)
+from linear_operators import check_linear_operator, norm, require, require_close
 from torch import Tensor
 
 from dustmap.models.base import ForwardModel, Linearisation

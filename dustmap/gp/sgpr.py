@@ -26,12 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dustmap.covariance import functional_variance, inducing_covariance
 from dustmap.functionals import Functionals
-from dustmap.gp.regression import (
-    ScoredRegression,
-    block_rows,
-    gradients_of,
-    leaves_of,
-)
+from dustmap.gp.regression import ScoredRegression, block_rows, gradients_of, leaves_of
 from dustmap.kernels import point_covariance
 
 

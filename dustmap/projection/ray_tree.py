@@ -33,12 +33,7 @@ from dustmap.functionals import (
     LineIntegrals,
     PointValues,
 )
-from dustmap.linalg.compiled_tasks import (
-    compiled,
-    in_parallel,
-    inlined,
-    thread_count,
-)
+from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
 from dustmap.linalg.operator import SizedOperator
 from dustmap.linalg.sparse import Rows, SparseMatrix, precision
 from dustmap.nested_grids import NestedGrids

@@ -14,10 +14,6 @@ The last three share :class:`Whitening`.
 from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.inducing import CholeskyWhitening, KernelMatrix, Whitening
 from dustmap.whitening.modes import GridWhitening
-from dustmap.whitening.nested import (
-    LevelWhitening,
-    nested_tori,
-    transformed_points,
-)
+from dustmap.whitening.nested import LevelWhitening, nested_tori, transformed_points
 from dustmap.whitening.toeplitz import ToeplitzWhitening
 from dustmap.whitening.torus import TorusWhitening, padded_torus

@@ -19,12 +19,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
-from pipelines.formats.fits import (
-    is_own,
-    open_checked,
-    read_cube_and_curves,
-    read_fits,
-)
+from pipelines.formats.fits import is_own, open_checked, read_cube_and_curves, read_fits
 from pipelines.formats.foreign import Stated, parse_unit
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import is_own_store, read_zarr

@@ -36,12 +36,7 @@ from pipelines.maps.answers import (
     probability,
 )
 from pipelines.maps.density import columns, map_and_columns, usual_ends
-from pipelines.maps.integrals import (
-    OutwardCurves,
-    has_curves,
-    outward_curves,
-    stack_of,
-)
+from pipelines.maps.integrals import OutwardCurves, has_curves, outward_curves, stack_of
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
 from pipelines.maps.sky import (

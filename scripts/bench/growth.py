@@ -41,11 +41,7 @@ from report import Report, Row, data_folder, parser
 from scoring import coverage, read_prediction
 
 import dustmap
-from dustmap.functionals import (
-    DistanceMarginalizedIntegrals,
-    FixedStep,
-    LineIntegrals,
-)
+from dustmap.functionals import DistanceMarginalizedIntegrals, FixedStep, LineIntegrals
 from dustmap.grid import Grid, Torus
 from dustmap.projection import projection
 from pipelines.base.geometry import unit_vectors

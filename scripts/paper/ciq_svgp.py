@@ -54,12 +54,7 @@ from dustmap.likelihoods import Gaussian, Likelihood, StudentT
 from dustmap.linalg.roots import CIQ, RootWarning
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.whitening import (
-    CholeskyWhitening,
-    CiqWhitening,
-    KernelMatrix,
-    Whitening,
-)
+from dustmap.whitening import CholeskyWhitening, CiqWhitening, KernelMatrix, Whitening
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 

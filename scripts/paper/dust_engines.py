@@ -15,12 +15,7 @@ from jaxtyping import Float
 from paper_report import stopwatch
 from torch import Tensor
 
-from dustmap.functionals import (
-    FixedStep,
-    GaussLegendre,
-    LineIntegrals,
-    Rule,
-)
+from dustmap.functionals import FixedStep, GaussLegendre, LineIntegrals, Rule
 from dustmap.gp.evidence import LBFGS, maximise
 from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid

@@ -15,16 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from paper_report import (
-    Comparison,
-    Report,
-    Row,
-    Size,
-    group,
-    parser,
-    plot,
-    size_of,
-)
+from paper_report import Comparison, Report, Row, Size, group, parser, plot, size_of
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS

@@ -17,16 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from paper_report import (
-    Comparison,
-    Report,
-    Row,
-    Size,
-    group,
-    parser,
-    plot,
-    size_of,
-)
+from paper_report import Comparison, Report, Row, Size, group, parser, plot, size_of
 from pcg_vs_cg import NEITHER, ONLY_CG, bound, share
 
 from dustmap.grid import Grid, Torus

@@ -12,12 +12,7 @@ from reference import Covariance
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.grid import Grid
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.kernels import (
-    KERNELS,
-    Matern12,
-    Matern32,
-    Radial,
-)
+from dustmap.kernels import KERNELS, Matern12, Matern32, Radial
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.whitening import TorusWhitening, padded_torus

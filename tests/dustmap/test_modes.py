@@ -11,12 +11,7 @@ from torch import Tensor
 
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12
-from dustmap.whitening import (
-    GridWhitening,
-    LevelWhitening,
-    TorusWhitening,
-    nested_tori,
-)
+from dustmap.whitening import GridWhitening, LevelWhitening, TorusWhitening, nested_tori
 
 KERNEL = Matern12(lengthscale=3.0)
 

@@ -12,12 +12,7 @@ import torch
 from scipy.interpolate import BSpline
 from torch import Tensor
 
-from dustmap.functionals import (
-    FixedStep,
-    LineIntegrals,
-    PointValues,
-    StepsOutwards,
-)
+from dustmap.functionals import FixedStep, LineIntegrals, PointValues, StepsOutwards
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial, SquaredExponential
 from dustmap.models.lognormal import LogNormal

@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.base.errors import InputError
-from pipelines.config import (
-    FitConfig,
-    SimulateConfig,
-    describe,
-    load_config,
-    to_toml,
-)
+from pipelines.config import FitConfig, SimulateConfig, describe, load_config, to_toml
 
 MODELS = [FitConfig, SimulateConfig]
 

@@ -16,12 +16,7 @@ from ranks import on_ranks, start
 
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError
-from pipelines.catalog.schema import (
-    Stars,
-    read_stars,
-    read_stars_together,
-    write_stars,
-)
+from pipelines.catalog.schema import Stars, read_stars, read_stars_together, write_stars
 from pipelines.catalog.tables import open_table
 from pipelines.config import FitConfig
 from pipelines.fit import fit, judging

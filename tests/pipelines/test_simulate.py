@@ -12,12 +12,7 @@ from pipelines.config import SimulateConfig, load_config
 from pipelines.cubes.cube import truth_extinction
 from pipelines.formats.zarr import read_zarr
 from pipelines.simulate import simulate
-from pipelines.simulate.dust import (
-    Cavity,
-    Cloud,
-    draw_clouds,
-    make_dust,
-)
+from pipelines.simulate.dust import Cavity, Cloud, draw_clouds, make_dust
 from pipelines.simulate.turbulence import draw_turbulence
 
 SMALL = [

@@ -35,12 +35,7 @@ from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.settings import Pace
-from dustmap.inference.full_batch.state import (
-    InferenceState,
-    Priors,
-    Round,
-    Samples,
-)
+from dustmap.inference.full_batch.state import InferenceState, Priors, Round, Samples
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
 from dustmap.noise import NoiseModel

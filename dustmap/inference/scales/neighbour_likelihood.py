@@ -31,12 +31,7 @@ from dustmap.kernels import Radial
 from dustmap.residual.covariance import RayCovariance, Rays
 from dustmap.residual.kriging import TABLE_ERROR, Kriging, krige_rays
 from dustmap.residual.neighbours import nearest_earlier
-from dustmap.tails import (
-    OUTLIER_FACTOR,
-    log_mixture,
-    log_student,
-    outlier_probability,
-)
+from dustmap.tails import OUTLIER_FACTOR, log_mixture, log_student, outlier_probability
 
 # Least number of stars to learn scales from. With 40, 60 and 100 mock stars, logarithms
 # of the lengthscale scatter by 0.6, 0.5 and 0.4, of the variance by 0.5, 0.3 and 0.3.

@@ -9,12 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.models.means import (
-    AMPLITUDE,
-    SCALE_HEIGHT,
-    ConstantMean,
-    ExponentialDisc,
-)
+from dustmap.models.means import AMPLITUDE, SCALE_HEIGHT, ConstantMean, ExponentialDisc
 
 LEARNABLE = ("lengthscale", "variance", AMPLITUDE, SCALE_HEIGHT, "common_noise")
 

@@ -1,9 +1,7 @@
 """Small problems for sparse variational regression."""
 
 import torch
-from reference import (
-    Covariance,
-)
+from reference import Covariance
 from torch import Tensor
 
 from dustmap.functionals import (

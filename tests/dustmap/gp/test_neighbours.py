@@ -9,12 +9,7 @@ from dustmap.functionals import Derivatives, PointValues
 from dustmap.gp.evidence import LBFGS, maximise
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.neighbours import NeighbourGP
-from dustmap.kernels import (
-    Matern12,
-    Matern32,
-    Matern52,
-    SquaredExponential,
-)
+from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
 from tests.reference import Covariance, exact_posterior
 
 SCALES, VARIANCE, NOISE, MEAN = (0.7, 1.3), 1.7, 0.08, 0.9

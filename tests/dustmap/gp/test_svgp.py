@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from reference import (
-    functional_covariance,
-    log_evidence,
-    points_as_rows,
-    rows_of,
-)
+from reference import functional_covariance, log_evidence, points_as_rows, rows_of
 from scipy import stats
 from svgp_cases import (
     COVARIANCE,
@@ -24,10 +19,7 @@ from svgp_cases import (
 )
 from torch import Tensor
 
-from dustmap.functionals import (
-    Functionals,
-    PointValues,
-)
+from dustmap.functionals import Functionals, PointValues
 from dustmap.inference.svi import Svgp
 from dustmap.inference.svi.gaussian import Batch, block_prior
 from dustmap.kernels import Matern52

@@ -4,14 +4,7 @@ import math
 
 import pytest
 import torch
-from svgp_cases import (
-    ONE_STEP,
-    POINTS,
-    START,
-    curve,
-    fit,
-    normal,
-)
+from svgp_cases import ONE_STEP, POINTS, START, curve, fit, normal
 
 from dustmap.functionals import PointValues
 from dustmap.inference.svi import SvgpSettings, fit_svgp

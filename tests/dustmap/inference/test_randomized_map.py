@@ -13,10 +13,7 @@ import torch
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.full_batch.gauss_newton import GaussNewton
-from dustmap.inference.full_batch.randomized_map import (
-    fit_samples,
-    perturbed,
-)
+from dustmap.inference.full_batch.randomized_map import fit_samples, perturbed
 from dustmap.inference.full_batch.state import InferenceState, Samples
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import ConjugateGradients

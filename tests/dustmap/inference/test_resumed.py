@@ -9,15 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from checkpoint_cases import (
-    CASES,
-    Recorder,
-    alone,
-    assert_same,
-    flat,
-    interrupted,
-    rng,
-)
+from checkpoint_cases import CASES, Recorder, alone, assert_same, flat, interrupted, rng
 from operators import FunctionOperator
 
 from dustmap.inference.full_batch import infer, mode

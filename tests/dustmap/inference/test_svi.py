@@ -7,16 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dense_box import (
-    CASES,
-    box,
-    fresh_model,
-    grid_of,
-    known,
-    noisy,
-    optimum,
-    whitened,
-)
+from dense_box import CASES, box, fresh_model, grid_of, known, noisy, optimum, whitened
 from reference import exact_posterior, log_evidence
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 

@@ -8,13 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from checkpoint_cases import (
-    Recorder,
-    assert_same,
-    flat,
-    interrupted,
-    rng,
-)
+from checkpoint_cases import Recorder, assert_same, flat, interrupted, rng
 from dense_box import box, fresh_model
 
 from dustmap.inference.svi import HipSettings, fit_svi

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 import torch
 from forward_models import check_forward_model
-from reference import (
-    conditional_covariance,
-    conditional_features,
-)
+from reference import conditional_covariance, conditional_features
 
 from dustmap.functionals import (
     Derivatives,

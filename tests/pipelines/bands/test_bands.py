@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.bands import (
-    CURVES,
-    conversion,
-    factor,
-    parse_band,
-    source_band,
-)
+from pipelines.bands import CURVES, conversion, factor, parse_band, source_band
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import SkyMaps

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 from astropy import units as u
-from astropy.coordinates import (
-    FK4,
-    Galactocentric,
-    GeocentricTrueEcliptic,
-    SkyCoord,
-)
+from astropy.coordinates import FK4, Galactocentric, GeocentricTrueEcliptic, SkyCoord
 from astropy.time import Time
 
 from pipelines.base.errors import InputError
