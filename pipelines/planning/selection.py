@@ -31,8 +31,8 @@ def usable_stars(
 ) -> tuple[Stars, dict[str, int]]:
     """Read the stars within ``data.max_distance``, with counts of read and excluded.
 
-    They have distance errors only if ``model.distance_errors``, and are at expected
-    distances unless ``model.distance_prior`` is flat.
+    They have distance errors only if ``model.distance_errors``, and expected distances
+    with their errors unless ``model.distance_prior`` is flat.
 
     Each rank of the group reads its own part, and receives all.
 
@@ -54,7 +54,7 @@ def usable_stars(
         say(
             "stars moved to their expected distances: by "
             f"{np.median(shift):.2%} in the median, {np.quantile(shift, 0.99):.1%} "
-            f"for 1%, {limited:,} by the most allowed"
+            f"for 1%; {limited:,} at the limit of a shift or of an error"
         )
         stars = moved
     if config.data.max_distance is not None:

@@ -35,7 +35,10 @@ def test_the_closed_form_of_a_normal_distribution():
     expected = 500 + (stars.distance - 500) * 40**2 / (40**2 + 30**2)
     near = np.abs(stars.distance - 500) < 50
     np.testing.assert_allclose(found.distance[near], expected[near], atol=3.0)
-    assert limited == 0
+    # 40 and 30 pc together.
+    np.testing.assert_allclose(found.distance_error[near], 24.0, atol=2.5)
+    # One at the end of the others, of whose distances too few tell the scatter.
+    assert limited <= 1
 
 
 @pytest.mark.parametrize("count", [30_000, 300_000])
@@ -52,8 +55,25 @@ def test_errors_that_grow_with_true_distances_leave_no_bias(count):
         )
         assert abs(before) > 4
         assert abs(after) < 0.3 * abs(before)
+        scatter = np.mean((found.distance[some] - true[some]) ** 2)
+        given, stated = (
+            (scatter / np.mean(each.distance_error[some] ** 2)) ** 0.5
+            for each in (stars, found)
+        )
+        assert given < 0.9
+        assert given + 0.3 * (1 - given) < stated < 1.1
     apart = [np.std(each.distance - true) for each in (stars, found)]
     assert apart[1] < 0.8 * apart[0]
+
+
+def test_a_few_stars_far_from_others_keep_their_errors():
+    far = np.array([5000.0, 5400.0, 9000.0])
+    true = np.append(np.random.default_rng(7).normal(500.0, 40.0, 20_000), far)
+    stars = measured(true, np.full(len(true), 30.0))
+    found, _ = with_expected_distances(stars)
+    apart = stars.distance > 4000
+    np.testing.assert_allclose(found.distance_error[apart], 30.0, rtol=0.1)
+    np.testing.assert_allclose(found.distance[apart], stars.distance[apart], atol=6.0)
 
 
 def test_parts_of_the_sky_have_their_own_distances(monkeypatch):
@@ -88,6 +108,7 @@ def test_surveys_are_apart_and_exact_distances_stay():
     found, _ = with_expected_distances(stars)
     np.testing.assert_array_equal(found.distance[::2], stars.distance[::2])
     np.testing.assert_array_equal(found.distance[1::4], stars.distance[1::4])
+    np.testing.assert_allclose(found.distance_error[1::4], 1e-9)
     alone, _ = with_expected_distances(stars.select(np.arange(20_000)))
     np.testing.assert_array_equal(found.distance[:20_000], alone.distance)
     with pytest.raises(InputError, match="distance_error"):
