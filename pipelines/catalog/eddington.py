@@ -41,8 +41,8 @@ _CELLS = 8
 _MOST_CELLS = 1_000_000
 # Standard deviations of the longest shift: beyond it stars are too few for a slope.
 _LONGEST = 3.0
-# Least variance after over before.
-_LEAST = 0.1
+# Least variance of an expected distance over that of the measured one.
+_LEAST_RATIO = 0.1
 # Stars within the smoothing whose second derivative counts by half: that of a few is
 # the smoothing's own.
 _FEW = 10.0
@@ -71,9 +71,11 @@ def with_expected_distances(stars: Stars) -> tuple[Stars, int]:
             slope, curvature = _derivatives(distance[some], middle)
             shift, ratio = own**2 * slope, 1 + own**2 * curvature
             most = np.minimum(_LONGEST * own, 0.75 * distance[some])
-            limited += int(np.count_nonzero((np.abs(shift) > most) | (ratio < _LEAST)))
+            limited += int(
+                np.count_nonzero((np.abs(shift) > most) | (ratio < _LEAST_RATIO))
+            )
             distance[some] += np.clip(shift, -most, most)
-            error[some] *= np.sqrt(np.maximum(ratio, _LEAST))
+            error[some] *= np.sqrt(np.maximum(ratio, _LEAST_RATIO))
     return replace(stars, distance=distance, distance_error=error), limited
 
 
