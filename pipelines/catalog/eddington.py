@@ -114,6 +114,7 @@ def _derivatives(
         density = np.maximum(density, np.finfo(float).tiny)
         slope /= density
         found += factor * np.stack([slope, bend / density - slope**2])
+    # Within the narrower smoothing, the last.
     others = np.maximum(np.sqrt(2 * np.pi) * width * density - 1, 0.0)
     found[1] *= others / (others + _FEW)
     middle = (edges[1:] + edges[:-1]) / 2
