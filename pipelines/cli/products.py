@@ -74,9 +74,10 @@ def _products(command: Any) -> Any:
 @click.option("--spacing", type=LENGTH, help="Size of the density's cells.")
 @click.option("--samples", type=int, help="Posterior samples in the zarr store.")
 @ESTIMATE
+@click.option("--resume", is_flag=True, help="Go on with an interrupted --spacing.")
 @OVERWRITE
 @reporting
-def export(run: str, overwrite: bool, **chosen: Any) -> None:
+def export(run: str, overwrite: bool, resume: bool, **chosen: Any) -> None:
     """Write the map of RUN, or another program's map, with citations.
 
     By default map.zarr, map.fits and map.healpix.fits are written into RUN; of another
@@ -96,7 +97,8 @@ def export(run: str, overwrite: bool, **chosen: Any) -> None:
             "--header gives projection, center, field and pixels: drop these"
         )
     options = ExportOptions(field=Field(**view) if view else None, **chosen)
-    done = export_map(run, targets, options, overwrite=overwrite, **stated)
+    how = {"overwrite": overwrite, "resume": resume}
+    done = export_map(run, targets, options, **how, **stated)
     for change in done.map.changes:
         click.echo(change.summary(), err=True)
     for note in done.notes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+import dustmap
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import doing
@@ -44,9 +46,10 @@ from pipelines.maps.sky import (
     ray_distances,
 )
 from pipelines.maps.stored import of_cube, of_sky_maps
-from pipelines.run.folder import Run, read_run
+from pipelines.run.folder import Run, fit_of, read_run
 from pipelines.run.held_out import read_held_out
 from pipelines.run.verdict import verdict
+from pipelines.saving.workspace import Workspace, claimed, unfinished
 
 Product = TypeVar("Product", Cube, SkyMaps)
 
@@ -82,12 +85,13 @@ class RunProducts(Exported):
     """The arrays of a run's products, in the user's band; computed on first use.
 
     ``names`` are the requested products. Writers add ``notes`` for the user,
-    `export_run` the written ``paths``.
+    `export_run` the written ``paths``. ``work`` keeps parts of the density.
     """
 
     names: frozenset[str]
     run: Run
     options: ExportOptions
+    work: Workspace | None = None
 
     @property
     def others(self) -> dict[str, Any]:
@@ -104,7 +108,8 @@ class RunProducts(Exported):
         """
         options, columns = self.options, {}
         if options.spacing or options.box or options.sphere:
-            cube = map_cube(self.run, spacing=options.spacing, within=options.box)
+            cut = {"spacing": options.spacing, "within": options.box}
+            cube = map_cube(self.run, **cut, work=self.work)
             if options.box:
                 cube = cut_box(cube, **options.box)
             if options.sphere is not None:
@@ -214,19 +219,27 @@ def export_run(
     options: ExportOptions | None = None,
     *,
     overwrite: bool = False,
+    resume: bool = False,
 ) -> RunProducts:
     """Write products to paths by their names in `EXPORTERS`.
 
-    Without any path the default products are written into the run's folder.
+    Without any path the default products are written into the run's folder. The density
+    on cells of a given spacing, which may be hundreds of millions, is kept beside its
+    first product until all are complete: ``resume`` goes on from it.
 
     Raises `InputError` before any computation, if the run is incomplete, an output
-    exists or an option is invalid.
+    exists, an option is invalid, or cells were kept and ``resume`` is false, or they
+    are of other work.
     """
     options = options or ExportOptions()
     if not targets:
         usual = {name: exporter.usual for name, exporter in EXPORTERS.items()}
         targets = {name: [run / file] for name, file in usual.items() if file}
     fitted = read_run(run)
+    cubes = (path for name in ("zarr", "fits", "vti") for path in targets.get(name, ()))
+    first = next(cubes, None) if options.spacing else None
+    # An interrupted export may replace what it has written.
+    overwrite |= resume and first is not None and unfinished(first) is not None
     options.check(targets, overwrite=overwrite)
     stack_of(fitted, options.estimate)
     if options.nside is not None:
@@ -242,14 +255,25 @@ def export_run(
     by = {"curve": options.curve, "r_v": options.r_v}
     own = RunMap.of(fitted).in_band(options.band, options.declare_band, **by)
     names = frozenset(name for name, paths in targets.items() if paths)
-    products = RunProducts(map=own, names=names, run=fitted, options=options)
-    for name, exporter in EXPORTERS.items():
-        for path in targets.get(name, ()):
-            doing(path.name)
-            _WRITERS[name](products, path, overwrite=overwrite)
-            products.paths.append(path)
-            if options.fill is not None and "fill" not in exporter.options:
-                products.notes.append(f"{path.name} holds the map alone: not filled")
+    with ExitStack() as stack:
+        work = None
+        if first is not None:
+            how = {"overwrite": overwrite, "resume": resume}
+            work = stack.enter_context(claimed(first, **how))
+            asked = {name: [str(p) for p in paths] for name, paths in targets.items()}
+            asked |= {"run": fit_of(run), "spacing": options.spacing}
+            asked |= {"box": str(options.box), "version": dustmap.__version__}
+            work.require(asked)
+        given = {"names": names, "run": fitted, "options": options, "work": work}
+        products = RunProducts(map=own, **given)
+        for name, exporter in EXPORTERS.items():
+            for path in targets.get(name, ()):
+                doing(path.name)
+                _WRITERS[name](products, path, overwrite=overwrite)
+                products.paths.append(path)
+                if options.fill is not None and "fill" not in exporter.options:
+                    note = f"{path.name} holds the map alone: not filled"
+                    products.notes.append(note)
     return products
 
 

@@ -30,6 +30,7 @@ def export_map(
     options: ExportOptions | None = None,
     *,
     overwrite: bool = False,
+    resume: bool = False,
     **stated: Any,
 ) -> Exported:
     """Write products of a run (`export_run`), or of another program's map.
@@ -44,7 +45,8 @@ def export_map(
     if not package and form_of(Path(path)) != "foreign":
         if stated:
             raise InputError("--unit, --map-of and the like are not for a run")
-        return export_run(Path(path), targets, options, overwrite=overwrite)
+        how = {"overwrite": overwrite, "resume": resume}
+        return export_run(Path(path), targets, options, **how)
     if not targets:
         raise InputError(f"name a product of {path}, such as --zarr map.zarr")
     if options.fill is not None:

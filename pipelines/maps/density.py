@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +20,15 @@ from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.moments import Moments, moments_over_samples
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
+from pipelines.base.progress import doing
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Columns, Ends, near_the_sun
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
+
+if TYPE_CHECKING:
+    from pipelines.saving.workspace import Workspace
 
 
 def map_cube(
@@ -30,13 +36,15 @@ def map_cube(
     *,
     spacing: float | None = None,
     within: Mapping[str, Ends] | None = None,
+    work: Workspace | None = None,
 ) -> Cube:
     """Return the posterior of the density at the grid points, and the support.
 
     Values are means over cells as wide as the spacing, so only the cell-averaged part
     of the unresolved variance is added. ``spacing`` [pc] counts from the box's lower
     corner, restricted to the ranges ``within`` of x, y and z; without it, each finer
-    grid of the run gives a finer cube.
+    grid of the run gives a finer cube. ``work`` keeps every million cells of given
+    spacing, so that they are computed once.
 
     Raises `InputError` if the spacing is not positive or leaves fewer than two points
     along an axis.
@@ -57,9 +65,25 @@ def map_cube(
                 f"between {max(low, first):g} and {min(high, last):g} pc, expected 2 "
                 "or more"
             )
-    points = torch.cartesian_prod(*axes)
-    support = run.support_at(points.numpy())
-    return _cube(run, axes, support, cell_means(run, points, (spacing,)))
+    posterior, shape = run.posterior.over_cells((spacing,)), tuple(map(len, axes))
+
+    def planes(x: Tensor) -> dict[str, np.ndarray]:
+        """Return the arrays ``(x, y, z)`` of some planes of x."""
+        points = torch.cartesian_prod(x, *axes[1:])
+        found = summaries(posterior.moments(PointValues(points), rows=2**18))
+        found["support"] = run.support_at(points.numpy())
+        return {n: v.astype("f4").reshape(-1, *shape[1:]) for n, v in found.items()}
+
+    cells: dict[str, np.ndarray] = {}
+    # 128 bytes a cell: a million cells at once.
+    for number, some in enumerate(row_blocks(shape[0], 128 * shape[1] * shape[2])):
+        compute = partial(planes, axes[0][some])
+        part = compute() if work is None else work.kept(number, compute)
+        cells = cells or {name: np.empty(shape[::-1], np.float32) for name in part}
+        for name, values in part.items():
+            cells[name][..., some] = np.asarray(values).T
+        doing(f"{some.stop * shape[1] * shape[2]:,} of {math.prod(shape):,} cells")
+    return _cube(run, axes, cells)
 
 
 def map_and_columns(
@@ -76,10 +100,14 @@ def map_and_columns(
         found = {along: columns(run, along, ends) for along, ends in between.items()}
     supports = run.supports
     every = [moments, *(_moments_on(run, grid) for grid in run.plan.grids[1:])]
-    cube, *finer = (
-        _cube(run, [grid.axis(d) for d in range(3)], support.numpy(), each)
-        for grid, support, each in zip(run.plan.grids, supports, every, strict=True)
-    )
+    cubes = []
+    for grid, support, each in zip(run.plan.grids, supports, every, strict=True):
+        arrays = {
+            name: np.ascontiguousarray(values.reshape(grid.shape).T, dtype=np.float32)
+            for name, values in {**summaries(each), "support": support.numpy()}.items()
+        }
+        cubes.append(_cube(run, [grid.axis(d) for d in range(3)], arrays))
+    cube, *finer = cubes
     return replace(cube, finer=tuple(finer)), found
 
 
@@ -179,13 +207,8 @@ def _moments_on(run: Run, grid: Grid) -> Moments:
     return Moments(mean=mean.cpu() + offset, std=std.cpu())
 
 
-def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
-    """Return moments and support, in C order of x, y and z, as a cube."""
-    shape = tuple(len(axis) for axis in axes)
-    arrays = {
-        name: np.ascontiguousarray(values.reshape(shape).T, dtype=np.float32)
-        for name, values in {**summaries(moments), "support": support}.items()
-    }
+def _cube(run: Run, axes: list[Tensor], arrays: dict[str, np.ndarray]) -> Cube:
+    """Return arrays ``(z, y, x)`` with the run's provenance."""
     x, y, z = (axis.numpy() for axis in axes)
     return Cube(x=x, y=y, z=z, arrays=arrays, meta=provenance(run))
 

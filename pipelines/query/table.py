@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
-from astropy.table import Column, Table
+from astropy.table import Column
 
 import dustmap
 from pipelines.base.errors import InputError
@@ -21,13 +21,12 @@ from pipelines.maps.answers import FILLED, PRIOR_SHARE
 from pipelines.maps.places import unmasked
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
-from pipelines.storage.atomic import atomic_file, check_output
+from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pipelines.query.targets import Targets, TargetTable
-    from pipelines.saving.workspace import Workspace
 
 _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
@@ -247,46 +246,24 @@ def write_answers(
         work = None
         if second is not None:
             # A query of one place starts without these.
-            from pipelines.saving.identity import differences
             from pipelines.saving.workspace import claimed
 
             parts = chain([second], parts)
             how = {"overwrite": overwrite, "resume": resume}
             work = stack.enter_context(claimed(output, **how))
-            asked = asked or {}
-            if changed := differences(asked, work.facts.get("asked", asked)):
-                lines = "\n  ".join(changed)
-                raise InputError(
-                    f"{work.folder} belongs to another query:\n  {lines}\nAsk the same "
-                    "again, or start again with --overwrite"
-                )
-            work.note(asked=asked)
+            work.require(asked or {})
+
+        def answers(number: int, rows: Targets) -> dict[str, Column]:
+            def compute() -> dict[str, Column]:
+                return rounded(ask(dust, rows.coords, options))
+
+            return compute() if work is None else work.kept(number, compute)
+
         batches = (
-            (rows, _answers(dust, rows, options, work, number))
+            (rows, answers(number, rows))
             for number, rows in enumerate(chain([first], parts))
         )
         return _written(dust, targets, batches, options, output, overwrite=overwrite)
-
-
-def _answers(
-    dust: DustMap,
-    rows: Targets,
-    options: QueryOptions,
-    work: Workspace | None,
-    number: int,
-) -> dict[str, Column]:
-    """Return rounded results, or those that were kept under this number."""
-    if work is None:
-        return rounded(ask(dust, rows.coords, options))
-    path = work.answers(number)
-    if path.is_file():
-        kept = cast(Any, Table.read(path, format="hdf5"))
-        return {name: kept[name] for name in kept.colnames}
-    found = rounded(ask(dust, rows.coords, options))
-    with atomic_file(path, overwrite=True) as temporary:
-        how = {"path": "answers", "serialize_meta": True, "overwrite": True}
-        Table(found).write(temporary, format="hdf5", **how)
-    return found
 
 
 def _written(

@@ -4,7 +4,7 @@
 ``status.json``        identity, process, permission to replace, and progress
 ``lock``               locked by the active process
 ``state.safetensors``  state of a fit (`pipelines.saving.state_file`)
-``answers-00000.h5``   answers to the first rows of a query (`pipelines.query.table`)
+``part-00000.h5``      the first rows of a table, or planes of an exported cube
 =====================  =========================================================
 
 The complete run or table appears by one rename, after which this folder is removed.
@@ -17,15 +17,16 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from filelock import FileLock, Timeout, lock_descriptor
 
 from pipelines.base.errors import InputError
+from pipelines.saving.identity import differences
 from pipelines.storage.atomic import (
     atomic_file,
     remove,
@@ -41,7 +42,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """The folder of an unfinished fit or query.
+    """The folder of an unfinished fit, query or export.
 
     ``output`` is the absolute path of the future run or table; ``facts`` are the
     content of ``status.json``, empty if absent or damaged: ``fit`` names this work,
@@ -63,14 +64,10 @@ class Workspace:
         """The file of the state."""
         return self.folder / STATE
 
-    def answers(self, number: int) -> Path:
-        """The file of a part of a query's answers."""
-        return self.folder / f"answers-{number:05}.h5"
-
     @property
     def is_saved(self) -> bool:
         """True if there is something to resume from."""
-        return self.state.is_file() or any(self.folder.glob("answers-*"))
+        return self.state.is_file() or any(self.folder.glob("part-*"))
 
     @property
     def is_held(self) -> bool:
@@ -95,6 +92,31 @@ class Workspace:
         except FileNotFoundError:
             return False
         return self.lock is not None and os.path.samestat(self.lock, there)
+
+    def kept(self, number: int, compute: Callable[[], dict[str, Any]]) -> Any:
+        """Compute and keep the columns of a part, or return those that were kept."""
+        # A fit starts without astropy's tables.
+        from astropy.table import Table
+
+        path = self.folder / f"part-{number:05}.h5"
+        if path.is_file():
+            found = cast(Any, Table.read(path, format="hdf5"))
+            return {name: found[name] for name in found.colnames}
+        columns = compute()
+        with atomic_file(path, overwrite=True) as temporary:
+            how = {"path": "part", "serialize_meta": True, "overwrite": True}
+            Table(columns).write(temporary, format="hdf5", **how)
+        return columns
+
+    def require(self, asked: dict[str, Any]) -> None:
+        """Note what the parts depend on; raises `InputError` if it was another."""
+        if changed := differences(asked, self.facts.get("asked", asked)):
+            lines = "\n  ".join(changed)
+            raise InputError(
+                f"{self.folder} was begun by another command:\n  {lines}\nGive the same "
+                "again, or start again with --overwrite"
+            )
+        self.note(asked=asked)
 
     def note(self, **facts: object) -> None:
         """Update facts, also in the file; raises `InputError` if the lock is lost."""

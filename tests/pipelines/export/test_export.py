@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from astropy.io import fits
 
+from dustmap.posterior import Posterior
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
@@ -14,6 +15,7 @@ from pipelines.export.options import ExportOptions, parse_box
 from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_integrated, read_zarr
+from pipelines.maps import density
 from pipelines.verify import verify
 
 DISTANCES = (70.0, 140.0, 210.0)
@@ -197,3 +199,45 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert read_healpix(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
     assert refused.exit_code == 2 and "--declare-band A_V" in refused.output
+
+
+def test_an_interrupted_fine_cube_goes_on(positive_run, tmp_path, monkeypatch):
+    def fine(name, spacing=40.0, **how):
+        targets = {"zarr": [tmp_path / f"{name}.zarr"], "vti": [tmp_path / name]}
+        targets["vti"][0] = targets["vti"][0].with_suffix(".vti")
+        options = ExportOptions(spacing=spacing, box={"z": (-90.0, 90.0)}, nside=2)
+        return export_run(positive_run.path, targets, options, **how)
+
+    fine("whole")
+    # Four planes at once.
+    planes, calls = density.row_blocks, []
+    monkeypatch.setattr(
+        density, "row_blocks", lambda count, size: planes(count, size, 4 * size)
+    )
+    moments = Posterior.moments
+
+    def counted(self, *args, **more):
+        calls.append(None)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return moments(self, *args, **more)
+
+    monkeypatch.setattr(Posterior, "moments", counted)
+    with pytest.raises(KeyboardInterrupt):
+        fine("parts")
+    with pytest.raises(InputError, match="--resume"):
+        fine("parts")
+    with pytest.raises(InputError, match="spacing was 40"):
+        fine("parts", spacing=50.0, resume=True)
+    # As if it had ended after the first product.
+    (tmp_path / "parts.zarr").mkdir()
+    (tmp_path / "parts.zarr" / "zarr.json").touch()
+    before = len(calls)
+    fine("parts", resume=True)
+    whole, parts = (read_zarr(tmp_path / f"{n}.zarr") for n in ("whole", "parts"))
+    for name, array in whole.arrays.items():
+        np.testing.assert_allclose(parts.arrays[name], array, 1e-5)
+    assert len(calls) - before == -(-len(whole.x) // 4) - 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        f"{name}.{form}" for name in ("parts", "whole") for form in ("vti", "zarr")
+    )

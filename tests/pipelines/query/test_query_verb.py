@@ -294,7 +294,7 @@ def test_answers_to_a_long_table_outlast_an_interruption(
     assert command(f"{line} -o {output}").exit_code == 1
     assert not output.exists()
     refused(command, f"{line} -o {output}", "--resume")
-    refused(command, f"{line} -o {output} --integrated --resume", "another query")
+    refused(command, f"{line} -o {output} --integrated --resume", "another command")
     assert command(f"{line} -o {output} --resume").exit_code == 0
     assert len(asked) == 4
     assert output.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
