@@ -35,8 +35,8 @@ def log_normal(
 
 def log_student(
     square: Float[Tensor, "*b"],
-    variance: Float[Tensor, "*b"] | float,
-    degrees: Float[Tensor, "*b"] | float,
+    variance: Float[Tensor, "*#b"] | float,
+    degrees: Float[Tensor, "*#b"] | float,
     *,
     of: Literal["scale", "std", "central68"],
 ) -> Float[Tensor, "*b"]:

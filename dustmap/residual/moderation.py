@@ -45,7 +45,7 @@ class VarianceLaw:
     Parameters
     ----------
     coefficients
-        a and b, of ln σ0².
+        a and b, of ln σ0²: c = 1 + f numbers.
     lower, upper
         Ends of the surroundings' range. Below it they count as at its end, and above
         it where σ0² would fall.
@@ -53,7 +53,7 @@ class VarianceLaw:
         ν of a variance from the samples, and ν0 of the law.
     """
 
-    coefficients: Float[Tensor, "1+f"]
+    coefficients: Float[Tensor, " c"]
     lower: Float[Tensor, " f"]
     upper: Float[Tensor, " f"]
     degrees: float
@@ -63,7 +63,7 @@ class VarianceLaw:
         self,
         variances: Float[Tensor, " n"],
         around: Float[Tensor, "n f"],
-        most: Float[Tensor, " n"],
+        most: Float[Tensor, "#n"],
     ) -> Float[Tensor, " n"]:
         """Return σ̃² of variances σ̂² at places with these surroundings.
 

@@ -155,6 +155,7 @@ def test_without_samples_a_std_is_not_a_number_and_the_mean_stands():
     assert posterior.draws(others, rng()).shape == (0, len(others))
 
 
+@pytest.mark.wrong_shapes
 @pytest.mark.parametrize(
     ("mean", "samples", "message"),
     [
