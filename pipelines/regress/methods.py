@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -174,13 +174,6 @@ class FittedField:
         return self.model.kernel
 
 
-class Start(NamedTuple):
-    """The scales of largest evidence of few rows, and ranges of a search."""
-
-    model: ExactGP
-    ranges: Ranges
-
-
 def ranges_of(x: Float[Tensor, "n d"]) -> Ranges:
     """Return ranges of lengthscales resolved by the inputs, and of the noise.
 
@@ -244,7 +237,7 @@ def scanned(model: NeighbourGP, ranges: Ranges, **found: Any) -> NeighbourGP:
     return model
 
 
-def find_start(data: Observed, generator: torch.Generator) -> Start:
+def find_start(data: Observed, generator: torch.Generator) -> ExactGP:
     """Maximise the evidence of at most 1,000 rows for the first kernel.
 
     The search begins at five lengthscales, equal along all axes, each with the best
@@ -265,7 +258,7 @@ def find_start(data: Observed, generator: torch.Generator) -> Start:
         best = max(some, key=lambda each: each.log_marginal())
         searched.append(_on(data, maximise(best, settings).model))
     model = max(searched, key=lambda each: each.log_marginal())
-    return Start(maximise(model, settings).model, ranges)
+    return maximise(model, settings).model
 
 
 def best_kernel(
@@ -297,13 +290,14 @@ def _search(
     data: Observed, generator: torch.Generator
 ) -> tuple[ExactGP, EvidenceFit[ExactGP], Record]:
     """Return the start, and the model of largest evidence of at most 2,000 rows."""
+    ranges = ranges_of(data.points)
     start, data = find_start(data, generator), data.few(_MORE_ROWS, generator)
-    settings = replace(_SEARCH, ranges=start.ranges)
+    settings = replace(_SEARCH, ranges=ranges)
     score = f"log evidence of {len(data.values)} rows"
-    found, why = best_kernel(_on(data, start.model), data, settings, score)
+    found, why = best_kernel(_on(data, start), data, settings, score)
     # A variance or mean at its limit means divergence.
-    converged = found.converged and set(found.at_bounds) <= set(start.ranges)
-    return start.model, found, {"why": why, "converged": converged}
+    converged = found.converged and set(found.at_bounds) <= set(ranges)
+    return start, found, {"why": why, "converged": converged}
 
 
 def learn_exact(data: Observed, generator: torch.Generator) -> tuple[ExactGP, Record]:
@@ -330,7 +324,7 @@ def learn_neighbours(
     """
     start = find_start(data, generator)
     order = torch.randperm(len(data.values), generator=generator)
-    known = {name: getattr(start.model, name) for name in ("kernel", "noise", "mean")}
+    known = {name: getattr(start, name) for name in ("kernel", "noise", "mean")}
     model = data.regression(
         NeighbourGP, **known, count=_COUNTS[0], scored=order[:_SCORED]
     )
@@ -392,7 +386,7 @@ def learn_grid(
     if (inputs := data.points.shape[1]) > 3:
         raise InputError(f"a grid takes at most 3 inputs, got {inputs}")
     if isinstance(data.functionals, PointValues):
-        start = find_start(data, generator).model if start is None else start
+        start = find_start(data, generator) if start is None else start
         found, record = _scales_of_all(data, generator, start)
     else:
         _, found, record = _search(data, generator)
@@ -585,9 +579,10 @@ def fit_variational(
     There are 50 to 500 points, one per five rows.
     """
     start, nodes = find_start(data, generator), data.points
+    ranges = ranges_of(nodes)
     size, y = len(data.values), data.values
     count = min(max(size // 5, 50), _MOST_POINTS, size)
-    kernel = start.model.kernel
+    kernel = start.kernel
     # In units of the lengthscales: inputs that hardly matter do not spread the points.
     scales = kernel.parameters()["lengthscale"]
     points = kmeans_points(nodes / scales, count, generator) * scales
@@ -596,14 +591,14 @@ def fit_variational(
         partial(SGPR, points=points),
         kernel=kernel,
         # What few points cannot follow is noise to them: it starts with more.
-        noise=max(float(start.model.noise), 0.1),
-        mean=start.model.mean,
+        noise=max(float(start.noise), 0.1),
+        mean=start.mean,
         jitter=_NUGGET,
     )
     # The search begins within a factor of e of the start: from afar it can leap to
     # where the whole target is noise, and stay.
     near, far = (
-        LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=start.ranges)
+        LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=ranges)
         for reach in (1.0, 3.0)
     )
     score = f"bound of the log evidence of {len(few.values)} rows"
