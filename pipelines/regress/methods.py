@@ -531,16 +531,12 @@ def fit(learn: Learn, data: Observed, generator: torch.Generator) -> FittedField
             variance = likelihood.normal_variances(y, *latent)
             least = variance.min()
             model = replace(model, noise=least, known_noise=variance - least)
-    fitted = FittedField(model=model, likelihood=likelihood, **record)
-    if not isinstance(model, TorusGP):
-        return fitted
-    shape, solution = " x ".join(map(str, model.torus.grid.shape)), model.solution
-    said = f"grid of {shape} points: {solution.message}"
-    return replace(
-        fitted,
-        converged=fitted.converged and bool(solution.converged.all()),
-        messages=(*fitted.messages, said),
-    )
+    if isinstance(model, TorusGP):
+        shape, solution = " x ".join(map(str, model.torus.grid.shape)), model.solution
+        said = f"grid of {shape} points: {solution.message}"
+        record["messages"] = (*record.get("messages", ()), said)
+        record["converged"] &= bool(solution.converged.all())
+    return FittedField(model=model, likelihood=likelihood, **record)
 
 
 def fitted_noise(
