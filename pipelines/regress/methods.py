@@ -141,6 +141,10 @@ class Observed:
             **options,
         )
 
+    def given_to(self, model: AnyRegression, **changes: Any) -> AnyRegression:
+        """Return the model with these rows, tame, for its own."""
+        return self.regression(partial(replace, model), **changes)
+
     def few(self, count: int, generator: torch.Generator) -> Observed:
         """Return ``count`` rows in groups of four, or some with 3,000 nodes at most."""
         if isinstance(self.functionals, PointValues):
@@ -256,7 +260,7 @@ def find_start(data: Observed, generator: torch.Generator) -> ExactGP:
     for first in range(0, len(places), size):
         some = places[first : first + size]
         best = max(some, key=lambda each: each.log_marginal())
-        searched.append(_on(data, maximise(best, settings).model))
+        searched.append(data.given_to(maximise(best, settings).model))
     model = max(searched, key=lambda each: each.log_marginal())
     return maximise(model, settings).model
 
@@ -280,12 +284,6 @@ def best_kernel(
     return found[best], f"{KERNELS[best].title} ({'; '.join([own, *beaten])})"
 
 
-def _on(data: Observed, model: ExactGP) -> ExactGP:
-    """Return the exact posterior of these rows with the model's hyperparameters."""
-    known = {"kernel": model.kernel, "noise": model.noise, "mean": model.mean}
-    return data.regression(ExactGP, **known)
-
-
 def _search(
     data: Observed, generator: torch.Generator
 ) -> tuple[ExactGP, EvidenceFit[ExactGP], Record]:
@@ -294,7 +292,7 @@ def _search(
     start, data = find_start(data, generator), data.few(_MORE_ROWS, generator)
     settings = replace(_SEARCH, ranges=ranges)
     score = f"log evidence of {len(data.values)} rows"
-    found, why = best_kernel(_on(data, start), data, settings, score)
+    found, why = best_kernel(data.given_to(start), data, settings, score)
     # A variance or mean at its limit means divergence.
     converged = found.converged and set(found.at_bounds) <= set(ranges)
     return start, found, {"why": why, "converged": converged}
@@ -307,7 +305,7 @@ def learn_exact(data: Observed, generator: torch.Generator) -> tuple[ExactGP, Re
     start has a larger evidence of all rows.
     """
     start, found, record = _search(data, generator)
-    models = [_on(data, found.model), _on(data, start)]
+    models = [data.given_to(found.model), data.given_to(start)]
     model = max(models, key=lambda each: each.log_marginal())
     if model is not models[0]:
         record["why"] += f"; of all rows {KERNELS[_CANDIDATES[0]].title} has more"
@@ -469,13 +467,7 @@ def learn_many(
     held, rest = data.select(order[:_WITHHELD]), data.select(order[_WITHHELD:])
     found, scores = {"scored": _NOBODY, "near": None, "index": None}, []
     for model, changes in ((near, found), (grid, {})):
-        fitted = replace(
-            model,
-            functionals=rest.functionals,
-            observations=rest.clipped,
-            known_noise=rest.known_noise,
-            **changes,
-        )
+        fitted = rest.given_to(model, **changes)
         noise = Gaussian(variance=model.noise, known=held.known_noise)
         found = fitted.predict(held.functionals)
         scores.append(noise.predictive_log_density(held.clipped, *found))
