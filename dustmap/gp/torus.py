@@ -72,14 +72,6 @@ _TINY = 1e-12
 _TOGETHER = 8
 
 
-class _Factors(NamedTuple):
-    """Logarithms of variances given the nearest rows, and the factors on these."""
-
-    known: np.ndarray
-    factors: np.ndarray
-    solution: Solution
-
-
 class Rows(NamedTuple):
     """``A⁻¹ y`` and ``ε = Φᵀ A⁻¹ y`` of rows of data, with ``W C Wᵀ = Φ Φᵀ``."""
 
@@ -305,8 +297,8 @@ class TorusGP(Regression):
             model = self.model.at(functionals.select(part))
             mean[part] = model.apply(eps) + H[part] @ self.trend
             given = near.variance[part].clamp_min(_TINY).log().numpy()
-            scales, factors, _ = self._known_factors
-            variance[part] *= torch.from_numpy(np.interp(given, scales, factors))
+            factors = np.interp(given, *self._known_factors[:2])
+            variance[part] *= torch.from_numpy(factors)
         # The factors hold the variance of β; beyond the grid it grows with distance.
         far, known = functionals.select(torch.nonzero(~inside)[:, 0]), self.functionals
         if len(far):
@@ -316,10 +308,11 @@ class TorusGP(Regression):
         return LatentMoments(mean, variance)
 
     @cached_property
-    def _known_factors(self) -> _Factors:
-        """Factors on variances, learnt from 16 samples at 4,000 random places.
+    def _known_factors(self) -> tuple[list[float], list[float], Solution]:
+        """Logarithms of variances given the nearest rows, factors on these, and status.
 
-        Bins of 250 places, 4,000 squares, give factors to 2%.
+        They are learnt from 16 samples at 4,000 random places. Bins of 250 places,
+        4,000 squares, give factors to 2%.
         """
         generator = np.random.default_rng(0)
         grid = self.torus.grid
@@ -335,14 +328,14 @@ class TorusGP(Regression):
         bins = [(near[own], square[own]) for own in order.split(250)]
         known = [float(each.log().mean()) for each, _ in bins]
         factors = [float(other.sum() / each.sum()) for each, other in bins]
-        return _Factors(np.array(known), np.array(factors), solution)
+        return known, factors, solution
 
     @property
     def solution(self) -> Solution:
         """Status of all solves that predictions need: data, columns of H, samples."""
         if not self.of_values:
             return self.solved.solution
-        return Solution.joined([self.solved.solution, self._known_factors.solution])
+        return Solution.joined([self.solved.solution, self._known_factors[2]])
 
     def samples(
         self,

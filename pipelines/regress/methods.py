@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -141,6 +141,10 @@ class Observed:
             **options,
         )
 
+    def given_to(self, model: AnyRegression, **changes: Any) -> AnyRegression:
+        """Return the model with these rows, tame, for its own."""
+        return self.regression(partial(replace, model), **changes)
+
     def few(self, count: int, generator: torch.Generator) -> Observed:
         """Return ``count`` rows in groups of four, or some with 3,000 nodes at most."""
         if isinstance(self.functionals, PointValues):
@@ -172,13 +176,6 @@ class FittedField:
         """The learnt kernel of the field."""
         assert isinstance(self.model.kernel, Radial)
         return self.model.kernel
-
-
-class Start(NamedTuple):
-    """The scales of largest evidence of few rows, and ranges of a search."""
-
-    model: ExactGP
-    ranges: Ranges
 
 
 def ranges_of(x: Float[Tensor, "n d"]) -> Ranges:
@@ -244,7 +241,7 @@ def scanned(model: NeighbourGP, ranges: Ranges, **found: Any) -> NeighbourGP:
     return model
 
 
-def find_start(data: Observed, generator: torch.Generator) -> Start:
+def find_start(data: Observed, generator: torch.Generator) -> ExactGP:
     """Maximise the evidence of at most 1,000 rows for the first kernel.
 
     The search begins at five lengthscales, equal along all axes, each with the best
@@ -263,9 +260,9 @@ def find_start(data: Observed, generator: torch.Generator) -> Start:
     for first in range(0, len(places), size):
         some = places[first : first + size]
         best = max(some, key=lambda each: each.log_marginal())
-        searched.append(_on(data, maximise(best, settings).model))
+        searched.append(data.given_to(maximise(best, settings).model))
     model = max(searched, key=lambda each: each.log_marginal())
-    return Start(maximise(model, settings).model, ranges)
+    return maximise(model, settings).model
 
 
 def best_kernel(
@@ -287,23 +284,18 @@ def best_kernel(
     return found[best], f"{KERNELS[best].title} ({'; '.join([own, *beaten])})"
 
 
-def _on(data: Observed, model: ExactGP) -> ExactGP:
-    """Return the exact posterior of these rows with the model's hyperparameters."""
-    known = {"kernel": model.kernel, "noise": model.noise, "mean": model.mean}
-    return data.regression(ExactGP, **known)
-
-
 def _search(
     data: Observed, generator: torch.Generator
 ) -> tuple[ExactGP, EvidenceFit[ExactGP], Record]:
     """Return the start, and the model of largest evidence of at most 2,000 rows."""
+    ranges = ranges_of(data.points)
     start, data = find_start(data, generator), data.few(_MORE_ROWS, generator)
-    settings = replace(_SEARCH, ranges=start.ranges)
+    settings = replace(_SEARCH, ranges=ranges)
     score = f"log evidence of {len(data.values)} rows"
-    found, why = best_kernel(_on(data, start.model), data, settings, score)
+    found, why = best_kernel(data.given_to(start), data, settings, score)
     # A variance or mean at its limit means divergence.
-    converged = found.converged and set(found.at_bounds) <= set(start.ranges)
-    return start.model, found, {"why": why, "converged": converged}
+    converged = found.converged and set(found.at_bounds) <= set(ranges)
+    return start, found, {"why": why, "converged": converged}
 
 
 def learn_exact(data: Observed, generator: torch.Generator) -> tuple[ExactGP, Record]:
@@ -313,7 +305,7 @@ def learn_exact(data: Observed, generator: torch.Generator) -> tuple[ExactGP, Re
     start has a larger evidence of all rows.
     """
     start, found, record = _search(data, generator)
-    models = [_on(data, found.model), _on(data, start)]
+    models = [data.given_to(found.model), data.given_to(start)]
     model = max(models, key=lambda each: each.log_marginal())
     if model is not models[0]:
         record["why"] += f"; of all rows {KERNELS[_CANDIDATES[0]].title} has more"
@@ -330,7 +322,7 @@ def learn_neighbours(
     """
     start = find_start(data, generator)
     order = torch.randperm(len(data.values), generator=generator)
-    known = {name: getattr(start.model, name) for name in ("kernel", "noise", "mean")}
+    known = {name: getattr(start, name) for name in ("kernel", "noise", "mean")}
     model = data.regression(
         NeighbourGP, **known, count=_COUNTS[0], scored=order[:_SCORED]
     )
@@ -392,7 +384,7 @@ def learn_grid(
     if (inputs := data.points.shape[1]) > 3:
         raise InputError(f"a grid takes at most 3 inputs, got {inputs}")
     if isinstance(data.functionals, PointValues):
-        start = find_start(data, generator).model if start is None else start
+        start = find_start(data, generator) if start is None else start
         found, record = _scales_of_all(data, generator, start)
     else:
         _, found, record = _search(data, generator)
@@ -475,13 +467,7 @@ def learn_many(
     held, rest = data.select(order[:_WITHHELD]), data.select(order[_WITHHELD:])
     found, scores = {"scored": _NOBODY, "near": None, "index": None}, []
     for model, changes in ((near, found), (grid, {})):
-        fitted = replace(
-            model,
-            functionals=rest.functionals,
-            observations=rest.clipped,
-            known_noise=rest.known_noise,
-            **changes,
-        )
+        fitted = rest.given_to(model, **changes)
         noise = Gaussian(variance=model.noise, known=held.known_noise)
         found = fitted.predict(held.functionals)
         scores.append(noise.predictive_log_density(held.clipped, *found))
@@ -537,16 +523,12 @@ def fit(learn: Learn, data: Observed, generator: torch.Generator) -> FittedField
             variance = likelihood.normal_variances(y, *latent)
             least = variance.min()
             model = replace(model, noise=least, known_noise=variance - least)
-    fitted = FittedField(model=model, likelihood=likelihood, **record)
-    if not isinstance(model, TorusGP):
-        return fitted
-    shape, solution = " x ".join(map(str, model.torus.grid.shape)), model.solution
-    said = f"grid of {shape} points: {solution.message}"
-    return replace(
-        fitted,
-        converged=fitted.converged and bool(solution.converged.all()),
-        messages=(*fitted.messages, said),
-    )
+    if isinstance(model, TorusGP):
+        shape, solution = " x ".join(map(str, model.torus.grid.shape)), model.solution
+        said = f"grid of {shape} points: {solution.message}"
+        record["messages"] = (*record.get("messages", ()), said)
+        record["converged"] &= bool(solution.converged.all())
+    return FittedField(model=model, likelihood=likelihood, **record)
 
 
 def fitted_noise(
@@ -585,9 +567,10 @@ def fit_variational(
     There are 50 to 500 points, one per five rows.
     """
     start, nodes = find_start(data, generator), data.points
+    ranges = ranges_of(nodes)
     size, y = len(data.values), data.values
     count = min(max(size // 5, 50), _MOST_POINTS, size)
-    kernel = start.model.kernel
+    kernel = start.kernel
     # In units of the lengthscales: inputs that hardly matter do not spread the points.
     scales = kernel.parameters()["lengthscale"]
     points = kmeans_points(nodes / scales, count, generator) * scales
@@ -596,14 +579,14 @@ def fit_variational(
         partial(SGPR, points=points),
         kernel=kernel,
         # What few points cannot follow is noise to them: it starts with more.
-        noise=max(float(start.model.noise), 0.1),
-        mean=start.model.mean,
+        noise=max(float(start.noise), 0.1),
+        mean=start.mean,
         jitter=_NUGGET,
     )
     # The search begins within a factor of e of the start: from afar it can leap to
     # where the whole target is noise, and stay.
     near, far = (
-        LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=start.ranges)
+        LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=ranges)
         for reach in (1.0, 3.0)
     )
     score = f"bound of the log evidence of {len(few.values)} rows"

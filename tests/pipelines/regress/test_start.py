@@ -74,11 +74,11 @@ def test_a_fast_wave_is_found_beside_a_steep_slope(generator, seed):
     y = np.sin(60 * x[:, 0]) + 3 * x[:, 1] + random.normal(0, 0.2, 500)
     x, y = standardised(*x.T, y)
     start = find_start(Observed(PointValues(x), y), generator)
-    fast, slow = start.model.kernel.lengthscale.tolist()
-    assert start.model.noise < 0.06 and fast < 1 < slow
+    fast, slow = start.kernel.lengthscale.tolist()
+    assert start.noise < 0.06 and fast < 1 < slow
 
 
 def test_rows_without_noise_end_at_a_variance_that_has_a_factor(generator):
     x = torch.linspace(-2, 2, 400, dtype=torch.float64)[:, None]
     start = find_start(Observed(PointValues(x), torch.sinc(x[:, 0])), generator)
-    assert 1e-8 <= start.model.noise < 1e-6
+    assert 1e-8 <= start.noise < 1e-6
