@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -255,14 +255,12 @@ def export_run(
     by = {"curve": options.curve, "r_v": options.r_v}
     own = RunMap.of(fitted).in_band(options.band, options.declare_band, **by)
     names = frozenset(name for name, paths in targets.items() if paths)
-    with ExitStack() as stack:
-        work = None
-        if first is not None:
-            how = {"overwrite": overwrite, "resume": resume}
-            work = stack.enter_context(claimed(first, **how))
-            asked = {name: [str(p) for p in paths] for name, paths in targets.items()}
-            asked |= {"run": fit_of(run), "spacing": options.spacing}
-            asked |= {"box": str(options.box), "version": dustmap.__version__}
+    how = {"overwrite": overwrite, "resume": resume}
+    with nullcontext() if first is None else claimed(first, **how) as work:
+        if work is not None:
+            asked = {name: list(map(str, paths)) for name, paths in targets.items()}
+            asked |= {"run": fit_of(run), "version": dustmap.__version__}
+            asked |= {"spacing": options.spacing, "box": str(options.box)}
             work.require(asked)
         given = {"names": names, "run": fitted, "options": options, "work": work}
         products = RunProducts(map=own, **given)
@@ -272,8 +270,9 @@ def export_run(
                 _WRITERS[name](products, path, overwrite=overwrite)
                 products.paths.append(path)
                 if options.fill is not None and "fill" not in exporter.options:
-                    note = f"{path.name} holds the map alone: not filled"
-                    products.notes.append(note)
+                    products.notes.append(
+                        f"{path.name} holds the map alone: not filled"
+                    )
     return products
 
 

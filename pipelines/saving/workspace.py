@@ -113,8 +113,8 @@ class Workspace:
         if changed := differences(asked, self.facts.get("asked", asked)):
             lines = "\n  ".join(changed)
             raise InputError(
-                f"{self.folder} was begun by another command:\n  {lines}\nGive the same "
-                "again, or start again with --overwrite"
+                f"{self.folder} was begun by another command:\n  {lines}\nRepeat that "
+                "one, or start again with --overwrite"
             )
         self.note(asked=asked)
 

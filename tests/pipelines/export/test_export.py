@@ -16,6 +16,7 @@ from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_integrated, read_zarr
 from pipelines.maps import density
+from pipelines.run.status import status_of
 from pipelines.verify import verify
 
 DISTANCES = (70.0, 140.0, 210.0)
@@ -227,6 +228,8 @@ def test_an_interrupted_fine_cube_goes_on(positive_run, tmp_path, monkeypatch):
         fine("parts")
     with pytest.raises(InputError, match="--resume"):
         fine("parts")
+    with pytest.raises(InputError, match="neither a run"):
+        status_of(tmp_path / "parts.zarr")
     with pytest.raises(InputError, match="spacing was 40"):
         fine("parts", spacing=50.0, resume=True)
     # As if it had ended after the first product.
