@@ -96,6 +96,8 @@ def export(run: str, overwrite: bool, resume: bool, **chosen: Any) -> None:
         raise InputError(
             "--header gives projection, center, field and pixels: drop these"
         )
+    if resume and "spacing" not in chosen:
+        raise InputError("--resume goes on with cells of --spacing, which is missing")
     options = ExportOptions(field=Field(**view) if view else None, **chosen)
     how = {"overwrite": overwrite, "resume": resume}
     done = export_map(run, targets, options, **how, **stated)

@@ -266,7 +266,8 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
             _fail(1, f"failed: {type(error).__name__}: {error}")
         except KeyboardInterrupt:
             how = "nothing was written"
-            if "resume" in kwargs:
+            # An export keeps only the cells of a given spacing.
+            if "resume" in kwargs and kwargs.get("spacing", True):
                 how = "the same command with --resume goes on from what is saved"
             _fail(1, f"interrupted; {how}")
 

@@ -228,8 +228,8 @@ def export_run(
     first product until all are complete: ``resume`` goes on from it.
 
     Raises `InputError` before any computation, if the run is incomplete, an output
-    exists, an option is invalid, or cells were kept and ``resume`` is false, or they
-    are of other work.
+    exists, an option is invalid, or cells were kept and ``resume`` is false or they
+    belong to another command.
     """
     options = options or ExportOptions()
     if not targets:

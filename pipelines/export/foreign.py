@@ -47,6 +47,8 @@ def export_map(
             raise InputError("--unit, --map-of and the like are not for a run")
         how = {"overwrite": overwrite, "resume": resume}
         return export_run(Path(path), targets, options, **how)
+    if resume:
+        raise InputError("--resume is for a run: no cells of another map are kept")
     if not targets:
         raise InputError(f"name a product of {path}, such as --zarr map.zarr")
     if options.fill is not None:

@@ -46,10 +46,13 @@ def map_cube(
     grid of the run gives a finer cube. ``work`` keeps every million cells of given
     spacing, so that they are computed once.
 
-    Raises `InputError` if the spacing leaves fewer than two points along an axis.
+    Raises `InputError` if the spacing is not positive or leaves fewer than two points
+    along an axis.
     """
     if spacing is None:
         return map_and_columns(run, {})[0]
+    if not spacing > 0:
+        raise InputError(f"--spacing must be positive [pc], got {spacing:g}")
     axes, grid = [], run.plan.grid
     for name, low, high in zip(AXES, grid.lower, grid.upper, strict=True):
         count = math.floor((high - low) / spacing + 1e-9) + 1

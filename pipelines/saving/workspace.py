@@ -109,7 +109,7 @@ class Workspace:
         return columns
 
     def require(self, asked: dict[str, Any]) -> None:
-        """Note what the parts depend on; raises `InputError` if it was another."""
+        """Note what the parts depend on; raises `InputError` if it has changed."""
         if changed := differences(asked, self.facts.get("asked", asked)):
             lines = "\n  ".join(changed)
             raise InputError(

@@ -546,8 +546,9 @@ def test_a_finer_cube_is_what_predictions_say_and_positive(run: Run) -> None:
     place = PointValues(torch.tensor([[x, y, z]]).double())
     moments = run.posterior.over_cells((20.0,)).moments(place)
     assert cube.arrays["mean"][1, 2, 4] == pytest.approx(float(moments.mean), rel=1e-5)
-    with pytest.raises(InputError, match="spacing"):
-        map_cube(run, spacing=20.0, within={"x": (201.0, 219.0)})
+    for spacing, ranges in ((-1.0, {}), (20.0, {"x": (201.0, 219.0)})):
+        with pytest.raises(InputError, match="spacing"):
+            map_cube(run, spacing=spacing, within=ranges)
 
 
 def test_a_run_without_it_has_none(tmp_path) -> None:

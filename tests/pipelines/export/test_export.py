@@ -202,10 +202,26 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert refused.exit_code == 2 and "--declare-band A_V" in refused.output
 
 
+def test_only_cells_of_a_spacing_are_resumed(
+    command, positive_run, plain, tmp_path, monkeypatch
+):
+    line = f"--fits {tmp_path / 'a.fits'} --resume"
+    for refused in (f"{positive_run.path} {line}", f"{plain / 'map.zarr'} {line}"):
+        assert command(f"export {refused}").exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipelines.export.foreign.export_map", interrupted)
+    line = f"export {positive_run.path} --fits {tmp_path / 'a.fits'}"
+    assert "--resume" not in command(line).output
+    assert "--resume" in command(f"{line} --spacing 40").output
+
+
 def test_an_interrupted_fine_cube_goes_on(positive_run, tmp_path, monkeypatch):
     def fine(name, spacing=40.0, **how):
-        targets = {"zarr": [tmp_path / f"{name}.zarr"], "vti": [tmp_path / name]}
-        targets["vti"][0] = targets["vti"][0].with_suffix(".vti")
+        targets = {form: [tmp_path / f"{name}.{form}"] for form in ("zarr", "vti")}
         options = ExportOptions(spacing=spacing, box={"z": (-90.0, 90.0)}, nside=2)
         return export_run(positive_run.path, targets, options, **how)
 
