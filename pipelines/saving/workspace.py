@@ -26,7 +26,6 @@ from typing import Any, cast
 from filelock import FileLock, Timeout, lock_descriptor
 
 from pipelines.base.errors import InputError
-from pipelines.saving.identity import differences
 from pipelines.storage.atomic import (
     atomic_file,
     remove,
@@ -110,6 +109,9 @@ class Workspace:
 
     def require(self, asked: dict[str, Any]) -> None:
         """Note what the parts depend on; raises `InputError` if it has changed."""
+        # A query of one place starts without the settings of fits.
+        from pipelines.saving.identity import differences
+
         if changed := differences(asked, self.facts.get("asked", asked)):
             lines = "\n  ".join(changed)
             raise InputError(
