@@ -17,7 +17,6 @@ are extrapolated to none.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -29,9 +28,10 @@ from scipy.ndimage import gaussian_filter1d
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 
-# Stars of a part of the sky: distances differ by direction, as dust and a survey's
-# limits do.
+# Stars of a part of the sky, a run of pixels of 0.9 deg: distances differ by direction,
+# as dust and a survey's limits do.
 _PART = 200_000
+_NSIDE = 64
 # Stars of a slice at least, if a survey has as many, and most slices.
 _STARS = 2_000
 _SLICES = 50
@@ -85,14 +85,13 @@ def _alike(stars: Stars) -> Iterator[Int[np.ndarray, " k"]]:
     survey = np.zeros(len(stars), int) if stars.survey is None else stars.survey
     for name in np.unique(survey):
         rows = np.flatnonzero((survey == name) & (stars.distance_error > 0))
-        nside = math.isqrt(len(rows) // (12 * _PART))
-        if nside:
-            pixel = healpy.ang2pix(nside, stars.l[rows], stars.b[rows], lonlat=True)
-            order = pixel.argsort(kind="stable")
-            edges = np.flatnonzero(np.diff(pixel[order])) + 1
-            yield from np.split(rows[order], edges)
-        elif len(rows):
-            yield rows
+        pixel = healpy.ang2pix(_NSIDE, stars.l[rows], stars.b[rows], True, True)
+        order = pixel.argsort(kind="stable")
+        rows, pixel = rows[order], pixel[order]
+        # Pixels are never divided.
+        ends = pixel[np.arange(_PART, len(rows) - _PART + 1, _PART)]
+        parts = np.split(rows, np.searchsorted(pixel, ends))
+        yield from filter(len, parts)
 
 
 def _derivatives(

@@ -27,16 +27,13 @@ raised to a part of that.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 
 import healpy
 import numpy as np
 from jaxtyping import Float, Int
 
-from dustmap.memory import row_blocks, rows_within
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 
@@ -44,12 +41,10 @@ from pipelines.catalog.schema import Stars
 _FINEST = 1024
 # Coarsest ones, of 0.9 deg, unless bins are too many.
 _COARSEST = 64
-# Most stars whose bins are counted exactly, and most pixels of a degree that they are
-# in. Of more, those in every sixteenth pixel tell how many bins there are, to some per
-# cent: to sort all takes ten times as long.
+# Stars of a sample that tells the number of bins, to some per cent, and fewest of its
+# pixels of 0.9 deg: to count the bins of all takes ten times as long.
 _COUNTED = 2**22
-_PIXELS = 16_000
-_SHARE = 16
+_PIXELS = 500
 # The biweight's c: means have 95% of the efficiency of plain ones of normal errors.
 _TUKEY = 4.685
 # Least weight: should all stars of a bin be outliers of it, its error is large.
@@ -60,137 +55,89 @@ _LEAST = 0.3
 # Rounds of weights.
 _ROUNDS = 3
 # Bytes of a star while bins are made.
-_BYTES = 300
+BYTES = 300
 
 
-def merged(
-    stars: Stars, most: int, rows: Int[np.ndarray, " n"] | None = None
-) -> tuple[Stars, int]:
+def merged(parts: Iterable[Stars], most: int) -> tuple[Stars, int]:
     """Return at most about ``most`` bins with extinctions, and the fewest stars.
 
     As many stars at least are in every bin, but for pixels of the coarsest level. Bins
     are more than ``most`` only where the 12 coarsest pixels of all have more.
-    Surveys stay apart. Identifiers and further columns are lost. Besides its columns a
-    star takes some 40 bytes. ``rows`` are the stars to merge, all unless given.
+    Surveys stay apart. Identifiers and further columns are lost. ``parts`` are stars by
+    parts of the sky, read several times; every bin is of one part.
     """
-    sky = _Sky.of(stars, np.arange(len(stars)) if rows is None else rows)
-    share, sample, coarsest, fewest = 1, sky, _COARSEST, 2
-    degree = sky.pixel >> _deeper(coarsest)
-    found = np.bincount(degree) > 0
-    if len(degree) > _COUNTED and found.sum() > _PIXELS:
-        share, sample = _SHARE, sky.select((np.cumsum(found) % _SHARE == 0)[degree])
-    del degree
-    while share * sample.count(coarsest=coarsest) > most and coarsest > 1:
-        coarsest //= 2
+    share, sample, total = 1, [], 0
+    for part in parts:
+        total += len(part)
+        sample.append(_sampled(part, share))
+        while sum(len(own) for own, _ in sample) > _COUNTED:
+            if sum(pixels for _, pixels in sample) < 4 * _PIXELS:
+                break
+            share *= 4
+            sample = [_sampled(own, share) for own, _ in sample]
+    some = [own for own, _ in sample]
+    errors = [own.distance_std / own.distance for own in some]
+    typical, coarsest, fewest = float(np.median(np.concatenate(errors))), _COARSEST, 2
+
+    def count(fewest: int) -> int:
         # The sample's pixels are no larger ones.
-        share, sample = 1, sky
-    while share * sample.count(fewest, coarsest) > most:
-        fewest += math.ceil(fewest / 4)
-        if fewest > len(sky.rows):
-            break
-    del sample
-    parts = [_means(stars, own, fewest, coarsest) for own in sky.blocks(coarsest)]
-    columns = [part.columns() for part in parts]
-    both = {n: np.concatenate([each[n] for each in columns]) for n in columns[0]}
-    return Stars.of(both, stars.units, stars.meta), fewest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sky:
-    """Stars' rows, in the order of their ``_FINEST`` pixels; all columns ``(n,)``.
-
-    ``depth`` is ln distance from the nearest one, ``typical`` its median error.
-    """
-
-    rows: np.ndarray
-    pixel: np.ndarray
-    depth: np.ndarray
-    survey: np.ndarray
-    typical: float
-
-    @classmethod
-    def of(cls, stars: Stars, rows: Int[np.ndarray, " n"]) -> _Sky:
-        """Sort the rows of stars."""
-        pixel = np.empty(len(rows), np.int32)
-        for part in row_blocks(len(rows), _BYTES):
-            place = stars.l[rows[part]], stars.b[rows[part]]
-            pixel[part] = healpy.ang2pix(_FINEST, *place, nest=True, lonlat=True)
-        order = pixel.argsort(kind="stable")
-        rows, pixel = rows[order], pixel[order]
-        depth = np.log(stars.distance[rows])
-        depth -= depth.min()
-        survey = np.zeros(len(stars), np.int16)
-        if stars.survey is not None:
-            survey = np.unique(stars.survey, return_inverse=True)[1].astype(np.int16)
-        return cls(
-            rows=rows,
-            pixel=pixel,
-            depth=depth,
-            survey=survey[rows],
-            typical=float(np.median(stars.distance_std[rows] / stars.distance[rows])),
-        )
-
-    def select(self, some: np.ndarray | slice) -> _Sky:
-        """Return the stars at a mask or a slice."""
-        return replace(
-            self,
-            rows=self.rows[some],
-            pixel=self.pixel[some],
-            depth=self.depth[some],
-            survey=self.survey[some],
-        )
-
-    def blocks(self, coarsest: int) -> Iterator[_Sky]:
-        """Yield some stars at a time, by whole pixels of the coarsest level."""
-        starts = np.flatnonzero(np.diff(self.pixel >> _deeper(coarsest), prepend=-1))
-        wanted = np.arange(0, len(self.rows), rows_within(_BYTES))
-        some = np.unique(np.searchsorted(starts, wanted))
-        edges = [*starts[some[some < len(starts)]].tolist(), len(self.rows)]
-        for begin, end in itertools.pairwise(edges):
-            yield self.select(slice(begin, end))
-
-    def cells(self, nside: int) -> Int[np.ndarray, " n"]:
-        """Return numbers of pixels of this size, steps of depth, and surveys."""
-        step = max(float(healpy.nside2resol(nside)), self.typical)
-        steps = (self.depth / step).astype(np.int64)
-        cell = (self.pixel >> _deeper(nside)) * (steps.max() + 1) + steps
-        return cell * (int(self.survey.max()) + 1) + self.survey
-
-    def bins(self, fewest: int, coarsest: int) -> Int[np.ndarray, " n"]:
-        """Return the number of every star's bin: the smallest with the ``fewest``."""
-        found = np.empty(len(self.rows), np.int64)
-        left, nside = np.arange(len(self.rows)), _FINEST
-        while len(left):
-            cell = self.select(left).cells(nside)
-            _, own, counts = np.unique(cell, return_inverse=True, return_counts=True)
-            enough = counts[own] >= (fewest if nside > coarsest else 1)
-            # Numbers of all levels differ.
-            found[left[enough]] = 2 * nside * cell[enough] + nside
-            left, nside = left[~enough], nside // 2
-        return found
-
-    def count(self, fewest: int | None = None, coarsest: int = _COARSEST) -> int:
-        """Return how many bins, or cells of the coarsest pixels, there are."""
-        total = 0
-        for own in self.blocks(coarsest):
-            one_cell = fewest is None
-            numbers = own.cells(coarsest) if one_cell else own.bins(fewest, coarsest)
+        whole = coarsest < _COARSEST
+        found = 0
+        for own in parts if whole else some:
+            numbers = np.sort(_bins(own, fewest, coarsest, typical))
             # NumPy's ``unique`` takes ten times as long.
-            total += 1 + int(np.count_nonzero(np.diff(np.sort(numbers))))
-        return total
+            found += int(np.count_nonzero(np.diff(numbers, prepend=-1)))
+        return found if whole else share * found
+
+    while count(total + 1) > most and coarsest > 1:
+        coarsest //= 2
+    while count(fewest) > most and fewest <= total:
+        fewest += math.ceil(fewest / 4)
+    del some, sample
+    found = [_means(own, _bins(own, fewest, coarsest, typical)) for own in parts]
+    return Stars.joined(found), fewest
 
 
-def _deeper(nside: int) -> int:
-    """Return the bits of a finest pixel's number below the pixel of ``nside``."""
-    return 2 * int(np.log2(_FINEST // nside))
+def _sampled(stars: Stars, share: int) -> tuple[Stars, int]:
+    """Return stars in one of ``share`` pixels, and the number of these pixels."""
+    pixel = stars.pixels(_COARSEST)
+    chosen = pixel % share == 0
+    return stars.select(chosen), len(np.unique(pixel[chosen]))
 
 
-def _means(stars: Stars, own: _Sky, fewest: int, coarsest: int) -> Stars:
-    """Return the mean stars of bins."""
-    number = own.bins(fewest, coarsest)
+def _bins(
+    stars: Stars, fewest: int, coarsest: int, typical: float
+) -> Int[np.ndarray, " n"]:
+    """Return the number of every star's bin: the smallest with the ``fewest`` stars.
+
+    Bins are no deeper than pixels are wide, or than the ``typical`` error of distances
+    over these.
+    """
+    pixel, depth = stars.pixels(_FINEST), np.log(stars.distance)
+    survey = np.zeros(len(stars), np.int64)
+    if stars.survey is not None:
+        survey = np.unique(stars.survey, return_inverse=True)[1]
+    found = np.empty(len(stars), np.int64)
+    left, nside = np.arange(len(stars)), _FINEST
+    while len(left):
+        step = max(float(healpy.nside2resol(nside)), typical)
+        steps = np.floor(depth[left] / step).astype(np.int64)
+        steps -= steps.min()
+        cell = (pixel[left] // (_FINEST // nside) ** 2) * (steps.max() + 1) + steps
+        cell = cell * (survey.max() + 1) + survey[left]
+        _, own, counts = np.unique(cell, return_inverse=True, return_counts=True)
+        enough = counts[own] >= (fewest if nside > coarsest else 1)
+        # Numbers of all levels differ.
+        found[left[enough]] = 2 * nside * cell[enough] + nside
+        left, nside = left[~enough], nside // 2
+    return found
+
+
+def _means(stars: Stars, number: Int[np.ndarray, " n"]) -> Stars:
+    """Return the mean stars of bins with these numbers."""
     assert stars.extinction is not None
-    order = np.lexsort([stars.extinction[own.rows], number])
-    number, stars = number[order], stars.select(own.rows[order])
+    order = np.lexsort([stars.extinction, number])
+    number, stars = number[order], stars.select(order)
     assert stars.extinction is not None
     assert stars.extinction_error is not None
     first = np.flatnonzero(np.append(True, number[1:] != number[:-1]))

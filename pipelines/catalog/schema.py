@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import healpy
@@ -12,7 +14,7 @@ from scipy.spatial import KDTree
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.catalog.tables import read_table, write_table
+from pipelines.catalog.tables import read_batches, read_table, write_table
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +39,7 @@ FEWEST_VALIDATION = 50
 NSIDE = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Split:
     """Rows of a catalogue to fit, to learn the residual on, and to test the map."""
 
@@ -121,6 +123,13 @@ class Stars:
         present = {name: column for name, column in named.items() if column is not None}
         return {**present, **self.extra}
 
+    @classmethod
+    def joined(cls, parts: Sequence[Stars]) -> Stars:
+        """Return the stars of parts with the same columns, one part after another."""
+        columns = [part.columns() for part in parts]
+        both = {n: np.concatenate([each[n] for each in columns]) for n in columns[0]}
+        return cls.of(both, parts[0].units, parts[0].meta)
+
     def select(self, rows: np.ndarray | slice) -> Stars:
         """Return the stars at an index array, a slice or a boolean mask."""
         chosen = {name: column[rows] for name, column in self.columns().items()}
@@ -129,34 +138,9 @@ class Stars:
     def split(
         self, config: FitConfig, generator: torch.Generator, place: np.ndarray
     ) -> Split:
-        """Hold out ``data.holdout`` of the stars, and some for the residual.
-
-        Small catalogues reserve a larger part for the residual, or none if too small;
-        large ones hold out at most 5,000 stars, and 3,000 for the residual.
-        Each ``place`` (`places`) is held out as a whole, in random order: a star whose
-        neighbours are fitted would not be unseen.
-        """
-        import torch  # not needed by the processes of an ingestion
-
-        count, part = len(self), config.data.validation
-        if part is None:
-            # 400 stars suffice for a good residual.
-            part = max(0.05, min(0.15, 400 / max(count, 1)))
-        validation = min(round(part * count), 3_000)
-        if not config.shares_noise or validation < FEWEST_VALIDATION:
-            validation = 0
-        held = min(round(config.data.holdout * count), 5_000)
-        shuffled = torch.randperm(int(place.max(initial=-1)) + 1, generator=generator)
-        rank = np.argsort(shuffled.numpy())[place]
-        order = np.argsort(rank, kind="stable")
-        # No place is divided.
-        ranks = np.append(rank[order], len(shuffled))
-        ends = np.searchsorted(ranks, ranks[[held, held + validation]])
-        return Split(
-            train=np.sort(order[ends[1] :]),
-            validation=np.sort(order[ends[0] : ends[1]]),
-            test=np.sort(order[: ends[0]]),
-        )
+        """Hold out some of the stars, by each one's ``place`` (`held_out_places`)."""
+        part = held_out_places(np.bincount(place), len(self), config, generator)[place]
+        return Split(*(np.flatnonzero(part == number) for number in range(3)))
 
     def pixels(self, nside: int = NSIDE) -> np.ndarray:
         """Return HEALPix pixels, by default of 0.23 deg, nested, shape ``(N,)``."""
@@ -225,6 +209,34 @@ class Stars:
         return self.distance[:, None] * unit_vectors(self.l, self.b)
 
 
+def held_out_places(
+    sizes: np.ndarray, count: int, config: FitConfig, generator: torch.Generator
+) -> np.ndarray:
+    """Return the part of every place in a `Split`, 0 to 2, by its number of stars.
+
+    ``data.holdout`` of ``count`` stars are held out, and some are for the residual: a
+    larger part of small catalogues, or none if too small; of large ones 5,000 are held
+    out at most, and 3,000 for the residual. Each place is held out as a whole, in
+    random order: a star whose neighbours are fitted would not be unseen.
+    """
+    import torch  # not needed by the processes of an ingestion
+
+    part = config.data.validation
+    if part is None:
+        # 400 stars suffice for a good residual.
+        part = max(0.05, min(0.15, 400 / max(count, 1)))
+    validation = min(round(part * count), 3_000)
+    if not config.shares_noise or validation < FEWEST_VALIDATION:
+        validation = 0
+    held = min(round(config.data.holdout * count), 5_000)
+    order = torch.randperm(len(sizes), generator=generator).numpy()
+    before = sizes[order].cumsum()
+    found = np.zeros(len(sizes), np.int8)
+    found[order[before <= held + validation]] = 1
+    found[order[before <= held]] = 2
+    return found
+
+
 def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
     """Write a canonical table; see `write_table` for the errors raised."""
     columns, units = stars.columns(), CANONICAL_UNITS | stars.units
@@ -239,7 +251,27 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
     Raises `InputError` if the file is missing, unreadable, or not such a table.
     """
     names = set(COLUMNS) - {"source_id"} if canonical_only else None
-    columns, units, meta = read_table(path, names)
+    return _stars(Path(path), *read_table(path, names))
+
+
+def star_batches(
+    path: str | os.PathLike[str], names: Collection[str]
+) -> Iterator[Stars]:
+    """Yield some stars at a time, with these columns.
+
+    Raises `InputError` as `read_stars`.
+    """
+    meta = read_table(path, ())[2]
+    for columns, units in read_batches(path, names):
+        yield _stars(Path(path), columns, units, meta)
+
+
+def _stars(
+    path: Path,
+    columns: dict[str, np.ndarray],
+    units: dict[str, str],
+    meta: dict[str, Any],
+) -> Stars:
     if missing := {"l", "b", "distance"} - set(columns):
         raise InputError(
             f"{path} lacks the columns {sorted(missing)}: it is not a table of stars; "

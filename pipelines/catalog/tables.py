@@ -151,44 +151,87 @@ def read_table(
     partitions differ in their columns or units, or from the manifest.
     """
     path = Path(path)
-    files = partitions(path) if path.is_dir() else [path]
-    (first, units, meta), *others = found = [_read_file(file, names) for file in files]
-    for file, (table, other, _) in zip(files[1:], others):
-        if table.column_names != first.column_names or other != units:
-            raise InputError(
-                f"{file} has columns {table.column_names} in {other}, but "
-                f"{files[0].name} has {first.column_names} in {units}: join them by "
-                "`dustmap ingest A.parquet B.parquet -o both.parquet`"
-            )
+    found = list(_tables(path, names, whole=True))
+    units, meta = found[0][2:]
     if (path / PROVENANCE).is_file():
         meta = json.loads((path / PROVENANCE).read_text(encoding="utf-8"))
     elif path.is_dir():
-        parts = [str(file.relative_to(path)) for file in files]
-        meta = {"partitions": {part: own for part, (*_, own) in zip(parts, found)}}
-    tables = [table for table, *_ in found]
-    whole = pa.concat_tables(tables, promote_options="permissive")
-    named = zip(whole.column_names, whole.columns)
-    return {name: whole_column(column) for name, column in named}, units, meta
+        parts = {str(file.relative_to(path)): own for file, *_, own in found}
+        meta = {"partitions": parts}
+    whole = pa.concat_tables(
+        [table for _, table, *_ in found], promote_options="permissive"
+    )
+    return _arrays(whole), units, meta
 
 
-def _read_file(
-    path: Path, names: Collection[str] | None
-) -> tuple[pa.Table, dict[str, str], dict[str, Any]]:
+def read_batches(
+    path: str | os.PathLike[str], names: Collection[str] | None = None
+) -> Iterator[tuple[dict[str, np.ndarray], dict[str, str]]]:
+    """Yield columns and units of `ROWS_PER_BATCH` rows at a time, as `read_table`."""
+    for _, table, units, _ in _tables(Path(path), names, whole=False):
+        yield _arrays(table), units
+
+
+def row_count(path: str | os.PathLike[str]) -> int:
+    """Return the number of rows of a table; raises `InputError` as `read_table`."""
+    total = 0
+    for file in _files(Path(path)):
+        with _opened(file) as (source, _):
+            total += source.metadata.num_rows
+    return total
+
+
+def _tables(
+    path: Path, names: Collection[str] | None, *, whole: bool
+) -> Iterator[tuple[Path, pa.Table, dict[str, str], dict[str, Any]]]:
+    """Yield file, columns, units and provenance, of files or of their row groups."""
+    first: tuple[Path, list[str], dict[str, str]] | None = None
+    for file in _files(path):
+        with _opened(file) as (source, description):
+            there, units = source.schema_arrow.names, description["units"]
+            there = [n for n in there if names is None or n in names]
+            first = first or (file, there, units)
+            if (there, units) != first[1:]:
+                raise InputError(
+                    f"{file} has columns {there} in {units}, but {first[0].name} has "
+                    f"{first[1]} in {first[2]}: join them by "
+                    "`dustmap ingest A.parquet B.parquet -o both.parquet`"
+                )
+            if whole:
+                yield file, source.read(there), units, description["meta"]
+                continue
+            # Batches by `iter_batches` would stay in memory.
+            for group in range(source.num_row_groups):
+                table = source.read_row_group(group, there)
+                yield file, table, units, description["meta"]
+
+
+def _files(path: Path) -> list[Path]:
+    return partitions(path) if path.is_dir() else [path]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[pq.ParquetFile, dict[str, Any]]]:
+    """Yield a file by `write_table`, and its description."""
     if not path.exists():
         raise InputError(f"{path} does not exist")
     with open(path, "rb") as stream:
         if stream.read(4) != b"PAR1":
             raise InputError(f"{path} is not a parquet table: use `dustmap ingest`")
-    with reading(path), pq.ParquetFile(path) as file:
-        metadata = file.metadata.metadata or {}
-        there = file.schema_arrow.names
-        table = file.read([n for n in there if names is None or n in names])
-    description = json.loads(metadata.get(METADATA_KEY, b"{}"))
-    if description.get("version") != TABLE_VERSION:
-        raise InputError(
-            f"{path} lacks this version's provenance: convert it by `dustmap ingest`"
-        )
-    return table, description["units"], description["meta"]
+    with reading(path), pq.ParquetFile(path) as source:
+        metadata = source.metadata.metadata or {}
+        description = json.loads(metadata.get(METADATA_KEY, b"{}"))
+        if description.get("version") != TABLE_VERSION:
+            raise InputError(
+                f"{path} lacks this version's provenance: convert it by `dustmap "
+                "ingest`"
+            )
+        yield source, description
+
+
+def _arrays(table: pa.Table) -> dict[str, np.ndarray]:
+    named = zip(table.column_names, table.columns)
+    return {name: whole_column(column) for name, column in named}
 
 
 def partitions(folder: Path) -> list[Path]:

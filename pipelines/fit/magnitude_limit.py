@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
@@ -35,17 +36,18 @@ _STEP = 0.5
 _FEWEST = 50
 
 
-def selection_beta(columns: Mapping[str, np.ndarray], config: FitConfig) -> float:
-    """Return β [1/mag] by a column of all stars, zero without ``data.magnitude``.
+def faintest(
+    columns: Mapping[str, np.ndarray], config: FitConfig
+) -> Float[np.ndarray, "3"]:
+    """Return the numbers of stars beyond the limit, and in two half magnitudes above.
 
-    γ follows from the numbers of stars in the two faintest half magnitudes.
+    They are zero without ``data.magnitude``.
 
-    Raises `InputError` if the column is missing, or the counts do not grow up to the
-    limit.
+    Raises `InputError` if that column is missing.
     """
     name, limit = config.data.magnitude, config.data.limit
     if name is None or limit is None:
-        return 0.0
+        return np.zeros(3)
     if name not in columns:
         there = ", ".join(columns) or "none"
         raise InputError(
@@ -53,7 +55,18 @@ def selection_beta(columns: Mapping[str, np.ndarray], config: FitConfig) -> floa
             f"are {there}: keep it in `dustmap ingest` with --keep {name}"
         )
     depth = limit - np.asarray(columns[name], dtype=np.float64)
-    faint, bright = np.histogram(depth, [0.0, _STEP, 2 * _STEP])[0].tolist()
+    return np.histogram(depth, [-np.inf, 0.0, _STEP, 2 * _STEP])[0].astype(np.float64)
+
+
+def selection_beta(counts: Float[np.ndarray, "3"], config: FitConfig) -> float:
+    """Return β [1/mag] by numbers of the `faintest`, zero without ``data.magnitude``.
+
+    Raises `InputError` if the counts do not grow up to the limit.
+    """
+    name, limit = config.data.magnitude, config.data.limit
+    if name is None or limit is None:
+        return 0.0
+    fainter, faint, bright = counts.astype(int).tolist()
     if bright < _FEWEST or faint <= bright:
         raise InputError(
             f"{bright} and {faint} stars lie in the two half magnitudes of {name} "
@@ -62,7 +75,6 @@ def selection_beta(columns: Mapping[str, np.ndarray], config: FitConfig) -> floa
         )
     slope = math.log(faint / bright) / _STEP
     found = slope * config.data.dimming
-    fainter = int((depth < 0).sum())
     say(
         f"magnitude limit {limit:g} in {name} ({fainter:,} stars are fainter): counts "
         f"grow as 10^({slope / math.log(10):.2f} m), beta {found:.2f} per mag"

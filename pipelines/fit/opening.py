@@ -92,7 +92,8 @@ def opened(
         try:
             # A resumed fit repeats its first draws, to hold out the same stars.
             generator = device["generator"]
-            stars = FittedStars.read(source, config, group, generator, most)
+            given = source, config, group, generator, most, work.folder
+            stars = FittedStars.read(*given)
             state = FitState(generator=generator.get_state())
             if found:
                 state = FitState.restore(found.pop("fit"), work.state, device["device"])

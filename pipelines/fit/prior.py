@@ -23,7 +23,7 @@ def plan(state: FitState, stars: FittedStars, at: Context) -> FitState:
 
     def learnt() -> FitState:
         laws = surveys_of(stars.stars, stars.split.known, config, stars.source)
-        beta = selection_beta(stars.further, config)
+        beta = selection_beta(stars.faint, config)
         return replace(state, surveys=laws, selection_beta=beta)
 
     known = at.by_first(learnt)

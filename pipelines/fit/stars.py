@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError
 from pipelines.base.progress import say
-from pipelines.catalog.merging import merged
-from pipelines.catalog.schema import NSIDE, Split, Stars
+from pipelines.catalog.schema import Split, Stars, read_stars_together
 from pipelines.config import FitConfig
+from pipelines.fit.binned import count_many, read_binned
+from pipelines.fit.magnitude_limit import faintest
 from pipelines.fit.state import FitState
 from pipelines.model.cost import LEARNERS
 from pipelines.planning.selection import (
+    FEWEST_STARS,
+    LIMITED,
     OUTSIDE,
     inside_box,
-    usable_stars,
-    within_given_box,
+    usable,
 )
 from pipelines.run.surveys import calibrated
 
-# Pixels of places whose stars are many, as those of the smallest bins.
-_FINE = 1024
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FittedStars:
     """The usable stars of a catalogue, and the rows of their parts.
 
-    ``counts`` holds the excluded stars by reason, ``further`` the other columns of all
-    usable stars, on rank 0 if ``data.magnitude`` is one. Once a box is chosen,
-    ``split`` holds the rows in it.
+    ``counts`` holds the excluded stars by reason, ``faint`` the numbers of the
+    `faintest`. Once a box is chosen, ``split`` holds the rows in it.
     """
 
     source: Path
     stars: Stars
     split: Split
+    faint: np.ndarray
     counts: dict[str, int]
-    further: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def read(
@@ -50,66 +49,45 @@ class FittedStars:
         group: Group,
         generator: torch.Generator,
         most: int,
+        folder: Path,
     ) -> FittedStars:
         """Read a catalogue; the ``generator`` chooses the stars that are held out.
 
-        More stars to fit than ``most`` become means of bins.
+        More stars to fit than ``most`` become means of bins, which rank 0 finds by
+        parts of the sky, for a while in ``folder``. Of others each rank reads all.
 
-        Raises `InputError` as `usable_stars`.
+        Raises `InputError` if the catalogue has no extinctions or too few usable stars.
         """
-        stars, counts = usable_stars(source, config, group)
-        # Where stars are many, ten places of the usual size have 5,000.
-        numbers = stars.places(_FINE if len(stars) > most else NSIDE)
-        split = stars.split(config, generator, numbers)
-        sizes = np.bincount(numbers)
-        say(
-            f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
-            "is fitted or held out as a whole"
-        )
-        del numbers, sizes
-        read = cls(
-            source=source,
-            stars=stars,
-            split=split,
-            counts=counts,
-            further={} if config.data.magnitude is None else stars.extra,
-        )
-        if len(stars) <= most:
-            return read
-        rows = split.train[within_given_box(stars.positions(), config)[split.train]]
-        if len(rows) <= most:
-            return read
-        # The memory of one process, and the same bins for all.
-        return group.from_first(lambda: read._merged(rows, most))
-
-    def _merged(self, rows: np.ndarray, most: int) -> FittedStars:
-        """Return these stars to fit as means of bins, then the held-out ones."""
-        measured = replace(self.stars, source_id=None, extra={})
-        bins, fewest = merged(measured, most, rows)
-        say(
-            f"{len(rows):,} stars to fit count as the means of {len(bins):,} bins, of "
-            f"{fewest} stars or more where they are dense: budget.memory_gib holds no "
-            "more"
-        )
-        outside = len(self.split.train) - len(rows)
-        single = measured.select(np.append(self.split.validation, self.split.test))
-        both = {
-            name: np.append(column, getattr(single, name))
-            for name, column in replace(bins, merged=None).columns().items()
-        }
-        assert bins.merged is not None
-        both["merged"] = np.append(bins.merged, np.ones(len(single)))
-        ends = len(bins) + np.cumsum([0, len(self.split.validation)])
-        return replace(
-            self,
-            stars=Stars.of(both, {}, self.stars.meta),
-            split=Split(
-                train=np.arange(ends[0]),
-                validation=np.arange(ends[0], ends[1]),
-                test=np.arange(ends[1], len(both["l"])),
-            ),
-            counts=self.counts | {"merged": len(rows), OUTSIDE: outside},
-        )
+        many = group.from_first(lambda: count_many(source, config, most))
+        if many is not None:
+            given = source, config, generator, most, many, folder
+            # All ranks go on with the random numbers of the first.
+            (stars, split, faint, counts), state = group.from_first(
+                lambda: (read_binned(*given), generator.get_state())
+            )
+            generator.set_state(state)
+        else:
+            stars, counts = usable(read_stars_together(source, group), config, source)
+            if len(stars) < FEWEST_STARS:
+                raise InputError(
+                    f"{source}: {len(stars)} usable stars, a map needs at least "
+                    f"{FEWEST_STARS}"
+                )
+            places = stars.places()
+            sizes = np.bincount(places)
+            say(
+                f"{len(sizes):,} places, the largest with {sizes.max():,} stars: each "
+                "is fitted or held out as a whole"
+            )
+            # Further columns are those of rank 0.
+            faint = faintest(stars.extra, config) if group.first else np.zeros(3)
+            split = stars.split(config, generator, places)
+        if LIMITED in counts:
+            say(
+                "stars moved to their expected distances, of which or of whose errors "
+                f"{counts[LIMITED]:,} met a limit"
+            )
+        return cls(source, stars, split, faint, dict(counts))
 
     def at(self, state: FitState) -> FittedStars:
         """Return these stars, as they were read, as a state of the fit has them.

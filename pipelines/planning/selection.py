@@ -2,69 +2,54 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import healpy
 import numpy as np
 
-from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.progress import say
 from pipelines.catalog.eddington import with_expected_distances
-from pipelines.catalog.schema import Split, Stars, read_stars_together
+from pipelines.catalog.schema import Split, Stars
 from pipelines.config import FitConfig
 
 # Pixels of about a degree.
 _NSIDE = 64
 # Fewest stars for a map.
-_FEWEST_STARS = 5
+FEWEST_STARS = 5
 # Largest volume of a box around the sphere, relative to the stars' box.
 _WIDER = 2.0
 # Name of the count of stars that a box excludes.
 OUTSIDE = "outside the box"
+# Name of the count of expected distances or errors that met a limit.
+LIMITED = "at the limit of a shift"
 
 
-def usable_stars(
-    source: Path, config: FitConfig, group: Group
-) -> tuple[Stars, dict[str, int]]:
-    """Read the stars within ``data.max_distance``, with counts of read and excluded.
+def usable(stars: Stars, config: FitConfig, source: Path) -> tuple[Stars, Counter[str]]:
+    """Return the stars within ``data.max_distance``, and count read and excluded.
 
     They have distance errors only if ``model.distance_errors``, and expected distances
     with their errors unless ``model.distance_prior`` is flat.
 
-    Each rank of the group reads its own part, and receives all.
-
-    Raises `InputError` if the catalogue has no extinctions or too few usable stars.
+    Raises `InputError` if the catalogue has no extinctions.
     """
-    stars = read_stars_together(source, group)
     if stars.extinction is None:
         raise InputError(
             f"{source} has positions only, expected extinction and extinction_error: "
             "map them in `dustmap ingest`"
         )
-    counts = {"read": len(stars)}
+    counts = Counter(read=len(stars))
     if not config.model.distance_errors:
         # No stage, nor the copy in the run, may see them.
         stars = replace(stars, distance_error=None)
     elif config.model.distance_prior != "flat":
-        moved, limited = with_expected_distances(stars)
-        shift = np.abs(moved.distance - stars.distance) / stars.distance
-        say(
-            "stars moved to their expected distances: by "
-            f"{np.median(shift):.2%} in the median, {np.quantile(shift, 0.99):.1%} "
-            f"for 1%; {limited:,} at the limit of a shift or of an error"
-        )
-        stars = moved
+        stars, counts[LIMITED] = with_expected_distances(stars)
     if config.data.max_distance is not None:
         near = stars.distance <= config.data.max_distance
         counts["beyond max_distance"] = int((~near).sum())
         stars = stars.select(near)
-    if len(stars) < _FEWEST_STARS:
-        raise InputError(
-            f"{source}: {len(stars)} usable stars, a map needs at least {_FEWEST_STARS}"
-        )
     return stars, counts
 
 
@@ -133,12 +118,12 @@ def choose_box(
             notes.append(f"box: {'xyz'[axis]} widened to 2% of the longest side")
     found = Box(lower=tuple(box[0].tolist()), upper=tuple(box[1].tolist()))
     count = int(found.contains(positions).sum())
-    if count < _FEWEST_STARS:
+    if count < FEWEST_STARS:
         sides = zip("xyz", found.lower, found.upper, strict=True)
         where = ", ".join(f"{a:g} < {axis} < {b:g}" for axis, a, b in sides)
         raise InputError(
             f"{source}: only {count} of {len(positions)} stars to fit lie in the box "
-            f"{where} pc, a map needs at least {_FEWEST_STARS}: enlarge [box]"
+            f"{where} pc, a map needs at least {FEWEST_STARS}: enlarge [box]"
         )
     return found, notes
 

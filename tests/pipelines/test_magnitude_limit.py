@@ -14,7 +14,7 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.config import FitConfig, load_config
 from pipelines.fit import fit
-from pipelines.fit.magnitude_limit import selection_beta
+from pipelines.fit.magnitude_limit import faintest, selection_beta
 from pipelines.run.held_out import read_held_out
 from pipelines.run.residual import read_residual
 
@@ -32,16 +32,20 @@ def config(*more: str) -> FitConfig:
     return load_config(FitConfig, overrides=[*given, *more])
 
 
+def beta_of(stars: Stars, config: FitConfig) -> float:
+    return selection_beta(faintest(stars.extra, config), config)
+
+
 def test_slope_of_counts_is_found() -> None:
-    found = selection_beta(limited(catalogue(20_000)).extra, config())
+    found = beta_of(limited(catalogue(20_000)), config())
     assert found == pytest.approx(GROWTH * DIMMING * np.log(10), rel=0.1)
-    assert selection_beta({}, FitConfig()) == 0.0
+    assert beta_of(catalogue(10), FitConfig()) == 0.0
 
 
 @pytest.mark.parametrize("setting", ["data.magnitude=g", "data.limit=30"])
 def test_columns_and_limits_that_are_not_the_catalogues(setting: str) -> None:
     with pytest.raises(InputError, match=setting.split("=")[0]):
-        selection_beta(limited(catalogue(500)).extra, config(setting))
+        beta_of(limited(catalogue(500)), config(setting))
 
 
 def test_magnitude_needs_a_limit_and_a_residual() -> None:
@@ -67,7 +71,7 @@ def test_extinctions_of_seen_stars_are_raised(tmp_path: Path) -> None:
     # By no less than what the grid leaves, and behind the cloud more than before it.
     places = Stars(l=held.l, b=held.b, distance=held.distance).positions()
     unresolved = field.unresolved(torch.as_tensor(places)).numpy()
-    beta = selection_beta(measured.extra, config())
+    beta = beta_of(measured, config())
     assert (raised > 0.99 * beta * unresolved).all()
     behind = held.predicted["mean"] > np.median(held.predicted["mean"])
     assert raised[behind].mean() > 2 * raised[~behind].mean()

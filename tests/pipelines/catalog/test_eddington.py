@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError
 from pipelines.catalog.eddington import with_expected_distances
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig
-from pipelines.planning.selection import usable_stars
+from pipelines.fit.stars import FittedStars
 
 
 def measured(true: np.ndarray, error: np.ndarray, seed: int = 1) -> Stars:
@@ -118,13 +119,14 @@ def test_surveys_are_apart_and_exact_distances_stay():
 def test_a_fit_takes_them_on_request(tmp_path, capsys):
     true = np.random.default_rng(5).normal(500.0, 40.0, 5_000)
     stars = measured(true, np.full(len(true), 30.0))
-    write_stars(tmp_path / "stars.parquet", stars, overwrite=False)
+    path = tmp_path / "stars.parquet"
+    write_stars(path, stars, overwrite=False)
     for prior, expected in (
         ("flat", stars),
         ("stars", with_expected_distances(stars)[0]),
     ):
         config = FitConfig.model_validate({"model": {"distance_prior": prior}})
-        found, _ = usable_stars(tmp_path / "stars.parquet", config, Group())
-        np.testing.assert_allclose(found.distance, expected.distance)
+        read = FittedStars.read(path, config, Group(), torch.Generator(), 10_000, path)
+        np.testing.assert_allclose(read.stars.distance, expected.distance)
         said = "expected distances" in capsys.readouterr().err
         assert said == (prior == "stars")

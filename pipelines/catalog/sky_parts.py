@@ -1,0 +1,96 @@
+"""Stars on disk by parts of the sky, of which one at a time is in memory.
+
+Of hundreds of millions of stars only the bins fit into memory
+(`pipelines.catalog.merging`). Stars in any order are appended to the files of their
+parts, each a run of HEALPix pixels with about as many stars as another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Int
+
+from dustmap.memory import rows_within
+from pipelines.catalog.merging import BYTES
+from pipelines.catalog.schema import Stars
+
+# Pixels of 0.9 deg: a part is a run of whole ones.
+_NSIDE = 64
+
+
+class SkyParts:
+    """Stars in the order of parts of the sky, and there in that of their addition.
+
+    ``surveys`` are names of the surveys; in the stars, numbers stand for them.
+
+    Parameters
+    ----------
+    folder
+        An empty folder; a star takes some 60 bytes there.
+    counts
+        Number of stars in every pixel, by `count`.
+    """
+
+    def __init__(self, folder: Path, counts: Int[np.ndarray, " p"]) -> None:
+        self.surveys: list[str] = []
+        self._folder = folder
+        before = np.cumsum(counts) - counts
+        self._part = before // rows_within(BYTES)
+
+    @staticmethod
+    def count(stars: Stars) -> Int[np.ndarray, " p"]:
+        """Return the number of stars in every pixel of 0.9 deg."""
+        return np.bincount(stars.pixels(_NSIDE), minlength=12 * _NSIDE**2)
+
+    def numbered(self, stars: Stars) -> Stars:
+        """Return stars with numbers in place of the names of surveys."""
+        if stars.survey is None:
+            return stars
+        encoded = pa.array(stars.survey).dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        self.surveys += [name for name in names if name not in self.surveys]
+        numbers = np.array([self.surveys.index(name) for name in names], np.int16)
+        return replace(stars, survey=numbers[encoded.indices.to_numpy()])
+
+    def add(self, stars: Stars) -> None:
+        """Append stars to their parts."""
+        part = self._part[stars.pixels(_NSIDE)]
+        order = part.argsort(kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(part[order])) + 1):
+            _append(self._folder / f"{part[rows[0]]:06}.npy", stars.select(rows))
+
+    def __iter__(self) -> Iterator[Stars]:
+        for path in sorted(self._folder.iterdir()):
+            yield _read(path)
+
+    def change(self, function: Callable[[Stars], Stars]) -> None:
+        """Replace the stars of every part by those that a function returns."""
+        for path in sorted(self._folder.iterdir()):
+            stars = function(_read(path))
+            path.unlink()
+            if len(stars):
+                _append(path, stars)
+
+
+def _append(path: Path, stars: Stars) -> None:
+    columns = stars.columns()
+    rows = np.empty(len(stars), [(n, column.dtype) for n, column in columns.items()])
+    for name, column in columns.items():
+        rows[name] = column
+    with path.open("ab") as stream:
+        np.save(stream, rows)
+
+
+def _read(path: Path) -> Stars:
+    found = []
+    with path.open("rb") as stream:
+        while stream.peek(1):
+            found.append(np.load(stream))
+    rows = np.concatenate(found)
+    names = rows.dtype.names or ()
+    return Stars.of({n: np.ascontiguousarray(rows[n]) for n in names}, {}, {})
