@@ -7,6 +7,7 @@ parts, each a run of HEALPix pixels with about as many stars as another.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from pipelines.catalog.schema import Stars
 
 # Pixels of 0.9 deg: a part is a run of whole ones.
 _NSIDE = 64
+# Bytes of a star on disk: seven columns, and what a file system adds.
+DISK = 64
 
 
 class SkyParts:
@@ -31,7 +34,7 @@ class SkyParts:
     Parameters
     ----------
     folder
-        An empty folder; a star takes some 60 bytes there.
+        An empty folder on a disk with `DISK` bytes for a star.
     counts
         Number of stars in every pixel, by `count`.
     """
@@ -48,7 +51,8 @@ class SkyParts:
         return np.bincount(stars.pixels(_NSIDE), minlength=12 * _NSIDE**2)
 
     def numbered(self, stars: Stars) -> Stars:
-        """Return stars with numbers in place of the names of surveys."""
+        """Return stars without provenance, their surveys as numbers."""
+        stars = replace(stars, meta={})
         if stars.survey is None:
             return stars
         encoded = pa.array(stars.survey).dictionary_encode()
@@ -62,7 +66,7 @@ class SkyParts:
         part = self._part[stars.pixels(_NSIDE)]
         order = part.argsort(kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(part[order])) + 1):
-            _append(self._folder / f"{part[rows[0]]:06}.npy", stars.select(rows))
+            _append(self._folder / f"{part[rows[0]]:06}", stars.select(rows))
 
     def __iter__(self) -> Iterator[Stars]:
         for path in sorted(self._folder.iterdir()):
@@ -78,19 +82,13 @@ class SkyParts:
 
 
 def _append(path: Path, stars: Stars) -> None:
-    columns = stars.columns()
-    rows = np.empty(len(stars), [(n, column.dtype) for n, column in columns.items()])
-    for name, column in columns.items():
-        rows[name] = column
     with path.open("ab") as stream:
-        np.save(stream, rows)
+        pickle.dump(stars, stream)
 
 
 def _read(path: Path) -> Stars:
     found = []
     with path.open("rb") as stream:
         while stream.peek(1):
-            found.append(np.load(stream))
-    rows = np.concatenate(found)
-    names = rows.dtype.names or ()
-    return Stars.of({n: np.ascontiguousarray(rows[n]) for n in names}, {}, {})
+            found.append(pickle.load(stream))
+    return Stars.joined(found)

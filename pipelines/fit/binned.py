@@ -8,6 +8,7 @@ expected distances and places, and those that find the bins.
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.catalog.merging import merged
 from pipelines.catalog.schema import (
@@ -25,7 +27,7 @@ from pipelines.catalog.schema import (
     held_out_places,
     star_batches,
 )
-from pipelines.catalog.sky_parts import SkyParts
+from pipelines.catalog.sky_parts import DISK, SkyParts
 from pipelines.catalog.tables import row_count
 from pipelines.config import FitConfig
 from pipelines.fit.magnitude_limit import faintest
@@ -66,10 +68,16 @@ def read_binned(
     """Return bins of the stars to fit and then single stars, with the rows of both.
 
     Numbers of the `faintest` stars, and of stars by use, follow. ``counts`` are by
-    `count_many`; in ``folder`` a star takes some 60 bytes for a while.
+    `count_many`; parts of the sky are in ``folder`` for a while.
 
-    Raises `InputError` if the catalogue has no extinctions.
+    Raises `InputError` if the catalogue has no extinctions, or the disk no room.
     """
+    need, free = DISK * int(counts.sum()), shutil.disk_usage(folder).free
+    if free < need:
+        raise InputError(
+            f"{counts.sum():,} stars take {need / 1e9:.3g} GB beside the output for a "
+            f"while, where {free / 1e9:.3g} GB are free: choose another disk"
+        )
     # What a killed process leaves is removed with other parts of files.
     with TemporaryDirectory(prefix=".stars.", suffix=".part", dir=folder) as place:
         parts, meta, faint = SkyParts(Path(place), counts), {}, np.zeros(3)

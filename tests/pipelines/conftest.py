@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import matplotlib as mpl
 import one_cloud
 import pytest
 from click.testing import CliRunner, Result
+from filelock import FileLock
 
 from pipelines.catalog.schema import write_stars
 from pipelines.cli import main
@@ -24,6 +26,7 @@ from pipelines.run.folder import Run, read_run
 mpl.use("Agg")
 
 Command = Callable[[str], Result]
+Shared = Callable[[str, Callable[[Path], object]], Path]
 
 
 def call(line: str) -> Result:
@@ -62,12 +65,36 @@ def walk(folder: Path, lines: dict[str, str]) -> Finished:
 
 
 @pytest.fixture(scope="session")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Shared:
+    """``shared(name, make)``: a folder that the first worker to ask for it fills."""
+    root = tmp_path_factory.getbasetemp()
+    # Workers of one run have neighbouring folders.
+    root = root if worker_id == "master" else root.parent
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = root / name, root / f"{name}.done"
+        with FileLock(root / f"{name}.lock"):
+            if not done.exists():
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def chain(shared: Shared) -> Finished:
     """Catalogue in, map and figures out, on a mock of 3,000 stars."""
+    folder = shared("chain", run_chain)
+    return Finished(folder=folder, said=json.loads((folder / "said").read_text()))
+
+
+def run_chain(folder: Path) -> None:
     small = "truth.half_x=600 truth.half_y=600 truth.half_z=200 truth.spacing=40"
     settings = " ".join(f"--set {pair}" for pair in small.split())
-    return walk(
-        tmp_path_factory.mktemp("chain"),
+    done = walk(
+        folder,
         {
             "simulate": "simulate -o mock.parquet --truth truth.zarr --stars 3000 "
             f"--seed 3 {settings}",
@@ -81,6 +108,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             "plot": "plot run -o figures --nside 16 --dpi 60",
         },
     )
+    (folder / "said").write_text(json.dumps(done.said))
 
 
 @pytest.fixture(scope="session")
@@ -105,13 +133,15 @@ def cloud_run(cloud_report: FitReport) -> Run:
 
 
 @pytest.fixture(scope="session")
-def positive_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def positive_run(shared: Shared) -> Run:
     """The same field by a lognormal density, the default."""
-    folder = tmp_path_factory.mktemp("positive")
-    write_stars(folder / "stars.parquet", one_cloud.catalogue(800), overwrite=False)
-    config = FitConfig.model_validate(one_cloud.positive_settings())
-    fit(folder / "stars.parquet", folder / "run", config)
-    return read_run(folder / "run")
+
+    def make(folder: Path) -> None:
+        write_stars(folder / "stars.parquet", one_cloud.catalogue(800), overwrite=False)
+        config = FitConfig.model_validate(one_cloud.positive_settings())
+        fit(folder / "stars.parquet", folder / "run", config)
+
+    return read_run(shared("positive", make) / "run")
 
 
 @pytest.fixture(scope="session")

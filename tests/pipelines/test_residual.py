@@ -203,10 +203,10 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     random_map: Run, tmp_path, capsys
 ) -> None:
     coords, distances = rays(30, 4), np.arange(25.0, 400.0, 25.0)
-    store = integrated(random_map, nside=16, distances=distances)
+    store = integrated(random_map, nside=8, distances=distances)
     told = store.meta["isotonic_regression"]
     assert "isotonic regression" in capsys.readouterr().err
-    assert told["rays"] == 12 * 16**2 and told["changed"] > 0
+    assert told["rays"] == 12 * 8**2 and told["changed"] > 0
     assert told["median_change_mag"] == 0 < 0.01 < told["largest_change_mag"]
     towards = unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg)
     ((_, _, changes),) = ray_integrals(random_map, towards, distances)
@@ -268,7 +268,7 @@ def test_answers_are_of_one_distribution_whatever_else_is_asked(
         l=coords.l, b=coords.b, distance=distance * u.pc, frame="galactic"
     )
     targets = {"zarr": [tmp_path / "map.zarr"], "healpix": [tmp_path / "sky.fits"]}
-    export_run(run.path, targets, ExportOptions(nside=16))
+    export_run(run.path, targets, ExportOptions(nside=8))
     levels = np.array([1e-4, 0.01, 0.025, 0.16, 0.5, 0.84, 0.975, 0.99, 0.9999])
     odds = np.sqrt(levels / (1 - levels))
     of_run = DustMap(answers=RunMap.of(run))
@@ -715,7 +715,7 @@ def test_exports_say_whether_kriging_has_a_share(
     skies = {"zarr": tmp_path / "map.zarr", "healpix": tmp_path / "sky.fits"}
     files = {name: [path] for name, path in skies.items()}
     chosen = None if estimate == "kriged" else estimate
-    export_run(run.path, files, ExportOptions(nside=16, spacing=100.0, estimate=chosen))
+    export_run(run.path, files, ExportOptions(nside=4, spacing=100.0, estimate=chosen))
     place = "--l 10 --b 10 --distance 200"
     for path in skies.values():
         asked = f"query {path} {place} --integrated"

@@ -79,6 +79,7 @@ def test_where_nothing_can_be_cached_loops_still_compile_and_say_so_once():
     assert [f(4) for f in functions] == [8, 8]
 
 
+@pytest.mark.slow
 def test_code_of_other_modules_is_compiled_anew_when_they_change(tmp_path):
     start = "from dustmap.linalg.compiled_tasks import compiled, inlined\n"
     part, whole = tmp_path / "part.py", tmp_path / "whole.py"

@@ -72,6 +72,7 @@ def test_at_the_defaults_exports_predict_as_their_run_does(exported):
         assert rmse["map.zarr"] > 1.01 * rmse["run"]
 
 
+@pytest.mark.slow
 def test_fine_pixels_are_computed_where_stars_are_dense(chain):
     run = read_run(chain.folder / "run")
     coarse, fine = grid_nside(run), default_nside(run)

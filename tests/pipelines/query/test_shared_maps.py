@@ -84,7 +84,7 @@ def test_threads_share_a_map(opened, coords, kind):
     each = partial(opened(kind).query, integrated=True)
     expected = [opened(kind).query(part, integrated=True) for part in parts]
     with ThreadPoolExecutor(8) as threads:
-        for _ in range(3):
+        for _ in range(1 if kind in ("run", "band") else 3):
             found = list(threads.map(each, parts))
             np.testing.assert_array_equal(np.hstack(found), np.hstack(expected))
 

@@ -149,6 +149,7 @@ def test_functionals_that_do_not_fit_are_refused():
         model.predict(None, functionals=Derivatives(torch.ones(2, 2), 0))
 
 
+@pytest.mark.slow
 def test_noise_by_rows_is_heeded():
     """Half of the rows are of noise 2: the field is that of the others."""
     X, truth, y = wave(400, 1)
