@@ -246,10 +246,7 @@ class LocalMeanKriging:
             self.field, rays=rays, residuals=residuals, noise=self.field.stated
         )
         field = _with_noise(
-            field,
-            noise,
-            (raised * distance_std) ** 2,
-            outliers=self.field.has_outliers,
+            field, noise, (raised * distance_std) ** 2, outliers=self.field.has_outliers
         )
         floored = int((mean < least).sum())
         return replace(self, observed=observed, field=field, floored=floored)

@@ -173,11 +173,7 @@ def signed_text(value: float) -> str:
 
 @styled
 def save_figure(
-    figure: Figure,
-    path: str | os.PathLike[str],
-    *,
-    dpi: float = 200,
-    about: str = "",
+    figure: Figure, path: str | os.PathLike[str], *, dpi: float = 200, about: str = ""
 ) -> None:
     """Save as PNG, PDF or SVG by the suffix of ``path``, and replace it atomically.
 

@@ -235,9 +235,7 @@ def read_fits(path: str | os.PathLike[str]) -> Cube:
     return read_cube_and_curves(path)[0]
 
 
-def read_cube_and_curves(
-    path: str | os.PathLike[str],
-) -> tuple[Cube, SkyMaps | None]:
+def read_cube_and_curves(path: str | os.PathLike[str]) -> tuple[Cube, SkyMaps | None]:
     """Read a cube and curves by :func:`write_fits`, with checksums (float32).
 
     Raises `InputError` if the file is absent, truncated, altered or not a cube of this

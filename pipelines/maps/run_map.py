@@ -165,10 +165,7 @@ class RunMap(Answers):
             if whole and maps.filled is None and self._is_own(maps.meta):
                 return maps
         return integrated(
-            self.run,
-            distances=np.array(chosen),
-            nside=nside,
-            estimate=self.estimate,
+            self.run, distances=np.array(chosen), nside=nside, estimate=self.estimate
         )
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:

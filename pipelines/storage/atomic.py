@@ -130,10 +130,7 @@ def write_manifest(directory: str | os.PathLike[str]) -> None:
 
 
 def check_manifest(
-    directory: str | os.PathLike[str],
-    *,
-    allow_extra: bool = False,
-    hashes: bool = True,
+    directory: str | os.PathLike[str], *, allow_extra: bool = False, hashes: bool = True
 ) -> dict[str, FileDigest]:
     """Compare a directory with its manifest, and return the manifest.
 
