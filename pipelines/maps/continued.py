@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.table import Facts
@@ -37,6 +36,7 @@ from pipelines.maps.answers import (
     Rng,
 )
 from pipelines.maps.places import Places
+from pipelines.maps.wrapped import of_own
 
 if TYPE_CHECKING:
     from dustmap.models.prior_integrals import PriorIntegrals
@@ -77,9 +77,9 @@ class Continued(Answers):
             other = other.in_band(own.known_band)
         return cls(**own.identity(), own=own, other=other, beyond=beyond or BEYOND[0])
 
-    @property
-    def changes(self) -> tuple[Conversion, ...]:
-        return self.own.changes
+    changes = of_own("changes")
+    has_samples = of_own("has_samples")
+    last_star = of_own("last_star")
 
     @property
     def box(self) -> Box:
@@ -89,10 +89,6 @@ class Continued(Answers):
     @property
     def facts(self) -> Facts:
         return {**self.own.facts, "filled": f"beyond its {self.beyond} by another map"}
-
-    @property
-    def has_samples(self) -> bool:
-        return self.own.has_samples
 
     def origins(self) -> list[dict[str, Any]]:
         return [*self.own.origins(), *self.other.origins()]
@@ -129,9 +125,6 @@ class Continued(Answers):
         inside = self.own.box.contains(places.positions())
         found[inside] = self.own.support(places.select(inside))
         return found
-
-    def last_star(self, places: Places) -> np.ndarray:
-        return self.own.last_star(places)
 
     def reach(self, places: Places) -> np.ndarray:
         """Return the distance at which the map itself ends on each sight line [pc]."""
