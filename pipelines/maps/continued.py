@@ -12,7 +12,6 @@ outside this map, or in cells that no sight line crosses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,10 @@ from pipelines.maps.answers import (
     OWN,
     PRIOR_SHARE,
     Answers,
+    Crossed,
+    Draws,
     Found,
-    Kind,
+    Kinds,
     Rng,
 )
 from pipelines.maps.places import Places
@@ -103,18 +104,14 @@ class Continued(Answers):
         """Return the map's own moments, and ``filled``."""
         return (*self.own.kinds(integrated=integrated), FILLED)
 
-    def moments(
-        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
-    ) -> Found:
+    def moments(self, places: Places, kinds: Kinds, *, integrated: bool) -> Found:
         """Return the map's own moments, continued by the other's."""
         near, put, filled, alone = self._split(places, integrated)
         own_kinds = [kind for kind in kinds if kind != FILLED]
         own = self.own.moments(near, own_kinds, integrated=integrated)
         return _joined(own, kinds, put, filled, alone)
 
-    def samples(
-        self, places: Places, *, integrated: bool, rng: Rng = None
-    ) -> np.ndarray:
+    def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         near, put, filled, alone = self._split(places, integrated)
         drawn = self.own.samples(near, integrated=integrated, rng=rng)
         return _joined({"mean": drawn}, ("mean",), put, filled, alone)["mean"]
@@ -130,9 +127,7 @@ class Continued(Answers):
         """Return the distance at which the map itself ends on each sight line [pc]."""
         return self.own.reach(places)
 
-    def crossings(
-        self, places: Places, extinction: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
         # The other map has no error.
         raise InputError(
             "distances at given extinctions, and beams, need a single map: open the "
@@ -217,11 +212,7 @@ def _both(answers: Answers) -> InputError:
 
 
 def _joined(
-    own: Found,
-    kinds: Sequence[Kind],
-    put: np.ndarray,
-    filled: np.ndarray,
-    alone: np.ndarray,
+    own: Found, kinds: Kinds, put: np.ndarray, filled: np.ndarray, alone: np.ndarray
 ) -> Found:
     """Combine the moments of both maps; the other adds no error."""
     known = filled & np.isfinite(put)
