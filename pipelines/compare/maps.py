@@ -77,12 +77,11 @@ def compare_map(
     offsets = (-1 / 3, 0.0, 1 / 3)
     mesh = np.stack(np.meshgrid(*[offsets] * 3, indexing="ij"), axis=-1)
     around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
-    density = second.median_or_mean(
-        Places.of_points(around.reshape(-1, 3)), integrated=False
-    )
+    places = Places.of_points(around)
+    density = places.restore(second.median_or_mean(places, integrated=False))
     others = {
         "extinction": second.median_or_mean(Places.of_points(cells), integrated=True),
-        "density": density.reshape(len(cells), -1).mean(axis=1),
+        "density": density.mean(axis=1),
     }
     known = np.isfinite(list(others.values())).all(axis=0)
     counts = {

@@ -219,11 +219,10 @@ class Sampled(Answers):
         low, high = np.ceil(sides[:, 0] / step), np.floor(sides[:, 1] / step)
         x, y, z = (step * np.arange(a, b + 1) for a, b in zip(low, high))
         cube = Cube(x=x, y=y, z=z, arrays={}, meta=self.about())
-        places = Places.of_points(cube.points.reshape(-1, 3))
+        places = Places.of_points(cube.points)
         kinds = self.kinds(integrated=False)
         found = self.moments(places, kinds, integrated=False)
-        shape = cube.points.shape[:3]
-        arrays = {str(n): v.reshape(shape).astype("f4") for n, v in found.items()}
+        arrays = {str(n): places.restore(v).astype("f4") for n, v in found.items()}
         return replace(cube, arrays=arrays)
 
     def about(self) -> dict[str, Any]:
