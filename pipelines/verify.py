@@ -14,7 +14,7 @@ from pipelines.catalog.tables import reading
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import open_checked, read_fits
 from pipelines.formats.healpix import read_healpix
-from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.formats.zarr import open_cube, read_integrated, read_zarr
 from pipelines.maps.opening import form_of
 from pipelines.saving.state_file import check_state
 from pipelines.saving.workspace import STATE, SUFFIX, unfinished
@@ -102,7 +102,7 @@ def _exports(folder: Path) -> Iterator[Path]:
 def _verify_zarr(path: Path) -> str:
     """Compare a store with its manifest, and describe it."""
     content = _describe(read_zarr(path))
-    if holds_integrated(path):
+    if "integrated" in open_cube(path)[1]:
         maps = read_integrated(path, verify=False)
         content += f"; extinctions to {len(maps.distances)} distances"
     count = len(check_manifest(path, hashes=False))
