@@ -213,13 +213,9 @@ def _drawn(
     The std is that of extinctions only: that of densities is of points, not of cells.
     """
     figure = Figure(figsize=(7.8, 6.8), layout="constrained")
-    for (upper, lower), pairs, factor, what, unit in zip(
-        figure.subplots(2, 2).T,
-        (extinction, density),
-        (1.0, 1e3),
-        _UNITS,
-        ("mag", "mag/kpc"),
-    ):
+    panels = figure.subplots(2, 2).T
+    both = zip(_UNITS, (extinction, density), (1.0, 1e3), ("mag", "mag/kpc"))
+    for (upper, lower), (what, pairs, factor, unit) in zip(panels, both):
         own, other = factor * pairs.own, factor * pairs.other
         _against_each_other(upper, own, other, f"{what} [{unit}]")
         std = pairs.std if what == "extinction" else None
