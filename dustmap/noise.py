@@ -312,13 +312,8 @@ class Normal(NoiseModel):
     def with_learnt(self, learnt: Learnt | None) -> Self:
         if learnt is None:
             raise misfit("the noise", "independent", "correlated")
-        return replace(
-            self,
-            share=learnt.share,
-            weights=learnt.weights,
-            held_out=learnt.held_out,
-            common=learnt.common,
-        )
+        names = ("share", "weights", "held_out", "common")
+        return replace(self, **{name: getattr(learnt, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
