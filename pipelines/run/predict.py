@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import dustmap
 from dustmap.functionals import PointValues, Stack
 from dustmap.memory import rows_within
 from dustmap.posterior import Posterior
 from dustmap.residual.stacking import StackedKriging
 from pipelines.base.quantiles import KINDS, summaries
 from pipelines.catalog.schema import Stars, write_table
+from pipelines.formats.citation import PROGRAM
 from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
 
@@ -92,5 +92,4 @@ def write_predictions(
         columns["survey"] = stars.survey
     columns.update(l=stars.l, b=stars.b, distance=stars.distance, **predictions)
     units = {name: unit for name, unit in UNITS.items() if name in columns}
-    meta = {"program": "dustmap", "version": dustmap.__version__}
-    write_table(path, columns, units=units, meta=meta, overwrite=overwrite)
+    write_table(path, columns, units=units, meta=PROGRAM, overwrite=overwrite)
