@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from pipelines.formats.zarr import open_cube, read_integrated, read_zarr
 from pipelines.maps.opening import form_of
 from pipelines.saving.state_file import check_state
 from pipelines.saving.workspace import STATE, SUFFIX, unfinished
-from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
+from pipelines.storage.atomic import MANIFEST, MARKER, AnyPath, check_manifest
 from pipelines.storage.digests import verify_checksum
 
 # Kinds of folders, by the record in them.
@@ -26,7 +25,7 @@ _RECORDS = {"run.json": "run", "summary.json": "run", "comparison.json": "compar
 _SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
 
 
-def verify(path: str | os.PathLike[str]) -> str:
+def verify(path: AnyPath) -> str:
     """Read an output in full and report what was checked, one line per file.
 
     A zarr store is compared with its manifest, FITS files with their checksums, a
