@@ -26,6 +26,9 @@ from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
 from dustmap.tails import log_student
 
+Latent = Float[Tensor, "*b p"]
+Values = Float[Tensor, " n"]
+"""A number for every observation."""
 # Trial degrees of freedom; the last means a normal distribution.
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
 # The median of χ² with one degree of freedom.
@@ -44,7 +47,7 @@ class Learnt:
     ``held_out`` marks the observations that are excluded for now.
     """
 
-    weights: Float[Tensor, " n"]
+    weights: Values
     common: float
     degrees: float | None
     share: float
@@ -58,7 +61,7 @@ class NoiseModel(ABC):
     ``variance`` holds ``Σ_nn``.
     """
 
-    variance: Float[Tensor, " n"]
+    variance: Values
     fixed: bool = True
     learn_share: bool = False
     weights: Float[Tensor, "*n"] = torch.ones(())
@@ -67,7 +70,7 @@ class NoiseModel(ABC):
     at_edge: bool = False
     degrees: float | None = None
     blur: Functionals | None = None
-    blur_scale: Float[Tensor, " n"] | None = None
+    blur_scale: Values | None = None
 
     @abstractmethod
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
@@ -81,9 +84,7 @@ class NoiseModel(ABC):
     def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Return ``R⁻¹ z``, of covariance Σ for standard normals z."""
 
-    def gram(
-        self, features: LinearOperator, x: Float[Tensor, "*b p"]
-    ) -> Float[Tensor, "*b p"]:
+    def gram(self, features: LinearOperator, x: Latent) -> Latent:
         """Return ``Φᵀ Σ⁻¹ Φ x``."""
         return features.rmatvec(self.apply_precision(features.matvec(x)))
 
@@ -99,24 +100,24 @@ class NoiseModel(ABC):
         """
         return self
 
-    def normal(self, unresolved: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def normal(self, unresolved: Values) -> Values:
         """Return ``Σ_nn`` with all weights one, where the field adds this variance."""
         return self.variance
 
-    def given_unresolved(self, unresolved: Float[Tensor, " n"]) -> Self:
+    def given_unresolved(self, unresolved: Values) -> Self:
         """Return Σ where the field adds this variance u."""
         return self
 
-    def with_total(self, total: Float[Tensor, " n"]) -> Self:
+    def with_total(self, total: Values) -> Self:
         """Return the model with these variances in Σ."""
         return self
 
     def updated(
         self,
-        residual: Float[Tensor, " n"],
-        spread: Float[Tensor, " n"] | float,
-        unresolved: Float[Tensor, " n"],
-        lines: Float[Tensor, " n"] | None = None,
+        residual: Values,
+        spread: Values | float,
+        unresolved: Values,
+        lines: Values | None = None,
     ) -> Self:
         """Return Σ updated by residuals.
 
@@ -174,9 +175,9 @@ class Normal(NoiseModel):
         Σ at the present field; ``stated`` unless given.
     """
 
-    stated: Float[Tensor, " n"]
+    stated: Values
     blur: Functionals | None = None
-    blur_scale: Float[Tensor, " n"] | None = None
+    blur_scale: Values | None = None
     learn_common: bool = False
     learn_share: bool = False
     common: float = 0.0
@@ -186,7 +187,7 @@ class Normal(NoiseModel):
         default_factory=lambda: torch.zeros((), dtype=torch.bool)
     )
     at_edge: bool = False
-    total: Float[Tensor, " n"] | None = None
+    total: Values | None = None
     fixed = False
 
     def __post_init__(self) -> None:
@@ -199,7 +200,7 @@ class Normal(NoiseModel):
             )
 
     @property
-    def variance(self) -> Float[Tensor, " n"]:
+    def variance(self) -> Values:
         return self.stated if self.total is None else self.total
 
     @property
@@ -215,9 +216,7 @@ class Normal(NoiseModel):
     def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         return self.variance.sqrt() * white.to(self.variance)
 
-    def gram(
-        self, features: LinearOperator, x: Float[Tensor, "*b p"]
-    ) -> Float[Tensor, "*b p"]:
+    def gram(self, features: LinearOperator, x: Latent) -> Latent:
         # One product instead of two where features are sparse.
         return features.gram(x, (1.0 / self.variance).to(features.dtype))
 
@@ -238,30 +237,30 @@ class Normal(NoiseModel):
             share=share,
         )
 
-    def normal(self, unresolved: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def normal(self, unresolved: Values) -> Values:
         return self.stated + self.common + unresolved
 
-    def given_unresolved(self, unresolved: Float[Tensor, " n"]) -> Self:
+    def given_unresolved(self, unresolved: Values) -> Self:
         return self.with_total(self._fitted(self.normal(unresolved)))
 
     def including_all(self) -> Self:
         """Return the model with the held-out observations included again."""
         return replace(self, held_out=torch.zeros_like(self.held_out))
 
-    def with_total(self, total: Float[Tensor, " n"]) -> Self:
+    def with_total(self, total: Values) -> Self:
         return replace(self, total=total)
 
-    def _fitted(self, normal: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def _fitted(self, normal: Values) -> Values:
         """Return Σ with the weights; held-out observations have no influence."""
         total = normal / self.weights
         return torch.where(self.held_out, _HELD_OUT_FACTOR * total, total)
 
     def updated(
         self,
-        residual: Float[Tensor, " n"],
-        spread: Float[Tensor, " n"] | float,
-        unresolved: Float[Tensor, " n"],
-        lines: Float[Tensor, " n"] | None = None,
+        residual: Values,
+        spread: Values | float,
+        unresolved: Values,
+        lines: Values | None = None,
     ) -> Self:
         """Return Σ updated by residuals.
 
@@ -287,17 +286,12 @@ class Normal(NoiseModel):
         return model.with_total(model._fitted(normal))
 
     def _reweighed(
-        self,
-        residual: Float[Tensor, " n"],
-        spread: Float[Tensor, " n"] | float,
-        normal: Float[Tensor, " n"],
+        self, residual: Values, spread: Values | float, normal: Values
     ) -> Self:
         """Learn the common variance from ``E[r²] = residual² + spread``."""
         return self._with_common(residual**2 + spread, normal)
 
-    def _with_common(
-        self, squares: Float[Tensor, " n"], normal: Float[Tensor, " n"]
-    ) -> Self:
+    def _with_common(self, squares: Values, normal: Values) -> Self:
         """Set τ², at least 0, so that ``r²/(Σ + τ²)`` has the median of ``χ²_1``."""
         if not self.learn_common or self.learn_share:
             return self
@@ -318,13 +312,8 @@ class Normal(NoiseModel):
     def with_learnt(self, learnt: Learnt | None) -> Self:
         if learnt is None:
             raise misfit("the noise", "independent", "correlated")
-        return replace(
-            self,
-            share=learnt.share,
-            weights=learnt.weights,
-            held_out=learnt.held_out,
-            common=learnt.common,
-        )
+        names = ("share", "weights", "held_out", "common")
+        return replace(self, **{name: getattr(learnt, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -358,10 +347,7 @@ class StudentT(Normal):
         return True
 
     def _reweighed(
-        self,
-        residual: Float[Tensor, " n"],
-        spread: Float[Tensor, " n"] | float,
-        normal: Float[Tensor, " n"],
+        self, residual: Values, spread: Values | float, normal: Values
     ) -> Self:
         """Return the model with ``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``."""
         own, scale = residual**2 + spread, normal
@@ -395,9 +381,9 @@ class StudentT(Normal):
 
 
 def learn_share(
-    residual: Float[Tensor, " n"],
-    rest: Float[Tensor, " n"],
-    lines: Float[Tensor, " n"],
+    residual: Values,
+    rest: Values,
+    lines: Values,
     degrees: float | None,
     *,
     learn_common: bool,

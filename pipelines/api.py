@@ -23,24 +23,14 @@ from pipelines.base.quantities import numbers, path_of
 from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.tables import as_file, is_table
 from pipelines.maps.places import places_of
-from pipelines.query import Beam, DustMap, open_map
+from pipelines.query import Beam as Beam
+from pipelines.query import DustMap, open_map
 
 if TYPE_CHECKING:
     from dustmap.functionals import Functionals
     from pipelines.catalog.report import IngestReport
     from pipelines.regress import Regressor
     from pipelines.simulate import Simulation
-
-__all__ = [
-    "Beam",
-    "DustMap",
-    "fit",
-    "ingest",
-    "open_map",
-    "predict",
-    "regress",
-    "simulate",
-]
 
 PathLike = str | Path
 _STARS = "coordinates, a table in memory, or the path of one"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from pipelines.catalog.tables import reading
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import open_checked, read_fits
 from pipelines.formats.healpix import read_healpix
-from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.formats.zarr import open_cube, read_integrated, read_zarr
 from pipelines.maps.opening import form_of
 from pipelines.saving.state_file import check_state
 from pipelines.saving.workspace import STATE, SUFFIX, unfinished
-from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
+from pipelines.storage.atomic import MANIFEST, MARKER, AnyPath, check_manifest
 from pipelines.storage.digests import verify_checksum
 
 # Kinds of folders, by the record in them.
@@ -26,7 +25,7 @@ _RECORDS = {"run.json": "run", "summary.json": "run", "comparison.json": "compar
 _SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
 
 
-def verify(path: str | os.PathLike[str]) -> str:
+def verify(path: AnyPath) -> str:
     """Read an output in full and report what was checked, one line per file.
 
     A zarr store is compared with its manifest, FITS files with their checksums, a
@@ -102,7 +101,7 @@ def _exports(folder: Path) -> Iterator[Path]:
 def _verify_zarr(path: Path) -> str:
     """Compare a store with its manifest, and describe it."""
     content = _describe(read_zarr(path))
-    if holds_integrated(path):
+    if "integrated" in open_cube(path)[1]:
         maps = read_integrated(path, verify=False)
         content += f"; extinctions to {len(maps.distances)} distances"
     count = len(check_manifest(path, hashes=False))

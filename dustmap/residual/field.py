@@ -153,10 +153,7 @@ class ResidualField:
         return field
 
     def correct(
-        self,
-        ends: Float[Tensor, "m 3"],
-        values: Float[Tensor, "s m"],
-        points: int = 0,
+        self, ends: Float[Tensor, "m 3"], values: Float[Tensor, "s m"], points: int = 0
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
         r"""Correct every sample's values at places [pc]; also return variances.
 

@@ -26,6 +26,8 @@ from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.scoring import learn_weights, tail_degrees
 
+Values = Float[Tensor, " n"]
+"""A number for every row."""
 # Neighbours of a row in trials.
 _TRIAL_NEIGHBOURS = 20
 # Held-out rows used to learn the covariance; all calibrate the errors.
@@ -42,10 +44,10 @@ _MOST_MEANS = 60_000
 def learn_residual(
     rays: Rays,
     residuals: Float[Tensor, "s n"],
-    noise: Float[Tensor, " n"],
+    noise: Values,
     held: Int[Tensor, " m"],
     *,
-    distance_variance: Float[Tensor, " n"] | None = None,
+    distance_variance: Values | None = None,
     stretch: float = 20.0,
     cube: DensityCube | None = None,
     subgrid: SubgridCovariance | None = None,
@@ -92,8 +94,8 @@ def learn_residual(
 def _searched(
     start: ResidualField,
     known: Int[Tensor, " m"],
-    noise: Float[Tensor, " n"],
-    distance_variance: Float[Tensor, " n"],
+    noise: Values,
+    distance_variance: Values,
 ) -> ResidualField:
     """Find outliers and weights that predict the ``known`` rows best."""
     # Find outliers, from 400 rows, before the trials, whose result they would dominate.
@@ -115,10 +117,7 @@ def _searched(
 
 
 def _unlearnt(
-    rays: Rays,
-    residuals: Float[Tensor, "s n"],
-    noise: Float[Tensor, " n"],
-    stretch: float,
+    rays: Rays, residuals: Float[Tensor, "s n"], noise: Values, stretch: float
 ) -> ResidualField:
     """Return a field whose covariance is not yet learnt."""
     return ResidualField(
@@ -232,10 +231,7 @@ class LocalMeanKriging:
     floored: int
 
     def renewed(
-        self,
-        observed: Rays,
-        noise: Float[Tensor, " n"],
-        distance_std: Float[Tensor, " n"],
+        self, observed: Rays, noise: Values, distance_std: Values
     ) -> LocalMeanKriging:
         """Return the same kriging for other measurements of the same stars."""
         mean = local_means(observed, None, (self.count,))[:, 0]
@@ -246,10 +242,7 @@ class LocalMeanKriging:
             self.field, rays=rays, residuals=residuals, noise=self.field.stated
         )
         field = _with_noise(
-            field,
-            noise,
-            (raised * distance_std) ** 2,
-            outliers=self.field.has_outliers,
+            field, noise, (raised * distance_std) ** 2, outliers=self.field.has_outliers
         )
         floored = int((mean < least).sum())
         return replace(self, observed=observed, field=field, floored=floored)
@@ -274,10 +267,7 @@ class LocalMeanKriging:
 
 
 def learn_local_mean_kriging(
-    observed: Rays,
-    noise: Float[Tensor, " n"],
-    distance_std: Float[Tensor, " n"],
-    held: Int[Tensor, " m"],
+    observed: Rays, noise: Values, distance_std: Values, held: Int[Tensor, " m"]
 ) -> LocalMeanKriging:
     """Learn the kriging that predicts the rows with the numbers ``held`` best.
 
@@ -325,9 +315,7 @@ def learn_local_mean_kriging(
     )
 
 
-def _about(
-    observed: Rays, mean: Float[Tensor, " n"]
-) -> tuple[Rays, Float[Tensor, "1 n"]]:
+def _about(observed: Rays, mean: Values) -> tuple[Rays, Float[Tensor, "1 n"]]:
     """Return rays of mean densities [mag/pc], and the residuals about them [mag]."""
     residuals = (observed.density - mean) * observed.lengths
     return replace(observed, density=mean), residuals[None]

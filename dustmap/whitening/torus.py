@@ -91,12 +91,7 @@ class TorusWhitening(GridWhitening):
         if refinement < 1:
             raise ValueError(f"refinement must be at least 1, got {refinement}")
         super().__init__(
-            kernel,
-            Tori(tori=(torus,)),
-            (torus,),
-            cut=cut,
-            dtype=dtype,
-            device=device,
+            kernel, Tori(tori=(torus,)), (torus,), cut=cut, dtype=dtype, device=device
         )
         self.torus = torus
         self.refinement = refinement

@@ -97,14 +97,10 @@ def status(run: Path, as_json: bool) -> None:
 @output("Run folder to make.")
 @click.option("--target", required=True, metavar="COLUMN", help="Column to predict.")
 @click.option(
-    "--inputs",
-    type=NAMES,
-    help="Input columns.  [default: all other numbers]",
+    "--inputs", type=NAMES, help="Input columns.  [default: all other numbers]"
 )
 @click.option(
-    "--likelihood",
-    default="gaussian",
-    help="gaussian, or student-t for outliers.",
+    "--likelihood", default="gaussian", help="gaussian, or student-t for outliers."
 )
 @click.option("--method", default="auto", help="auto, exact, neighbours, grid or svgp.")
 @click.option("--whitening", default="cholesky", help="Of svgp: cholesky or ciq.")

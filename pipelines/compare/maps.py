@@ -77,12 +77,11 @@ def compare_map(
     offsets = (-1 / 3, 0.0, 1 / 3)
     mesh = np.stack(np.meshgrid(*[offsets] * 3, indexing="ij"), axis=-1)
     around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
-    density = second.median_or_mean(
-        Places.of_points(around.reshape(-1, 3)), integrated=False
-    )
+    places = Places.of_points(around)
+    density = places.restore(second.median_or_mean(places, integrated=False))
     others = {
         "extinction": second.median_or_mean(Places.of_points(cells), integrated=True),
-        "density": density.reshape(len(cells), -1).mean(axis=1),
+        "density": density.mean(axis=1),
     }
     known = np.isfinite(list(others.values())).all(axis=0)
     counts = {
@@ -214,13 +213,9 @@ def _drawn(
     The std is that of extinctions only: that of densities is of points, not of cells.
     """
     figure = Figure(figsize=(7.8, 6.8), layout="constrained")
-    for (upper, lower), pairs, factor, what, unit in zip(
-        figure.subplots(2, 2).T,
-        (extinction, density),
-        (1.0, 1e3),
-        _UNITS,
-        ("mag", "mag/kpc"),
-    ):
+    panels = figure.subplots(2, 2).T
+    both = zip(_UNITS, (extinction, density), (1.0, 1e3), ("mag", "mag/kpc"))
+    for (upper, lower), (what, pairs, factor, unit) in zip(panels, both):
         own, other = factor * pairs.own, factor * pairs.other
         _against_each_other(upper, own, other, f"{what} [{unit}]")
         std = pairs.std if what == "extinction" else None

@@ -104,9 +104,7 @@ def _samples(found: Answers, cube: Cube, count: int | None) -> list[np.ndarray]:
     """Return the first samples of the density at a cube's points, if asked for."""
     if count is None:
         return []
-    drawn = found.samples(
-        Places.of_points(cube.points.reshape(-1, 3)), integrated=False
-    )
+    drawn = found.samples(Places.of_points(cube.points), integrated=False)
     if not 1 <= count <= drawn.shape[1]:
         raise InputError(
             f"{found.path} holds {drawn.shape[1]} samples, got --samples {count}: "

@@ -132,10 +132,9 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         other = second.cube()
     except MissingError:
         # A map of the package dustmaps is queried at points of the first map's grid.
-        points = cube.points
-        places = Places.of_points(points.reshape(-1, 3))
+        places = Places.of_points(cube.points)
         found = second.median_or_mean(places, integrated=False)
-        arrays = {"mean": found.reshape(points.shape[:3])}
+        arrays = {"mean": places.restore(found)}
         other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays=arrays)
     return compare(
         cube,

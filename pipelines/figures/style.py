@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from matplotlib.transforms import Bbox
 
 from pipelines.bands import known_band
 from pipelines.base.errors import InputError
-from pipelines.storage.atomic import atomic_file
+from pipelines.storage.atomic import AnyPath, atomic_file
 
 # Okabe and Ito's colours, distinct for all kinds of colour vision.
 BLUE = "#0072B2"
@@ -173,11 +172,7 @@ def signed_text(value: float) -> str:
 
 @styled
 def save_figure(
-    figure: Figure,
-    path: str | os.PathLike[str],
-    *,
-    dpi: float = 200,
-    about: str = "",
+    figure: Figure, path: AnyPath, *, dpi: float = 200, about: str = ""
 ) -> None:
     """Save as PNG, PDF or SVG by the suffix of ``path``, and replace it atomically.
 

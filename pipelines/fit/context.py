@@ -29,11 +29,7 @@ from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace
 
 # The state in `dustmap status` by stage; "running" during the others.
-_SHOWN = {
-    "plan": "planning",
-    "learn prior": "learning",
-    "write": "writing",
-}
+_SHOWN = {"plan": "planning", "learn prior": "learning", "write": "writing"}
 # Names of a step's number by stage, unless it is a relative residual.
 _VALUES = {
     "svi bound": "bound",

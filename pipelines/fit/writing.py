@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-import dustmap
 from pipelines.base.allocation import peak_memory
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
+from pipelines.formats.citation import PROGRAM
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import in_words
 from pipelines.run.folder import write_json, write_posterior
@@ -151,8 +151,7 @@ def write(state: FitState, stars: FittedStars, at: Context) -> FitState:
         "verdict": str(found),
     }
     provenance = {
-        "program": "dustmap",
-        "version": dustmap.__version__,
+        **PROGRAM,
         "seed": at.config.inference.seed,
         "configuration": json.loads(at.config.model_dump_json()),
         "fit": at.work.facts["fit"],

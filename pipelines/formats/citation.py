@@ -34,6 +34,8 @@ SOFTWARE = {
     "license": "BSD-3-Clause",
     "authors": ["The dustmap developers"],
 }
+PROGRAM = {"program": "dustmap", "version": dustmap.__version__}
+"""The beginning of a provenance."""
 METHOD = {
     "type": "conference-paper",
     "title": "Hierarchical Inducing Point Gaussian Process for Inter-domain "

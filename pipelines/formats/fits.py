@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.citation import cited_papers, doi_of, provenance_text
-from pipelines.storage.atomic import atomic_file
+from pipelines.storage.atomic import AnyPath, atomic_file
 
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
 _CLOSING = "END OF PROVENANCE"
@@ -32,7 +31,7 @@ _CURVES = ("EXTINCTION_MEAN", "DISTANCE", "LAST_STAR")
 
 
 def write_hdus(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     units: Sequence[Any],
     meta: dict[str, Any],
     summary: str,
@@ -119,7 +118,7 @@ def is_own(head: bytes) -> bool:
 
 
 @contextmanager
-def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
+def open_checked(path: AnyPath) -> Iterator[Any]:
     """Open a FITS file and verify the checksums of every unit.
 
     Yields astropy's ``HDUList``, whose items have no static type.
@@ -175,11 +174,7 @@ def _check_unit(stream: BinaryIO, hdu: Any, index: int) -> None:
 
 
 def write_fits(
-    path: str | os.PathLike[str],
-    cube: Cube,
-    curves: SkyMaps | None = None,
-    *,
-    overwrite: bool = False,
+    path: AnyPath, cube: Cube, curves: SkyMaps | None = None, *, overwrite: bool = False
 ) -> None:
     """Write ``cube`` as images ``MEAN``, ``STD``, ``SUPPORT`` (upper-cased names).
 
@@ -230,14 +225,12 @@ def write_fits(
     write_hdus(path, images, cube.meta, summary, overwrite=overwrite)
 
 
-def read_fits(path: str | os.PathLike[str]) -> Cube:
+def read_fits(path: AnyPath) -> Cube:
     """Return the cube of `read_cube_and_curves`."""
     return read_cube_and_curves(path)[0]
 
 
-def read_cube_and_curves(
-    path: str | os.PathLike[str],
-) -> tuple[Cube, SkyMaps | None]:
+def read_cube_and_curves(path: AnyPath) -> tuple[Cube, SkyMaps | None]:
     """Read a cube and curves by :func:`write_fits`, with checksums (float32).
 
     Raises `InputError` if the file is absent, truncated, altered or not a cube of this

@@ -6,7 +6,6 @@ is covered where its centre lies in a pixel with a value.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from astropy.coordinates import ICRS, Galactic, SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.sky import SkyMaps
-from pipelines.storage.atomic import atomic_file
+from pipelines.storage.atomic import AnyPath, atomic_file
 
 
 def moc_path(path: Path, distance: str) -> Path:
@@ -25,7 +24,7 @@ def moc_path(path: Path, distance: str) -> Path:
 
 
 def write_mocs(
-    path: str | os.PathLike[str], skymaps: SkyMaps, *, overwrite: bool = False
+    path: AnyPath, skymaps: SkyMaps, *, overwrite: bool = False
 ) -> list[Path]:
     """Write a MOC for each distance beside ``path``, and return their paths.
 

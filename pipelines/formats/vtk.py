@@ -7,19 +7,16 @@ for nested cubes, points of the coarsest have the values of the finest.
 
 from __future__ import annotations
 
-import os
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
 from pipelines.cubes.cube import Cube
 from pipelines.formats.citation import provenance_text
-from pipelines.storage.atomic import atomic_file
+from pipelines.storage.atomic import AnyPath, atomic_file
 
 
-def write_vti(
-    path: str | os.PathLike[str], cube: Cube, *, overwrite: bool = False
-) -> None:
+def write_vti(path: AnyPath, cube: Cube, *, overwrite: bool = False) -> None:
     """Write every array of ``cube`` as float32 point data, with its provenance.
 
     The provenance, as JSON, and the unit are strings among the field data.

@@ -266,11 +266,6 @@ def read_columns(path: str | os.PathLike[str]) -> dict[str, Columns]:
         return found
 
 
-def holds_integrated(path: str | os.PathLike[str]) -> bool:
-    """Return true if a store's description lists integrated extinctions."""
-    return "integrated" in open_cube(Path(path))[1]
-
-
 def level_prefixes(attributes: dict[str, Any]) -> list[str]:
     """Return the prefixes of array names by level, the coarsest first."""
     levels = int(attributes.get("levels", 1))

@@ -25,9 +25,17 @@ if TYPE_CHECKING:
 
 Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
+Kinds = Sequence[Kind]
 Found = dict[Kind, np.ndarray]
 Rng = np.random.Generator | None
+Draws = np.ndarray
+"""Posterior samples ``(n, s)``, or one of them ``(n,)``."""
+Crossed = tuple[np.ndarray, np.ndarray]
+"""Distances [pc] ``(3, n)`` and flags ``(n,)`` of `PixelRays.crossings`."""
 Directions = Sequence[tuple[float, float]]
+Distances = Sequence[float] | None
+Sides = dict[str, Ends] | None
+"""Ends [pc] by axis."""
 Product = TypeVar("Product", Cube, SkyMaps, Columns)
 # Sources of values in continued maps: the map itself,
 OWN = 0.0
@@ -133,18 +141,14 @@ class Answers:
         """
         return []
 
-    def moments(
-        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
-    ) -> Found:
+    def moments(self, places: Places, kinds: Kinds, *, integrated: bool) -> Found:
         """Return moments of the extinction [mag] or density [mag/pc], ``(n,)`` each."""
         inside = self.box.contains(places.positions())
         return at_all_places(
             self._answers(places.select(inside), kinds, integrated), inside
         )
 
-    def _answers(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
-    ) -> Found:
+    def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
         """Return moments at places in the box."""
         raise NotImplementedError
 
@@ -162,9 +166,7 @@ class Answers:
         here = np.where(near.distance <= NOTHING, 0.0, here)
         return self.median_or_mean(far, integrated=True) - here
 
-    def samples(
-        self, places: Places, *, integrated: bool, rng: Rng = None
-    ) -> np.ndarray:
+    def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         """Return posterior samples ``(n, s)``; with ``rng`` one of them, ``(n,)``.
 
         Raises `InputError` if the map has none.
@@ -186,9 +188,7 @@ class Answers:
         """Return the distance at which the map ends on each sight line [pc]."""
         raise NotImplementedError
 
-    def crossings(
-        self, places: Places, extinction: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
         """Return distances at which extinctions are reached (`PixelRays.crossings`).
 
         Raises `InputError` if the map holds no precomputed curves.
@@ -215,9 +215,7 @@ class Answers:
         """
         raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
 
-    def sampled(
-        self, spacing: float | None, box: dict[str, Ends] | None = None
-    ) -> Cube:
+    def sampled(self, spacing: float | None, box: Sides = None) -> Cube:
         """Return the density at the points of a grid through the Sun [pc]."""
         raise self._lacks("density at other points", "another program's map")
 
@@ -228,7 +226,7 @@ class Answers:
         return None
 
     def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+        self, distances: Distances = None, nside: int | None = None
     ) -> SkyMaps:
         """Return the cumulative extinction over the sky."""
         raise self._lacks(

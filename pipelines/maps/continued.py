@@ -12,13 +12,11 @@ outside this map, or in cells that no sight line crosses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.table import Facts
@@ -32,11 +30,14 @@ from pipelines.maps.answers import (
     OWN,
     PRIOR_SHARE,
     Answers,
+    Crossed,
+    Draws,
     Found,
-    Kind,
+    Kinds,
     Rng,
 )
 from pipelines.maps.places import Places
+from pipelines.maps.wrapped import of_own
 
 if TYPE_CHECKING:
     from dustmap.models.prior_integrals import PriorIntegrals
@@ -77,9 +78,9 @@ class Continued(Answers):
             other = other.in_band(own.known_band)
         return cls(**own.identity(), own=own, other=other, beyond=beyond or BEYOND[0])
 
-    @property
-    def changes(self) -> tuple[Conversion, ...]:
-        return self.own.changes
+    changes = of_own("changes")
+    has_samples = of_own("has_samples")
+    last_star = of_own("last_star")
 
     @property
     def box(self) -> Box:
@@ -89,10 +90,6 @@ class Continued(Answers):
     @property
     def facts(self) -> Facts:
         return {**self.own.facts, "filled": f"beyond its {self.beyond} by another map"}
-
-    @property
-    def has_samples(self) -> bool:
-        return self.own.has_samples
 
     def origins(self) -> list[dict[str, Any]]:
         return [*self.own.origins(), *self.other.origins()]
@@ -107,18 +104,14 @@ class Continued(Answers):
         """Return the map's own moments, and ``filled``."""
         return (*self.own.kinds(integrated=integrated), FILLED)
 
-    def moments(
-        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
-    ) -> Found:
+    def moments(self, places: Places, kinds: Kinds, *, integrated: bool) -> Found:
         """Return the map's own moments, continued by the other's."""
         near, put, filled, alone = self._split(places, integrated)
         own_kinds = [kind for kind in kinds if kind != FILLED]
         own = self.own.moments(near, own_kinds, integrated=integrated)
         return _joined(own, kinds, put, filled, alone)
 
-    def samples(
-        self, places: Places, *, integrated: bool, rng: Rng = None
-    ) -> np.ndarray:
+    def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         near, put, filled, alone = self._split(places, integrated)
         drawn = self.own.samples(near, integrated=integrated, rng=rng)
         return _joined({"mean": drawn}, ("mean",), put, filled, alone)["mean"]
@@ -130,16 +123,11 @@ class Continued(Answers):
         found[inside] = self.own.support(places.select(inside))
         return found
 
-    def last_star(self, places: Places) -> np.ndarray:
-        return self.own.last_star(places)
-
     def reach(self, places: Places) -> np.ndarray:
         """Return the distance at which the map itself ends on each sight line [pc]."""
         return self.own.reach(places)
 
-    def crossings(
-        self, places: Places, extinction: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
         # The other map has no error.
         raise InputError(
             "distances at given extinctions, and beams, need a single map: open the "
@@ -224,11 +212,7 @@ def _both(answers: Answers) -> InputError:
 
 
 def _joined(
-    own: Found,
-    kinds: Sequence[Kind],
-    put: np.ndarray,
-    filled: np.ndarray,
-    alone: np.ndarray,
+    own: Found, kinds: Kinds, put: np.ndarray, filled: np.ndarray, alone: np.ndarray
 ) -> Found:
     """Combine the moments of both maps; the other adds no error."""
     known = filled & np.isfinite(put)

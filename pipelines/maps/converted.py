@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,11 +14,15 @@ from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.answers import (
     UNITLESS,
     Answers,
+    Crossed,
     Directions,
+    Distances,
+    Draws,
     Found,
-    Kind,
+    Kinds,
     Product,
     Rng,
+    Sides,
 )
 from pipelines.maps.places import Places
 from pipelines.maps.wrapped import Wrapped
@@ -71,31 +74,23 @@ class Converted(Wrapped):
             for origin in self.own.origins()
         ]
 
-    def moments(
-        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
-    ) -> Found:
+    def moments(self, places: Places, kinds: Kinds, *, integrated: bool) -> Found:
         found = self.own.moments(places, kinds, integrated=integrated)
         return {k: v if k in UNITLESS else self.times * v for k, v in found.items()}
 
     def extinction_between(self, near: Places, far: Places) -> np.ndarray:
         return self.times * self.own.extinction_between(near, far)
 
-    def samples(
-        self, places: Places, *, integrated: bool, rng: Rng = None
-    ) -> np.ndarray:
+    def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         return self.times * self.own.samples(places, integrated=integrated, rng=rng)
 
-    def crossings(
-        self, places: Places, extinction: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
         return self.own.crossings(places, extinction / self.times)
 
     def cube(self) -> Cube:
         return self._changed(self.own.cube())
 
-    def sampled(
-        self, spacing: float | None, box: dict[str, Ends] | None = None
-    ) -> Cube:
+    def sampled(self, spacing: float | None, box: Sides = None) -> Cube:
         return self._changed(self.own.sampled(spacing, box))
 
     def columns(
@@ -105,7 +100,7 @@ class Converted(Wrapped):
         return None if found is None else self._changed(found)
 
     def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+        self, distances: Distances = None, nside: int | None = None
     ) -> SkyMaps:
         return self._changed(self.own.sky_maps(distances, nside))
 

@@ -7,7 +7,7 @@ before it, linear within each: the numbers of the file at its own nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,15 +23,19 @@ from pipelines.base.pixels import pixel_of, weights_around
 from pipelines.base.quantiles import KINDS, QUANTILES
 from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube
-from pipelines.cubes.sky import Ends, LineOfSight, SkyMaps, check_distances
+from pipelines.cubes.sky import LineOfSight, SkyMaps, check_distances
 from pipelines.formats.foreign import ForeignField, Stated, read_field
 from pipelines.maps.answers import (
     Answers,
     Directions,
+    Distances,
+    Draws,
     Found,
     Kind,
+    Kinds,
     MissingError,
     Rng,
+    Sides,
     at_all_places,
 )
 from pipelines.maps.places import Places
@@ -198,9 +202,7 @@ def extinctions_along(
 class Sampled(Answers):
     """A map without stored products, which are computed from answers at places."""
 
-    def sampled(
-        self, spacing: float | None, box: dict[str, Ends] | None = None
-    ) -> Cube:
+    def sampled(self, spacing: float | None, box: Sides = None) -> Cube:
         """Return the density at the points of a grid through the Sun [pc].
 
         Without a spacing the widest side of the box has 97 points. Raises `InputError`
@@ -217,11 +219,10 @@ class Sampled(Answers):
         low, high = np.ceil(sides[:, 0] / step), np.floor(sides[:, 1] / step)
         x, y, z = (step * np.arange(a, b + 1) for a, b in zip(low, high))
         cube = Cube(x=x, y=y, z=z, arrays={}, meta=self.about())
-        places = Places.of_points(cube.points.reshape(-1, 3))
+        places = Places.of_points(cube.points)
         kinds = self.kinds(integrated=False)
         found = self.moments(places, kinds, integrated=False)
-        shape = cube.points.shape[:3]
-        arrays = {str(n): v.reshape(shape).astype("f4") for n, v in found.items()}
+        arrays = {str(n): places.restore(v).astype("f4") for n, v in found.items()}
         return replace(cube, arrays=arrays)
 
     def about(self) -> dict[str, Any]:
@@ -233,7 +234,7 @@ class Sampled(Answers):
         return self.sampled(None)
 
     def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+        self, distances: Distances = None, nside: int | None = None
     ) -> SkyMaps:
         """Return extinctions at pixels' centres, by default at six distances.
 
@@ -331,9 +332,7 @@ class ForeignMap(Sampled, Stored):
     def has_samples(self) -> bool:
         return self.shells is not None and self.shells.field.samples > 0
 
-    def samples(
-        self, places: Places, *, integrated: bool, rng: Rng = None
-    ) -> np.ndarray:
+    def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         if self.shells is None or not self.has_samples:
             raise InputError(
                 f"{self.path} has no samples, only "
@@ -356,9 +355,7 @@ class ForeignMap(Sampled, Stored):
         here, there = (self.rays.at(("mean",), end)["mean"] for end in (near, far))
         return there - here
 
-    def _answers(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
-    ) -> Found:
+    def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
         held = self.kinds(integrated=integrated)
         what = "extinction" if integrated else "density"
         if missing := [str(kind) for kind in kinds if kind not in held]:

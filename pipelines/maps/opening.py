@@ -6,7 +6,7 @@ import importlib
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from pipelines.formats.fits import is_own, open_checked, read_cube_and_curves, r
 from pipelines.formats.foreign import Stated, parse_unit
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import is_own_store, read_zarr
-from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kind
+from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kinds
 from pipelines.maps.foreign import Sampled, open_foreign, origin_facts, origin_of
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
@@ -327,9 +327,7 @@ class QueriedMap(Sampled):
     def reach(self, places: Places) -> np.ndarray:
         raise self._lacks("end", "finite distances")
 
-    def _answers(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
-    ) -> Found:
+    def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
         answer = self._differenced if self.integrated else self._summed
         if integrated == self.integrated:
             answer = self._query

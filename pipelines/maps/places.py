@@ -34,9 +34,9 @@ class Places:
 
     @classmethod
     def of_points(cls, points: np.ndarray) -> Places:
-        """Return the places of ``x, y, z`` [pc], shape ``(n, 3)``."""
-        lon, lat, distance = spherical(points)
-        return cls(l=lon, b=lat, distance=distance, shape=lon.shape)
+        """Return the places of ``x, y, z`` [pc], shape ``(..., 3)``."""
+        lon, lat, distance = spherical(points.reshape(-1, 3))
+        return cls(l=lon, b=lat, distance=distance, shape=points.shape[:-1])
 
     @classmethod
     def along(cls, directions: np.ndarray, distances: np.ndarray) -> Places:

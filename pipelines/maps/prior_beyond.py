@@ -19,7 +19,6 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,8 +37,12 @@ from pipelines.maps.answers import (
     OWN,
     PRIOR_SHARE,
     Answers,
+    Crossed,
+    Distances,
+    Draws,
     Found,
     Kind,
+    Kinds,
     Rng,
     at_all_places,
     probability,
@@ -87,17 +90,13 @@ class PriorBeyond(Wrapped):
         """Return infinity: the disc goes on."""
         return np.full(len(places), np.inf)
 
-    def crossings(
-        self, places: Places, extinction: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
         raise InputError(
             "distances at given extinctions end with the map: open it without "
             "outside='prior' (--outside prior)"
         )
 
-    def moments(
-        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
-    ) -> Found:
+    def moments(self, places: Places, kinds: Kinds, *, integrated: bool) -> Found:
         """Return the map's own moments in its box, and those with the prior beyond."""
         inside, beyond = self._split(places)
         asked = [kind for kind in kinds if kind != PRIOR_SHARE]
@@ -114,7 +113,7 @@ class PriorBeyond(Wrapped):
         return {kind: found[kind] for kind in kinds}
 
     def _joined(
-        self, near: Found, far: Places, kinds: Sequence[Kind], integrated: bool
+        self, near: Found, far: Places, kinds: Kinds, integrated: bool
     ) -> Found:
         """Return moments beyond the box from mean and std at the faces, if any."""
         added, variance = self._added(far, integrated)
@@ -133,7 +132,7 @@ class PriorBeyond(Wrapped):
         return {kind: known[kind] for kind in kinds}
 
     def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+        self, distances: Distances = None, nside: int | None = None
     ) -> SkyMaps:
         """Return sky maps with the prior's part beyond the box, and its share.
 
@@ -168,9 +167,7 @@ class PriorBeyond(Wrapped):
         filled = np.where(gap, JOINED, OWN)
         return replace(maps, arrays=whole, filled=filled, prior_share=share)
 
-    def samples(
-        self, places: Places, *, integrated: bool, rng: Rng = None
-    ) -> np.ndarray:
+    def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         """Return the map's samples, with a draw of the prior's part to each of them.
 
         A sight line has one random number for each sample, shared within a lengthscale

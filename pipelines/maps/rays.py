@@ -272,10 +272,10 @@ class CubeRays:
         """Return the end of the last stretch with stars on each sight line [pc]."""
 
         def support_at(points: np.ndarray) -> np.ndarray:
-            found = self.cells.support(Places.of_points(points.reshape(-1, 3)))
+            places = Places.of_points(points)
+            found = places.restore(self.cells.support(places))
             # Cells end at the faces of the box.
-            inside = self.box.contains(points)
-            return np.where(inside, found.reshape(points.shape[:-1]), 0.0)
+            return np.where(self.box.contains(points), found, 0.0)
 
         return last_seen(support_at, self.cells.grids, places.directions)
 

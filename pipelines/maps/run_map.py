@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,10 @@ from pipelines.maps.answers import (
     ESTIMATES,
     Answers,
     Directions,
+    Distances,
+    Draws,
     Found,
-    Kind,
+    Kinds,
     Rng,
     probability,
 )
@@ -99,9 +101,7 @@ class RunMap(Answers):
     def kinds(self, *, integrated: bool) -> tuple[str, ...]:
         return KINDS
 
-    def samples(
-        self, places: Places, *, integrated: bool, rng: Rng = None
-    ) -> np.ndarray:
+    def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         count = len(self.run.posterior.samples)
         if not count:
             raise InputError(
@@ -152,7 +152,7 @@ class RunMap(Answers):
         return columns(self.run, along, between)
 
     def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+        self, distances: Distances = None, nside: int | None = None
     ) -> SkyMaps:
         stored = self.path / "map.healpix.fits"
         usual = nside is None and distances is None
@@ -165,10 +165,7 @@ class RunMap(Answers):
             if whole and maps.filled is None and self._is_own(maps.meta):
                 return maps
         return integrated(
-            self.run,
-            distances=np.array(chosen),
-            nside=nside,
-            estimate=self.estimate,
+            self.run, distances=np.array(chosen), nside=nside, estimate=self.estimate
         )
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
@@ -201,9 +198,7 @@ class RunMap(Answers):
     def _estimated(self, estimate: str) -> Answers:
         return replace(self, estimate=stack_of(self.run, estimate)[1])
 
-    def _answers(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
-    ) -> Found:
+    def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
         found = np.empty((len(kinds), len(places)))
         if integrated and kinds and has_curves(self.run):
             for rows, curves, ray in self._curves(places):
@@ -286,7 +281,7 @@ def _reopened(path: Path, state: dict[str, Any]) -> RunMap:
     return replace(RunMap.of(read_run(path)), **state)
 
 
-def _of(found: Moments | Ranked, kinds: Sequence[Kind]) -> list[np.ndarray]:
+def _of(found: Moments | Ranked, kinds: Kinds) -> list[np.ndarray]:
     """Return moments of distributions by kind."""
     return [
         np.asarray(

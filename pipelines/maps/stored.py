@@ -39,9 +39,13 @@ from pipelines.formats.zarr import (
 from pipelines.maps.answers import (
     ESTIMATES,
     Answers,
+    Crossed,
     Directions,
+    Distances,
+    Draws,
     Found,
     Kind,
+    Kinds,
     Rng,
     probability,
 )
@@ -156,24 +160,18 @@ class Stored(Answers):
     def reach(self, places: Places) -> np.ndarray:
         return self._rays().reach(places)
 
-    def crossings(
-        self, places: Places, extinction: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
         rays = self._rays()
         if "std" not in rays.arrays or isinstance(rays, CubeRays):
             # A mean without quantiles has no intervals.
             return super().crossings(places, extinction)
         return rays.crossings(places, extinction)
 
-    def samples(
-        self, places: Places, *, integrated: bool, rng: Rng = None
-    ) -> np.ndarray:
+    def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         drawn = super() if self.draws is None else self.draws
         return drawn.samples(places, integrated=integrated, rng=rng)
 
-    def _answers(
-        self, places: Places, kinds: Sequence[Kind], integrated: bool
-    ) -> Found:
+    def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
         part = self._rays() if integrated else self._cells()
         positive = "p50" in part.arrays
         made_of = {kind: _made_of(kind, part.arrays, integrated) for kind in kinds}
@@ -257,7 +255,7 @@ class Stored(Answers):
         return found if np.allclose((found.low, found.high), ends) else None
 
     def sky_maps(
-        self, distances: Sequence[float] | None = None, nside: int | None = None
+        self, distances: Distances = None, nside: int | None = None
     ) -> SkyMaps:
         """Return sky maps at some of the store's distances."""
         if self.read_maps is None:

@@ -61,11 +61,7 @@ def build_model(
 
 
 def posterior_model(
-    plan: Plan,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    seed: int,
+    plan: Plan, *, dtype: torch.dtype, device: torch.device, seed: int
 ) -> ForwardModel:
     """Return the field of a plan, without functionals."""
     generator = torch_stream(seed, Purpose.VARIANCE)

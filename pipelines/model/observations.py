@@ -76,10 +76,8 @@ def noise_of(plan: Plan, stars: Stars, config: FitConfig) -> Normal:
         inner = (distance - error).clamp(min=0.0)
         along = ends / distance.clamp(min=1e-12)[:, None]
         blur = step_rays(plan, outer[:, None] * along, inner[:, None] * along)
-        per_length = torch.as_tensor(stars.distance_std) / (outer - inner).clamp(
-            min=1e-12
-        )
-        scale = torch.where(outer > inner, per_length, 0.0)
+        std, length = torch.as_tensor(stars.distance_std), outer - inner
+        scale = torch.where(length > 0, std / length.clamp(min=1e-12), 0.0)
     given: dict[str, Any] = {
         "stated": torch.as_tensor(stars.variance(0.0, plan.common_noise)),
         "blur": blur,

@@ -145,9 +145,7 @@ class Plan:
     def build_kernel(self) -> Radial:
         """The prior covariance."""
         return KERNELS[self.kernel](
-            lengthscale=list(self.lengthscale),
-            variance=self.std**2,
-            bend=self.bend,
+            lengthscale=list(self.lengthscale), variance=self.std**2, bend=self.bend
         )
 
     def drawn_kernels(self, count: int, seed: int) -> list[Radial]:
@@ -180,9 +178,7 @@ class Plan:
                 "prior.mean=exponential-disc"
             )
         return PriorIntegrals(
-            mean=mean,
-            kernel=self.build_kernel(),
-            positive=self.is_lognormal,
+            mean=mean, kernel=self.build_kernel(), positive=self.is_lognormal
         )
 
 

@@ -265,15 +265,9 @@ def revised_prior(
     if learning is None or not learnt or kernel.smoothness is None:
         return None
     cuts = [2 * math.pi * GRID_CUT * max(grid.spacing) for grid in plan.grids]
+    known = {"determined": math.inf, "share": 1.0, "error": 0.0}
     below = [
-        BandPower(
-            longest=cut,
-            shortest=cut / 2,
-            determined=math.inf,
-            share=1.0,
-            ratio=alpha,
-            error=0.0,
-        )
+        BandPower(longest=cut, shortest=cut / 2, ratio=alpha, **known)
         for cut, alpha in zip(cuts, alphas, strict=True)
     ]
     fitted = fitted_kernel(kernel, [*bands, *below], _DOUBTS)

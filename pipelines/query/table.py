@@ -14,9 +14,9 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.table import Column
 
-import dustmap
 from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
+from pipelines.formats.citation import PROGRAM
 from pipelines.maps.answers import FILLED, PRIOR_SHARE
 from pipelines.maps.places import unmasked
 from pipelines.query.beams import Beam
@@ -287,8 +287,7 @@ def _written(
         for column in first[1].values()
     )
     new = dict(zip(names, infos, strict=True))
-    about = {"program": "dustmap", "version": dustmap.__version__}
-    about |= {"map": dust.path.name, "band": dust.band}
+    about = {**PROGRAM, "map": dust.path.name, "band": dust.band}
     about |= {"extinctions": dust.answers.said(integrated=True)}
     for number, origin in enumerate(dust.answers.origins(), start=1):
         about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}

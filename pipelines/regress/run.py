@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import dustmap
 from dustmap.residual.neighbours import nearest
 from pipelines.base.allocation import peak_memory
 from pipelines.base.errors import InputError
@@ -32,6 +31,7 @@ from pipelines.catalog.formats import ColumnInfo
 from pipelines.catalog.schema import write_table
 from pipelines.catalog.sources import all_columns, open_source, read_columns
 from pipelines.figures.style import save_figure
+from pipelines.formats.citation import PROGRAM
 from pipelines.regress.figure import draw
 from pipelines.regress.regressor import Prediction, Regressor
 from pipelines.regress.saved import write_model
@@ -99,11 +99,7 @@ def regress_table(
         seconds=clock.seconds,
         memory=float(peak_memory()),
     )
-    provenance = {
-        "program": "dustmap",
-        "version": dustmap.__version__,
-        "inputs": input_digests(source),
-    }
+    provenance = {**PROGRAM, "inputs": input_digests(source)}
     table = {
         "row": rows.row[rows.test],
         "truth": truth,
@@ -150,7 +146,7 @@ def predict_table(
     described = {name: info for name, (_, info) in columns.items()}
     unit = ColumnInfo(unit=str(model._unit or ""))
     new = {f"{prefix}{target}_{kind}": unit for kind in ("mean", "std")}
-    about = {"program": "dustmap", "version": dustmap.__version__, "run": folder.name}
+    about = {**PROGRAM, "run": folder.name}
     found, start = {name: np.full(len(whole), np.nan) for name in new}, 0
     with answer_file(output, described, new, about, overwrite=overwrite) as write:
         if whole.any():

@@ -15,7 +15,7 @@ from pipelines.base.quantiles import KINDS, QUANTILES, WIDTH_95
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import Baseline, baseline_score
-from pipelines.run.predict import write_predictions
+from pipelines.run.predict import Columns, write_predictions
 
 HELD_OUT_FILE = "held_out.parquet"
 
@@ -39,13 +39,13 @@ class HeldOut:
     distance_error: np.ndarray
     observed: np.ndarray
     noise: np.ndarray
-    predicted: dict[str, np.ndarray]
+    predicted: Columns
     z: np.ndarray | None = None
     baseline: Baseline | None = None
     survey: np.ndarray | None = None
 
     @classmethod
-    def of_columns(cls, columns: dict[str, np.ndarray]) -> HeldOut:
+    def of_columns(cls, columns: Columns) -> HeldOut:
         """Return the stars of the file's columns."""
         found = None
         if "kriging" in columns:
@@ -64,7 +64,7 @@ class HeldOut:
         )
 
     @classmethod
-    def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
+    def of(cls, stars: Stars, plan: Plan, columns: Columns) -> HeldOut:
         """Return the stars with extinctions, with their predicted columns."""
         places = {"l": stars.l, "b": stars.b, "distance": stars.distance}
         if stars.survey is not None:
@@ -95,9 +95,7 @@ class HeldOut:
             survey=self.survey,
         )
 
-    def by(
-        self, predicted: dict[str, np.ndarray], law: PredictiveLaw | None
-    ) -> HeldOut:
+    def by(self, predicted: Columns, law: PredictiveLaw | None) -> HeldOut:
         """Return the stars with other predictions ``(n,)``, judged by a law."""
         some = np.isfinite(predicted["mean"])
         changed: dict[str, Any] = {"z": None}
@@ -147,7 +145,7 @@ class HeldOut:
             **baseline_score(self.baseline, self.observed, self.predicted["mean"]),
         }
 
-    def quantities(self) -> dict[str, np.ndarray]:
+    def quantities(self) -> Columns:
         """Return the quantities on which errors may depend, by name and unit.
 
         Bins of the measured extinction would be biased by its noise: the predicted one
@@ -176,9 +174,7 @@ class HeldOut:
         return z_scores(self.observed, self.noise, mean, std)
 
 
-def _observed(
-    stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _observed(stars: Stars, plan: Plan, predictions: Columns) -> Columns:
     """Return columns of the observation; ``noise`` is its total standard error."""
     assert stars.extinction is not None
     assert stars.extinction_error is not None
@@ -192,10 +188,7 @@ def _observed(
 
 
 def with_law(
-    residual: ResidualField,
-    stars: Stars,
-    plan: Plan,
-    predictions: dict[str, np.ndarray],
+    residual: ResidualField, stars: Stars, plan: Plan, predictions: Columns
 ) -> ResidualField:
     """Learn the law of measurements from stars that the predictions have not seen."""
     held, along = HeldOut.of(stars, plan, predictions), np.argsort(stars.pixels())
@@ -204,11 +197,8 @@ def with_law(
 
 
 def measured_columns(
-    residual: ResidualField | None,
-    stars: Stars,
-    plan: Plan,
-    predictions: dict[str, np.ndarray],
-) -> dict[str, np.ndarray]:
+    residual: ResidualField | None, stars: Stars, plan: Plan, predictions: Columns
+) -> Columns:
     """Return the predicted measurements of stars, noise included.
 
     Columns are ``measured_mean``, ``measured_std`` and quantiles by the law of
@@ -225,9 +215,7 @@ def measured_columns(
     return {**found, "z": law.z_scores(held.residual, measured)}
 
 
-def held_out_score(
-    predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
-) -> dict[str, float]:
+def held_out_score(predictions: Columns, stars: Stars, plan: Plan) -> dict[str, float]:
     """Return `HeldOut.score`, and the error of the predicted measurements."""
     if not len(stars):
         return {}
@@ -239,9 +227,7 @@ def held_out_score(
     return score
 
 
-def write_held_out(
-    path: Path, stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
-) -> None:
+def write_held_out(path: Path, stars: Stars, plan: Plan, predictions: Columns) -> None:
     """Write predictions beside the observations."""
     observed = _observed(stars, plan, predictions)
     write_predictions(path, stars, {**observed, **predictions})

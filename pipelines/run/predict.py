@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import dustmap
 from dustmap.functionals import PointValues, Stack
 from dustmap.memory import rows_within
 from dustmap.posterior import Posterior
 from dustmap.residual.stacking import StackedKriging
 from pipelines.base.quantiles import KINDS, summaries
 from pipelines.catalog.schema import Stars, write_table
+from pipelines.formats.citation import PROGRAM
 from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
 
+Columns = dict[str, np.ndarray]
+"""Numbers by the name of a column, ``(n,)``."""
 UNITS = {
     **{f"extinction_{kind}": "mag" for kind in KINDS},
     **{f"density_{kind}": "mag/pc" for kind in KINDS},
@@ -35,9 +37,7 @@ UNITS = {
 }
 
 
-def predict_columns(
-    plan: Plan, posterior: Posterior, stars: Stars
-) -> dict[str, np.ndarray]:
+def predict_columns(plan: Plan, posterior: Posterior, stars: Stars) -> Columns:
     """Predict noise-free extinction [mag] and density [mag/pc] of stars, in order.
 
     Columns are mean, std and p2_5 to p97_5. Stars outside the box get NaN and
@@ -71,8 +71,8 @@ def predict_columns(
 
 
 def stacked(
-    columns: dict[str, np.ndarray], stack: StackedKriging, positions: torch.Tensor
-) -> dict[str, np.ndarray]:
+    columns: Columns, stack: StackedKriging, positions: torch.Tensor
+) -> Columns:
     """Return the extinctions of a stack from the map's; NaN stays NaN."""
     mean, std = columns["extinction_mean"], columns["extinction_std"]
     some = np.isfinite(mean)
@@ -82,19 +82,14 @@ def stacked(
 
 
 def write_predictions(
-    path: Path,
-    stars: Stars,
-    predictions: dict[str, np.ndarray],
-    *,
-    overwrite: bool = False,
+    path: Path, stars: Stars, predictions: Columns, *, overwrite: bool = False
 ) -> None:
     """Write one row per star in the same order, with its identifiers."""
-    columns: dict[str, np.ndarray] = {}
+    columns: Columns = {}
     if stars.source_id is not None:
         columns["source_id"] = stars.source_id
     if stars.survey is not None:
         columns["survey"] = stars.survey
     columns.update(l=stars.l, b=stars.b, distance=stars.distance, **predictions)
     units = {name: unit for name, unit in UNITS.items() if name in columns}
-    meta = {"program": "dustmap", "version": dustmap.__version__}
-    write_table(path, columns, units=units, meta=meta, overwrite=overwrite)
+    write_table(path, columns, units=units, meta=PROGRAM, overwrite=overwrite)

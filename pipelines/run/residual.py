@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ NO_RESIDUAL = (
 _OF_RAYS = ("directions", "lengths", "density")
 _TENSORS = ("stated", "noise", "weights")
 _OF_LAW = ("degrees", "skewness", "outliers", "width", "excess")
+_OF_VARIANCES = ("coefficients", "lower", "upper", "degrees", "prior_degrees")
 _CONSTANTS = ("nugget", "outliers", "stretch", "tails")
 
 
@@ -187,17 +189,14 @@ def residual_bytes(field: ResidualField) -> bytes:
     tensors["bend"] = torch.tensor(left.bend, dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
     if (stack := field.stack) is not None:
-        kriging = stack.kriging
-        kept = {
-            "observed": kriging.observed.density,
-            "mean": kriging.field.rays.density,
-        }
-        kept |= {name: getattr(kriging.field, name) for name in _TENSORS}
+        kriging, about = stack.kriging, stack.kriging.field
+        kept = {"observed": kriging.observed.density, "mean": about.rays.density}
+        kept |= {name: getattr(about, name) for name in _TENSORS}
         tensors |= {
             f"kriging_{name}": value.to(torch.float32) for name, value in kept.items()
         }
         numbers = [kriging.count, kriging.floored, stack.gain, *stack.coefficients]
-        numbers += [getattr(kriging.field, name) for name in _CONSTANTS]
+        numbers += [getattr(about, name) for name in _CONSTANTS]
         tensors["stack"] = torch.tensor(numbers, dtype=torch.float64)
     if (law := field.law) is not None:
         parts = law.centres, law.ends.ravel(), law.coefficients, law.slopes.ravel()
@@ -205,11 +204,8 @@ def residual_bytes(field: ResidualField) -> bytes:
         tensors["law"] = torch.from_numpy(numbers)
         facts["surveys"] = json.dumps(law.surveys)
     if (spread := field.variances) is not None:
-        degrees = torch.tensor(
-            [spread.degrees, spread.prior_degrees], dtype=torch.float64
-        )
-        parts = spread.coefficients, spread.lower, spread.upper, degrees
-        tensors["variances"] = torch.cat(parts)
+        parts = (np.ravel(getattr(spread, name)) for name in _OF_VARIANCES)
+        tensors["variances"] = torch.from_numpy(np.concatenate([*parts]))
     return save(tensors, facts)
 
 
@@ -257,14 +253,9 @@ def residual_from(data: bytes, source: str = "the residual of a fit") -> Residua
         )
     variances = None
     if "variances" in tensors:
-        coefficients, lower, upper, degrees = tensors["variances"].split([4, 3, 3, 2])
-        variances = VarianceLaw(
-            coefficients=coefficients,
-            lower=lower,
-            upper=upper,
-            degrees=float(degrees[0]),
-            prior_degrees=float(degrees[1]),
-        )
+        *parts, degrees = tensors["variances"].split([4, 3, 3, 2])
+        known: Any = [*parts, *degrees.tolist()]
+        variances = VarianceLaw(**dict(zip(_OF_VARIANCES, known, strict=True)))
     rays = Rays(**{name: tensors[name] for name in _OF_RAYS})
     cube = DensityCube(values=tensors["cube"], grids=grids)
     return ResidualField(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pipelines.cubes.cube import Cube
 from pipelines.formats.zarr import write_zarr
 from pipelines.simulate.dust import make_dust
 from pipelines.simulate.stars import Losses, draw_sample, measure
-from pipelines.storage.atomic import check_output
+from pipelines.storage.atomic import AnyPath, check_output
 
 __all__ = ["Simulation", "check_outputs", "simulate"]
 
@@ -45,11 +44,7 @@ class Simulation:
     losses: Losses
 
     def write(
-        self,
-        output: str | os.PathLike[str],
-        *,
-        truth: str | os.PathLike[str] | None = None,
-        overwrite: bool = False,
+        self, output: AnyPath, *, truth: AnyPath | None = None, overwrite: bool = False
     ) -> None:
         """Write the catalogue (parquet), and the true density (zarr) to ``truth``."""
         check_outputs(output, truth, overwrite=overwrite)
@@ -100,12 +95,7 @@ def simulate(config: SimulateConfig) -> Simulation:
     )
 
 
-def check_outputs(
-    output: str | os.PathLike[str],
-    truth: str | os.PathLike[str] | None,
-    *,
-    overwrite: bool,
-) -> None:
+def check_outputs(output: AnyPath, truth: AnyPath | None, *, overwrite: bool) -> None:
     """Raise an `InputError` if catalogue or truth cannot be written."""
     paths = [Path(path) for path in (output, truth) if path is not None]
     if len({path.resolve() for path in paths}) < len(paths):

@@ -9,7 +9,7 @@ import numpy as np
 from pipelines.config import SimulateConfig
 from pipelines.config.simulation import DustConfig, TruthConfig
 from pipelines.cubes.cube import Cube
-from pipelines.simulate.turbulence import Axes, draw_turbulence
+from pipelines.simulate.turbulence import Axes, Rng, draw_turbulence
 
 CENTRE_DISTANCE = 8200.0
 """Distance to the Galactic centre [pc]."""
@@ -60,7 +60,7 @@ class Cavity:
         density[window] *= hollow * (1 + shell)
 
 
-def make_dust(config: SimulateConfig, rng: np.random.Generator) -> Cube:
+def make_dust(config: SimulateConfig, rng: Rng) -> Cube:
     """Draw a density [mag/pc]: ``(disc × turbulence + clouds) × cavities``.
 
     The log-normal turbulence has mean one, so the disc is the mean density of the
@@ -113,11 +113,7 @@ def exponential_disc(axes: Axes, dust: DustConfig) -> np.ndarray:
 
 
 def draw_clouds(
-    density: np.ndarray,
-    axes: Axes,
-    count: int,
-    spacing: float,
-    rng: np.random.Generator,
+    density: np.ndarray, axes: Axes, count: int, spacing: float, rng: Rng
 ) -> list[Cloud]:
     """Draw clouds in proportion to ``density``, every second one a filament.
 
@@ -146,11 +142,7 @@ def draw_clouds(
 
 
 def draw_cavities(
-    density: np.ndarray,
-    axes: Axes,
-    count: int,
-    spacing: float,
-    rng: np.random.Generator,
+    density: np.ndarray, axes: Axes, count: int, spacing: float, rng: Rng
 ) -> list[Cavity]:
     """Draw cavities in proportion to ``density``; the first one contains the Sun.
 
@@ -184,9 +176,7 @@ def _grids(truth: TruthConfig) -> list[Axes]:
     return grids
 
 
-def _draw_positions(
-    weight: np.ndarray, axes: Axes, count: int, rng: np.random.Generator
-) -> np.ndarray:
+def _draw_positions(weight: np.ndarray, axes: Axes, count: int, rng: Rng) -> np.ndarray:
     """Draw points with probability ∝ ``weight`` ``(z, y, x)``; ``(count, 3)`` xyz."""
     cumulative = np.cumsum(weight, dtype=float)
     flat = np.searchsorted(cumulative, rng.random(count) * cumulative[-1])
@@ -198,7 +188,7 @@ def _draw_positions(
     return np.stack(columns, axis=1)
 
 
-def _draw_radius(limits: tuple[float, ...], rng: np.random.Generator) -> float:
+def _draw_radius(limits: tuple[float, ...], rng: Rng) -> float:
     return float(np.exp(rng.uniform(*np.log(limits))))
 
 

@@ -12,6 +12,7 @@ from pipelines.base.progress import Progress
 from pipelines.config import SimulateConfig
 from pipelines.cubes.cube import Cube, truth_extinction
 from pipelines.simulate.dust import CENTRE_DISTANCE
+from pipelines.simulate.turbulence import Rng
 
 _BATCH = 200_000
 # Most successive batches without a visible star.
@@ -44,9 +45,7 @@ class Losses:
         )
 
 
-def draw_sample(
-    config: SimulateConfig, cube: Cube, rng: np.random.Generator
-) -> tuple[Sample, Losses]:
+def draw_sample(config: SimulateConfig, cube: Cube, rng: Rng) -> tuple[Sample, Losses]:
     """Draw stars from their disc until enough are visible through the dust.
 
     A star is lost if it is too faint at its distance or behind dust, or if its observed
@@ -78,7 +77,7 @@ def draw_sample(
 
 
 def measure(
-    config: SimulateConfig, cube: Cube, sample: Sample, rng: np.random.Generator
+    config: SimulateConfig, cube: Cube, sample: Sample, rng: Rng
 ) -> dict[str, np.ndarray]:
     """Observe ``sample``, and return columns of the catalogue by name.
 
@@ -116,7 +115,7 @@ def measure(
 
 
 def _draw_batch(
-    config: SimulateConfig, cube: Cube, rng: np.random.Generator
+    config: SimulateConfig, cube: Cube, rng: Rng
 ) -> tuple[Sample, list[int]]:
     """Draw a batch; return visible stars, and counts of drawn and lost ones.
 
@@ -160,7 +159,7 @@ def _directions(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.degrees(np.arctan2(y, x)), np.degrees(np.arctan2(z, np.hypot(x, y)))
 
 
-def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndarray:
+def _draw_positions(config: SimulateConfig, rng: Rng) -> np.ndarray:
     """Draw from the stars' exponential disc in the box, shape ``(n, 3)`` [pc].
 
     With completeness to a distance d only, a share min(1, (d/r)³) of the disc's stars

@@ -11,6 +11,7 @@ from scipy.ndimage import map_coordinates
 
 Axes = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Coordinates ``x, y, z`` [pc] of a grid's points."""
+Rng = np.random.Generator
 
 
 def draw_turbulence(
@@ -19,7 +20,7 @@ def draw_turbulence(
     correlation_length: float,
     slope: float,
     stirring: float,
-    rng: np.random.Generator,
+    rng: Rng,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Draw a stationary field on nested grids whose finest values are standard normal.
 
@@ -104,7 +105,7 @@ def _at(field: np.ndarray, index: np.ndarray) -> np.ndarray:
     return map_coordinates(field, index, order=3, mode="grid-wrap")
 
 
-def _draw(torus: list[int], power: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _draw(torus: list[int], power: np.ndarray, rng: Rng) -> np.ndarray:
     """Draw a field of unit variance with a (half) power spectrum on a torus."""
     # Most modes of the half spectrum count twice, as the inverse transform accounts.
     variance = np.asarray(fft.irfftn(power, s=torus)).flat[0]

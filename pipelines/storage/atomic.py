@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from pipelines.base.errors import InputError
 from pipelines.storage.digests import FileDigest, digest_of, visible_files
 
+AnyPath = str | os.PathLike[str]
 MANIFEST = "manifest.json"
 MARKER = "COMPLETE"
 _FORMAT = 1
@@ -30,7 +31,7 @@ _OLD = ".old"
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+def atomic_file(path: AnyPath, *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success fsync and rename it there.
 
     Raises `InputError` if ``path`` exists and ``overwrite`` is false, is a folder, or
@@ -50,7 +51,7 @@ def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pa
 
 @contextmanager
 def atomic_directory(
-    path: str | os.PathLike[str], *, overwrite: bool, within: Path | None = None
+    path: AnyPath, *, overwrite: bool, within: Path | None = None
 ) -> Iterator[Path]:
     """Yield a temporary directory beside ``path``, and rename it there on success.
 
@@ -108,7 +109,7 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def write_manifest(directory: str | os.PathLike[str]) -> None:
+def write_manifest(directory: AnyPath) -> None:
     """Record every file under ``directory``, then mark the directory complete.
 
     ``manifest.json`` holds the SHA-256 and size of each file by its relative path;
@@ -130,10 +131,7 @@ def write_manifest(directory: str | os.PathLike[str]) -> None:
 
 
 def check_manifest(
-    directory: str | os.PathLike[str],
-    *,
-    allow_extra: bool = False,
-    hashes: bool = True,
+    directory: AnyPath, *, allow_extra: bool = False, hashes: bool = True
 ) -> dict[str, FileDigest]:
     """Compare a directory with its manifest, and return the manifest.
 

@@ -168,10 +168,10 @@ def _sampled(source: Answers, cube: Cube) -> dict[str, np.ndarray]:
     if not source.has_samples or not count:
         return {}
     doing("samples of the density")
-    places = Places.of_points(cube.points.reshape(-1, 3))
+    places = Places.of_points(cube.points)
     values = 1e3 * source.samples(places, integrated=False)[:, :count]
     columns = enumerate(values.T, start=1)
-    return {f"sample {n}": column.reshape(cube.shape) for n, column in columns}
+    return {f"sample {n}": places.restore(column) for n, column in columns}
 
 
 def _columns(source: Answers, level: Cube, number: int) -> dict[str, dict[str, Any]]:

@@ -15,11 +15,7 @@ from pipelines.view.embedding import optional, plotly_script, rendered
 
 
 def write_view(
-    source: Answers,
-    output: Path,
-    *,
-    overwrite: bool = False,
-    **options: Any,
+    source: Answers, output: Path, *, overwrite: bool = False, **options: Any
 ) -> Path:
     """Write the page of a map; ``options`` are those of `view_page`.
 
@@ -34,11 +30,7 @@ def write_view(
 
 
 def view_page(
-    source: Answers,
-    *,
-    command: str = "",
-    served: bool = False,
-    **options: Any,
+    source: Answers, *, command: str = "", served: bool = False, **options: Any
 ) -> str:
     """Return the page, which quotes the ``command`` that makes it.
 

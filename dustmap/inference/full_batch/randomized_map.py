@@ -71,10 +71,7 @@ def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, 
             return at.total
     # Rough solves, refined by a step or more: the last step's expected decrease decides
     # whether a sample has converged.
-    fits = [
-        (*rough, "samples"),
-        (0.1, DECREMENT_LIMIT, "refined samples"),
-    ]
+    fits = [(*rough, "samples"), (0.1, DECREMENT_LIMIT, "refined samples")]
     fits = fits if fit.settings.refine else fits[:1]
     _fit_all(fit, mode, at, fit.settings.samples, fits)
     return at.total

@@ -115,9 +115,7 @@ class FittedKernel:
 
 
 def fitted_kernel(
-    kernel: Radial,
-    bands: Sequence[BandPower],
-    errors: tuple[float, float],
+    kernel: Radial, bands: Sequence[BandPower], errors: tuple[float, float]
 ) -> FittedKernel:
     r"""Return the kernel whose power fits the bands, with its errors.
 

@@ -130,9 +130,7 @@ class NeighbourLikelihood:
         noise = (noise - jitter).clamp_min(0.0)
         found = krige_rays(covariance, rays, noise, own, self.neighbours)
         return Conditionals(
-            mean=mean,
-            kriging=found,
-            variance=found.variance + (jitter + noise)[first:],
+            mean=mean, kriging=found, variance=found.variance + (jitter + noise)[first:]
         )
 
     def _moments(self, variance: float) -> tuple[float, float]:
