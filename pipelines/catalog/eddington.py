@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import healpy
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.ndimage import gaussian_filter1d
@@ -83,14 +82,13 @@ def _alike(stars: Stars) -> Iterator[Int[np.ndarray, " k"]]:
     """Yield the rows of one survey, with distance errors, in a part of the sky."""
     assert stars.distance_error is not None
     survey = np.zeros(len(stars), int) if stars.survey is None else stars.survey
+    pixel = stars.pixels(_NSIDE)
     for name in np.unique(survey):
         rows = np.flatnonzero((survey == name) & (stars.distance_error > 0))
-        pixel = healpy.ang2pix(_NSIDE, stars.l[rows], stars.b[rows], True, True)
-        order = pixel.argsort(kind="stable")
-        rows, pixel = rows[order], pixel[order]
+        rows = rows[pixel[rows].argsort(kind="stable")]
         # Pixels are never divided.
-        ends = pixel[np.arange(_PART, len(rows) - _PART + 1, _PART)]
-        parts = np.split(rows, np.searchsorted(pixel, ends))
+        ends = pixel[rows[_PART : len(rows) - _PART + 1 : _PART]]
+        parts = np.split(rows, np.searchsorted(pixel[rows], ends))
         yield from filter(len, parts)
 
 

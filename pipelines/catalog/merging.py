@@ -81,8 +81,7 @@ def merged(parts: Iterable[Stars], most: int) -> tuple[Stars, int]:
 
     def count(fewest: int) -> int:
         # The sample's pixels are no larger ones.
-        whole = coarsest < _COARSEST
-        found = 0
+        whole, found = coarsest < _COARSEST, 0
         for own in parts if whole else some:
             numbers = np.sort(_bins(own, fewest, coarsest, typical))
             # NumPy's ``unique`` takes ten times as long.

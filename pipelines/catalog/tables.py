@@ -158,9 +158,8 @@ def read_table(
     elif path.is_dir():
         parts = {str(file.relative_to(path)): own for file, *_, own in found}
         meta = {"partitions": parts}
-    whole = pa.concat_tables(
-        [table for _, table, *_ in found], promote_options="permissive"
-    )
+    tables = [table for _, table, *_ in found]
+    whole = pa.concat_tables(tables, promote_options="permissive")
     return _arrays(whole), units, meta
 
 
@@ -197,13 +196,12 @@ def _tables(
                     f"{first[1]} in {first[2]}: join them by "
                     "`dustmap ingest A.parquet B.parquet -o both.parquet`"
                 )
+            meta = description["meta"]
             if whole:
-                yield file, source.read(there), units, description["meta"]
-                continue
+                yield file, source.read(there), units, meta
             # Batches by `iter_batches` would stay in memory.
-            for group in range(source.num_row_groups):
-                table = source.read_row_group(group, there)
-                yield file, table, units, description["meta"]
+            for group in range(0 if whole else source.num_row_groups):
+                yield file, source.read_row_group(group, there), units, meta
 
 
 def _files(path: Path) -> list[Path]:
