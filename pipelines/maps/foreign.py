@@ -205,14 +205,14 @@ class Sampled(Answers):
     def sampled(self, spacing: float | None, box: Sides = None) -> Cube:
         """Return the density at the points of a grid through the Sun [pc].
 
-        Without a spacing the widest side of the box has 97 points. Raises `InputError`
-        if the box, or the map's, is not bounded.
+        Without a spacing the widest side of the box has 97 points. It raises a
+        `MissingError` if the box, or the map's, is not bounded.
         """
         whole = (-self.extent, self.extent)
         sides = np.array([(box or {}).get(axis, whole) for axis in AXES])
         sides = np.clip(sides, *whole)
         if not np.isfinite(sides).all():
-            raise InputError(
+            raise MissingError(
                 f"{self.path} does not say where it ends: give --box and --spacing"
             )
         step = spacing or float(np.ptp(sides, axis=1).max()) / 96

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
@@ -16,7 +17,7 @@ from pipelines.figures.cuts import density_sky
 from pipelines.figures.registry import PlotOptions, draw
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import Answers
-from pipelines.maps.opening import open_answers, open_other
+from pipelines.maps.opening import QueriedMap, open_answers, open_other
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.stored import of_cube
 
@@ -137,3 +138,22 @@ def test_bands_that_are_not_known_or_contradict_are_refused(stores, tmp_path, co
         assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="not an extinction band"):
         draw(open_answers(stores["A_V"]), "slice", PlotOptions(band="foo"))
+
+
+def test_a_map_without_an_end_is_compared_on_the_grid_of_the_first(source, monkeypatch):
+    """As those of the package dustmaps, which are functions of a place."""
+
+    class Even:
+        def query(self, coords):
+            return np.full(coords.shape, 1e-3)
+
+    asked = []
+
+    def opened(*given, **how):
+        asked.append(given)
+        return QueriedMap(path=Path("even"), source=Even(), integrated=False)
+
+    monkeypatch.setattr("pipelines.figures.registry.open_other", opened)
+    figure = draw(source, "compare", PlotOptions(other="even"))
+    assert asked == [("even",)]
+    assert "even" in "".join(text.get_text() for text in figure.findobj(Text))
