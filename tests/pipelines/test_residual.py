@@ -654,6 +654,7 @@ def test_measurements_are_judged_by_the_law_of_the_run(run: Run) -> None:
     )
 
 
+@pytest.mark.slow
 def test_predictions_of_stars_are_of_map_and_kriging(run: Run) -> None:
     field = run.posterior.residual
     assert field is not None
