@@ -305,6 +305,7 @@ def test_answers_are_of_one_distribution_whatever_else_is_asked(
         np.testing.assert_array_equal(mixed, flat[order])
 
 
+@pytest.mark.slow
 def test_intervals_of_whole_rays_hold_as_many_as_those_of_single_places(
     run: Run,
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_learnt_residual_predicts_unseen_places_and_their_errors(
     assert field.outliers < 2e-3
 
 
+@pytest.mark.slow
 def test_outliers_count_less(generator: torch.Generator) -> None:
     rows, observed, noise, _ = drawn(1500, generator, outliers=45)
     order = torch.randperm(1500, generator=generator)

@@ -47,6 +47,7 @@ def mock(count: int, generator: torch.Generator) -> SurveyRows:
     )
 
 
+@pytest.mark.slow
 def test_few_rows_stay_as_they_are() -> None:
     generator = torch.Generator().manual_seed(3)
     rows = mock(300, generator)

@@ -78,13 +78,15 @@ def test_a_pickled_map_gives_the_same_answers(opened, coords, kind):
         assert len(pickle.dumps(dust)) < 20_000, "arrays travel by their path"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "band")) for k in KINDS]
+)
 def test_threads_share_a_map(opened, coords, kind):
     parts = [coords[start::8] for start in range(8)]
     each = partial(opened(kind).query, integrated=True)
     expected = [opened(kind).query(part, integrated=True) for part in parts]
     with ThreadPoolExecutor(8) as threads:
-        for _ in range(1 if kind in ("run", "band") else 3):
+        for _ in range(1 if kind == "run" else 3):
             found = list(threads.map(each, parts))
             np.testing.assert_array_equal(np.hstack(found), np.hstack(expected))
 

@@ -162,7 +162,9 @@ def test_noise_by_rows_is_heeded():
         assert model.hyperparameters()["noise"] < 0.1
 
 
-@pytest.mark.parametrize("kind", ["raster", "waves"])
+@pytest.mark.parametrize(
+    "kind", ["raster", pytest.param("waves", marks=pytest.mark.slow)]
+)
 def test_the_method_is_that_which_predicts_withheld_rows_better(kind, monkeypatch):
     """A raster of one scale, and rows in three inputs without a grid for them."""
     monkeypatch.setattr("pipelines.regress.methods._SEARCH_ROWS", 500)

@@ -6,11 +6,14 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def report_page(positive_run, command, tmp_path_factory) -> Path:
+def report_page(positive_run, command, shared) -> Path:
     """Made by the command line, with coarse pictures."""
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.report.data._DPI", 40)
-        done = command(f"report {positive_run.path} -o {path} --nside 4")
-    assert done.exit_code == 0, done.output
-    return path
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pipelines.report.data._DPI", 40)
+            path = folder / "report.html"
+            done = command(f"report {positive_run.path} -o {path} --nside 4")
+        assert done.exit_code == 0, done.output
+
+    return shared("page", make) / "report.html"
