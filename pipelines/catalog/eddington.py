@@ -88,8 +88,7 @@ def _alike(stars: Stars) -> Iterator[Int[np.ndarray, " k"]]:
         rows = rows[pixel[rows].argsort(kind="stable")]
         # Pixels are never divided.
         ends = pixel[rows[_PART : len(rows) - _PART + 1 : _PART]]
-        parts = np.split(rows, np.searchsorted(pixel[rows], ends))
-        yield from filter(len, parts)
+        yield from filter(len, np.split(rows, np.searchsorted(pixel[rows], ends)))
 
 
 def _derivatives(

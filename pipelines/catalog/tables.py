@@ -173,8 +173,8 @@ def read_batches(
 
 def row_count(path: str | os.PathLike[str]) -> int:
     """Return the number of rows of a table; raises `InputError` as `read_table`."""
-    total = 0
-    for file in _files(Path(path)):
+    path, total = Path(path), 0
+    for file in partitions(path) if path.is_dir() else [path]:
         with _opened(file) as (source, _):
             total += source.metadata.num_rows
     return total
@@ -185,7 +185,7 @@ def _tables(
 ) -> Iterator[tuple[Path, pa.Table, dict[str, str], dict[str, Any]]]:
     """Yield file, columns, units and provenance, of files or of their row groups."""
     first: tuple[Path, list[str], dict[str, str]] | None = None
-    for file in _files(path):
+    for file in partitions(path) if path.is_dir() else [path]:
         with _opened(file) as (source, description):
             there, units = source.schema_arrow.names, description["units"]
             there = [n for n in there if names is None or n in names]
@@ -202,10 +202,6 @@ def _tables(
             # Batches by `iter_batches` would stay in memory.
             for group in range(0 if whole else source.num_row_groups):
                 yield file, source.read_row_group(group, there), units, meta
-
-
-def _files(path: Path) -> list[Path]:
-    return partitions(path) if path.is_dir() else [path]
 
 
 @contextmanager

@@ -64,10 +64,11 @@ def read_binned(
     most: int,
     counts: np.ndarray,
     folder: Path,
-) -> tuple[Stars, Split, np.ndarray, Counter[str]]:
+) -> tuple[Stars, Split, np.ndarray, np.ndarray, Counter[str]]:
     """Return bins of the stars to fit and then single stars, with the rows of both.
 
-    Numbers of the `faintest` stars, and of stars by use, follow. ``counts`` are by
+    Numbers of the `faintest` stars, shifts of some distances, and numbers of stars by
+    use follow. ``counts`` are by
     `count_many`; parts of the sky are in ``folder`` for a while.
 
     Raises `InputError` if the catalogue has no extinctions, or the disk no room.
@@ -85,7 +86,7 @@ def read_binned(
         for stars in star_batches(source, names):
             parts.add(parts.numbered(stars))
             meta = stars.meta
-        used, aside, sizes = Counter[str](), [], []
+        used, aside, sizes, shifts = Counter[str](), [], [], []
         # Those of every so many places may be held out.
         step = -(-int(counts.sum()) // _CANDIDATES)
 
@@ -95,7 +96,8 @@ def read_binned(
             return stars.select(near)
 
         def fitted(stars: Stars) -> Stars:
-            stars, own = usable(stars, config, source)
+            stars, own, shift = usable(stars, config, source)
+            shifts.append(shift[::step])
             used.update(own)
             faint[:] += faintest(stars.extra, config)
             places = stars.places(_NSIDE)
@@ -128,4 +130,4 @@ def read_binned(
         stars = replace(stars, survey=np.array(parts.surveys)[stars.survey])
     ends = np.cumsum([0, len(bins), *map(len, single)])
     split = Split(*(np.arange(a, b) for a, b in itertools.pairwise(ends)))
-    return stars, split, faint, used
+    return stars, split, faint, np.concatenate(shifts), used

@@ -21,17 +21,19 @@ _NSIDE = 64
 FEWEST_STARS = 5
 # Largest volume of a box around the sphere, relative to the stars' box.
 _WIDER = 2.0
-# Name of the count of stars that a box excludes.
+# Names of counts: stars that a box excludes, expected distances that met a limit.
 OUTSIDE = "outside the box"
-# Name of the count of expected distances or errors that met a limit.
 LIMITED = "at the limit of a shift"
 
 
-def usable(stars: Stars, config: FitConfig, source: Path) -> tuple[Stars, Counter[str]]:
+def usable(
+    stars: Stars, config: FitConfig, source: Path
+) -> tuple[Stars, Counter[str], np.ndarray]:
     """Return the stars within ``data.max_distance``, and count read and excluded.
 
     They have distance errors only if ``model.distance_errors``, and expected distances
-    with their errors unless ``model.distance_prior`` is flat.
+    with their errors unless ``model.distance_prior`` is flat. The relative shifts of
+    all distances, shape ``(N,)``, follow.
 
     Raises `InputError` if the catalogue has no extinctions.
     """
@@ -40,17 +42,18 @@ def usable(stars: Stars, config: FitConfig, source: Path) -> tuple[Stars, Counte
             f"{source} has positions only, expected extinction and extinction_error: "
             "map them in `dustmap ingest`"
         )
-    counts = Counter(read=len(stars))
+    counts, measured = Counter(read=len(stars)), stars.distance
     if not config.model.distance_errors:
         # No stage, nor the copy in the run, may see them.
         stars = replace(stars, distance_error=None)
     elif config.model.distance_prior != "flat":
         stars, counts[LIMITED] = with_expected_distances(stars)
+    shift = np.abs(stars.distance - measured) / measured
     if config.data.max_distance is not None:
         near = stars.distance <= config.data.max_distance
         counts["beyond max_distance"] = int((~near).sum())
         stars = stars.select(near)
-    return stars, counts
+    return stars, counts, shift
 
 
 def inside_box(stars: Stars, split: Split, box: Box) -> tuple[Split, dict[str, int]]:
