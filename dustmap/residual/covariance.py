@@ -59,26 +59,27 @@ from dustmap.linalg.compiled_tasks import compiled
 from dustmap.residual.cube import DensityCube
 from dustmap.whitening.bands import band_covariance
 
+CPU = torch.device("cpu")
 GRID_CUT = 0.6
 """Shortest scale √t that a grid carries, in its spacing."""
 
 # Least and largest chord, and largest difference of lengths, in the tables. Arguments
 # beyond take the value at the end.
-_CHORDS = (1e-5, 2.0)
-_LARGEST_DIFFERENCE = 12.0
+CHORDS = (1e-5, 2.0)
+LARGEST_DIFFERENCE = 12.0
 # Nodes per octave of squared chords in the table of α κ, and of the arguments of F.
-_CHORD_NODES = 256
-_DECAY_NODES = 16
+CHORD_NODES = 256
+DECAY_NODES = 16
 # Units in the last place of a double in an octave.
-_OCTAVE = 2**52
+OCTAVE = 2**52
 # Columns of a ray after its direction: its length; its mean density, or with shells the
-# number of the grid at its end; the logarithm of its length; and from _FALLS on
+# number of the grid at its end; the logarithm of its length; and from FALLS on
 # e^(-d/ℓ) - 1 of every scale, or the density in shells.
-_LENGTH = 3
-_DENSITY = 4
+LENGTH = 3
+DENSITY = 4
 LEVEL = 4
-_LOGARITHM = 5
-_FALLS = 6
+LOGARITHM = 5
+FALLS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,12 +199,16 @@ class RayCovariance:
     subgrid, cube
         The covariance below the grids, and the density of the map along rays; ``None``
         without a map.
+    device
+        Where covariances are evaluated and neighbourhoods solved: on the CPU by
+        compiled loops, elsewhere by torch (:mod:`dustmap.residual.on_device`).
     """
 
     weights: Float[Tensor, " j"]
     lengthscales: tuple[float, ...] = (5.0, 20.0, 60.0, 180.0)
     subgrid: SubgridCovariance | None = None
     cube: DensityCube | None = None
+    device: torch.device = CPU
 
     @cached_property
     def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
@@ -230,7 +235,15 @@ class RayCovariance:
                 decays = abscissas[1], weights[:, None, None] * halves, own
         ratio, axes = ray_table()
         free = ratio, axes, np.log(scales)
-        return scales, weights, free, decays, by_chord, shells
+        return self._placed((scales, weights, free, decays, by_chord, shells))
+
+    def _placed(self, values: Any) -> Any:
+        """Return arrays and tuples of them as they are, or as tensors of the device."""
+        if self.device == CPU:
+            return values
+        if isinstance(values, np.ndarray):
+            return torch.from_numpy(values).to(self.device)
+        return tuple(map(self._placed, values))
 
     @cached_property
     def _by_chord(self) -> Float[np.ndarray, "c b"]:
@@ -240,9 +253,7 @@ class RayCovariance:
         """
         assert self.subgrid is not None
         assert self.cube is not None
-        logarithms = (
-            np.log(_even_bits(_CHORDS[0] ** 2, _CHORDS[1] ** 2, _CHORD_NODES)) / 2
-        )
+        logarithms = np.log(_even_bits(CHORDS[0] ** 2, CHORDS[1] ** 2, CHORD_NODES)) / 2
         (abscissas, _), (lines, _), *_ = _subgrid_tables(self.subgrid)
         edges, levels = self.cube.edges().numpy(), self.cube.levels().numpy()
         width = -(-len(levels) // 16) * 16
@@ -254,8 +265,8 @@ class RayCovariance:
             found[:, b] = float(self.weights[level]) * cut * values
         return found
 
-    def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:
-        """Return the columns of each ray that the compiled functions read."""
+    def columns(self, rays: Rays) -> Any:
+        """Return the columns of each ray that the functions read, shape ``(n, c)``."""
         lengths = rays.lengths.numpy()[:, None]
         logarithms = np.log(np.maximum(lengths, 1e-300))
         falls = np.expm1(-lengths / self._used[0])
@@ -265,7 +276,7 @@ class RayCovariance:
             edges, levels = self.cube.edges()[:-1].numpy(), self.cube.levels().numpy()
             parts[2] = levels[np.searchsorted(edges, lengths, side="right") - 1]
             parts.append(self.cube.in_shells(rays.directions, rays.lengths).numpy())
-        return np.hstack(parts)
+        return self._placed(np.hstack(parts))
 
 
 @lru_cache(maxsize=8)
@@ -282,7 +293,7 @@ def _subgrid_tables(
     # of its variance. A power of two is where even bits have a kink.
     nearest, farthest = 2.0**-13, 10.0
     impacts = _axis(math.log(nearest), math.log(farthest), 1_024)
-    apart = torch.from_numpy(_even_bits(nearest, farthest, _DECAY_NODES))
+    apart = torch.from_numpy(_even_bits(nearest, farthest, DECAY_NODES))
     # Panels that shorten towards the cusp of rough kernels at zero.
     edges = torch.cat([torch.zeros(1).double(), apart])
     along, steps = _panels(edges[:-1], edges[1:], order=3)
@@ -316,7 +327,7 @@ def _even_bits(first: float, last: float, count: int) -> Float[np.ndarray, " i"]
     Interpolation then needs no logarithm.
     """
     start, end = np.array([first, last]).view(np.int64)
-    step = _OCTAVE // count
+    step = OCTAVE // count
     return np.arange(start, end + 2 * step, step).view(np.float64)
 
 
@@ -374,12 +385,12 @@ def shell_parts(rows, tables):
     shells = tables[5]
     found = np.zeros((len(rows), tables[4].shape[1]), dtype=np.float32)
     for j in range(len(rows)):
-        length = rows[j, _LENGTH]
+        length = rows[j, LENGTH]
         for b in range(shells.shape[1]):
             overlap = min(shells[1, b], length - shells[0, b])
             if overlap <= 0:
                 break
-            found[j, b] = rows[j, _FALLS + b] * overlap
+            found[j, b] = rows[j, FALLS + b] * overlap
     return found
 
 
@@ -388,12 +399,12 @@ def shell_parts(rows, tables):
 def _along(one, rows, parts, count, tables, found):
     """Fill in covariances along rays by vectors of shells, adjacent in memory."""
     by_chord, shells = tables[4], tables[5]
-    least, scaling = _CHORDS[0] ** 2, _CHORD_NODES / _OCTAVE
+    least, scaling = CHORDS[0] ** 2, CHORD_NODES / OCTAVE
     origin, single = np.float64(least).view(np.int64), np.float32(1.0)
-    length, whole = one[_LENGTH], 0
+    length, whole = one[LENGTH], 0
     mine = np.zeros(by_chord.shape[1], dtype=np.float32)
     while whole < shells.shape[1] and length >= shells[0, whole] + shells[1, whole]:
-        mine[whole] = one[_FALLS + whole]
+        mine[whole] = one[FALLS + whole]
         whole += 1
     # This ray ends in the next shell.
     rest = length - shells[0, whole] if whole < shells.shape[1] else 0.0
@@ -413,10 +424,10 @@ def _along(one, rows, parts, count, tables, found):
             total += mine[b] * parts[j, b] * value
         found[j] = total
         if rest > 0:
-            own = min(rest, rows[j, _LENGTH] - shells[0, whole])
+            own = min(rest, rows[j, LENGTH] - shells[0, whole])
             if own > 0:
                 value = before * by_chord[i, whole] + after * by_chord[i + 1, whole]
-                both = one[_FALLS + whole] * rows[j, _FALLS + whole]
+                both = one[FALLS + whole] * rows[j, FALLS + whole]
                 found[j] += both * own * value
 
 
@@ -425,18 +436,18 @@ def _free(one, other, tables):
     """Return the covariance of two rays under the free spectrum."""
     scales, weights = tables[0], tables[1]
     ratio, axes, logarithms = tables[2]
-    if one[_LENGTH] > other[_LENGTH]:
+    if one[LENGTH] > other[LENGTH]:
         one, other = other, one
     x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
-    chord = 0.5 * math.log(max(x * x + y * y + z * z, _CHORDS[0] ** 2))
+    chord = 0.5 * math.log(max(x * x + y * y + z * z, CHORDS[0] ** 2))
     i, a = _position(chord, axes[0, 0], axes[1, 0], ratio.shape[0])
-    apart = other[_LENGTH] - one[_LENGTH]
+    apart = other[LENGTH] - one[LENGTH]
     total = 0.0
     for j in range(len(scales)):
-        u, difference = one[_LENGTH] / scales[j], apart / scales[j]
-        shorter = max(one[_LOGARITHM] - logarithms[j], axes[0, 1])
+        u, difference = one[LENGTH] / scales[j], apart / scales[j]
+        shorter = max(one[LOGARITHM] - logarithms[j], axes[0, 1])
         m, b = _position(shorter, axes[0, 1], axes[1, 1], ratio.shape[1])
-        further = math.log1p(min(difference, _LARGEST_DIFFERENCE))
+        further = math.log1p(min(difference, LARGEST_DIFFERENCE))
         k, c = _position(further, axes[0, 2], axes[1, 2], ratio.shape[2])
         value = 0.0
         for p in range(2):
@@ -445,13 +456,13 @@ def _free(one, other, tables):
                 part = (a if p else 1 - a) * (b if q else 1 - b)
                 value += part * (first + c * (second - first))
         # I(0, u, u + difference), by a series where terms would cancel.
-        longer, falls = u + difference, one[_FALLS + j] + other[_FALLS + j]
+        longer, falls = u + difference, one[FALLS + j] + other[FALLS + j]
         if longer < 1e-3:
             parallel = u * longer - (longer**3 - difference**3 + u**3) / 6
         else:
             parallel = 2 * u + falls - math.expm1(-difference)
         total += weights[j] * scales[j] ** 2 * value * parallel
-    return one[_DENSITY] * other[_DENSITY] * total
+    return one[DENSITY] * other[DENSITY] * total
 
 
 @compiled
@@ -464,15 +475,15 @@ def point_covariances(point, rows, tables, found):
         found[r] = 0.0
         x, y, z = point[0] - rows[r, 0], point[1] - rows[r, 1], point[2] - rows[r, 2]
         square = x * x + y * y + z * z
-        foot = point[_LENGTH] * (1 - square / 2)
-        apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0)) / cell
+        foot = point[LENGTH] * (1 - square / 2)
+        apart = point[LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0)) / cell
         if apart > reach:
             continue
         i, a = _between(apart, nodes)
         total, before, known = 0.0, 0.0, False
         for b in range(shells.shape[1]):
             start = (shells[0, b] - foot) / cell
-            end = min(shells[0, b] + shells[1, b], rows[r, _LENGTH])
+            end = min(shells[0, b] + shells[1, b], rows[r, LENGTH])
             end = (end - foot) / cell
             if end <= start or start > reach:
                 break
@@ -481,7 +492,7 @@ def point_covariances(point, rows, tables, found):
             if not known:
                 before, known = _decay(start, i, a, values, nodes), True
             after = _decay(end, i, a, values, nodes)
-            total += rows[r, _FALLS + b] * (after - before)
+            total += rows[r, FALLS + b] * (after - before)
             before = after
         found[r] = cell * total
 
@@ -491,7 +502,7 @@ def _between(x, nodes):
     """Return index and fraction of a number among `_even_bits`; the ends extend."""
     inside = min(max(x, nodes[0]), nodes[len(nodes) - 2])
     bits = np.float64(inside).view(np.int64) - np.float64(nodes[0]).view(np.int64)
-    place = bits * (_DECAY_NODES / _OCTAVE)
+    place = bits * (DECAY_NODES / OCTAVE)
     return int(place), place - int(place)
 
 
@@ -523,9 +534,9 @@ def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
     ``I(θ, u, v)`` adds the integral of ``H(u, t)`` from ``u`` to ``v``: both are
     cumulative sums.
     """
-    chords = _axis(math.log(_CHORDS[0]), math.log(_CHORDS[1]), 96)
+    chords = _axis(math.log(CHORDS[0]), math.log(CHORDS[1]), 96)
     lengths = _axis(math.log(3e-2), math.log(3e3), 96)
-    differences = _axis(0.0, math.log1p(_LARGEST_DIFFERENCE), 20)
+    differences = _axis(0.0, math.log1p(LARGEST_DIFFERENCE), 20)
     u, delta = lengths.exp(), differences.expm1()
     # The last chord is 2 exactly, where rounding may pass it.
     turns = 2 * (chords.exp() / 2).clamp(max=1).asin()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.corrections import central_factor, corrected
-from dustmap.residual.covariance import RayCovariance, Rays, SubgridCovariance, rays_to
+from dustmap.residual.covariance import (
+    CPU,
+    RayCovariance,
+    Rays,
+    SubgridCovariance,
+    rays_to,
+)
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.kriging import Kriging, krige_rays, predict_rays
 from dustmap.residual.moderation import VarianceLaw
@@ -75,6 +81,9 @@ class ResidualField:
         Kriging that contributes to the predictions of stars, if it improves them.
     variances
         Law of the samples' variances of ln ρ, if known.
+    device
+        Where covariances are evaluated and neighbourhoods solved; all tensors here are
+        on the CPU.
     """
 
     rays: Rays
@@ -92,11 +101,17 @@ class ResidualField:
     law: PredictiveLaw | None = None
     stack: StackedKriging | None = None
     variances: VarianceLaw | None = None
+    device: torch.device = CPU
 
     @cached_property
     def covariance(self) -> RayCovariance:
         """Covariance along rays or, without a cube, under a free spectrum."""
-        return RayCovariance(weights=self.weights, subgrid=self.subgrid, cube=self.cube)
+        return RayCovariance(
+            weights=self.weights,
+            subgrid=self.subgrid,
+            cube=self.cube,
+            device=self.device,
+        )
 
     @property
     def has_outliers(self) -> bool:
@@ -283,7 +298,7 @@ class ResidualField:
         return near, torch.linalg.vector_norm(wanted[:, None] - centres[near], dim=2)
 
     @cached_property
-    def _columns(self) -> Float[np.ndarray, "n c"]:
+    def _columns(self) -> Any:
         """Columns of all stars' rays, kept for calls of many places."""
         return self.covariance.columns(self.rays)
 

@@ -8,8 +8,9 @@ neighbours :math:`N` of a place,
    v = C_{**} - c^\top (C_{NN} + D_N)^{-1} c .
 
 With all rows as neighbours this is the exact Gaussian process (nearest-neighbour
-Gaussian processes: Datta et al. 2016, JASA 111, 800). Compiled loops share the
-neighbourhoods among threads and factorise each as :math:`U^\top U`.
+Gaussian processes: Datta et al. 2016, JASA 111, 800). On the CPU compiled loops share
+the neighbourhoods among threads and factorise each as :math:`U^\top U`; on a device
+torch factorises many together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, over_rows
 from dustmap.memory import row_blocks
+from dustmap.residual import on_device
 from dustmap.residual.covariance import (
     LEVEL,
     RayCovariance,
@@ -38,6 +40,8 @@ from dustmap.residual.covariance import (
 # Fraction by which variances of rows are raised, the accuracy of the tables: otherwise
 # the covariance of nearby rays would not be positive definite.
 TABLE_ERROR = 5e-3
+# Places of one block solved at a time, so that the loops vectorise.
+TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +78,22 @@ def krige_rays(
     Raises `FloatingPointError` if a neighbourhood's covariance is not positive
     definite.
     """
-    weights = np.zeros(tuple(neighbours.shape))
-    variance, prior = np.full((2, len(places)), np.nan)
+    size = neighbours.shape[1]
+    weights = torch.zeros(neighbours.shape, dtype=torch.float64)
+    variance, prior = torch.zeros(2, len(places), dtype=torch.float64)
     # Besides its neighbours' numbers a place has columns of some 300 bytes.
-    for own in row_blocks(len(places), 8 * neighbours.shape[1] + 300):
-        near, found = neighbours[own], (weights[own], variance[own], prior[own])
-        given, _ = _prepared(covariance, rays, noise, places[own], near)
-        _in_parts(_krige, near, *given, *found)
-    _require_solved(variance, "places have neighbours")
-    weights, variance, prior = map(torch.from_numpy, (weights, variance, prior))
+    for block in row_blocks(len(places), 8 * size + 300):
+        given, _ = _prepared(covariance, rays, places[block], neighbours[block])
+        for part in row_blocks(len(given.near), 8 * size**2, _limit(covariance.device)):
+            own = slice(block.start + part.start, block.start + part.stop)
+            among, across, whole = _hoods(given, part)
+            left = noise[neighbours[own]].to(among.device)
+            left += TABLE_ERROR * among.diagonal(dim1=1, dim2=2)
+            solved = solve_neighbourhoods(among, left, across[:, None])[:, 0]
+            known = (solved * across).sum(1)
+            weights[own], prior[own] = solved, whole
+            # The tables cannot resolve a smaller variance.
+            variance[own] = torch.maximum(whole - known, TABLE_ERROR * whole)
     return Kriging(
         neighbours=neighbours, weights=weights, variance=variance, prior=prior
     )
@@ -97,7 +108,7 @@ def predict_rays(
     points: int,
     neighbours: Int[Tensor, "b k"],
     blocks: Int[Tensor, " m"],
-    columns: Float[np.ndarray, "n c"] | None = None,
+    columns: Any = None,
 ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
     r"""Predict every place from every set of residuals, with its variance.
 
@@ -110,43 +121,121 @@ def predict_rays(
     definite.
     """
     if columns is None:
-        given, used = _prepared(
-            covariance, rays, noise, places, neighbours, points=points > 0
-        )
+        given, used = _prepared(covariance, rays, places, neighbours, points=points > 0)
     else:
         tables = covariance.tables(points=points > 0)
-        both = columns, covariance.columns(places)
-        given, used = (*both, noise.numpy(), neighbours.numpy(), tables), slice(None)
+        given = Prepared(columns, covariance.columns(places), neighbours, tables)
+        used = slice(None)
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
     # The residuals of one row are contiguous.
-    known = residuals.T[used].contiguous().numpy()
-    mean = np.zeros((len(places), known.shape[1]))
-    variance = np.full(len(places), np.nan)
-    own = known, order.numpy(), starts.numpy(), len(places) - points
-    _in_parts(_predict, neighbours, *given, *own, mean, variance)
+    known = residuals.T[used].contiguous()
+    mean = torch.zeros(len(places), known.shape[1], dtype=torch.float64)
+    variance = torch.full((len(places),), math.nan, dtype=torch.float64)
+    split = len(places) - points
+    if covariance.device.type != "cpu":
+        for some, is_point in ((order < split, False), (order >= split, True)):
+            own = order[some], blocks[order[some]]
+            _predict_by_torch(given, noise[used], known, *own, is_point, mean, variance)
+    else:
+        arrays = noise[used].numpy(), given.near.numpy(), given.tables, known.numpy()
+        own = order.numpy(), starts.numpy(), split, mean.numpy(), variance.numpy()
+        _in_parts(_predict, neighbours, given.rays, given.places, *arrays, *own)
     _require_solved(variance, "places have neighbours")
-    return torch.from_numpy(mean).T, torch.from_numpy(variance)
+    return mean.T, variance
+
+
+class Prepared(NamedTuple):
+    """Columns of rays and places, numbers of the places' rows, and tables."""
+
+    rays: Any
+    places: Any
+    near: Int[Tensor, "m k"]
+    tables: Any
 
 
 def _prepared(
     covariance: RayCovariance,
     rays: Rays,
-    noise: Float[Tensor, " n"],
     places: Rays,
     neighbours: Int[Tensor, "b k"],
     *,
     points: bool = False,
-) -> tuple[tuple[Any, ...], Int[Tensor, " u"]]:
-    """Return the first arguments of the loops, and the numbers of the rays used."""
+) -> tuple[Prepared, Int[Tensor, " u"]]:
+    """Return what covariances depend on, and the numbers of the rays used."""
     seen = torch.zeros(len(rays), dtype=torch.bool)
     seen[neighbours.flatten()] = True
     used = torch.nonzero(seen)[:, 0]
     number = torch.empty(len(rays), dtype=torch.int64)
     number[used] = torch.arange(len(used))
+    near, tables = number[neighbours], covariance.tables(points=points)
     columns = covariance.columns(rays[used]), covariance.columns(places)
-    tables = covariance.tables(points=points)
-    return (*columns, noise[used].numpy(), number[neighbours].numpy(), tables), used
+    return Prepared(*columns, near, tables), used
+
+
+def _hoods(
+    given: Prepared, part: slice
+) -> tuple[Float[Tensor, "m k k"], Float[Tensor, "m k"], Float[Tensor, " m"]]:
+    """Return covariances among neighbours and with their place, and its variance."""
+    near, places = given.near[part], given.places[part]
+    if isinstance(places, Tensor):
+        rows, own, tables = given.rays[near], places[:, None], given.tables
+        among = on_device.ray_covariances(rows, rows, tables)
+        across = on_device.ray_covariances(own, rows, tables)[:, 0]
+        return among, across, on_device.ray_covariances(own, own, tables)[:, 0, 0]
+    count, size = near.shape
+    found = np.empty((count, size, size)), np.empty((count, size)), np.empty(count)
+    _in_parts(_tabulate, near, given.rays, places, near.numpy(), given.tables, *found)
+    among, across, prior = map(torch.from_numpy, found)
+    return among, across, prior
+
+
+def _predict_by_torch(
+    given: Prepared,
+    noise: Float[Tensor, " u"],
+    residuals: Float[Tensor, "u s"],
+    order: Int[Tensor, " m"],
+    blocks: Int[Tensor, " m"],
+    points: bool,
+    mean: Float[Tensor, "p s"],
+    variance: Float[Tensor, " p"],
+) -> None:
+    """Fill in the places ``order``, sorted by block, as `_predict` does.
+
+    Places of a block are solved `TOGETHER` at a time.
+    """
+    device, tables = given.rays.device, given.tables
+    counts = blocks.bincount(minlength=len(given.near))
+    groups = -(-counts // TOGETHER)
+    block = torch.repeat_interleave(groups)
+    number = torch.arange(len(block)) - (groups.cumsum(0) - groups)[block]
+    first = (counts.cumsum(0) - counts)[block] + TOGETHER * number
+    slots = first[:, None] + torch.arange(TOGETHER)
+    is_used = slots < counts.cumsum(0)[block][:, None]
+    size = given.near.shape[1]
+    covariances = on_device.point_covariances if points else on_device.ray_covariances
+    for part in row_blocks(len(block), 8 * size * (size + TOGETHER), _limit(device)):
+        own, within = block[part].unique(return_inverse=True)
+        near, within = given.near[own], within.to(device)
+        rows = given.rays[near]
+        among = on_device.ray_covariances(rows, rows, tables)
+        left = noise[near].to(device) + TABLE_ERROR * among.diagonal(dim1=1, dim2=2)
+        factor = _factors(among, left)
+        known = residuals[near].to(device, torch.float64)
+        known = torch.linalg.solve_triangular(factor, known, upper=False)[within]
+        some = order[slots[part].clamp_max(len(order) - 1)]
+        places = given.places[some]
+        across = covariances(places, rows[within], tables).mT
+        across = torch.linalg.solve_triangular(factor[within], across, upper=False)
+        if points:
+            prior = tables[3][2][1][places[..., LEVEL].long()]
+        else:
+            one = places.flatten(0, 1)[:, None]
+            prior = on_device.ray_covariances(one, one, tables).reshape(some.shape)
+        remaining = torch.maximum(prior - across.square().sum(1), TABLE_ERROR * prior)
+        used = is_used[part]
+        mean[some[used]] = (across.mT @ known).cpu()[used]
+        variance[some[used]] = remaining.cpu()[used]
 
 
 def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> None:
@@ -155,14 +244,27 @@ def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> No
     over_rows(loop, count, count * size**3, *given)
 
 
-def _require_solved(values: Float[np.ndarray, " m"], whose: str) -> None:
+def _limit(device: torch.device) -> int:
+    """Return the bytes of covariances at a time; torch has six arrays of this size."""
+    return 2**27 if device.type == "cpu" else 2**28
+
+
+def _require_solved(values: Tensor, whose: str) -> None:
     """Raise a FloatingPointError if any solution is missing."""
-    failed = int(np.isnan(values).sum())
+    failed = int(values.isnan().sum())
     if failed:
         raise FloatingPointError(
             f"{failed} of {len(values)} {whose} with a covariance that is not positive "
             "definite"
         )
+
+
+def _factors(
+    covariance: Float[Tensor, "m k k"], noise: Float[Tensor, "m k"]
+) -> Float[Tensor, "m k k"]:
+    """Return lower Cholesky factors, of NaN where there is none."""
+    factor, failed = torch.linalg.cholesky_ex(covariance + torch.diag_embed(noise))
+    return factor.masked_fill(failed[:, None, None] > 0, math.nan)
 
 
 def solve_neighbourhoods(
@@ -175,11 +277,14 @@ def solve_neighbourhoods(
     Raises `FloatingPointError` if a neighbourhood's covariance is not positive
     definite.
     """
-    found = np.full(tuple(right.shape), np.nan)
-    given = (each.detach().numpy() for each in (covariance, noise, right))
-    _in_parts(_solve_each, noise, *given, found)
-    _require_solved(found[:, 0, 0], "neighbourhoods are")
-    return torch.from_numpy(found)
+    if right.device.type != "cpu":
+        found = torch.cholesky_solve(right.mT, _factors(covariance, noise)).mT
+    else:
+        found = torch.full_like(right, math.nan)
+        given = (each.detach().numpy() for each in (covariance, noise, right, found))
+        _in_parts(_solve_each, noise, *given)
+    _require_solved(found.sum((1, 2)), "neighbourhoods are")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,22 +308,14 @@ class Neighbourhoods:
         neighbours: Int[Tensor, "m k"],
     ) -> Neighbourhoods:
         """Tabulate the components; the weights of the covariance are ignored."""
-        used, near = neighbours.unique(return_inverse=True)
-        (count, size), below = neighbours.shape, covariance.subgrid
+        below, found = covariance.subgrid, []
         scales = len(below.cuts if below else covariance.lengthscales)
-        among = np.empty((count, scales, size, size))
-        across, prior = np.empty((count, scales, size)), np.empty((count, scales))
-        for j, unit in enumerate(torch.eye(scales, dtype=torch.float64)):
+        for unit in torch.eye(scales, dtype=torch.float64):
             one = replace(covariance, weights=unit)
-            columns = one.columns(rays[used]), one.columns(places)
-            found = among[:, j], across[:, j], prior[:, j]
-            _in_parts(_tabulate, near, *columns, near.numpy(), one.tables(), *found)
-        return cls(
-            neighbours=neighbours,
-            among=torch.from_numpy(among),
-            across=torch.from_numpy(across),
-            prior=torch.from_numpy(prior),
-        )
+            given, _ = _prepared(one, rays, places, neighbours)
+            found.append(_hoods(given, slice(None)))
+        among, across, prior = (torch.stack(x, dim=1) for x in zip(*found, strict=True))
+        return cls(neighbours=neighbours, among=among, across=across, prior=prior)
 
     def predict(
         self,
@@ -236,22 +333,37 @@ class Neighbourhoods:
         Raises `FloatingPointError` if a neighbourhood's covariance is not positive
         definite.
         """
+        place = self.among.device
         near, own = residuals[self.neighbours], noise[self.neighbours]
-        (count, size), scales = self.neighbours.shape, len(weights)
-        solved = np.empty((2, count, size)), np.full((count, 2, scales), np.nan)
-        given = (self.among, self.across, weights, own, near)
-        arrays = [part.detach().numpy() for part in given]
-        _in_parts(_solve_weighed, self.neighbours, *arrays, *solved)
-        _require_solved(solved[1][:, 0, 0], "neighbourhoods are")
-        (a, b), products = map(torch.from_numpy, solved)
-        across = (self.across * weights[:, None]).sum(1)
+        near, own, weights = near.to(place), own.to(place), weights.to(place)
+        across, prior = self.across.mT @ weights, self.prior @ weights
+        with torch.no_grad():
+            a, b, products = self._solved(weights, own, across, near)
         inner = products @ weights
         mean = (across * b).sum(1) + (a * near).sum(1)
         mean = mean - inner[:, 0] - (a * b * own).sum(1)
         known = 2 * (across * a).sum(1) - inner[:, 1] - (a * a * own).sum(1)
         # The tables cannot resolve a smaller variance.
-        prior = self.prior @ weights
-        return mean, torch.maximum(prior - known, TABLE_ERROR * prior)
+        return mean.cpu(), torch.maximum(prior - known, TABLE_ERROR * prior).cpu()
+
+    def _solved(
+        self, weights: Tensor, noise: Tensor, across: Tensor, near: Tensor
+    ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k"], Float[Tensor, "m 2 j"]]:
+        """Return a and b of `predict`, and aᵀ K_j b and aᵀ K_j a."""
+        if near.device.type == "cpu":
+            solved = torch.empty(2, *near.shape, dtype=torch.float64)
+            products = torch.full((len(near), 2, len(weights)), math.nan).double()
+            given = self.among, self.across, weights, noise, near, solved, products
+            _in_parts(_solve_weighed, near, *(part.numpy() for part in given))
+            _require_solved(products[:, 0, 0], "neighbourhoods are")
+            return solved[0], solved[1], products
+        among = torch.einsum("mjkl,j->mkl", self.among, weights)
+        left = noise + TABLE_ERROR * among.diagonal(dim1=1, dim2=2)
+        right = torch.stack([across, near], dim=1)
+        a, b = solve_neighbourhoods(among, left, right).unbind(1)
+        product = (self.among @ a[:, None, :, None])[..., 0]
+        product += TABLE_ERROR * self.among.diagonal(dim1=2, dim2=3) * a[:, None]
+        return a, b, (product @ torch.stack([b, a], dim=2)).mT
 
 
 @compiled
@@ -354,24 +466,6 @@ def _to_place(place, rows, parts, tables, found, own):
 
 
 @compiled
-def _krige(first, last, rays, places, noise, neighbours, tables, solved, left, prior):
-    """Fill in the weights and variances of the places from ``first`` to ``last``."""
-    size = neighbours.shape[1]
-    matrix, found = np.empty((size, size)), np.empty(size)
-    for m in range(first, last):
-        near = neighbours[m]
-        rows = rays[near]
-        parts = shell_parts(rows, tables)
-        if not _factor(rows, parts, noise[near], tables, matrix, found):
-            continue
-        _to_place(places[m : m + 1], rows, parts, tables, found, prior[m : m + 1])
-        solved[m] = found
-        _solve(matrix, solved[m])
-        # The tables cannot resolve a smaller variance.
-        left[m] = max(prior[m] - (solved[m] * found).sum(), TABLE_ERROR * prior[m])
-
-
-@compiled
 def _predict(
     first,
     last,
@@ -392,8 +486,7 @@ def _predict(
     Residuals r and covariances c with places are whitened, ``U⁻ᵀ r`` and ``U⁻ᵀ c``.
     Their product is the mean, and ``|U⁻ᵀ c|²`` the variance that is explained.
     """
-    # Places of a block are solved 64 at a time, which vectorises.
-    size, together = neighbours.shape[1], 64
+    size, together = neighbours.shape[1], TOGETHER
     matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
     across = np.zeros((size, together))
     for block in range(first, last):

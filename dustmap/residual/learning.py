@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dustmap.memory import rows_within
 from dustmap.residual.corrections import DEGREES
-from dustmap.residual.covariance import Rays, SubgridCovariance
+from dustmap.residual.covariance import CPU, Rays, SubgridCovariance
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import NEIGHBOURS, ResidualField, least_density
 from dustmap.residual.kriging import Neighbourhoods
@@ -51,6 +51,7 @@ def learn_residual(
     stretch: float = 20.0,
     cube: DensityCube | None = None,
     subgrid: SubgridCovariance | None = None,
+    device: torch.device = CPU,
 ) -> ResidualField:
     r"""Learn the residual whose covariance predicts held-out rows best.
 
@@ -70,7 +71,7 @@ def learn_residual(
     """
     if distance_variance is None:
         distance_variance = torch.zeros_like(noise)
-    start = _unlearnt(rays, residuals, noise + distance_variance, stretch)
+    start = _unlearnt(rays, residuals, noise + distance_variance, stretch, device)
     if cube is not None:
         one = noise.new_ones(len(cube.grids))
         start = replace(start, cube=cube, subgrid=subgrid, weights=one)
@@ -117,7 +118,11 @@ def _searched(
 
 
 def _unlearnt(
-    rays: Rays, residuals: Float[Tensor, "s n"], noise: Values, stretch: float
+    rays: Rays,
+    residuals: Float[Tensor, "s n"],
+    noise: Values,
+    stretch: float,
+    device: torch.device,
 ) -> ResidualField:
     """Return a field whose covariance is not yet learnt."""
     return ResidualField(
@@ -127,6 +132,7 @@ def _unlearnt(
         noise=noise,
         weights=noise.new_zeros(0),
         stretch=stretch,
+        device=device,
     )
 
 
@@ -267,7 +273,11 @@ class LocalMeanKriging:
 
 
 def learn_local_mean_kriging(
-    observed: Rays, noise: Values, distance_std: Values, held: Int[Tensor, " m"]
+    observed: Rays,
+    noise: Values,
+    distance_std: Values,
+    held: Int[Tensor, " m"],
+    device: torch.device = CPU,
 ) -> LocalMeanKriging:
     """Learn the kriging that predicts the rows with the numbers ``held`` best.
 
@@ -287,7 +297,8 @@ def learn_local_mean_kriging(
     trials = []
     for mean in means.T.clamp_min(least):
         variance = noise + (mean * distance_std) ** 2
-        trials.append(_unlearnt(*_about(observed, mean), variance, _MEAN_STRETCH))
+        about = _about(observed, mean)
+        trials.append(_unlearnt(*about, variance, _MEAN_STRETCH, device))
 
     def learnt(trial: ResidualField) -> ResidualField:
         return _learnt(trial, held[:300], _TRIAL_NEIGHBOURS)
@@ -307,6 +318,7 @@ def learn_local_mean_kriging(
         held,
         distance_variance=(means[:, best].clamp_min(least) * distance_std) ** 2,
         stretch=chosen.stretch,
+        device=device,
     )
     field = calibrated_on(field, held)
     floored = int((means[:, best] < least).sum())

@@ -56,7 +56,7 @@ def learn_weights(
     # Unit: the variance of the residuals beyond their noise, estimated by medians.
     spread = 1.5 * observed.abs().median() ** 2
     unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
-    largest = unit / hoods.prior.mean(dim=0)
+    largest = unit / hoods.prior.mean(dim=0).cpu()
     origin = torch.full((len(largest) + 3,), -math.log(len(largest) + 1)).double()
     # The score is flat in weights that do not matter.
     doubt = torch.full_like(origin, 5.0)

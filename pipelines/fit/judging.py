@@ -104,7 +104,7 @@ def _last_residual(
         return None, (NO_RESIDUAL,) if expected else ()
     assert state.result is not None
     field = residual_about(
-        residual_from(state.residual),
+        residual_from(state.residual, device=posterior.mean.device),
         posterior,
         state.result.plan,
         stars.stars.select(rows.known),
@@ -125,7 +125,7 @@ def _baseline(
     generator = torch_stream(at.config.inference.seed, Purpose.BASELINE)
     try:
         known = stars.stars.select(stars.split.known)
-        kriging = learn_baseline(known, test, generator)
+        kriging = learn_baseline(known, test, generator, at.device["device"])
         if kriging is None:
             return None, {}, (NO_BASELINE,)
         return kriging, krige_stars(kriging, test)._asdict(), ()

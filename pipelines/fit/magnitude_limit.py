@@ -87,7 +87,7 @@ def extinction_variances(
 ) -> torch.Tensor:
     """Return v of every star [mag²], shape ``(N,)``."""
     ends = torch.as_tensor(stars.positions())
-    found = residual_from(residual).unresolved(ends)
+    found = residual_from(residual, device=posterior.mean.device).unresolved(ends)
     if len(posterior.samples) > 1:
         model = posterior.model.at(rays(plan, ends))
         drawn = torch.stack([model.apply(eps) for eps in posterior.samples])

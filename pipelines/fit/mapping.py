@@ -112,7 +112,7 @@ def _infer(
     plan, correlation = state.planned, None
     if state.residual:
         # The precision of noise that neighbours share.
-        field = residual_from(state.residual)
+        field = residual_from(state.residual, device=at.device["device"])
         rows = torch.arange(len(field.rays) - len(stars.split.validation))
         generator = torch_stream(at.config.inference.seed, Purpose.CONDITIONING)
         dtype = at.device["dtype"]

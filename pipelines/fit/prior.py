@@ -57,6 +57,7 @@ def learn_prior(state: FitState, stars: FittedStars, at: Context) -> FitState:
             at.config,
             generator=at.device["generator"],
             on_step=at.recorder(alone=True),
+            device=at.device["device"],
         )
         return state if found is None else replanned(state, stars, at, *found)
 

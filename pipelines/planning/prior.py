@@ -25,7 +25,7 @@ from dustmap.inference.scales.neighbour_likelihood import FEWEST, NeighbourLikel
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
-from dustmap.residual.covariance import GRID_CUT
+from dustmap.residual.covariance import CPU, GRID_CUT
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
@@ -184,6 +184,7 @@ def learn_prior(
     *,
     generator: torch.Generator,
     on_step: OnStep,
+    device: torch.device = CPU,
 ) -> tuple[PriorScales, dict[str, Any]] | None:
     """Return learnt scales and facts; ``None`` if all are given or the stars too few.
 
@@ -203,9 +204,15 @@ def learn_prior(
         common = max(common, _COMMON * float(np.median(own)))
     start = replace(start, common_noise=common)
     blurred = torch.as_tensor(some.variance(start.mean(ends).numpy()))
-    family = KERNELS[config.kernel]
+    likelihood = NeighbourLikelihood(
+        ends,
+        blurred,
+        kernel=KERNELS[config.kernel],
+        positive=lognormal,
+        device=device,
+    )
     found = learn_scales(
-        NeighbourLikelihood(ends, blurred, kernel=family, positive=lognormal),
+        likelihood,
         torch.as_tensor(some.extinction),
         Coordinates(start=start, names=names, anisotropic=config.inference.anisotropic),
         lambda stage, step, value: on_step(f"scales {stage}", step, value),

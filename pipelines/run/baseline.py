@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from dustmap.residual.covariance import Rays
+from dustmap.residual.covariance import CPU, Rays
 from dustmap.residual.learning import (
     LocalMeanKriging,
     learn_local_mean_kriging,
@@ -47,7 +47,10 @@ def krige_stars(kriging: LocalMeanKriging, targets: Stars) -> Baseline:
 
 
 def learn_baseline(
-    train: Stars, targets: Stars, generator: torch.Generator
+    train: Stars,
+    targets: Stars,
+    generator: torch.Generator,
+    device: torch.device = CPU,
 ) -> LocalMeanKriging | None:
     """Learn kriging of the targets; return ``None`` if there are too few stars.
 
@@ -70,7 +73,7 @@ def learn_baseline(
         some = near_rays(observed, held, places, 150)
         observed, noise, distance_std = observed[some], noise[some], distance_std[some]
         held = torch.searchsorted(some, held)
-    return learn_local_mean_kriging(observed, noise, distance_std, held)
+    return learn_local_mean_kriging(observed, noise, distance_std, held, device)
 
 
 def rays_of(stars: Stars, density: np.ndarray) -> Rays:

@@ -20,7 +20,7 @@ from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel
 from dustmap.moments import log_variance
 from dustmap.posterior import Posterior
-from dustmap.residual.covariance import Rays, SubgridCovariance, rays_to
+from dustmap.residual.covariance import CPU, Rays, SubgridCovariance, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.learning import LocalMeanKriging, calibrated_on, learn_residual
@@ -85,6 +85,7 @@ def learn_remainder(
         distance_variance=(density * errors) ** 2,
         cube=_cube(posterior, plan, box, least),
         subgrid=SubgridCovariance.of(plan.kernel, plan.build_kernel(), plan.grids),
+        device=posterior.mean.device,
     )
 
 
@@ -209,8 +210,13 @@ def residual_bytes(field: ResidualField) -> bytes:
     return save(tensors, facts)
 
 
-def residual_from(data: bytes, source: str = "the residual of a fit") -> ResidualField:
-    """Return the residual of a file's bytes.
+def residual_from(
+    data: bytes,
+    source: str = "the residual of a fit",
+    *,
+    device: torch.device = CPU,
+) -> ResidualField:
+    """Return the residual of a file's bytes, to be evaluated on a device.
 
     Raises `InputError` if another version wrote the file, or its kernel is unknown; the
     message names the ``source``.
@@ -270,14 +276,17 @@ def residual_from(data: bytes, source: str = "the residual of a fit") -> Residua
         ),
         residuals=tensors["residuals"],
         law=law,
-        stack=_stack(rays, tensors),
+        stack=_stack(rays, tensors, device),
         variances=variances,
+        device=device,
         **{name: tensors[name] for name in _TENSORS},
         **dict(constants),
     )
 
 
-def _stack(rays: Rays, tensors: dict[str, Tensor]) -> StackedKriging | None:
+def _stack(
+    rays: Rays, tensors: dict[str, Tensor], device: torch.device
+) -> StackedKriging | None:
     """Return the stack of stars on these rays; ``None`` if there is none."""
     if "stack" not in tensors:
         return None
@@ -286,6 +295,7 @@ def _stack(rays: Rays, tensors: dict[str, Tensor]) -> StackedKriging | None:
     field = ResidualField(
         rays=replace(rays, density=mean),
         residuals=((observed - mean) * rays.lengths)[None],
+        device=device,
         **{name: tensors[f"kriging_{name}"] for name in _TENSORS},
         **dict(zip(_CONSTANTS, rest[3:], strict=True)),
     )

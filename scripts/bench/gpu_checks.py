@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,15 @@ from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.noise import Normal, StudentT
 from dustmap.projection import projection
+from dustmap.residual.covariance import RayCovariance, SubgridCovariance, rays_to
+from dustmap.residual.cube import DensityCube
+from dustmap.residual.kriging import (
+    Neighbourhoods,
+    krige_rays,
+    predict_rays,
+    solve_neighbourhoods,
+)
+from dustmap.residual.neighbours import nearest
 from dustmap.whitening import (
     CholeskyWhitening,
     LevelWhitening,
@@ -322,6 +331,57 @@ def whole_inference(device: torch.device, dtype: torch.dtype) -> float:
     return compare.worst
 
 
+def neighbourhoods(device: torch.device, dtype: torch.dtype) -> float:
+    """Kriging, predictions and the learning of weights; in float64 for either dtype.
+
+    On the CPU covariances along rays are sums in single precision.
+    """
+    compare, count = Comparison(1e-6), 200
+    directions = torch.randn(count, 3, generator=rng(1), dtype=torch.float64)
+    directions = torch.nn.functional.normalize(directions / 20 + torch.eye(3)[0])
+    lengths = 60 + 320 * torch.rand(count, generator=rng(2), dtype=torch.float64)
+    seen = rays_to(directions * lengths[:, None], 2e-3 * lengths, 0.0)
+    noise, white = torch.full_like(lengths, 2.5e-3), rng(3)
+    grids = tuple(
+        Grid(shape=(9,) * 3, origin=(-4 * step,) * 3, spacing=(step,) * 3)
+        for step in (100.0, 30.0)
+    )
+    values = torch.randn(2 * 9**3, generator=white, dtype=torch.float64).exp() / 1e3
+    prior = Matern12(lengthscale=120.0, variance=1.2)
+    free = RayCovariance(weights=torch.tensor([0.2, 0.5, 1.0, 0.1]).double())
+    along = RayCovariance(
+        weights=torch.tensor([1.3, 0.6]).double(),
+        subgrid=SubgridCovariance.of("matern12", prior, grids),
+        cube=DensityCube(values=values, grids=grids),
+    )
+    points, places = seen.coordinates(20.0), seen[:90]
+    slopes = torch.randn(3, 4, generator=white, dtype=torch.float64)
+    residuals = 0.03 * (slopes @ (points - points.mean(0)).T)
+    residuals += 0.05 * torch.randn(3, count, generator=white, dtype=torch.float64)
+    near = nearest(points[90:], points[:90], 12) + 90
+    blocks = torch.randint(4, (90,), generator=white)
+    for covariance in (along, free):
+        found = []
+        for each in (covariance, replace(covariance, device=device)):
+            kriged = krige_rays(each, seen, noise, places, near)
+            last = 30 if covariance is along else 0
+            given = noise, residuals, places, last, near[:4], blocks
+            mean, variance = predict_rays(each, seen, *given)
+            weights = each.weights.clone().requires_grad_()
+            hoods = Neighbourhoods.of(each, seen, places, near)
+            moments = hoods.predict(weights, noise, residuals[0])
+            slope = torch.autograd.grad(moments[0].sum() + moments[1].sum(), weights)
+            rows = kriged.mean(residuals), kriged.variance, kriged.prior
+            found.append([*rows, mean, variance, *moments, *slope])
+        for here, there in zip(*found, strict=True):
+            compare.add("a prediction from neighbours", there.detach(), here.detach())
+    root = torch.randn(7, 5, 5, generator=white, dtype=torch.float64)
+    system = root @ root.mT, torch.ones(7, 5).double(), root[:, :2]
+    there = solve_neighbourhoods(*(part.to(device) for part in system))
+    compare.add("a neighbourhood", there, solve_neighbourhoods(*system))
+    return compare.worst
+
+
 CHECKS = (
     torus_whitening,
     level_whitening,
@@ -330,6 +390,7 @@ CHECKS = (
     sight_lines,
     models,
     solvers,
+    neighbourhoods,
     whole_inference,
 )
 

@@ -17,7 +17,7 @@ NAMES = [check.__name__ for check in CHECKS]
 
 
 # Places are wrong in both precisions or in none: what takes longest has one.
-DEAR = ("whole_inference", "learnt_scales", "row_by_row")
+DEAR = ("whole_inference", "neighbourhoods", "row_by_row")
 WAYS = [
     pytest.param(check, dtype, id=f"{check.__name__}-{dtype}")
     for check in CHECKS

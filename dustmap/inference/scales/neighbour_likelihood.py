@@ -28,7 +28,7 @@ from torch import Tensor
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import Radial
-from dustmap.residual.covariance import RayCovariance, Rays
+from dustmap.residual.covariance import CPU, RayCovariance, Rays
 from dustmap.residual.kriging import TABLE_ERROR, Kriging, krige_rays
 from dustmap.residual.neighbours import nearest_earlier
 from dustmap.tails import OUTLIER_FACTOR, log_mixture, log_student, outlier_probability
@@ -88,6 +88,8 @@ class NeighbourLikelihood:
     count
         Number of each star's neighbours; by default 20, or a third of the stars if that
         is less.
+    device
+        Where covariances are evaluated and neighbourhoods solved.
     """
 
     ends: Float[Tensor, "n 3"]
@@ -96,6 +98,7 @@ class NeighbourLikelihood:
     kernel: type[Radial]
     positive: bool
     count: int = 0
+    device: torch.device = CPU
 
     def __post_init__(self) -> None:
         self.count = self.count or min(20, len(self.ends) // 3)
@@ -123,7 +126,9 @@ class NeighbourLikelihood:
         first = len(rays) - len(self)
         own = rays[first:]
         weights = torch.tensor([variance], dtype=torch.float64)
-        covariance = RayCovariance(weights=weights, lengthscales=(1.0,))
+        covariance = RayCovariance(
+            weights=weights, lengthscales=(1.0,), device=self.device
+        )
         nothing = torch.empty(len(rays), 0, dtype=torch.int64)
         jitter = TABLE_ERROR * krige_rays(covariance, rays, noise, rays, nothing).prior
         # The jitter of neighbourhoods counts as noise, which would be learnt too small.
