@@ -153,7 +153,7 @@ class Posterior:
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
-        # The residual is on the CPU, for any device of the model.
+        # The residual's tensors are on the CPU, for any device of the model.
         values, unresolved = values.cpu(), unresolved.cpu()
         if parts:
             # Together, as extinction and density at one place have the same neighbours.

@@ -29,12 +29,13 @@ from gpu_table import Table, facts  # noqa: E402
 # Parts in their order, the module of each, and the share of the time that it may take;
 # what one leaves over is the others'.
 PARTS = {
-    "checks": ("gpu_parts", 0.2),
+    "checks": ("gpu_parts", 0.15),
     "whitening": ("gpu_parts", 0.1),
     "levels": ("gpu_parts", 0.1),
     "sight_lines": ("gpu_parts", 0.15),
     "iteration": ("gpu_parts", 0.1),
-    "inference": ("gpu_maps", 0.25),
+    "stages": ("gpu_stages", 0.1),
+    "inference": ("gpu_maps", 0.2),
     "rows": ("gpu_maps", 0.05),
     "ranks": ("gpu_ranks", 0.05),
 }

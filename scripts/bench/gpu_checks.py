@@ -57,6 +57,7 @@ from dustmap.noise import Normal, StudentT
 from dustmap.projection import projection
 from dustmap.residual.covariance import RayCovariance, SubgridCovariance, rays_to
 from dustmap.residual.cube import DensityCube
+from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import (
     Neighbourhoods,
     krige_rays,
@@ -336,35 +337,16 @@ def neighbourhoods(device: torch.device, dtype: torch.dtype) -> float:
 
     On the CPU covariances along rays are sums in single precision.
     """
-    compare, count = Comparison(1e-6), 200
-    directions = torch.randn(count, 3, generator=rng(1), dtype=torch.float64)
-    directions = torch.nn.functional.normalize(directions / 20 + torch.eye(3)[0])
-    lengths = 60 + 320 * torch.rand(count, generator=rng(2), dtype=torch.float64)
-    seen = rays_to(directions * lengths[:, None], 2e-3 * lengths, 0.0)
-    noise, white = torch.full_like(lengths, 2.5e-3), rng(3)
-    grids = tuple(
-        Grid(shape=(9,) * 3, origin=(-4 * step,) * 3, spacing=(step,) * 3)
-        for step in (100.0, 30.0)
-    )
-    values = torch.randn(2 * 9**3, generator=white, dtype=torch.float64).exp() / 1e3
-    prior = Matern12(lengthscale=120.0, variance=1.2)
-    free = RayCovariance(weights=torch.tensor([0.2, 0.5, 1.0, 0.1]).double())
-    along = RayCovariance(
-        weights=torch.tensor([1.3, 0.6]).double(),
-        subgrid=SubgridCovariance.of("matern12", prior, grids),
-        cube=DensityCube(values=values, grids=grids),
-    )
-    points, places = seen.coordinates(20.0), seen[:90]
-    slopes = torch.randn(3, 4, generator=white, dtype=torch.float64)
-    residuals = 0.03 * (slopes @ (points - points.mean(0)).T)
-    residuals += 0.05 * torch.randn(3, count, generator=white, dtype=torch.float64)
+    compare, field, white = Comparison(1e-6), shared_dust(200), rng(3)
+    places, points = field.rays[:90], field.rays.coordinates(20.0)
     near = nearest(points[90:], points[:90], 12) + 90
     blocks = torch.randint(4, (90,), generator=white)
-    for covariance in (along, free):
+    free = RayCovariance(weights=torch.tensor([0.2, 0.5, 1.0, 0.1]).double())
+    seen, noise, residuals = field.rays, field.noise, field.residuals
+    for covariance, last in ((field.covariance, 30), (free, 0)):
         found = []
         for each in (covariance, replace(covariance, device=device)):
             kriged = krige_rays(each, seen, noise, places, near)
-            last = 30 if covariance is along else 0
             given = noise, residuals, places, last, near[:4], blocks
             mean, variance = predict_rays(each, seen, *given)
             weights = each.weights.clone().requires_grad_()
@@ -393,6 +375,35 @@ CHECKS = (
     neighbourhoods,
     whole_inference,
 )
+
+
+def shared_dust(count: int, device: torch.device = CPU) -> ResidualField:
+    """Residuals of stars within some degrees, behind dust on two nested grids."""
+    directions = torch.randn(count, 3, generator=rng(1), dtype=torch.float64)
+    directions = torch.nn.functional.normalize(directions / 20 + torch.eye(3)[0])
+    lengths = 60 + 320 * torch.rand(count, generator=rng(2), dtype=torch.float64)
+    seen = rays_to(directions * lengths[:, None], 2e-3 * lengths, 0.0)
+    grids = tuple(
+        Grid(shape=(9,) * 3, origin=(-4 * step,) * 3, spacing=(step,) * 3)
+        for step in (100.0, 50.0)
+    )
+    white, points = rng(3), seen.coordinates(20.0)
+    slopes = torch.randn(3, 4, generator=white, dtype=torch.float64)
+    residuals = 0.03 * (slopes @ (points - points.mean(0)).T)
+    residuals += 0.05 * torch.randn(3, count, generator=white, dtype=torch.float64)
+    values = torch.randn(2 * 9**3, generator=white, dtype=torch.float64).exp() / 1e3
+    prior = Matern12(lengthscale=120.0, variance=1.2)
+    return ResidualField(
+        rays=seen,
+        residuals=residuals,
+        stated=torch.full_like(lengths, 2.5e-3),
+        noise=torch.full_like(lengths, 2.5e-3),
+        weights=torch.tensor([1.3, 0.6]).double(),
+        stretch=20.0,
+        cube=DensityCube(values=values, grids=grids),
+        subgrid=SubgridCovariance.of("matern12", prior, grids),
+        device=device,
+    )
 
 
 def log_normal(device: torch.device, dtype: torch.dtype) -> LogNormal:

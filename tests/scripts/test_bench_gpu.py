@@ -37,7 +37,7 @@ def test_every_part_is_measured_on_a_cpu(tmp_path):
     content = json.loads((tmp_path / "gpu.json").read_text())
     rows = content["rows"]
     parts = ["checks", "whitening", "levels", "sight_lines", "iteration"]
-    parts += ["inference", "rows", "ranks"]
+    parts += ["stages", "inference", "rows", "ranks"]
     assert list(dict.fromkeys(row["part"] for row in rows)) == parts
     assert not [row for row in rows if "note" in row]
     maps = [row for row in rows if row["part"] == "inference"]
@@ -64,6 +64,6 @@ class Absent:
             raise ImportError(name + " is not here")
 sys.meta_path.insert(0, Absent())
 sys.path.insert(0, {str(BENCH)!r})
-import gpu_checks, gpu_maps, gpu_parts, gpu_ranks, gpu_table
+import gpu_checks, gpu_maps, gpu_parts, gpu_ranks, gpu_stages, gpu_table
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
