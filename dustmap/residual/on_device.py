@@ -77,17 +77,18 @@ def _squares(one: Tensor, other: Tensor) -> Tensor:
 def _along(one: Tensor, other: Tensor, square: Tensor, tables: Any) -> Tensor:
     by_chord, (starts, steps) = tables[4], tables[5]
     i, after = _between(square, square.new_tensor(CHORDS[0] ** 2), CHORD_NODES)
-    parts = [
+    following, total = i + 1, torch.zeros_like(square)
+    ends = [
         torch.minimum((rays[..., LENGTH, None] - starts).clamp_min(0.0), steps)
         for rays in (one, other)
     ]
-    total = torch.zeros_like(square)
     for b in range(len(steps)):
         shell = by_chord[:, b].double()
-        value = torch.lerp(shell[i], shell[i + 1], after)
-        value *= torch.minimum(parts[0][..., :, None, b], parts[1][..., None, :, b])
-        value *= one[..., :, None, FALLS + b] * other[..., None, :, FALLS + b]
-        total += value
+        value = torch.lerp(shell[i], shell[following], after)
+        value *= one[..., :, None, FALLS + b]
+        value *= other[..., None, :, FALLS + b]
+        within = torch.minimum(ends[0][..., :, None, b], ends[1][..., None, :, b])
+        total.addcmul_(value, within)
     return total
 
 
