@@ -244,6 +244,6 @@ def scored_across_scales(
 def neighbour_blocks(places: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield places and their neighbours, block by block."""
     # Covariances of a block of neighbourhoods fit into the processor's cache.
-    limit = 2**20 if places.device.type == "cpu" else 2**28
-    size = rows_within(8 * near.shape[1] ** 2, limit)
+    limit = 2**20 if places.device.type == "cpu" else 2**27
+    size = min(rows_within(8 * near.shape[1] ** 2, limit), 2**15)
     return zip(places.split(size), near.split(size), strict=True)

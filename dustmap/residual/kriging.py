@@ -16,7 +16,7 @@ torch factorises many together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,9 +26,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled, over_rows
-from dustmap.memory import row_blocks
+from dustmap.memory import row_blocks, rows_within
 from dustmap.residual import on_device
 from dustmap.residual.covariance import (
+    CPU,
     LEVEL,
     RayCovariance,
     Rays,
@@ -84,7 +85,7 @@ def krige_rays(
     # Besides its neighbours' numbers a place has columns of some 300 bytes.
     for block in row_blocks(len(places), 8 * size + 300):
         given, _ = _prepared(covariance, rays, places[block], neighbours[block])
-        for part in row_blocks(len(given.near), 8 * size**2, _limit(covariance.device)):
+        for part in _batches(len(given.near), size**2):
             own = slice(block.start + part.start, block.start + part.stop)
             among, across, whole = _hoods(given, part)
             left = noise[neighbours[own]].to(among.device)
@@ -133,7 +134,7 @@ def predict_rays(
     mean = torch.zeros(len(places), known.shape[1], dtype=torch.float64)
     variance = torch.full((len(places),), math.nan, dtype=torch.float64)
     split = len(places) - points
-    if covariance.device.type != "cpu":
+    if covariance.device != CPU:
         for some, is_point in ((order < split, False), (order >= split, True)):
             own = order[some], blocks[order[some]]
             _predict_by_torch(given, noise[used], known, *own, is_point, mean, variance)
@@ -214,7 +215,7 @@ def _predict_by_torch(
     is_used = slots < counts.cumsum(0)[block][:, None]
     size = given.near.shape[1]
     covariances = on_device.point_covariances if points else on_device.ray_covariances
-    for part in row_blocks(len(block), 8 * size * (size + TOGETHER), _limit(device)):
+    for part in _batches(len(block), size * (size + TOGETHER)):
         own, within = block[part].unique(return_inverse=True)
         near, within = given.near[own], within.to(device)
         rows = given.rays[near]
@@ -244,9 +245,13 @@ def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> No
     over_rows(loop, count, count * size**3, *given)
 
 
-def _limit(device: torch.device) -> int:
-    """Return the bytes of covariances at a time; torch has six arrays of this size."""
-    return 2**27 if device.type == "cpu" else 2**28
+def _batches(count: int, entries: int) -> Iterator[slice]:
+    """Yield slices of neighbourhoods, of so many covariances each, solved together.
+
+    On a device torch holds some twenty arrays of their size. Batched routines of CUDA
+    fail, or have failed, with more than 65,535 systems.
+    """
+    return row_blocks(count, 1, min(rows_within(8 * entries), 2**15))
 
 
 def _require_solved(values: Tensor, whose: str) -> None:
@@ -277,7 +282,7 @@ def solve_neighbourhoods(
     Raises `FloatingPointError` if a neighbourhood's covariance is not positive
     definite.
     """
-    if right.device.type != "cpu":
+    if right.device != CPU:
         found = torch.cholesky_solve(right.mT, _factors(covariance, noise)).mT
     else:
         found = torch.full_like(right, math.nan)
@@ -350,7 +355,7 @@ class Neighbourhoods:
         self, weights: Tensor, noise: Tensor, across: Tensor, near: Tensor
     ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k"], Float[Tensor, "m 2 j"]]:
         """Return a and b of `predict`, and aᵀ K_j b and aᵀ K_j a."""
-        if near.device.type == "cpu":
+        if near.device == CPU:
             solved = torch.empty(2, *near.shape, dtype=torch.float64)
             products = torch.full((len(near), 2, len(weights)), math.nan).double()
             given = self.among, self.across, weights, noise, near, solved, products

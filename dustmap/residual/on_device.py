@@ -70,8 +70,8 @@ def point_covariances(
 
 def _squares(one: Tensor, other: Tensor) -> Tensor:
     """Return squared chords, of differences: products of vectors lose digits."""
-    x, y, z = (one[..., :, None, axis] - other[..., None, :, axis] for axis in range(3))
-    return x**2 + y**2 + z**2
+    apart = (one[..., :, None, axis] - other[..., None, :, axis] for axis in range(3))
+    return sum((part**2 for part in apart), torch.zeros(()))
 
 
 def _along(one: Tensor, other: Tensor, square: Tensor, tables: Any) -> Tensor:

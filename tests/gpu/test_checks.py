@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from stand_in_device import STAND_IN, stand_in_device
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts" / "bench"))
 
-from gpu_checks import CHECKS, CPU, no_waiting
+from gpu_checks import CHECKS, CPU, no_waiting, shared_dust
+
+from dustmap.residual.kriging import TABLE_ERROR
+from dustmap.residual.neighbours import nearest, without_self
 
 NAMES = [check.__name__ for check in CHECKS]
 
@@ -50,3 +54,37 @@ def test_a_wait_for_the_device_is_seen():
                 watched(wait)()
     with no_waiting(CPU) as watched:
         assert watched(lambda: float(torch.ones(3).sum()))() == 3
+
+
+@pytest.mark.slow
+def test_batches_stay_below_the_limits_of_batched_routines(monkeypatch):
+    # With more than 65,535 systems some of them failed or were wrong on CUDA.
+    field, sizes, factors = shared_dust(70_000), [], torch.linalg.cholesky_ex
+    points = field.rays.coordinates(20.0)
+    near = without_self(nearest(points, points, 3))
+
+    def counted(matrices):
+        sizes.append(len(matrices))
+        return factors(matrices)
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", counted)
+    here = field.krige(field.rays, near)
+    with stand_in_device():
+        there = replace(field, device=STAND_IN).krige(field.rays, near)
+    assert sum(sizes) == 70_000 and max(sizes) <= 65_535
+    torch.testing.assert_close(there.variance, here.variance, rtol=1e-5, atol=0)
+
+
+def test_stars_at_one_place_without_noise_are_solved_as_on_the_cpu():
+    field = shared_dust(40)
+    rays = field.rays[torch.zeros(40, dtype=torch.int64)]
+    field = replace(field, rays=rays, noise=torch.zeros_like(field.noise))
+    near = torch.arange(20).expand(3, 20)
+    here = field.krige(rays[:3], near)
+    with stand_in_device():
+        there = replace(field, device=STAND_IN).krige(rays[:3], near)
+    torch.testing.assert_close(there.variance, here.variance, rtol=1e-5, atol=0)
+    assert bool((there.variance >= TABLE_ERROR * there.prior).all())
+    bad = replace(field, device=STAND_IN, noise=field.noise - 1e3)
+    with stand_in_device(), pytest.raises(FloatingPointError, match="3 of 3"):
+        bad.krige(rays[:3], near)
