@@ -96,8 +96,6 @@ class Shells(PixelRays):
         found = np.take_along_axis(pixels, nearest, 0)[0]
         return np.where(weights.any(axis=0), found, -1)
 
-    _nearest = pixel_of
-
     def _around(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
         """Return pixels and weights: 4 of a regular grid, or the one that holds it."""
         if self.field.pixels is None:
@@ -240,14 +238,13 @@ class Sampled(Answers):
 
         The default nside is 64.
         """
-        chosen = distances
-        if chosen is None:
+        if distances is None:
             if not np.isfinite(self.extent):
                 raise MissingError(
                     f"{self.path} does not say where it ends: --distances"
                 )
-            chosen = np.linspace(0.0, self.extent, 7)[1:]
-        far = np.asarray(sorted(chosen), dtype=np.float64)
+            distances = np.linspace(0.0, self.extent, 7)[1:].tolist()
+        far = np.asarray(sorted(distances), dtype=np.float64)
         check_distances(far)
         self._check_extinctions()
         import healpy  # here, for its import takes longer than a query

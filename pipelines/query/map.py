@@ -28,12 +28,8 @@ from pipelines.storage.atomic import atomic_directory, atomic_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FLAGS = np.dtype(
-    [
-        (name, "?")
-        for name in ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
-    ]
-)
+_NAMES = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
+FLAGS = np.dtype([(name, "?") for name in _NAMES])
 """Flags of a query.
 
 ``inside``: the place is in the map; values outside are NaN. ``unseen``: no sight line
@@ -531,7 +527,6 @@ def open_map(
     """
     run = None if samples is None else path_of(samples, "the path of a run's samples")
     place = path if isinstance(path, str) else path_of(path, "the path of a map")
-    stated = {name: value for name, value in stated.items() if value is not None}
     dust = DustMap(answers=open_answers(place, samples=run, **stated))
     return dust.with_outside(outside)
 
