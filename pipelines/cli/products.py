@@ -37,10 +37,10 @@ from pipelines.cli.reporting import (
 )
 from pipelines.export.options import EXPORTERS, ExportOptions, parse_box
 
-_PRODUCTS = (
+_PRODUCTS = [
     click.option(f"--{name}", type=NEW, multiple=True, help=exporter.help)
     for name, exporter in EXPORTERS.items()
-)
+]
 
 
 @click.command()

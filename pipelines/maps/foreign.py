@@ -238,13 +238,14 @@ class Sampled(Answers):
 
         The default nside is 64.
         """
-        if distances is None:
+        chosen = distances
+        if chosen is None:
             if not np.isfinite(self.extent):
                 raise MissingError(
                     f"{self.path} does not say where it ends: --distances"
                 )
-            distances = np.linspace(0.0, self.extent, 7)[1:].tolist()
-        far = np.asarray(sorted(distances), dtype=np.float64)
+            chosen = np.linspace(0.0, self.extent, 7)[1:]
+        far = np.asarray(sorted(chosen), dtype=np.float64)
         check_distances(far)
         self._check_extinctions()
         import healpy  # here, for its import takes longer than a query

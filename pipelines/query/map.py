@@ -28,8 +28,8 @@ from pipelines.storage.atomic import atomic_directory, atomic_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NAMES = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
-FLAGS = np.dtype([(name, "?") for name in _NAMES])
+_FLAG_NAMES = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
+FLAGS = np.dtype([(name, "?") for name in _FLAG_NAMES])
 """Flags of a query.
 
 ``inside``: the place is in the map; values outside are NaN. ``unseen``: no sight line
@@ -303,11 +303,11 @@ class DustMap:
 
         As `query` with all modes that the map holds, in one pass.
         """
-        return self._answer(coords, True, total=total, estimate=estimate)
+        return self._answer(coords, integrated=True, total=total, estimate=estimate)
 
     def density(self, coords: SkyCoord) -> Answer:
         """Return the posterior of the density at coordinates, as `extinction`."""
-        return self._answer(coords, False)
+        return self._answer(coords, integrated=False, total=False, estimate=None)
 
     def extinction_and_density(
         self, coords: SkyCoord, *, estimate: str | None = None
@@ -323,12 +323,7 @@ class DustMap:
         return DustMap(answers=self.answers.estimated(estimate))
 
     def _answer(
-        self,
-        coords: SkyCoord,
-        integrated: bool,
-        *,
-        total: bool = False,
-        estimate: str | None = None,
+        self, coords: SkyCoord, *, integrated: bool, total: bool, estimate: str | None
     ) -> Answer:
         answers = self.answers.estimated(estimate)
         places, reached = self._reached(coords, integrated, total)
