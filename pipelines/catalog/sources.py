@@ -23,6 +23,8 @@ from pipelines.catalog.tables import reading, split_part
 from pipelines.catalog.text import open_text
 from pipelines.catalog.units import KINDS, convert
 
+Request = tuple[str, str]
+"""A column's reference, or an expression, and the kind needed (`convert`)."""
 _SHOWN = 30
 _INDEXED = re.compile(r"(.+)\[(\d+)\]")
 
@@ -126,9 +128,7 @@ def expression_in(source: Source, reference: str) -> Expression | None:
     return None if reference in found.kinds else found
 
 
-def all_columns(
-    source: Source,
-) -> dict[str, tuple[tuple[str, str], formats.ColumnInfo]]:
+def all_columns(source: Source) -> dict[str, tuple[Request, formats.ColumnInfo]]:
     """Return request and description of each column by name.
 
     One with several values per row is several, ``NAME_0``, ``NAME_1`` and so on. The
@@ -157,12 +157,9 @@ def describe_absence(source: Source, name: str) -> str:
 
 
 def read_columns(
-    source: Source, requests: Collection[tuple[str, str]]
-) -> Iterator[dict[tuple[str, str], np.ndarray]]:
+    source: Source, requests: Collection[Request]
+) -> Iterator[dict[Request, np.ndarray]]:
     """Yield batches of the requested columns, each of shape ``(n,)``, by request.
-
-    A request is a column's reference, or an expression, and the kind that is needed
-    (`pipelines.catalog.units.convert`).
 
     Raises `InputError` if a column is not there or not of the kind, or the file breaks
     off.
