@@ -43,10 +43,13 @@ def interpolated_quantile(
     r"""Interpolate a quantile of a positive posterior between the stored ones.
 
     Their logarithms are interpolated, and extrapolated, linearly in the standard normal
-    quantile :math:`z_p`. Values that are all zero remain zero.
+    quantile :math:`z_p`. Values that are all zero remain zero. Of a normal posterior,
+    whose field may be negative, it follows from ``mean`` and ``std``.
     """
     from scipy.special import ndtri
 
+    if "p50" not in arrays:
+        return arrays["mean"] + ndtri(probability) * arrays["std"]
     names = [name for name in NAMES if name in arrays]
     left, share = places_between(ndtri(probability), names)
     low, high = (arrays[names[side]] for side in (int(left), int(left) + 1))
@@ -67,12 +70,3 @@ def places_between(
     z = ndtri([QUANTILES[name] for name in names])
     left = np.clip(np.searchsorted(z, normals) - 1, 0, len(z) - 2)
     return left, (normals - z[left]) / (z[left + 1] - z[left])
-
-
-def normal_quantile(
-    mean: np.ndarray, std: np.ndarray, probability: float
-) -> np.ndarray:
-    """Return a quantile of a normal posterior, whose field may be negative."""
-    from scipy.special import ndtri
-
-    return mean + ndtri(probability) * std

@@ -6,6 +6,7 @@ Astropy is imported in the functions, as plain numbers and ``--help`` do not nee
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,8 @@ def parsecs(text: str) -> float:
 
     Raises `ValueError` if the text is not a length.
     """
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        pass
     from astropy import units as u
 
     try:
@@ -48,10 +47,8 @@ def degrees(text: str, *, hours: bool = False) -> float:
 
     Raises `ValueError` if the text is not an angle.
     """
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        pass
     from astropy import units as u
     from astropy.coordinates import Angle
 

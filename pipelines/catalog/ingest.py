@@ -28,12 +28,7 @@ from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.rows import Progress, Tally
 from pipelines.catalog.staging import Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
-from pipelines.storage.atomic import (
-    atomic_directory,
-    check_output,
-    check_output_folder,
-    write_manifest,
-)
+from pipelines.storage import atomic
 
 STARS_PER_PARTITION = 1 << 20
 
@@ -70,10 +65,10 @@ def ingest(
             f"{output}: expected a .parquet file or, without a suffix, a folder"
         )
     if save_preset is not None:
-        check_output(Path(save_preset), overwrite=overwrite)
-    check_output(output, overwrite=overwrite)
+        atomic.check_output(Path(save_preset), overwrite=overwrite)
+    atomic.check_output(output, overwrite=overwrite)
     if not output.suffix:
-        check_output_folder(output, PROVENANCE, overwrite=overwrite)
+        atomic.check_output_folder(output, PROVENANCE, overwrite=overwrite)
     plan = make_plan(sources, chosen)
     prefix = f".{output.name}."
     with (
@@ -119,7 +114,7 @@ def ingest(
                     table.write(batch)
                 table.meta = {**record, "report": asdict(report)}
         else:
-            with atomic_directory(output, overwrite=overwrite) as folder:
+            with atomic.atomic_directory(output, overwrite=overwrite) as folder:
                 parts = 0
                 for batch in stars.partitions(STARS_PER_PARTITION):
                     path = folder / f"part-{parts:05d}.parquet"
@@ -131,7 +126,7 @@ def ingest(
                 record["report"] = asdict(report)
                 text = json.dumps(record, indent=1, allow_nan=False) + "\n"
                 (folder / PROVENANCE).write_text(text, encoding="utf-8")
-                write_manifest(folder)
+                atomic.write_manifest(folder)
     if save_preset is not None:
         place = Path(save_preset)
         named = plan.mapped.model_copy(update={"name": place.stem})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +14,7 @@ from scipy.spatial import KDTree
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.tables import read_batches, read_table, write_table
+from pipelines.storage.atomic import AnyPath
 
 if TYPE_CHECKING:
     import torch
@@ -237,13 +237,13 @@ def held_out_places(
     return found
 
 
-def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
+def write_stars(path: AnyPath, stars: Stars, *, overwrite: bool) -> None:
     """Write a canonical table; see `write_table` for the errors raised."""
     columns, units = stars.columns(), CANONICAL_UNITS | stars.units
     write_table(path, columns, units=units, meta=stars.meta, overwrite=overwrite)
 
 
-def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) -> Stars:
+def read_stars(path: AnyPath, *, canonical_only: bool = False) -> Stars:
     """Read a table written by ``dustmap ingest`` or ``dustmap simulate``.
 
     ``canonical_only`` skips identifiers and further columns.
@@ -254,9 +254,7 @@ def read_stars(path: str | os.PathLike[str], *, canonical_only: bool = False) ->
     return _stars(Path(path), *read_table(path, names))
 
 
-def star_batches(
-    path: str | os.PathLike[str], names: Collection[str]
-) -> Iterator[Stars]:
+def star_batches(path: AnyPath, names: Collection[str]) -> Iterator[Stars]:
     """Yield some stars at a time, with these columns.
 
     Raises `InputError` as `read_stars`.
@@ -283,7 +281,7 @@ def _stars(
         raise InputError(f"{path}: {error}; make it with `dustmap ingest`") from error
 
 
-def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
+def read_stars_together(path: AnyPath, group: Group) -> Stars:
     """Read the stars on all ranks, identifiers and further columns on rank 0 only.
 
     Raises `InputError` as `read_stars`, on all ranks if one of them fails.

@@ -29,14 +29,9 @@ DISK = 64
 class SkyParts:
     """Stars in the order of parts of the sky, and there in that of their addition.
 
-    ``surveys`` are names of the surveys; in the stars, numbers stand for them.
-
-    Parameters
-    ----------
-    folder
-        An empty folder on a disk with `DISK` bytes for a star.
-    counts
-        Number of stars in every pixel, by `count`.
+    ``folder`` is an empty one on a disk with `DISK` bytes for a star, ``counts`` are
+    the numbers of stars in every pixel, by `count`. ``surveys`` are names of the
+    surveys; in the stars, numbers stand for them.
     """
 
     def __init__(self, folder: Path, counts: Int[np.ndarray, " p"]) -> None:

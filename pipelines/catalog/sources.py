@@ -17,22 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.catalog import formats
 from pipelines.catalog.filters import Expression
-from pipelines.catalog.formats import (
-    Batches,
-    ColumnInfo,
-    Kinds,
-    open_fits,
-    open_hdf5,
-    open_parquet,
-    open_votable,
-    refuse_duplicates,
-    unpacked,
-)
 from pipelines.catalog.tables import reading, split_part
 from pipelines.catalog.text import open_text
 from pipelines.catalog.units import KINDS, convert
 
+Request = tuple[str, str]
+"""A column's reference, or an expression, and the kind needed (`convert`)."""
 _SHOWN = 30
 _INDEXED = re.compile(r"(.+)\[(\d+)\]")
 
@@ -42,8 +34,8 @@ class Source:
     """A table with columns by name, in order, and a reader as for `batches`."""
 
     path: Path
-    columns: Mapping[str, ColumnInfo]
-    read: Callable[[Kinds], Batches]
+    columns: Mapping[str, formats.ColumnInfo]
+    read: Callable[[formats.Kinds], formats.Batches]
 
     @property
     def masks(self) -> dict[str, str]:
@@ -51,7 +43,7 @@ class Source:
         names = self.columns.keys()
         return {name: f"{name}.mask" for name in names if f"{name}.mask" in names}
 
-    def batches(self, kinds: Kinds) -> Batches:
+    def batches(self, kinds: formats.Kinds) -> formats.Batches:
         """Yield batches of the named columns, shapes ``(n,)`` or ``(n, width)``.
 
         ``kinds`` maps each column to its required kind; it matters only for text files,
@@ -63,10 +55,10 @@ class Source:
 
 # First bytes and opener of each format.
 _FORMATS = (
-    ((b"PAR1",), open_parquet),
-    ((b"\x89HDF\r\n\x1a\n",), open_hdf5),
-    ((b"SIMPLE  =",), open_fits),
-    ((b"<?xml", b"<VOTABLE"), open_votable),
+    ((b"PAR1",), formats.open_parquet),
+    ((b"\x89HDF\r\n\x1a\n",), formats.open_hdf5),
+    ((b"SIMPLE  =",), formats.open_fits),
+    ((b"<?xml", b"<VOTABLE"), formats.open_votable),
     ((b"",), open_text),
 )
 
@@ -78,7 +70,7 @@ def open_source(path: Path) -> Source:
     columns have one name.
     """
     path, part = split_part(path)
-    with reading(path), unpacked(path) as file:
+    with reading(path), formats.unpacked(path) as file:
         start = file.read(512)
     head = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not head:
@@ -90,14 +82,14 @@ def open_source(path: Path) -> Source:
             f"{path} is not text, a FITS, VOTable, parquet or HDF5 file, or one of "
             "these packed by gzip, bzip2, xz or zip"
         )
-    if part and opener in (open_text, open_parquet):
+    if part and opener in (open_text, formats.open_parquet):
         raise InputError(f"{path} holds one table: name it without [{part}]")
     with reading(path), warnings.catch_warnings():
         # Ignore odd headers, but refuse truncated files.
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", ".*may have been truncated")
         described, read = opener(path, part)
-    refuse_duplicates(path, [name for name, _ in described])
+    formats.refuse_duplicates(path, [name for name, _ in described])
     return Source(path, dict(described), read)
 
 
@@ -136,7 +128,7 @@ def expression_in(source: Source, reference: str) -> Expression | None:
     return None if reference in found.kinds else found
 
 
-def all_columns(source: Source) -> dict[str, tuple[tuple[str, str], ColumnInfo]]:
+def all_columns(source: Source) -> dict[str, tuple[Request, formats.ColumnInfo]]:
     """Return request and description of each column by name.
 
     One with several values per row is several, ``NAME_0``, ``NAME_1`` and so on. The
@@ -165,12 +157,9 @@ def describe_absence(source: Source, name: str) -> str:
 
 
 def read_columns(
-    source: Source, requests: Collection[tuple[str, str]]
-) -> Iterator[dict[tuple[str, str], np.ndarray]]:
+    source: Source, requests: Collection[Request]
+) -> Iterator[dict[Request, np.ndarray]]:
     """Yield batches of the requested columns, each of shape ``(n,)``, by request.
-
-    A request is a column's reference, or an expression, and the kind that is needed
-    (`pipelines.catalog.units.convert`).
 
     Raises `InputError` if a column is not there or not of the kind, or the file breaks
     off.

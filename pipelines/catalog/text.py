@@ -38,22 +38,8 @@ from pipelines.catalog.tables import to_numpy
 from pipelines.catalog.units import parse_unit
 
 NULLS = (
-    "",
-    "null",
-    "NULL",
-    "nan",
-    "NaN",
-    "NAN",
-    "NA",
-    "N/A",
-    "n/a",
-    "None",
-    "--",
-    "---",
-    "...",
-    "<NA>",
-    "#N/A",
-    "masked",
+    *("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "masked"),
+    *("<NA>", "#N/A", "--", "---", "..."),
 )
 """Marks of a missing value in text."""
 _BLOCK_BYTES = 1 << 24

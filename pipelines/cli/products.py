@@ -33,21 +33,19 @@ from pipelines.cli.reporting import (
     reporting,
     stated_of,
     stated_options,
+    together,
 )
 from pipelines.export.options import EXPORTERS, ExportOptions, parse_box
 
-
-def _products(command: Any) -> Any:
-    """Add an option for every product."""
-    for name, exporter in reversed(EXPORTERS.items()):
-        option = click.option(f"--{name}", type=NEW, multiple=True, help=exporter.help)
-        command = option(command)
-    return command
+_PRODUCTS = [
+    click.option(f"--{name}", type=NEW, multiple=True, help=exporter.help)
+    for name, exporter in EXPORTERS.items()
+]
 
 
 @click.command()
 @click.argument("run", metavar="RUN_OR_MAP")
-@_products
+@together(*_PRODUCTS)
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
 @click.option("--nside", type=int, help="Resolution of all HEALPix products.")
 @click.option("--ordering", type=click.Choice(["nested", "ring"]), help="Of pixels.")

@@ -117,7 +117,7 @@ def output(help: str) -> Callable[[Any], Any]:
     return click.option("-o", "--output", required=True, type=NEW, help=help)
 
 
-def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a decorator that adds these options in order."""
 
     def add(command: Any) -> Any:
@@ -128,7 +128,7 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return add
 
 
-band_options = _together(
+band_options = together(
     click.option("--band", help="Convert to this band: A_G, E(B-V), A(550 nm), ..."),
     click.option("--declare-band", help="The map's band if unknown."),
     click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
@@ -140,22 +140,20 @@ def stated_options(prefix: str = "", *, band: bool = False) -> Callable[[Any], A
     """Add what a user says of another program's map, with a prefix of the names."""
     of = f"Of the map of --{prefix}: " if prefix else ""
     dash = f"--{prefix}-" if prefix else "--"
+
+    def option(name: str, text: str, **kind: Any) -> Callable[[Any], Any]:
+        return click.option(dash + name, help=of + text, **kind)
+
     options = [
-        ("unit", {"help": of + "unit of another program's map: mag/pc, mag, mag/bin."}),
-        ("map-of", {"help": of + "a published map: edenhofer2024, bayestar2019, ..."}),
-        (
-            "origin",
-            {"type": _TRIPLE, "help": of + "first cell's centre, if not stated."},
-        ),
-        ("step", {"type": _TRIPLE, "help": of + "size of the cells, if not stated."}),
-        (
-            "frame",
-            {"type": click.Choice(["galactic", "lbd"]), "help": of + "their axes."},
-        ),
+        option("unit", "unit of another program's map: mag/pc, mag, mag/bin."),
+        option("map-of", "a published map: edenhofer2024, bayestar2019, ..."),
+        option("origin", "first cell's centre, if not stated.", type=_TRIPLE),
+        option("step", "size of the cells, if not stated.", type=_TRIPLE),
+        option("frame", "their axes.", type=click.Choice(["galactic", "lbd"])),
     ]
     if band or prefix:
-        options.append(("declare-band", {"help": of + "band, if not stated."}))
-    return _together(*(click.option(dash + name, **about) for name, about in options))
+        options.append(option("declare-band", "band, if not stated."))
+    return together(*options)
 
 
 def stated_of(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -167,7 +165,7 @@ def stated_of(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-fill_options = _together(
+fill_options = together(
     click.option(
         "--fill",
         metavar="MAP",
@@ -185,7 +183,7 @@ fill_options = _together(
     ),
     stated_options("fill"),
 )
-target_options = _together(
+target_options = together(
     click.option(
         "--map",
         "mappings",

@@ -12,11 +12,7 @@ from matplotlib.figure import Figure
 
 from pipelines.base.table import Table, strict_json
 from pipelines.figures.style import save_figure
-from pipelines.storage.atomic import (
-    atomic_directory,
-    check_output_folder,
-    write_manifest,
-)
+from pipelines.storage import atomic
 
 SUMMARY = "comparison.json"
 
@@ -55,9 +51,9 @@ def write_comparison(
     Raises `InputError` if ``path`` exists and ``overwrite`` is false, or is another
     kind of folder.
     """
-    check_output_folder(path, SUMMARY, overwrite=overwrite)
+    atomic.check_output_folder(path, SUMMARY, overwrite=overwrite)
     names = [SUMMARY]
-    with atomic_directory(path, overwrite=overwrite) as folder:
+    with atomic.atomic_directory(path, overwrite=overwrite) as folder:
         content = {"kind": comparison.kind, "words": comparison.words}
         content = strict_json(content | comparison.numbers)
         text = json.dumps(content, indent=1, allow_nan=False, default=np.generic.item)
@@ -68,5 +64,5 @@ def write_comparison(
         for name, figure in comparison.figures.items():
             names.append(f"{name}.png")
             save_figure(figure, folder / names[-1])
-        write_manifest(folder)
+        atomic.write_manifest(folder)
     return [path / name for name in names]

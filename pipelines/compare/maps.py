@@ -14,16 +14,7 @@ from scipy.stats import spearmanr
 from pipelines.base.errors import InputError
 from pipelines.base.table import Row, Table
 from pipelines.compare.comparison import Comparison
-from pipelines.figures.style import (
-    BLUE,
-    ORANGE,
-    PURPLE,
-    RANGE,
-    SMALL,
-    label,
-    note,
-    styled,
-)
+from pipelines.figures import style
 from pipelines.maps.answers import named
 from pipelines.maps.opening import open_other
 from pipelines.maps.places import Places
@@ -204,7 +195,7 @@ def _figures(own: np.ndarray, std: np.ndarray, other: np.ndarray) -> Row:
     }
 
 
-@styled
+@style.styled
 def _drawn(
     extinction: Pairs, density: Pairs, distance: np.ndarray, scale: str
 ) -> Figure:
@@ -220,7 +211,7 @@ def _drawn(
         _against_each_other(upper, own, other, f"{what} [{unit}]")
         std = pairs.std if what == "extinction" else None
         _against_distance(lower, distance, own - other, std)
-        label(lower, "distance [pc]", f"difference in {what} [{unit}]")
+        style.label(lower, "distance [pc]", f"difference in {what} [{unit}]")
     figure.suptitle(f"other map: {scale}")
     return figure
 
@@ -228,18 +219,18 @@ def _drawn(
 def _against_each_other(
     axes: Axes, own: np.ndarray, other: np.ndarray, name: str
 ) -> None:
-    low, high = np.percentile(np.concatenate([own, other]), RANGE)
+    low, high = np.percentile(np.concatenate([own, other]), style.RANGE)
     low, high = min(float(low), 0.0), float(high) or 1.0
     bins = {"gridsize": 45, "extent": (low, high, low, high), "mincnt": 1}
     image = axes.hexbin(other, own, norm=LogNorm(), cmap="cividis", **bins)
-    axes.plot([low, high], [low, high], color=ORANGE, linewidth=1.0)
+    axes.plot([low, high], [low, high], color=style.ORANGE, linewidth=1.0)
     axes.set(xlim=(low, high), ylim=(low, high))
     bar = axes.figure.colorbar(image, ax=axes, label="cells")
-    bar.ax.tick_params(labelsize=SMALL)
+    bar.ax.tick_params(labelsize=style.SMALL)
     both = np.stack([own, other])
     out = int(((both > high) | (both < low)).any(axis=0).sum())
-    label(axes, f"other map: {name}", f"this map: {name}")
-    note(axes, f"{out} of {len(own)} cells outside")
+    style.label(axes, f"other map: {name}", f"this map: {name}")
+    style.note(axes, f"{out} of {len(own)} cells outside")
 
 
 def _against_distance(
@@ -250,13 +241,13 @@ def _against_distance(
     middle = [np.median(distance[b]) for b in bins]
     quantiles = [np.percentile(difference[b], (16, 50, 84)) for b in bins]
     low, mid, high = np.transpose(quantiles)
-    look = {"color": BLUE, "alpha": 0.25, "linewidth": 0}
+    look = {"color": style.BLUE, "alpha": 0.25, "linewidth": 0}
     axes.fill_between(middle, low, high, label="16 to 84%", **look)
-    axes.plot(middle, mid, color=BLUE, linewidth=1.3, label="median")
+    axes.plot(middle, mid, color=style.BLUE, linewidth=1.3, label="median")
     if std is not None:
         spread = np.array([np.median(std[b]) for b in bins])
-        style = {"linestyle": "--", "color": PURPLE, "linewidth": 1.0}
-        axes.plot(middle, spread, label="± the map's median std", **style)
-        axes.plot(middle, -spread, **style)
+        look = {"linestyle": "--", "color": style.PURPLE, "linewidth": 1.0}
+        axes.plot(middle, spread, label="± the map's median std", **look)
+        axes.plot(middle, -spread, **look)
     axes.axhline(0.0, color="0.6", linewidth=0.6)
     axes.legend()

@@ -109,11 +109,8 @@ class Cube:
     @property
     def grids(self) -> NestedGrids:
         """The cell centres of every level, in the order ``x, y, z``."""
-        return NestedGrids(
-            grids=tuple(
-                grid_of(level.x, level.y, level.z) for level in (self, *self.finer)
-            )
-        )
+        every = (self, *self.finer)
+        return NestedGrids(grids=tuple(grid_of(c.x, c.y, c.z) for c in every))
 
     @property
     def points(self) -> np.ndarray:

@@ -23,6 +23,7 @@ from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, sky_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
+from pipelines.maps import sky
 from pipelines.maps.answers import NOTHING, Answers
 from pipelines.maps.continued import Continued, filled_cube
 from pipelines.maps.converted import with_change
@@ -36,15 +37,6 @@ from pipelines.maps.integrals import integrals_along, stack_of
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
 from pipelines.maps.run_map import RunMap
-from pipelines.maps.sky import (
-    checked_distances,
-    checked_nside,
-    default_distances,
-    default_nside,
-    integrated,
-    pixel_directions,
-    ray_distances,
-)
 from pipelines.maps.stored import of_cube, of_sky_maps
 from pipelines.run.folder import Run, fit_of, read_run
 from pipelines.run.held_out import read_held_out
@@ -192,12 +184,12 @@ class RunProducts(Exported):
     @cached_property
     def _distances(self) -> dict[str, np.ndarray]:
         """Distances [pc] by product: every grid step for a store, few for sky maps."""
-        sky, found = self.options.distances, {}
+        chosen, found = self.options.distances, {}
         if self.names & {"zarr", "fits"}:
-            found["curves"] = ray_distances(self.run)
+            found["curves"] = sky.ray_distances(self.run)
         if "healpix" in self.names:
-            chosen = default_distances(self.run) if sky is None else sky
-            found["healpix"] = np.asarray(chosen, dtype=np.float64)
+            usual = sky.default_distances(self.run) if chosen is None else chosen
+            found["healpix"] = np.asarray(usual, dtype=np.float64)
         return found
 
     @cached_property
@@ -207,9 +199,11 @@ class RunProducts(Exported):
         nside = self.options.nside
         if nside is None and "curves" not in self._distances:
             # Between few distances pixels are not interpolated.
-            nside = default_nside(self.run)
+            nside = sky.default_nside(self.run)
         estimate = self.options.estimate
-        found = integrated(self.run, nside=nside, distances=every, estimate=estimate)
+        found = sky.integrated(
+            self.run, nside=nside, distances=every, estimate=estimate
+        )
         return self.map.convert(found)
 
 
@@ -243,9 +237,9 @@ def export_run(
     options.check(targets, overwrite=overwrite)
     stack_of(fitted, options.estimate)
     if options.nside is not None:
-        checked_nside(options.nside)
+        sky.checked_nside(options.nside)
     if options.distances is not None:
-        checked_distances(fitted, options.distances)
+        sky.checked_distances(fitted, options.distances)
     held = len(fitted.posterior.samples)
     if options.samples is not None and not 1 <= options.samples <= held:
         raise InputError(
@@ -304,7 +298,7 @@ def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction at a few distances."""
     maps = products.integrated("healpix")
-    towards = pixel_directions(maps.nside)
+    towards = sky.pixel_directions(maps.nside)
     arrays, origin = products.filled(towards, maps.distances, maps.arrays)
     maps = replace(maps, arrays=arrays, filled=origin)
     maps = products.judged(maps, of_sky_maps(path, maps))
@@ -319,7 +313,7 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     chosen = options.distances
     if chosen is None:
         # The farthest of the usual distances with nine tenths of the image in the box.
-        usual, ends = default_distances(run), run.box.exits(vectors)
+        usual, ends = sky.default_distances(run), run.box.exits(vectors)
         held = (ends[:, None] >= usual * (1 - 1e-6)).mean(axis=0) >= 0.9
         # Beyond this map's end, a filling map continues it.
         held |= options.fill is not None

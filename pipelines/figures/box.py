@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pipelines.cubes.cube import AXES, Cube, cut_box
 from pipelines.cubes.sky import Columns, near_the_sun
+from pipelines.figures import scales, style
 from pipelines.figures.integrals import (
     array_axis,
     chosen,
@@ -30,28 +31,6 @@ from pipelines.figures.integrals import (
     regridded,
     shared_range,
 )
-from pipelines.figures.scales import (
-    STEPS,
-    Scale,
-    add_bar,
-    colour_scale,
-    spans_decades,
-    veil,
-)
-from pipelines.figures.style import (
-    NORMAL,
-    PAGE,
-    SMALL,
-    band_of,
-    density_label,
-    extinction_label,
-    length_unit,
-    outline,
-    page,
-    signed_text,
-    styled,
-    wrapped,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +43,7 @@ class Panel:
     cube: Cube
     along: str
     image: np.ndarray
-    scale: Scale
+    scale: scales.Scale
     label: str
     seen: np.ndarray | None = None
 
@@ -89,16 +68,16 @@ class Panel:
     @property
     def unit(self) -> tuple[float, str]:
         """The factor from pc, and the unit of the axes."""
-        return length_unit(max(map(abs, self.extent)))
+        return style.length_unit(max(map(abs, self.extent)))
 
     @property
     def step(self) -> float:
         """Distance between circles [pc], round; at most four reach the edge."""
-        ticks = MaxNLocator(4, steps=STEPS)
+        ticks = MaxNLocator(4, steps=scales.STEPS)
         return float(ticks.tick_values(0.0, max(map(abs, self.extent)))[1])
 
 
-@styled
+@style.styled
 def face_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     """Draw the mean extinction through the box, seen from the north Galactic pole.
 
@@ -114,7 +93,7 @@ def face_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     return _through(cube, columns, "z", **look)
 
 
-@styled
+@style.styled
 def edge_on(cube: Cube, columns: Columns | None = None, **look: Any) -> Figure:
     """Draw the extinction through the box along y, with z upwards.
 
@@ -153,22 +132,24 @@ def _through(
     seen, default = crossed(cube, along, ends), ["mean", "truth", "std"]
     if prefers_relative_error(arrays, seen):
         default.append("relative error")
-    shown = chosen(extinction_panels(arrays, band_of(cube.meta)), default, panel)
-    notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
-    if log := along == "y" and spans_decades(shown[0].image, seen):
+    shown = chosen(extinction_panels(arrays, style.band_of(cube.meta)), default, panel)
+    notes = [
+        f"{style.signed_text(ends[0])} pc < ${along}$ < {style.signed_text(ends[1])} pc"
+    ]
+    if log := along == "y" and scales.spans_decades(shown[0].image, seen):
         notes.append("logarithmic colours")
     if partial:
         notes.append("of the part of each line within the map")
     panels = []
     for kind, image, label in shown:
         given = {} if panels else colours
-        scale = colour_scale(kind, image, seen=seen, log=log, **given)
+        scale = scales.colour_scale(kind, image, seen=seen, log=log, **given)
         plane = {"cube": cube, "along": along, "image": image, "seen": seen}
         panels.append(Panel(**plane, scale=scale, label=label))
     return _drawn(panels, notes)
 
 
-@styled
+@style.styled
 def density_slice(
     cube: Cube,
     truth: Cube | None = None,
@@ -193,7 +174,9 @@ def density_slice(
     name = density_name(cube.arrays)
     image, seen = plane_of(cube, name, axis, at), plane_seen(cube, axis, at)
     what = "mean density" if name == "mean" else "density"
-    factor, label = density_label(image, cube.unit, band_of(cube.meta), what)
+    factor, label = style.density_label(
+        image, cube.unit, style.band_of(cube.meta), what
+    )
     shown = {"mean": (cube, image * factor, label, seen)}
     if truth is not None:
         # It may have another grid, and is known everywhere.
@@ -202,17 +185,17 @@ def density_slice(
         shown = {"truth": (truth, true, true_label, None), **shown}
     limits = seen if truth is None else None
     images = [image for _, image, _, _ in shown.values()]
-    scale = colour_scale("value", *images, seen=limits, **colours)
+    scale = scales.colour_scale("value", *images, seen=limits, **colours)
     panels = [
         Panel(cube=of, along=axis, image=image, scale=scale, label=label, seen=seen)
         for of, image, label, seen in chosen(shown, shown, panel)
     ]
     place = getattr(cube, axis)[nearest(cube, axis, at)]
-    notes = [f"${axis}$ = {signed_text(place)} pc"]
+    notes = [f"${axis}$ = {style.signed_text(place)} pc"]
     return _drawn(panels, notes)
 
 
-@styled
+@style.styled
 def compare(
     cube: Cube,
     other: Cube,
@@ -242,7 +225,7 @@ def compare(
         )
     part = cut_box(cube, **{name: shared[name] for name in AXES if name != axis})
     second = regridded(other, part)
-    own, band = density_name(cube.arrays), band_of(cube.meta)
+    own, band = density_name(cube.arrays), style.band_of(cube.meta)
     # Extinctions between the centres of cells along z.
     held, theirs = cut_box(part, z=(low, high)), cut_box(second, z=(low, high))
     through, std = integral(held, own, "z"), None
@@ -250,9 +233,9 @@ def compare(
         kept = np.ix_(np.isin(cube.y, part.y), np.isin(cube.x, part.x))
         through, std = columns.arrays["mean"][kept], columns.arrays["std"][kept]
     plane = plane_of(part, own, axis, at)
-    unit, density = density_label(plane, part.unit, band)
+    unit, density = style.density_label(plane, part.unit, band)
     beside = plane_of(second, "density", axis, at) * unit
-    column, seen = extinction_label(band), crossed(held, "z", (low, high))
+    column, seen = style.extinction_label(band), crossed(held, "z", (low, high))
     rows = [
         ("z", seen, through, integral(theirs, "density", "z"), column),
         (axis, plane_seen(part, axis, at), plane * unit, beside, density),
@@ -261,9 +244,9 @@ def compare(
     first, last = (name if len(name) <= 24 else f"{name[:24]}…" for name in names)
     panels = []
     for along, seen, mine, its, label in rows:
-        value = colour_scale("value", mine, its, seen=seen)
+        value = scales.colour_scale("value", mine, its, seen=seen)
         apart = mine - its
-        difference = colour_scale("difference", apart, seen=seen)
+        difference = scales.colour_scale("difference", apart, seen=seen)
         panels += [
             Panel(cube=part, along=along, seen=seen, image=image, scale=scale, label=t)
             for image, scale, t in (
@@ -276,13 +259,13 @@ def compare(
     steps = (f"{p.step * p.unit[0]:.4g} {p.unit[1]}" for p in panels[::3])
     notes = [
         f"differences: {names[0]} minus {names[1]}",
-        f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
-        f"below: ${axis}$ = {signed_text(place)} pc",
+        f"above: {style.signed_text(low)} pc < $z$ < {style.signed_text(high)} pc",
+        f"below: ${axis}$ = {style.signed_text(place)} pc",
         f"circles every {' and '.join(dict.fromkeys(steps))}",
     ]
     if std is not None and np.isfinite(std).any():
         image, label = ratio(panels[2].image, std), "difference / $\\sigma$"
-        scale = colour_scale("deviation", image)
+        scale = scales.colour_scale("deviation", image)
         panels.insert(3, replace(panels[2], image=image, scale=scale, label=label))
         notes.insert(1, f"σ: std of {names[0]}")
     return _drawn(panels, notes, small=True)
@@ -296,20 +279,22 @@ def _drawn(
     Flat panels are stacked; a single panel has a narrower page. ``small`` panels are in
     two rows and have fewer numbers.
     """
-    flat, width, columns = panels[0].aspect <= 0.55, PAGE, len(panels)
+    flat, width, columns = panels[0].aspect <= 0.55, style.PAGE, len(panels)
     if small:
         columns = -(-len(panels) // 2)
     elif flat:
         columns = 1
     elif len(panels) == 1:
-        width = 0.75 * PAGE
+        width = 0.75 * style.PAGE
     if not small and any(p.seen is not None and not p.seen.all() for p in panels):
         notes = [*notes, "pale, hatched: no sight line passes, only the prior"]
     if any(np.isnan(panel.image).any() for panel in panels):
         notes = [*notes, "grey: outside the map"]
-    size = SMALL if small else NORMAL
-    labels = [wrapped(panel.label, 0.95 * width / columns, size) for panel in panels]
-    figure, every = page(
+    size = style.SMALL if small else style.NORMAL
+    labels = [
+        style.wrapped(panel.label, 0.95 * width / columns, size) for panel in panels
+    ]
+    figure, every = style.page(
         len(panels),
         columns,
         aspect=max(panel.aspect for panel in panels),
@@ -328,14 +313,14 @@ def _drawn(
         axes.set(xlim=(left, right), ylim=(bottom, top))
         _draw_circles(axes, panel, named=not small)
         ticks = 4 if small else 6
-        axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
+        axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=scales.STEPS))
         ticks = 3 if flat and not small else ticks
-        axes.yaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
-        add_bar(axes, image, panel.scale, label, few=small)
+        axes.yaxis.set_major_locator(MaxNLocator(ticks, steps=scales.STEPS))
+        scales.add_bar(axes, image, panel.scale, label, few=small)
         if panel.seen is not None and not panel.seen.all():
             rows, cells = panel.seen.shape
             x = np.linspace(left, right, cells + 1)
-            veil(axes, ~panel.seen, x, np.linspace(bottom, top, rows + 1))
+            scales.veil(axes, ~panel.seen, x, np.linspace(bottom, top, rows + 1))
         names = [f"${name}$ [{unit}]" for name in AXES if name != panel.along]
         if not small and columns < 3:
             poles = {"x": "$l = 0°$", "y": "$l = 90°$", "z": "$b = +90°$"}
@@ -360,6 +345,8 @@ def _draw_circles(axes: Axes, panel: Panel, *, named: bool) -> None:
         up = min(radius * np.sin(np.pi / 4), 0.65 * top)
         across = np.sqrt(radius**2 - up**2)
         if named and 0 < across < 0.86 * right and 0 < up < 0.93 * top:
-            look = {"ha": "center", "va": "center", "path_effects": outline(1.6)}
+            look = {"ha": "center", "va": "center", "path_effects": style.outline(1.6)}
             name = f"{radius * factor:.4g} {unit}"
-            axes.text(across * factor, up * factor, name, fontsize=SMALL - 1, **look)
+            axes.text(
+                across * factor, up * factor, name, fontsize=style.SMALL - 1, **look
+            )

@@ -12,21 +12,10 @@ from matplotlib.figure import Figure
 
 from pipelines.base.quantiles import WIDTH_95
 from pipelines.cubes.sky import LineOfSight
-from pipelines.figures.style import (
-    BLACK,
-    BLUE,
-    ORANGE,
-    PAGE,
-    SMALL,
-    extinction_label,
-    length_unit,
-    page,
-    styled,
-    wrapped,
-)
+from pipelines.figures import style
 
 
-@styled
+@style.styled
 def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
     """Draw mean or median, 68% and 95% bands, nearby stars, and the truth if known.
 
@@ -40,16 +29,18 @@ def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
         raise ValueError("expected at least one line of sight")
     columns = min(len(lines), 3 if len(lines) > 4 else 2)
     aspect = 0.5 if columns == 3 else 0.4
-    figure, every = page(len(lines), columns, aspect=aspect, layout="constrained")
-    factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
+    figure, every = style.page(len(lines), columns, aspect=aspect, layout="constrained")
+    factor, unit = style.length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
     for number, (axes, line) in enumerate(zip(every, lines)):
         handles |= _draw(axes, line, factor)
-        title = wrapped(_title(axes, line), 0.9 * PAGE / columns, SMALL)
-        axes.set_title(title, fontsize=SMALL)
+        title = style.wrapped(
+            _title(axes, line), 0.9 * style.PAGE / columns, style.SMALL
+        )
+        axes.set_title(title, fontsize=style.SMALL)
         axes.set_xlabel(f"distance [{unit}]")
         if number % columns == 0:
-            axes.set_ylabel(extinction_label(band))
+            axes.set_ylabel(style.extinction_label(band))
     figure.legend(
         list(handles.values()),
         list(handles),
@@ -84,16 +75,18 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
     from_sun = partial(np.append, [] if line.distance[0] == 0 else [0.0])
     distance, curve = from_sun(line.distance), from_sun(curve)
     handles: dict[str, Any] = {}
-    (handles[name],) = axes.plot(distance * factor, curve, color=BLUE, lw=1.1, zorder=3)
+    (handles[name],) = axes.plot(
+        distance * factor, curve, color=style.BLUE, lw=1.1, zorder=3
+    )
     opacity = {"95%": 0.18, "68%": 0.36}
     for share, ends in bands.items():
         low, high = map(from_sun, ends)
-        look = {"color": BLUE, "alpha": opacity[share], "lw": 0, "zorder": 2}
+        look = {"color": style.BLUE, "alpha": opacity[share], "lw": 0, "zorder": 2}
         handles[share] = axes.fill_between(distance * factor, low, high, **look)
     shown = list(bands.get(reach, (arrays.get("p50", arrays["mean"]),)))
     if line.truth is not None:
         shown.append(line.truth)
-        look = {"color": BLACK, "linewidth": 0.9, "dashes": (4, 2), "zorder": 4}
+        look = {"color": style.BLACK, "linewidth": 0.9, "dashes": (4, 2), "zorder": 4}
         (handles["truth"],) = axes.plot(line.distance * factor, line.truth, **look)
     if len(line.star_distance):
         handles["stars nearby"] = axes.errorbar(
@@ -102,7 +95,7 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
             yerr=line.star_error,
             fmt="o",
             markersize=2.0,
-            color=ORANGE,
+            color=style.ORANGE,
             elinewidth=0.5,
             alpha=0.75,
             zorder=2.5,

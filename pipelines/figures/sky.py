@@ -11,18 +11,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.cubes.sky import SkyMaps, sky_outside
+from pipelines.figures import style
 from pipelines.figures.integrals import chosen, extinction_panels
 from pipelines.figures.scales import UNMAPPED, add_bar, colour_scale, veil
-from pipelines.figures.style import (
-    PAGE,
-    SMALL,
-    band_of,
-    length_text,
-    outline,
-    page,
-    styled,
-    wrapped,
-)
 from pipelines.maps.answers import OWN
 
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -51,7 +42,7 @@ class SkyPanel:
     colours: Mapping[str, Any] = field(default_factory=dict)
 
 
-@styled
+@style.styled
 def sky_panels(
     panels: Sequence[SkyPanel],
     *,
@@ -68,7 +59,7 @@ def sky_panels(
     if any(panel.seen is not None for panel in panels):
         notes = [*notes, f"pale, hatched: {unseen}"]
     kind = {"aspect": 0.5, "notes": notes, "projection": "mollweide"}
-    figure, every = page(len(panels), columns, **kind)
+    figure, every = style.page(len(panels), columns, **kind)
     # Edges of cells of half a degree, to the right of and above the centre.
     right, up = np.linspace(-180, 180, 721), np.linspace(-90, 90, 361)
     mesh = np.meshgrid(-(right[1:] + right[:-1]) / 2 % 360, (up[1:] + up[:-1]) / 2)
@@ -89,11 +80,11 @@ def sky_panels(
         axes.set_longitude_grid_ends(90)
         around, across = np.arange(120, -121, -60), np.arange(-60, 61, 30)
         names = [f"{degrees % 360}°" for degrees in around]
-        edge = {"fontsize": SMALL - 1, "path_effects": outline(1.5)}
+        edge = {"fontsize": style.SMALL - 1, "path_effects": style.outline(1.5)}
         axes.set_xticks(np.radians(-around), names, **edge)
         axes.set_yticks(np.radians(across), [f"{b}°" for b in across], **edge)
         axes.set_title(panel.title, pad=3.5)
-        label = wrapped(panel.label, PAGE / columns)
+        label = style.wrapped(panel.label, style.PAGE / columns)
         add_bar(axes, drawn, scale, label, below=True, share=0.66)
         if panel.seen is not None:
             shown = panel.seen(l, b).reshape(image.shape)
@@ -130,19 +121,11 @@ def sky(
     has much of the mean are pale and hatched; of maps that end with their box those
     with the last star nearer than the distance, if the maps hold it.
 
-    Parameters
-    ----------
-    distances
-        Distances to draw [pc]; by default at most three, including the last.
-    panel, colours
-        As in `pipelines.figures.box.face_on`, for each distance.
+    ``distances`` [pc] are those to draw, by default at most three, including the last;
+    ``panel`` and ``colours`` are as in `pipelines.figures.box.face_on`, for each one.
 
-    Raises
-    ------
-    ValueError
-        If the maps have no such distance.
-    MissingError
-        If there is no such panel.
+    Raises `ValueError` if the maps have no such distance; `MissingError` if there is no
+    such panel.
     """
     present = skymaps.distances
     if distances is None:
@@ -160,7 +143,7 @@ def sky(
     panels = []
     for index in indices:
         arrays = {name: array[index] for name, array in skymaps.arrays.items()}
-        shown = extinction_panels(arrays, band_of(skymaps.meta))
+        shown = extinction_panels(arrays, style.band_of(skymaps.meta))
         margin = np.ones(skymaps.mean.shape[1])
         if skymaps.prior_share is not None:
             margin = SHARE - skymaps.prior_share[index]
@@ -170,7 +153,7 @@ def sky(
         panels += [
             SkyPanel(
                 values=healpix_sky(image),
-                title=f"out to {length_text(float(present[index]))}",
+                title=f"out to {style.length_text(float(present[index]))}",
                 label=label,
                 kind=kind,
                 seen=healpix_sky(margin) if (margin <= 0).any() else None,

@@ -397,13 +397,8 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[ForeignField, str]
 def _multiresolution(path: Path, found: dict[str, Variable]) -> ForeignField:
     """Return the field of ``pixel_info``, ``best_fit`` and ``samples``: Bayestar's."""
     info, samples = found["pixel_info"], found.get("samples")
-    wanted = {
-        "nside",
-        "healpix_index",
-        "converged",
-        "DM_reliable_min",
-        "DM_reliable_max",
-    }
+    limits = ("DM_reliable_min", "DM_reliable_max")
+    wanted = {"nside", "healpix_index", "converged", *limits}
     names = set(info.values.dtype.names or ())
     if samples is None or not wanted <= names or "DM_bin_edges" not in info.attrs:
         raise InputError(
@@ -412,7 +407,7 @@ def _multiresolution(path: Path, found: dict[str, Variable]) -> ForeignField:
         )
     rows: Any = info.values
     modulus = np.asarray(info.attrs["DM_bin_edges"], dtype=np.float64)
-    ends = [_parsecs(rows[f"DM_reliable_{end}"]) for end in ("min", "max")]
+    nearest, farthest = (_parsecs(rows[name]) for name in limits)
     return ForeignField(
         arrays=dict.fromkeys(KINDS, samples.values),
         axes={"distance": _parsecs(modulus)},
@@ -421,8 +416,8 @@ def _multiresolution(path: Path, found: dict[str, Variable]) -> ForeignField:
         pixels=(rows["nside"].astype(int), rows["healpix_index"].astype(int)),
         flags={
             "converged": rows["converged"].astype(bool),
-            "nearest": np.where(np.isfinite(ends[0]), ends[0], np.inf),
-            "farthest": np.where(np.isfinite(ends[1]), ends[1], 0.0),
+            "nearest": np.where(np.isfinite(nearest), nearest, np.inf),
+            "farthest": np.where(np.isfinite(farthest), farthest, 0.0),
         },
     )
 

@@ -11,7 +11,6 @@ memory is healpy's UNSEEN.
 
 from __future__ import annotations
 
-import os
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.fits import open_checked, read_provenance, write_hdus
+from pipelines.storage.atomic import AnyPath
 
 ORDERINGS = ("nested", "ring")
 _TABLE = "EXTINCTION"
@@ -33,7 +33,7 @@ _CONVENTION = {"PIXTYPE": "HEALPIX", "COORDSYS": "G"}
 
 
 def write_healpix(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     skymaps: SkyMaps,
     *,
     ordering: str = "nested",
@@ -100,7 +100,7 @@ def write_healpix(
     write_hdus(path, [table], skymaps.meta, summary, overwrite=overwrite)
 
 
-def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
+def read_healpix(path: AnyPath) -> SkyMaps:
     """Read maps by :func:`write_healpix`, with checksums (float32).
 
     Raises `InputError` if the file is absent, truncated, altered, not Galactic or not

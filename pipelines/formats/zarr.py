@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +19,7 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.cubes.sky import REGRESSION, Columns, SkyMaps, statistic_title
 from pipelines.formats.citation import provenance_text
-from pipelines.storage.atomic import (
-    MANIFEST,
-    MARKER,
-    atomic_directory,
-    check_manifest,
-    write_manifest,
-)
+from pipelines.storage import atomic
 from pipelines.storage.remote import RemoteFolder
 
 _KIND = "dustmap cube"
@@ -40,7 +33,7 @@ _TAKEN = (*AXES, "distance", "pixel", "last_star", "sample", "density_samples")
 
 
 def write_zarr(
-    path: str | os.PathLike[str],
+    path: atomic.AnyPath,
     cube: Cube,
     integrated: SkyMaps | None = None,
     *,
@@ -81,7 +74,7 @@ def write_zarr(
         name: json.dumps(value) if isinstance(value, dict | list) else value
         for name, value in attributes.items()
     }
-    with atomic_directory(target, overwrite=overwrite) as temporary:
+    with atomic.atomic_directory(target, overwrite=overwrite) as temporary:
         group = zarr.create_group(store=temporary, zarr_format=3, attributes=flat)
         # Levels are siblings: in xarray's trees a group inherits coordinates.
         names = [place.rstrip("/") for place in level_prefixes(attributes)]
@@ -114,7 +107,7 @@ def write_zarr(
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata", UserWarning)
             zarr.consolidate_metadata(temporary, zarr_format=3)
-        write_manifest(temporary)
+        atomic.write_manifest(temporary)
 
 
 def _description(
@@ -204,7 +197,7 @@ def _write(
     )
 
 
-def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
+def read_zarr(path: atomic.AnyPath, *, verify: bool = True) -> Cube:
     """Read a cube by :func:`write_zarr`.
 
     With ``verify`` every file is compared with its SHA-256, else only the marker and
@@ -223,7 +216,7 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
         return replace(cubes[0], finer=tuple(cubes[1:]))
 
 
-def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> SkyMaps:
+def read_integrated(path: atomic.AnyPath, *, verify: bool = True) -> SkyMaps:
     """Read the integrated extinctions of a map by :func:`write_zarr`.
 
     Raises `InputError` as :func:`read_zarr`, and if the store has none.
@@ -251,7 +244,7 @@ def _stated(meta: dict[str, Any]) -> dict[str, Any]:
     return {name: meta[name] for name in (REGRESSION, "estimate") if name in meta}
 
 
-def read_columns(path: str | os.PathLike[str]) -> dict[str, Columns]:
+def read_columns(path: atomic.AnyPath) -> dict[str, Columns]:
     """Read the columns of a map by :func:`write_zarr`, by axis; possibly none.
 
     Raises `InputError` as :func:`read_zarr`.
@@ -306,7 +299,7 @@ def is_zarr(path: Path) -> bool:
 
 def is_own_store(path: Path) -> bool:
     """Return true if a zarr group, damaged or not, is one of this program."""
-    marks = [path / name for name in (MANIFEST, MARKER)]
+    marks = [path / name for name in (atomic.MANIFEST, atomic.MARKER)]
     if any(mark.is_file() for mark in marks):
         return True
     try:
@@ -319,7 +312,7 @@ def is_own_store(path: Path) -> bool:
 def _opened(path: Path, *, verify: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open the group of a complete store of this program, and its attributes."""
     if is_zarr(path):
-        check_manifest(path, hashes=verify)
+        atomic.check_manifest(path, hashes=verify)
     opened = open_cube(path)
     with _input_errors(path):
         yield opened

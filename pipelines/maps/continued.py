@@ -81,6 +81,8 @@ class Continued(Answers):
     changes = of_own("changes")
     has_samples = of_own("has_samples")
     last_star = of_own("last_star")
+    # Where the map itself ends on each sight line.
+    reach = of_own("reach")
 
     @property
     def box(self) -> Box:
@@ -122,10 +124,6 @@ class Continued(Answers):
         inside = self.own.box.contains(places.positions())
         found[inside] = self.own.support(places.select(inside))
         return found
-
-    def reach(self, places: Places) -> np.ndarray:
-        """Return the distance at which the map itself ends on each sight line [pc]."""
-        return self.own.reach(places)
 
     def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
         # The other map has no error.

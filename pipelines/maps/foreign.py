@@ -96,8 +96,6 @@ class Shells(PixelRays):
         found = np.take_along_axis(pixels, nearest, 0)[0]
         return np.where(weights.any(axis=0), found, -1)
 
-    _nearest = pixel_of
-
     def _around(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
         """Return pixels and weights: 4 of a regular grid, or the one that holds it."""
         if self.field.pixels is None:

@@ -82,7 +82,7 @@ class PixelRays:
 
     def last_star(self, places: Places) -> np.ndarray:
         """Return the end of the last stretch with stars on each sight line [pc]."""
-        return self.take("last_star", self._nearest(places))
+        return self.take("last_star", self.pixel_of(places))
 
     def at(self, names: Iterable[str], places: Places) -> Named:
         """Interpolate arrays by name at finite distances [mag], shape ``(n,)``.
@@ -149,7 +149,8 @@ class PixelRays:
             found[rows] = rays[:, 1:-1]
         return found
 
-    def _nearest(self, places: Places) -> np.ndarray:
+    def pixel_of(self, places: Places) -> np.ndarray:
+        """Return the pixel of each direction."""
         return pixel_of(self.nside, places.l, places.b)
 
     def _around(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
@@ -184,7 +185,7 @@ class PixelRays:
 
         They are fewer if each needs whole ``curves``.
         """
-        order = np.argsort(self._nearest(places), kind="stable")
+        order = np.argsort(self.pixel_of(places), kind="stable")
         # Four neighbours with a value each, or with a curve of some 160.
         for part in row_blocks(len(order), 2**15 if curves else 2**10):
             rows = order[part]

@@ -26,6 +26,7 @@ from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.healpix import read_healpix
+from pipelines.maps import sky
 from pipelines.maps.answers import (
     ESTIMATES,
     Answers,
@@ -41,13 +42,6 @@ from pipelines.maps.density import columns, map_and_columns, usual_ends
 from pipelines.maps.integrals import OutwardCurves, has_curves, outward_curves, stack_of
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
-from pipelines.maps.sky import (
-    default_distances,
-    default_nside,
-    integrated,
-    last_star,
-    lines_of_sight,
-)
 from pipelines.maps.stored import Stored, open_store
 from pipelines.model.engine import rays
 from pipelines.run.folder import Run, read_run
@@ -125,7 +119,7 @@ class RunMap(Answers):
         return self.run.support_at(places.positions())
 
     def last_star(self, places: Places) -> np.ndarray:
-        return last_star(self.run, places.directions)
+        return sky.last_star(self.run, places.directions)
 
     def reach(self, places: Places) -> np.ndarray:
         """Return the distance at which each sight line leaves the box [pc]."""
@@ -156,20 +150,20 @@ class RunMap(Answers):
     ) -> SkyMaps:
         stored = self.path / "map.healpix.fits"
         usual = nside is None and distances is None
-        chosen = default_distances(self.run) if distances is None else distances
-        nside = default_nside(self.run) if nside is None else nside
+        chosen = sky.default_distances(self.run) if distances is None else distances
+        nside = sky.default_nside(self.run) if nside is None else nside
         if usual and stored.exists():
             maps = read_healpix(stored)
             whole = nside == maps.nside and np.array_equal(maps.distances, chosen)
             whole &= maps.meta.get("estimate", "map") == self.estimate
             if whole and maps.filled is None and self._is_own(maps.meta):
                 return maps
-        return integrated(
+        return sky.integrated(
             self.run, distances=np.array(chosen), nside=nside, estimate=self.estimate
         )
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
-        return lines_of_sight(self.run, directions, estimate=self.estimate)
+        return sky.lines_of_sight(self.run, directions, estimate=self.estimate)
 
     @cached_property
     def _store(self) -> Stored | None:

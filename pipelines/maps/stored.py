@@ -20,12 +20,7 @@ from astropy import units as u
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.quantiles import (
-    NAMES,
-    QUANTILES,
-    interpolated_quantile,
-    normal_quantile,
-)
+from pipelines.base.quantiles import NAMES, QUANTILES, interpolated_quantile
 from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube, grid_of, truth_extinction
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
@@ -196,11 +191,9 @@ class Stored(Answers):
         for kind, parts in made_of.items():
             if len(parts) == 1:
                 values = read[parts[0]]
-            elif positive:
+            else:
                 arrays = {name: read[name] for name in parts}
                 values = interpolated_quantile(arrays, probability(kind))
-            else:
-                values = normal_quantile(read["mean"], read["std"], probability(kind))
             found[kind] = self.scale * values
         return found
 

@@ -28,12 +28,8 @@ from pipelines.storage.atomic import atomic_directory, atomic_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FLAGS = np.dtype(
-    [
-        (name, "?")
-        for name in ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
-    ]
-)
+_FLAG_NAMES = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
+FLAGS = np.dtype([(name, "?") for name in _FLAG_NAMES])
 """Flags of a query.
 
 ``inside``: the place is in the map; values outside are NaN. ``unseen``: no sight line
@@ -307,11 +303,11 @@ class DustMap:
 
         As `query` with all modes that the map holds, in one pass.
         """
-        return self._answer(coords, True, total=total, estimate=estimate)
+        return self._answer(coords, integrated=True, total=total, estimate=estimate)
 
     def density(self, coords: SkyCoord) -> Answer:
         """Return the posterior of the density at coordinates, as `extinction`."""
-        return self._answer(coords, False)
+        return self._answer(coords, integrated=False, total=False, estimate=None)
 
     def extinction_and_density(
         self, coords: SkyCoord, *, estimate: str | None = None
@@ -327,12 +323,7 @@ class DustMap:
         return DustMap(answers=self.answers.estimated(estimate))
 
     def _answer(
-        self,
-        coords: SkyCoord,
-        integrated: bool,
-        *,
-        total: bool = False,
-        estimate: str | None = None,
+        self, coords: SkyCoord, *, integrated: bool, total: bool, estimate: str | None
     ) -> Answer:
         answers = self.answers.estimated(estimate)
         places, reached = self._reached(coords, integrated, total)
@@ -531,7 +522,6 @@ def open_map(
     """
     run = None if samples is None else path_of(samples, "the path of a run's samples")
     place = path if isinstance(path, str) else path_of(path, "the path of a map")
-    stated = {name: value for name, value in stated.items() if value is not None}
     dust = DustMap(answers=open_answers(place, samples=run, **stated))
     return dust.with_outside(outside)
 

@@ -24,13 +24,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.base.quantities import numbers, path_of
 from pipelines.catalog.tables import is_table
-from pipelines.regress.methods import (
-    METHODS,
-    Observed,
-    fit,
-    fit_variational,
-    learn_many,
-)
+from pipelines.regress import methods
 from pipelines.regress.saved import read_model
 
 # Most rows for which `auto` is exact.
@@ -179,7 +173,7 @@ class Regressor:
     def check(self) -> None:
         """Raise an `InputError` if an option is unknown, or ciq is not with svgp."""
         likelihoods = ("gaussian", "student-t")
-        choices = {"likelihood": likelihoods, "method": ("auto", *METHODS)}
+        choices = {"likelihood": likelihoods, "method": ("auto", *methods.METHODS)}
         choices["whitening"] = ("cholesky", "ciq")
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
@@ -283,18 +277,18 @@ class Regressor:
         if noise is not None:
             std = columns["the noise"][whole] / self.target_scale_
             stated = torch.as_tensor(std**2)
-        data = Observed(
+        data = methods.Observed(
             self._rescaled(functionals),
             torch.as_tensor(white),
             known_noise=stated,
             outliers=self.likelihood == "student-t",
         )
-        fitted = METHODS.get(method, partial(fit, learn_many))
+        fitted = methods.METHODS.get(method, partial(methods.fit, methods.learn_many))
         if self.whitening == "ciq":
-            fitted = partial(fit_variational, whitening="ciq")
+            fitted = partial(methods.fit_variational, whitening="ciq")
         self.field_ = fitted(data, torch_stream(self.seed, Purpose.REGRESSION))
         found = "grid" if isinstance(self.field_.model, TorusGP) else "neighbours"
-        self.method_ = method if method in METHODS else found
+        self.method_ = method if method in methods.METHODS else found
         return self
 
     def predict(

@@ -33,7 +33,7 @@ from pipelines.model.engine import posterior_model
 from pipelines.model.plan import Plan
 from pipelines.run.residual import read_residual
 from pipelines.run.verdict import Verdict, verdict
-from pipelines.saving.workspace import SUFFIX, unfinished
+from pipelines.saving.workspace import SUFFIX, read_json, unfinished
 from pipelines.storage.atomic import check_manifest, check_output_folder
 
 
@@ -194,8 +194,4 @@ def read_run(path: str | Path) -> Run:
 
 def fit_of(path: Path) -> str:
     """Return the name of the fit of a finished run; empty without one."""
-    try:
-        provenance = json.loads((path / "run.json").read_text())["provenance"]
-        return str(provenance["fit"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return str(read_json(path / "run.json").get("provenance", {}).get("fit", ""))

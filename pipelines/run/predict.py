@@ -12,7 +12,7 @@ from dustmap.memory import rows_within
 from dustmap.posterior import Posterior
 from dustmap.residual.stacking import StackedKriging
 from pipelines.base.quantiles import KINDS, summaries
-from pipelines.catalog.schema import Stars, write_table
+from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_table
 from pipelines.formats.citation import PROGRAM
 from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
@@ -22,13 +22,8 @@ Columns = dict[str, np.ndarray]
 UNITS = {
     **{f"extinction_{kind}": "mag" for kind in KINDS},
     **{f"density_{kind}": "mag/pc" for kind in KINDS},
-    "l": "deg",
-    "b": "deg",
-    "distance": "pc",
-    "extinction": "mag",
-    "extinction_error": "mag",
+    **CANONICAL_UNITS,
     "noise": "mag",
-    "distance_error": "pc",
     "posterior_distance": "pc",
     "posterior_distance_std": "pc",
     **{f"measured_{kind}": "mag" for kind in KINDS},

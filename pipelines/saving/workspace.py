@@ -26,13 +26,7 @@ from typing import Any, cast
 from filelock import FileLock, Timeout, lock_descriptor
 
 from pipelines.base.errors import InputError
-from pipelines.storage.atomic import (
-    atomic_file,
-    remove,
-    remove_directory,
-    remove_parts,
-    restore_retired,
-)
+from pipelines.storage import atomic
 
 SUFFIX = ".unfinished"
 STATE = "state.safetensors"
@@ -102,7 +96,7 @@ class Workspace:
             found = cast(Any, Table.read(path, format="hdf5"))
             return {name: found[name] for name in found.colnames}
         columns = compute()
-        with atomic_file(path, overwrite=True) as temporary:
+        with atomic.atomic_file(path, overwrite=True) as temporary:
             how = {"path": "part", "serialize_meta": True, "overwrite": True}
             Table(columns).write(temporary, format="hdf5", **how)
         return columns
@@ -128,7 +122,9 @@ class Workspace:
                 "that another may write there: choose another output"
             )
         self.facts.update(facts)
-        with atomic_file(self.folder / "status.json", overwrite=True) as temporary:
+        with atomic.atomic_file(
+            self.folder / "status.json", overwrite=True
+        ) as temporary:
             temporary.write_text(json.dumps(self.facts, indent=1) + "\n")
 
 
@@ -164,7 +160,7 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
     folder = work.folder
     folder.mkdir(exist_ok=True)
     with _locked(folder) as lock:
-        restore_retired(folder, work.output)
+        atomic.restore_retired(folder, work.output)
         work = replace(unfinished(folder) or work, lock=lock)
         is_begun = "fit" in work.facts or work.is_saved
         if is_begun and not (overwrite or resume):
@@ -175,10 +171,10 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
         if not (is_begun and resume):
             for item in folder.iterdir():
                 if item.name != "lock":
-                    remove(item)
+                    atomic.remove(item)
             work.facts.clear()
         # Partial files of a killed process.
-        remove_parts(folder)
+        atomic.remove_parts(folder)
         host, process = socket.gethostname(), os.getpid()
         name = f"{host}-{process}-{time.time_ns()}"
         begun = {"fit": name, "since": time.time(), "overwrite": overwrite}
@@ -187,10 +183,10 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
             yield work
         except BaseException:
             if work.is_own and not work.is_saved:
-                remove_directory(folder)
+                atomic.remove_directory(folder)
             raise
         if work.is_own:
-            remove_directory(folder)
+            atomic.remove_directory(folder)
 
 
 @contextmanager

@@ -253,9 +253,9 @@ def test_the_method_follows_from_rows_inputs_and_likelihood(
         name: lambda *_, name=name: fitted.append(name) or SimpleNamespace(model=None)
         for name in ("exact", "neighbours", "svgp")
     }
-    monkeypatch.setattr("pipelines.regress.regressor.METHODS", engines)
+    monkeypatch.setattr("pipelines.regress.methods.METHODS", engines)
     monkeypatch.setattr(
-        "pipelines.regress.regressor.fit", lambda *_: engines["neighbours"]()
+        "pipelines.regress.methods.fit", lambda *_: engines["neighbours"]()
     )
     x, y = np.ones((rows, inputs)), np.arange(rows) % 2
     model = Regressor(likelihood=likelihood).fit(x, y)
