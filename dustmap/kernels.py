@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.shapes import Pairs, Places, Points
+
 Lags = Float[Tensor, "*batch d"]
 Values = Float[Tensor, "*batch"]
 
@@ -296,9 +298,7 @@ class SquaredExponential(Radial):
         return torch.exp(-0.5 * r**2)
 
 
-def point_covariance(
-    kernel: Kernel, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]
-) -> Float[Tensor, "n m"]:
+def point_covariance(kernel: Kernel, x: Points, z: Places) -> Pairs:
     """Return ``k(x_n − z_m)``, once differentiable in kernel and points.
 
     A radial kernel needs only the scaled distance, without displacements along every

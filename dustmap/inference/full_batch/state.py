@@ -24,6 +24,7 @@ from dustmap.linalg.cg import Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import Learnt, NoiseModel, Normal
+from dustmap.shapes import Eps, EpsDraws, Vector
 
 FIRST = "mode"
 """The name of the first search of the mode."""
@@ -38,8 +39,8 @@ class Iterate:
     """
 
     search: str
-    eps: Float[Tensor, " p"]
-    total: Float[Tensor, " n"]
+    eps: Eps
+    total: Vector
     steps: int = 0
     earlier: int = 0
     converged: bool = False
@@ -113,7 +114,7 @@ class Round:
     ``pairs`` of batches are finished in this round.
     """
 
-    total: Float[Tensor, " n"]
+    total: Vector
     rough: bool = True
     number: int = 0
     pairs: int = 0
@@ -123,8 +124,8 @@ class Round:
 class Origin:
     """The inputs of a preconditioner: ε, Σ, and the generator's state before it."""
 
-    eps: Float[Tensor, " p"]
-    total: Float[Tensor, " n"]
+    eps: Eps
+    total: Vector
     generator: Tensor
 
 
@@ -154,7 +155,7 @@ class Progress:
 
 
 # Returns the means and standard deviations of ε under the prior of a pair of samples.
-Priors = Callable[[int], tuple[Float[Tensor, " p"], Float[Tensor, " p"]]]
+Priors = Callable[[int], tuple[Eps, Eps]]
 
 
 class InferenceState:
@@ -165,7 +166,7 @@ class InferenceState:
     def __init__(
         self,
         model: ForwardModel,
-        observations: Float[Tensor, " n"],
+        observations: Vector,
         noise: NoiseModel,
         settings: FullBatch,
         generator: torch.Generator,
@@ -212,16 +213,14 @@ class InferenceState:
         """True if the tangent or Σ changes with ε: one step is not enough."""
         return not self.model.linear or self.noise.depends_on_field
 
-    def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
+    def tangent(self, eps: Eps) -> tuple[Linearisation, NoiseModel]:
         """Return the tangent at ε, and Σ there with the current weights."""
         tangent = self.model.linearise(eps)
         return tangent, self.noise.given_unresolved(
             self.unresolved(eps[None], tangent.variance)
         )
 
-    def unresolved(
-        self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
-    ) -> Float[Tensor, " n"]:
+    def unresolved(self, eps: EpsDraws, variance: Vector) -> Vector:
         """Return the variance that the field adds to Σ, over samples of ε."""
         total = variance if self.settings.subgrid_noise else torch.zeros_like(variance)
         if self._blurred is not None and self.noise.blur_scale is not None:
@@ -230,9 +229,7 @@ class InferenceState:
                 total = total + blur**2 / len(eps)
         return total
 
-    def learn_at(
-        self, eps: Float[Tensor, " p"], tangent: Linearisation
-    ) -> tuple[Float[Tensor, " n"], float]:
+    def learn_at(self, eps: Eps, tangent: Linearisation) -> tuple[Vector, float]:
         """Update the noise at ε; return Σ and ``mean (y − apply)²/Σ``.
 
         Outliers are down-weighted once most observations are fitted.
@@ -245,7 +242,7 @@ class InferenceState:
         self.noise = noise
         return noise.variance, float((squares / noise.variance).mean())
 
-    def learn_over(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
+    def learn_over(self, eps: EpsDraws) -> Vector:
         """Update the noise, and α of model and noise, by samples; return Σ."""
         residual, spread, variance = self.averages(eps)
         unresolved, before = self.unresolved(eps, variance), self.noise
@@ -263,8 +260,8 @@ class InferenceState:
         return self.noise.variance
 
     def averages(
-        self, eps: Float[Tensor, "s p"], model: ForwardModel | None = None
-    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, " n"]]:
+        self, eps: EpsDraws, model: ForwardModel | None = None
+    ) -> tuple[Vector, Vector, Vector]:
         """Return the mean residual, the variance of ``apply`` and ``v``, over samples.
 
         The divisor is S, since the mean of an antithetic pair has no error to first
@@ -283,14 +280,14 @@ class InferenceState:
         residual = self.y - (first + beside).to(self.y)
         return residual, spread.to(self.y), variance.to(self.y)
 
-    def include_all(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
+    def include_all(self, eps: EpsDraws) -> Vector:
         """Return held-out observations to the data; return Σ over these samples."""
         assert isinstance(self.noise, Normal)
         unresolved = self.unresolved(eps, self.averages(eps)[2])
         self.noise = self.noise.including_all().given_unresolved(unresolved)
         return self.noise.variance
 
-    def newton(self, total: Float[Tensor, " n"], **options: Any) -> GaussNewton:
+    def newton(self, total: Vector, **options: Any) -> GaussNewton:
         """Return steps to the mode for this Σ, with the current preconditioner."""
         return GaussNewton(
             model=self.model,
@@ -301,12 +298,7 @@ class InferenceState:
             **options,
         )
 
-    def precondition(
-        self,
-        tangent: Linearisation,
-        eps: Float[Tensor, " p"],
-        total: Float[Tensor, " n"],
-    ) -> None:
+    def precondition(self, tangent: Linearisation, eps: Eps, total: Vector) -> None:
         """Make and keep a preconditioner of the precision at ε, if its rank is not 0.
 
         Its vectors are in the model's ``leading`` subspace.
