@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
+from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, quiet
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
 from dustmap.inference.full_batch.randomized_map import drawn_errors, fit_rounds
 from dustmap.inference.full_batch.settings import (
@@ -94,7 +94,7 @@ def infer(
     settings: FullBatch,
     generator: torch.Generator,
     start: Eps | None = None,
-    on_step: OnStep | None = None,
+    on_step: OnStep = quiet,
     checkpointer: Checkpointer[Progress] | None = None,
     time_left: SecondsLeft = unlimited,
     teams: Group | None = None,
@@ -172,7 +172,7 @@ def infer(
         on_step=on_step,
         checkpointer=checkpointer,
         time_left=time_left,
-        teams=teams,
+        teams=teams or Group(),
         shared_errors=shared_errors,
         priors=priors,
     )

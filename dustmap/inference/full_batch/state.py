@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -79,12 +79,12 @@ class Samples:
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
         """Join batches."""
-        names = [field.name for field in fields(cls)]
+        names = [each.name for each in fields(cls)]
         return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
 
     def select(self, index: Int[Tensor, " k"]) -> Samples:
         """Return some of the samples."""
-        names = [field.name for field in fields(self)]
+        names = [each.name for each in fields(self)]
         return Samples(**{name: getattr(self, name)[index] for name in names})
 
     @property
@@ -158,37 +158,35 @@ class Progress:
 Priors = Callable[[int], tuple[Eps, Eps]]
 
 
+@dataclass(eq=False)
 class InferenceState:
-    """Model, noise, preconditioner, generator and progress of one inference."""
+    """Model, noise, preconditioner, generator and progress of one inference.
 
-    preconditioner: NystromPreconditioner | None = None
+    The observations ``y`` are brought to the model's dtype and device.
+    """
 
-    def __init__(
-        self,
-        model: ForwardModel,
-        observations: Vector,
-        noise: NoiseModel,
-        settings: FullBatch,
-        generator: torch.Generator,
-        *,
-        on_step: OnStep | None = None,
-        checkpointer: Checkpointer[Progress] | None = None,
-        time_left: SecondsLeft = unlimited,
-        teams: Group | None = None,
-        shared_errors: Float[Tensor, "n r"] | None = None,
-        priors: Priors | None = None,
-    ) -> None:
-        self.model, self.settings, self.generator = model, settings, generator
-        self.shared_errors, self.priors = shared_errors, priors
-        self.y = observations.to(dtype=model.dtype, device=model.device)
-        self.noise = noise.prepared(self.y, model.subgrid_share, generator)
-        self._blurred = None if noise.blur is None else model.at(noise.blur)
-        self.on_step, self.time_left = on_step or quiet, time_left
-        self.teams = Group() if teams is None else teams
-        self._checkpointer = checkpointer
-        drawn = generator.get_state()
-        self.progress = Progress(count=settings.samples, generator=drawn)
-        saved = None if checkpointer is None else checkpointer.restore()
+    model: ForwardModel
+    y: Vector
+    noise: NoiseModel
+    settings: FullBatch
+    generator: torch.Generator
+    _: KW_ONLY
+    on_step: OnStep = quiet
+    checkpointer: Checkpointer[Progress] | None = None
+    time_left: SecondsLeft = unlimited
+    teams: Group = field(default_factory=Group)
+    shared_errors: Float[Tensor, "n r"] | None = None
+    priors: Priors | None = None
+    preconditioner: NystromPreconditioner | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        blur, share = self.noise.blur, self.model.subgrid_share
+        self.y = self.y.to(dtype=self.model.dtype, device=self.model.device)
+        self.noise = self.noise.prepared(self.y, share, self.generator)
+        self._blurred = None if blur is None else self.model.at(blur)
+        drawn, count = self.generator.get_state(), self.settings.samples
+        self.progress = Progress(count=count, generator=drawn)
+        saved = None if self.checkpointer is None else self.checkpointer.restore()
         if saved is not None:
             self._restore(saved)
 
@@ -334,8 +332,8 @@ class InferenceState:
         """Change the progress, and save it."""
         drawn = self.generator.get_state()
         self.note(generator=drawn, noise=self.noise.learnt, **changes)
-        if self._checkpointer is not None:
-            self._checkpointer.save(self.progress)
+        if self.checkpointer is not None:
+            self.checkpointer.save(self.progress)
 
     def _restore(self, saved: Progress) -> None:
         """Go on from saved progress, or raise a ValueError if it is another fit's."""
