@@ -234,8 +234,5 @@ def _around(grid: Grid, reach: float) -> Grid:
         high = min(math.ceil((reach - first) / step), count - 1)
         origin.append(first + low * step)
         shape.append(2 * (high - low) + 1)
-    return Grid(
-        shape=tuple(shape),
-        spacing=tuple(step / 2 for step in grid.spacing),
-        origin=tuple(origin),
-    )
+    spacing = tuple(step / 2 for step in grid.spacing)
+    return Grid(shape=tuple(shape), spacing=spacing, origin=tuple(origin))

@@ -25,6 +25,7 @@ from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import NoiseModel
 from dustmap.shapes import EpsBatch, Vectors
 
+# Callback of stage, step and relative residual (or another measure of progress).
 OnStep = Callable[[str, int, float], None]
 
 
