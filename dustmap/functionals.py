@@ -19,11 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # The rules are part of this module's names.
-from dustmap.quadrature import FixedStep as FixedStep
-from dustmap.quadrature import GaussLegendre as GaussLegendre
-from dustmap.quadrature import MonteCarlo as MonteCarlo
-from dustmap.quadrature import Rule as Rule
-from dustmap.quadrature import StepsOutwards as StepsOutwards
+from dustmap.quadrature import FixedStep, GaussLegendre, MonteCarlo, Rule, StepsOutwards  # noqa: F401
 from dustmap.shapes import Device, Points, Vector
 
 

@@ -172,12 +172,8 @@ class TorusGaussian(TorusModel[TorusWhitening]):
         self.residual_count = residual_count
         # A fixed seed makes the draws for v_n reproducible.
         self._seed = _seed(generator)
-        super().__init__(
-            whitening,
-            functionals,
-            mean=ConstantMean() if mean is None else mean,
-            group=group,
-        )
+        mean = ConstantMean() if mean is None else mean
+        super().__init__(whitening, functionals, mean=mean, group=group)
 
     def _observe(self, functionals: Functionals) -> None:
         super()._observe(functionals)
@@ -199,9 +195,8 @@ class TorusGaussian(TorusModel[TorusWhitening]):
     def variance(self) -> Vector:
         """``v_n`` as the mean square of prior draws of the residual (cached)."""
         if self._variance is None:
-            total = torch.zeros(
-                len(self.functionals), dtype=torch.float64, device=self.device
-            )
+            count = len(self.functionals)
+            total = torch.zeros(count, dtype=torch.float64, device=self.device)
             if self.residual_refinement > 1:
                 generator = torch_stream(self._seed, Purpose.VARIANCE)
                 for draw in self._residuals(self.residual_count, generator):

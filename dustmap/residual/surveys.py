@@ -146,11 +146,8 @@ class SurveyRows:
 
     def observed(self, extinction: Vector) -> Rays:
         """Return rays whose density is extinction over distance."""
-        return Rays(
-            directions=self.directions,
-            lengths=self.lengths,
-            density=extinction / self.lengths,
-        )
+        density = extinction / self.lengths
+        return Rays(directions=self.directions, lengths=self.lengths, density=density)
 
 
 def shared_errors(

@@ -158,11 +158,9 @@ def fit_svgp(
             f"expected one value for each of {len(functionals)} functionals, at least "
             f"one, got shape {tuple(values.shape)}"
         )
+    start = ConstantMean(value=mean)
     forward = RowwiseGaussian(
-        whitening,
-        functionals,
-        mean=ConstantMean(value=mean),
-        tolerance=settings.tolerance,
+        whitening, functionals, mean=start, tolerance=settings.tolerance
     )
     data = Observations(
         values=values.to(forward.offset),
