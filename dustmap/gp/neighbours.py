@@ -168,9 +168,8 @@ class NeighbourGP(ScoredRegression):
         assert self.index is not None
         places = _points(part)
         near = self.index.nearest(places, self.count)
-        solved = [
-            self.solved_at(at, some) for at, some in neighbour_blocks(places, near)
-        ]
+        blocks = neighbour_blocks(places, near)
+        solved = [self.solved_at(at, some) for at, some in blocks]
         mean, variance = ([getattr(s, n) for s in solved] for n in ("mean", "variance"))
         return torch.cat(mean), torch.cat(variance)
 

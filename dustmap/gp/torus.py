@@ -349,12 +349,8 @@ class TorusGP(Regression):
 
         Sample i depends on the seed, the purpose and i alone.
 
-        Raises
-        ------
-        ValueError
-            If a node lies outside the box.
-        FloatingPointError
-            If a solve has not converged.
+        Raises `ValueError` if a node lies outside the box; `FloatingPointError` if a
+        solve has not converged.
         """
         points = functionals.nodes().points
         if outside := int((~self.torus.grid.contains(points)).sum()):

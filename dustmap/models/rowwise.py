@@ -78,14 +78,13 @@ class RowReport:
         """Add a batch of solves."""
         if not len(solution.residual):
             return self
-        return self.joined(
-            RowReport(
-                rows=len(solution.residual),
-                unconverged=int((~solution.converged).sum()),
-                residual=float(solution.residual.max()),
-                iterations=int(solution.iterations.max()),
-            )
+        found = RowReport(
+            rows=len(solution.residual),
+            unconverged=int((~solution.converged).sum()),
+            residual=float(solution.residual.max()),
+            iterations=int(solution.iterations.max()),
         )
+        return self.joined(found)
 
     def joined(self, *others: RowReport) -> RowReport:
         """Join this report with reports on other rows."""
@@ -386,9 +385,8 @@ class RowwiseGaussian(ForwardModel):
             )
         below = RowReport(modes_below_zero=int((values < 0).sum()))
         self.report = self.report.joined(below)
-        white = torch.randn(
-            len(eps), len(values), generator=generator, dtype=self.dtype
-        )
+        shape = len(eps), len(values)
+        white = torch.randn(shape, generator=generator, dtype=self.dtype)
         return (white.to(self.device) * values.clamp(min=0).sqrt()) @ vectors.mT
 
     def at(self, functionals: Functionals) -> RowwiseGaussian:

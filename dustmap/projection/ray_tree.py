@@ -238,9 +238,8 @@ class RayTree(SizedOperator):
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
         places = self._sums.matvec(self._nodes.matvec(x))
-        return self._nodes.rmatvec(
-            self._sums.rmatvec(self._stars.gram(places, weights))
-        )
+        pull = self._stars.gram(places, weights)
+        return self._nodes.rmatvec(self._sums.rmatvec(pull))
 
 
 class OutwardSums(SizedOperator):

@@ -41,6 +41,9 @@ from dustmap.models.base import ForwardModel
 from dustmap.noise import NoiseModel
 from dustmap.shapes import Draws, Eps, EpsDraws, Vector
 
+# Forcing, tolerance and name.
+Fit = tuple[float, float, str]
+
 
 def fit_rounds(fit: InferenceState, mode: Eps) -> Vector:
     """Fit all samples, starting from the mode; return their Σ.
@@ -95,18 +98,13 @@ def _learnt(fit: InferenceState, at: Round, few: int) -> Round:
 
 
 def _fit_all(
-    fit: InferenceState,
-    mode: Eps,
-    at: Round,
-    count: int,
-    fits: Sequence[tuple[float, float, str]],
+    fit: InferenceState, mode: Eps, at: Round, count: int, fits: Sequence[Fit]
 ) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    Each batch has all ``fits`` (forcing, tolerance, name) in turn. A pair of batches
-    begins if it would end in time at the pace of the previous pair, and is saved at its
-    end. The first pair is always fitted, and marked as unconverged if there is no time
-    to refine it.
+    Each batch has all ``fits`` in turn. A pair of batches begins if it would end in
+    time at the pace of the previous pair, and is saved at its end. The first pair is
+    always fitted, and marked as unconverged if there is no time to refine it.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size

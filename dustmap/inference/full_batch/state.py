@@ -214,9 +214,8 @@ class InferenceState:
     def tangent(self, eps: Eps) -> tuple[Linearisation, NoiseModel]:
         """Return the tangent at ε, and Σ there with the current weights."""
         tangent = self.model.linearise(eps)
-        return tangent, self.noise.given_unresolved(
-            self.unresolved(eps[None], tangent.variance)
-        )
+        unresolved = self.unresolved(eps[None], tangent.variance)
+        return tangent, self.noise.given_unresolved(unresolved)
 
     def unresolved(self, eps: EpsDraws, variance: Vector) -> Vector:
         """Return the variance that the field adds to Σ, over samples of ε."""
@@ -245,9 +244,8 @@ class InferenceState:
         residual, spread, variance = self.averages(eps)
         unresolved, before = self.unresolved(eps, variance), self.noise
         if not before.learn_share:
-            self.noise = before.updated(residual, spread, unresolved).given_unresolved(
-                unresolved
-            )
+            updated = before.updated(residual, spread, unresolved)
+            self.noise = updated.given_unresolved(unresolved)
             return self.noise.variance
         # Only variances of line integrals are proportional to the share.
         model, share = self.model, before.share
