@@ -120,10 +120,7 @@ class Plan:
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
         """Read what `as_dict` gave, also from JSON.
 
-        Raises
-        ------
-        InputError
-            If the values are no plan of this version.
+        Raises `InputError` if the values are no plan of this version.
         """
         if "tori" not in plain:
             raise InputError("an earlier version wrote this plan: fit again")
@@ -164,11 +161,8 @@ class Plan:
     def build_prior(self) -> PriorIntegrals:
         """The prior of the density, also outside the grids.
 
-        Raises
-        ------
-        InputError
-            If its mean is the same everywhere: learnt in a box of ±150 pc in z, this
-            made extinctions to 500 to 700 pc in z too large by 135%.
+        Raises `InputError` if its mean is the same everywhere: learnt in a box of
+        ±150 pc in z, this made extinctions to 500 to 700 pc in z too large by 135%.
         """
         mean = self.scales.mean
         if not isinstance(mean, ExponentialDisc):

@@ -59,10 +59,7 @@ def choose_grids(
     if the geometric mean of the stars' cells becomes smaller. Several processes may
     together have a finer grid than one.
 
-    Raises
-    ------
-    InputError
-        If no grid fits the budget.
+    Raises `InputError` if no grid fits the budget.
     """
     separation = StarSeparation.of(distances)
 
