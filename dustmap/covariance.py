@@ -9,17 +9,17 @@ nodes are copied to the device of the result.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals, Nodes, PointValues
 from dustmap.kernels import Kernel, point_covariance
 from dustmap.memory import rows_within
+from dustmap.shapes import Device, Pairs, Places, Vector
 
 
 def inducing_covariance(
-    kernel: Kernel, functionals: Functionals, points: Float[Tensor, "m d"]
-) -> Float[Tensor, "n m"]:
+    kernel: Kernel, functionals: Functionals, points: Places
+) -> Pairs:
     """Return ``Cov(L_n ρ, ρ(z_m))``, the rows ``k_un``, on the device of the points.
 
     Cost: one kernel value for each node and point.
@@ -31,12 +31,8 @@ def inducing_covariance(
 
 
 def functional_covariance(
-    kernel: Kernel,
-    left: Functionals,
-    right: Functionals,
-    *,
-    device: torch.device | str = "cpu",
-) -> Float[Tensor, "n m"]:
+    kernel: Kernel, left: Functionals, right: Functionals, *, device: Device = "cpu"
+) -> Pairs:
     """Return ``Cov(L_n ρ, L_m ρ)``. Cost: one kernel value for each pair of nodes."""
     a, b = left.nodes().to(device), right.nodes().to(device)
     total = a.weights.new_zeros(a.count, b.count)
@@ -53,8 +49,8 @@ def functional_covariance(
 
 
 def functional_variance(
-    kernel: Kernel, functionals: Functionals, *, device: torch.device | str = "cpu"
-) -> Float[Tensor, " n"]:
+    kernel: Kernel, functionals: Functionals, *, device: Device = "cpu"
+) -> Vector:
     """Return ``k_nn = Var(L_n ρ)`` of every functional, from its own nodes."""
     variances = [torch.zeros(0, dtype=torch.float64, device=device)]
     rows = functionals.nodes().rows
@@ -64,7 +60,7 @@ def functional_variance(
     return torch.cat(variances)
 
 
-def _rows(width: int, device: torch.device | str) -> int:
+def _rows(width: int, device: Device) -> int:
     """Return the number of rows of ``width`` kernel values to evaluate at once.
 
     On the CPU blocks that fit into the cache are three times as fast as blocks of 32
@@ -92,7 +88,7 @@ def _covariance(
     return values
 
 
-def _variance(kernel: Kernel, nodes: Nodes, device: torch.device | str) -> Tensor:
+def _variance(kernel: Kernel, nodes: Nodes, device: Device) -> Tensor:
     """Return sums over pairs of nodes of each row, in a padded ``(n, j, j)`` block.
 
     The layout is made on the CPU, to avoid waiting for the device for its size.

@@ -19,11 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # The rules are part of this module's names.
-from dustmap.quadrature import FixedStep as FixedStep
-from dustmap.quadrature import GaussLegendre as GaussLegendre
-from dustmap.quadrature import MonteCarlo as MonteCarlo
-from dustmap.quadrature import Rule as Rule
-from dustmap.quadrature import StepsOutwards as StepsOutwards
+from dustmap.quadrature import FixedStep, GaussLegendre, MonteCarlo, Rule, StepsOutwards  # noqa: F401
+from dustmap.shapes import Device, Points, Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +47,7 @@ class Nodes:
     axes: Int[Tensor, " p"] | None
     count: int
 
-    def to(self, device: torch.device | str) -> Nodes:
+    def to(self, device: Device) -> Nodes:
         """Return the same nodes on another device."""
         return self._each(lambda tensor: tensor.to(device))
 
@@ -66,7 +63,7 @@ class Nodes:
         for start in range(0, len(self.rows), count):
             yield self._each(itemgetter(slice(start, start + count)))
 
-    def sum_rows(self, values: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
+    def sum_rows(self, values: Float[Tensor, " p"]) -> Vector:
         """Return ``Σ_j w_nj v_nj`` for every functional."""
         total = values.new_zeros(self.count)
         return total.index_add(0, self.rows, self.weights.to(values.dtype) * values)
@@ -78,7 +75,7 @@ class Functionals(ABC):
     ``places`` are their points, or the ends of their rays.
     """
 
-    places: Float[Tensor, "n d"]
+    places: Points
 
     def __len__(self) -> int:
         return len(self.places)
@@ -121,7 +118,7 @@ def _positions(x: Tensor, name: str) -> Tensor:
 class PointValues(Functionals):
     """``L_n ρ = ρ(x_n)``."""
 
-    def __init__(self, points: Float[Tensor, "n d"]) -> None:
+    def __init__(self, points: Points) -> None:
         self.points = self.places = _positions(points, "points")
 
     def select(self, index: Int[Tensor, " b"]) -> PointValues:
@@ -134,9 +131,7 @@ class PointValues(Functionals):
 class Derivatives(Functionals):
     """``L_n ρ = ∂ρ/∂x_a (x_n)`` with ``a = axes[n]``."""
 
-    def __init__(
-        self, points: Float[Tensor, "n d"], axes: Int[Tensor, " n"] | int
-    ) -> None:
+    def __init__(self, points: Points, axes: Int[Tensor, " n"] | int) -> None:
         self.points = self.places = _positions(points, "points")
         axes = torch.as_tensor(axes).expand(len(self.points))
         if len(axes) and not bool(((axes >= 0) & (axes < self.dimension)).all()):
@@ -172,11 +167,7 @@ class LineIntegrals(Functionals):
     """
 
     def __init__(
-        self,
-        end: Float[Tensor, "n d"],
-        rule: Rule,
-        *,
-        start: Float[Tensor, "#n d"] | None = None,
+        self, end: Points, rule: Rule, *, start: Float[Tensor, "#n d"] | None = None
     ) -> None:
         self.end = self.places = _positions(end, "end")
         if start is None:
@@ -186,7 +177,7 @@ class LineIntegrals(Functionals):
         self.rule = rule
 
     @property
-    def lengths(self) -> Float[Tensor, " n"]:
+    def lengths(self) -> Vector:
         """Lengths of the segments."""
         return torch.linalg.vector_norm(self.end - self.start, dim=-1)
 
@@ -224,13 +215,7 @@ class DistanceMarginalizedIntegrals(Functionals):
         Quadrature along the rays.
     """
 
-    def __init__(
-        self,
-        end: Float[Tensor, "n d"],
-        spread: Float[Tensor, " n"],
-        reach: Float[Tensor, " n"],
-        rule: Rule,
-    ) -> None:
+    def __init__(self, end: Points, spread: Vector, reach: Vector, rule: Rule) -> None:
         self.end = self.places = _positions(end, "end")
         self.spread = spread.to(torch.float64)
         self.reach = reach.to(torch.float64)

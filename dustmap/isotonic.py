@@ -30,6 +30,7 @@ from scipy.special import ndtr, ndtri
 
 from dustmap.linalg.compiled_tasks import compiled, over_rows
 
+Numbers = Float[np.ndarray, "*n"]
 # Standard normal deviates of the ranks. The second moment of a log-normal distribution
 # is that of deviates around 2σ, and σ is at most 2.5 where extinctions scatter by 20
 # times their mean. The trapezoidal rule over them is exact to 1e-4.
@@ -50,9 +51,7 @@ class Ranked:
     positive: ClassVar[bool] = True
 
     @classmethod
-    def log_normal(
-        cls, mean: Float[np.ndarray, "*n"], std: Float[np.ndarray, "*n"]
-    ) -> Ranked:
+    def log_normal(cls, mean: Numbers, std: Numbers) -> Ranked:
         """Return log-normal distributions with these moments; all zero without dust."""
         some = np.where(mean > 0, mean, 1.0)
         spread = np.sqrt(np.log1p((std / some) ** 2))
@@ -60,18 +59,16 @@ class Ranked:
         return cls(mean * np.exp(spread * deviates - spread**2 / 2))
 
     @property
-    def mean(self) -> Float[np.ndarray, "*n"]:
+    def mean(self) -> Numbers:
         """Mean of every distribution."""
         return _averaged(self.values)
 
     @property
-    def std(self) -> Float[np.ndarray, "*n"]:
+    def std(self) -> Numbers:
         """Standard deviation of every distribution."""
         return np.sqrt(_averaged((self.values - self.mean) ** 2))
 
-    def quantiles(
-        self, probabilities: list[float] | np.ndarray
-    ) -> list[Float[np.ndarray, "*n"]]:
+    def quantiles(self, probabilities: list[float] | np.ndarray) -> list[Numbers]:
         """Return a quantile of every distribution for each probability."""
         shape = self.values.shape[1:]
         return [self.at(np.full((1, *shape), ndtri(p)))[0] for p in probabilities]
@@ -114,7 +111,7 @@ def _parts(count: int) -> Float[np.ndarray, "s r"]:
     return found
 
 
-def _averaged(values: Float[np.ndarray, "r *n"]) -> Float[np.ndarray, "*n"]:
+def _averaged(values: Float[np.ndarray, "r *n"]) -> Numbers:
     """Average over ranks, one after the other: the same bits for any other places."""
     total = np.zeros(values.shape[1:])
     for share, value in zip(_SHARES, values, strict=True):

@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.shapes import Pairs, Places, Points
+
 Lags = Float[Tensor, "*batch d"]
 Values = Float[Tensor, "*batch"]
 
@@ -50,9 +52,7 @@ class Kernel(ABC):
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
         """Return the kernel with other values of the named hyperparameters."""
 
-    def covariance(
-        self, lag: Lags, left: int | None = None, right: int | None = None
-    ) -> Values:
+    def covariance(self, lag: Lags, left: int | None, right: int | None) -> Values:
         r"""Return ``Cov(∂_left ρ(x), ∂_right ρ(x'))`` at ``Δ = x − x'``.
 
         ``None`` stands for a value. ``∂k(x−x')/∂x'_b = −k'_b(Δ)``, hence the sign.
@@ -291,14 +291,10 @@ class SquaredExponential(Radial):
     def radial_first(r: Tensor) -> Tensor:
         return -torch.exp(-0.5 * r**2)
 
-    @staticmethod
-    def radial_second(r: Tensor) -> Tensor:
-        return torch.exp(-0.5 * r**2)
+    radial_second = radial
 
 
-def point_covariance(
-    kernel: Kernel, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]
-) -> Float[Tensor, "n m"]:
+def point_covariance(kernel: Kernel, x: Points, z: Places) -> Pairs:
     """Return ``k(x_n − z_m)``, once differentiable in kernel and points.
 
     A radial kernel needs only the scaled distance, without displacements along every

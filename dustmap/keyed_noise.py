@@ -10,10 +10,13 @@ from enum import IntEnum
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from scipy.special import ndtri
 from torch import Tensor
 
+from dustmap.shapes import Draws
+
+Keys = Int[Tensor, "n k"]
 # The increment of SplitMix64 (Steele, Lea & Flood 2014, OOPSLA '14).
 _STEP = 0x9E3779B97F4A7C15
 
@@ -50,9 +53,7 @@ def torch_stream(seed: int, purpose: Purpose, number: int = 0) -> torch.Generato
     return generator.set_state(state)
 
 
-def keyed_uniforms(
-    keys: Int[Tensor, "n k"], count: int, seed: int, purpose: Purpose
-) -> Float[Tensor, "s n"]:
+def keyed_uniforms(keys: Keys, count: int, seed: int, purpose: Purpose) -> Draws:
     """Draw ``count`` numbers, uniform between 0 and 1, for each key, reproducibly.
 
     A key is a row of integers; equal keys get equal numbers, others independent ones,
@@ -70,9 +71,7 @@ def keyed_uniforms(
     return found
 
 
-def keyed_normals(
-    keys: Int[Tensor, "n k"], count: int, seed: int, purpose: Purpose
-) -> Float[Tensor, "s n"]:
+def keyed_normals(keys: Keys, count: int, seed: int, purpose: Purpose) -> Draws:
     """Draw standard normals, the deviates of `keyed_uniforms`."""
     return torch.from_numpy(ndtri(keyed_uniforms(keys, count, seed, purpose).numpy()))
 

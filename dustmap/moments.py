@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.shapes import Draws, Vector
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
@@ -56,11 +58,7 @@ class Moments:
         return found
 
 
-def sample_order(
-    values: Float[Tensor, "s n"],
-    unresolved: Float[Tensor, "s n"],
-    white: Float[Tensor, "s n"],
-) -> Int[Tensor, "s n"]:
+def sample_order(values: Draws, unresolved: Draws, white: Draws) -> Int[Tensor, "s n"]:
     """Return every sample's place in the order of all samples, from 0, by column.
 
     Values and standard normals ``white`` determine the order in proportion to the
@@ -78,11 +76,11 @@ def sample_order(
 
 
 def moments_over_samples(
-    values: Float[Tensor, "s n"],
-    unresolved: Float[Tensor, "s n"] | Float[Tensor, " n"],
+    values: Draws,
+    unresolved: Draws | Vector,
     *,
     positive: bool,
-    moderate: Callable[[Float[Tensor, " n"]], Float[Tensor, " n"]] | None = None,
+    moderate: Callable[[Vector], Vector] | None = None,
 ) -> Moments:
     r"""Return moments over samples, each with a conditional variance, or all with one.
 
@@ -112,18 +110,18 @@ def moments_over_samples(
     return Moments(mean=mean, std=variance.sqrt(), positive=positive)
 
 
-def log_variance(values: Float[Tensor, "s n"]) -> Float[Tensor, " n"]:
+def log_variance(values: Draws) -> Vector:
     """Return ln(1 + s² / m²), of log-normal values the variance of their logarithm."""
     mean, between = _mean_and_variance(values)
     return (between / mean**2).log1p()
 
 
-def _mean_and_variance(values: Float[Tensor, "s n"]) -> tuple[Tensor, Tensor]:
+def _mean_and_variance(values: Draws) -> tuple[Tensor, Tensor]:
     mean = sum_in_order(values) / len(values)
     squares = sum_in_order((value - mean) ** 2 for value in values)
     return mean, squares / (len(values) - 1)
 
 
-def sum_in_order(rows: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
+def sum_in_order(rows: Iterable[Vector]) -> Vector:
     """Sum rows one by one, so that the bits do not depend on the number of columns."""
     return sum(rows, torch.zeros(()))

@@ -16,6 +16,8 @@ from jaxtyping import Float, Int
 
 from dustmap.grid import ROUNDING, Grid
 
+Points = Float[np.ndarray, "n d"]
+Rows = Int[np.ndarray, " k"]
 # Fraction of a cell by which spacings and corners of grids may be off.
 _EDGE = 1e-6
 
@@ -90,7 +92,7 @@ class NestedGrids:
                         f"{coarse.spacing}"
                     )
 
-    def level_of(self, x: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:
+    def level_of(self, x: Points) -> Int[np.ndarray, " n"]:
         """Return the number of the finest grid at each position, −1 outside."""
         level = np.full(len(x), -1)
         for number, rows, _ in self._held(x):
@@ -98,10 +100,8 @@ class NestedGrids:
         return level
 
     def corners(
-        self, x: Float[np.ndarray, "n d"]
-    ) -> Iterator[
-        tuple[int, Int[np.ndarray, " k"], Int[np.ndarray, "c k d"], np.ndarray]
-    ]:
+        self, x: Points
+    ) -> Iterator[tuple[int, Rows, Int[np.ndarray, "c k d"], np.ndarray]]:
         """Yield the cells around positions, level by level; none for those outside.
 
         Items are a level's number, the rows of its positions, the grid points at the
@@ -116,9 +116,7 @@ class NestedGrids:
             weight = np.where(offsets[:, None, :], share, 1.0 - share).prod(axis=-1)
             yield level, rows, base + offsets[:, None, :], weight
 
-    def nearest(
-        self, x: Float[np.ndarray, "n d"]
-    ) -> Iterator[tuple[int, Int[np.ndarray, " k"], Int[np.ndarray, "k d"]]]:
+    def nearest(self, x: Points) -> Iterator[tuple[int, Rows, Int[np.ndarray, "k d"]]]:
         """Yield level, rows and nearest grid points, without positions outside."""
         for level, rows, places in self._held(x):
             yield level, rows, np.rint(places).astype(np.int64)
@@ -156,9 +154,7 @@ class NestedGrids:
             )
         return found
 
-    def _held(
-        self, x: Float[np.ndarray, "n d"]
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def _held(self, x: Points) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield each level's rows with their places in its box [cells]."""
         x = np.asarray(x)
         left = np.arange(len(x))

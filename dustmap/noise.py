@@ -24,11 +24,9 @@ from torch import Tensor
 from dustmap.checkpoint import misfit
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
+from dustmap.shapes import EpsBatch, Vector, Vectors
 from dustmap.tails import log_student
 
-Latent = Float[Tensor, "*b p"]
-Values = Float[Tensor, " n"]
-"""A number for every observation."""
 # Trial degrees of freedom; the last means a normal distribution.
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
 # The median of χ² with one degree of freedom.
@@ -47,7 +45,7 @@ class Learnt:
     ``held_out`` marks the observations that are excluded for now.
     """
 
-    weights: Values
+    weights: Vector
     common: float
     degrees: float | None
     share: float
@@ -61,7 +59,7 @@ class NoiseModel(ABC):
     ``variance`` holds ``Σ_nn``.
     """
 
-    variance: Values
+    variance: Vector
     fixed: bool = True
     learn_share: bool = False
     weights: Float[Tensor, "*n"] = torch.ones(())
@@ -70,21 +68,21 @@ class NoiseModel(ABC):
     at_edge: bool = False
     degrees: float | None = None
     blur: Functionals | None = None
-    blur_scale: Values | None = None
+    blur_scale: Vector | None = None
 
     @abstractmethod
-    def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def whitened(self, x: Vectors) -> Vectors:
         """Return ``R x``."""
 
     @abstractmethod
-    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def apply_precision(self, x: Vectors) -> Vectors:
         """Return ``Σ⁻¹ x``."""
 
     @abstractmethod
-    def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def coloured(self, white: Vectors) -> Vectors:
         """Return ``R⁻¹ z``, of covariance Σ for standard normals z."""
 
-    def gram(self, features: LinearOperator, x: Latent) -> Latent:
+    def gram(self, features: LinearOperator, x: EpsBatch) -> EpsBatch:
         """Return ``Φᵀ Σ⁻¹ Φ x``."""
         return features.rmatvec(self.apply_precision(features.matvec(x)))
 
@@ -100,24 +98,24 @@ class NoiseModel(ABC):
         """
         return self
 
-    def normal(self, unresolved: Values) -> Values:
+    def normal(self, unresolved: Vector) -> Vector:
         """Return ``Σ_nn`` with all weights one, where the field adds this variance."""
         return self.variance
 
-    def given_unresolved(self, unresolved: Values) -> Self:
+    def given_unresolved(self, unresolved: Vector) -> Self:
         """Return Σ where the field adds this variance u."""
         return self
 
-    def with_total(self, total: Values) -> Self:
+    def with_total(self, total: Vector) -> Self:
         """Return the model with these variances in Σ."""
         return self
 
     def updated(
         self,
-        residual: Values,
-        spread: Values | float,
-        unresolved: Values,
-        lines: Values | None = None,
+        residual: Vector,
+        spread: Vector | float,
+        unresolved: Vector,
+        lines: Vector | None = None,
     ) -> Self:
         """Return Σ updated by residuals.
 
@@ -175,9 +173,9 @@ class Normal(NoiseModel):
         Σ at the present field; ``stated`` unless given.
     """
 
-    stated: Values
+    stated: Vector
     blur: Functionals | None = None
-    blur_scale: Values | None = None
+    blur_scale: Vector | None = None
     learn_common: bool = False
     learn_share: bool = False
     common: float = 0.0
@@ -187,7 +185,7 @@ class Normal(NoiseModel):
         default_factory=lambda: torch.zeros((), dtype=torch.bool)
     )
     at_edge: bool = False
-    total: Values | None = None
+    total: Vector | None = None
     fixed = False
 
     def __post_init__(self) -> None:
@@ -200,23 +198,23 @@ class Normal(NoiseModel):
             )
 
     @property
-    def variance(self) -> Values:
+    def variance(self) -> Vector:
         return self.stated if self.total is None else self.total
 
     @property
     def depends_on_field(self) -> bool:
         return self.blur is not None or self.learn_common
 
-    def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def whitened(self, x: Vectors) -> Vectors:
         return x / self.variance.sqrt()
 
-    def apply_precision(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def apply_precision(self, x: Vectors) -> Vectors:
         return x / self.variance
 
-    def coloured(self, white: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    def coloured(self, white: Vectors) -> Vectors:
         return self.variance.sqrt() * white.to(self.variance)
 
-    def gram(self, features: LinearOperator, x: Latent) -> Latent:
+    def gram(self, features: LinearOperator, x: EpsBatch) -> EpsBatch:
         # One product instead of two where features are sparse.
         return features.gram(x, (1.0 / self.variance).to(features.dtype))
 
@@ -237,30 +235,30 @@ class Normal(NoiseModel):
             share=share,
         )
 
-    def normal(self, unresolved: Values) -> Values:
+    def normal(self, unresolved: Vector) -> Vector:
         return self.stated + self.common + unresolved
 
-    def given_unresolved(self, unresolved: Values) -> Self:
+    def given_unresolved(self, unresolved: Vector) -> Self:
         return self.with_total(self._fitted(self.normal(unresolved)))
 
     def including_all(self) -> Self:
         """Return the model with the held-out observations included again."""
         return replace(self, held_out=torch.zeros_like(self.held_out))
 
-    def with_total(self, total: Values) -> Self:
+    def with_total(self, total: Vector) -> Self:
         return replace(self, total=total)
 
-    def _fitted(self, normal: Values) -> Values:
+    def _fitted(self, normal: Vector) -> Vector:
         """Return Σ with the weights; held-out observations have no influence."""
         total = normal / self.weights
         return torch.where(self.held_out, _HELD_OUT_FACTOR * total, total)
 
     def updated(
         self,
-        residual: Values,
-        spread: Values | float,
-        unresolved: Values,
-        lines: Values | None = None,
+        residual: Vector,
+        spread: Vector | float,
+        unresolved: Vector,
+        lines: Vector | None = None,
     ) -> Self:
         """Return Σ updated by residuals.
 
@@ -286,12 +284,12 @@ class Normal(NoiseModel):
         return model.with_total(model._fitted(normal))
 
     def _reweighed(
-        self, residual: Values, spread: Values | float, normal: Values
+        self, residual: Vector, spread: Vector | float, normal: Vector
     ) -> Self:
         """Learn the common variance from ``E[r²] = residual² + spread``."""
         return self._with_common(residual**2 + spread, normal)
 
-    def _with_common(self, squares: Values, normal: Values) -> Self:
+    def _with_common(self, squares: Vector, normal: Vector) -> Self:
         """Set τ², at least 0, so that ``r²/(Σ + τ²)`` has the median of ``χ²_1``."""
         if not self.learn_common or self.learn_share:
             return self
@@ -347,7 +345,7 @@ class StudentT(Normal):
         return True
 
     def _reweighed(
-        self, residual: Values, spread: Values | float, normal: Values
+        self, residual: Vector, spread: Vector | float, normal: Vector
     ) -> Self:
         """Return the model with ``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``."""
         own, scale = residual**2 + spread, normal
@@ -381,9 +379,9 @@ class StudentT(Normal):
 
 
 def learn_share(
-    residual: Values,
-    rest: Values,
-    lines: Values,
+    residual: Vector,
+    rest: Vector,
+    lines: Vector,
     degrees: float | None,
     *,
     learn_common: bool,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
@@ -16,6 +15,7 @@ from dustmap.models.base import ForwardModel
 from dustmap.moments import Moments, moments_over_samples
 from dustmap.residual.field import ResidualField
 from dustmap.residual.stacking import StackedKriging
+from dustmap.shapes import Draws, Eps, EpsDraws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class Posterior:
     """
 
     model: ForwardModel
-    mean: Float[Tensor, " p"]
-    samples: Float[Tensor, "s p"]
+    mean: Eps
+    samples: EpsDraws
     residual: ResidualField | None = None
 
     def __post_init__(self) -> None:
@@ -92,10 +92,7 @@ class Posterior:
         return Moments(mean=mean.cpu(), std=variance.cpu().sqrt())
 
     def moments_of(
-        self,
-        functionals: Functionals,
-        values: Float[Tensor, "s n"],
-        unresolved: Float[Tensor, "s n"],
+        self, functionals: Functionals, values: Draws, unresolved: Draws
     ) -> Moments:
         """Return moments of what `sampled` returns, densities with moderated variances.
 
@@ -121,7 +118,7 @@ class Posterior:
 
     def sampled(
         self, functionals: Functionals, *, rows: int = 2**18
-    ) -> tuple[Float[Tensor, "s n"], Float[Tensor, "s n"]]:
+    ) -> tuple[Draws, Draws]:
         """Return every sample's corrected values and their unresolved variances.
 
         Without samples, return the values of the mean. Functionals are evaluated
@@ -167,9 +164,7 @@ class Posterior:
             values[:, rows], unresolved[:, rows] = found
         return values, unresolved
 
-    def draws(
-        self, functionals: Functionals, generator: torch.Generator
-    ) -> Float[Tensor, "s n"]:
+    def draws(self, functionals: Functionals, generator: torch.Generator) -> Draws:
         """Draw all functionals jointly, including the sub-grid residual.
 
         Raises `ValueError` if neighbouring stars share a residual: its draws are those

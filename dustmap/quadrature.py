@@ -14,6 +14,7 @@ from torch import Tensor
 from dustmap.grid import ROUNDING, Grid, tolerant_faces
 from dustmap.keyed_noise import Purpose, keyed_uniforms
 from dustmap.nested_grids import NestedGrids
+from dustmap.shapes import Points
 
 Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
 
@@ -21,9 +22,7 @@ Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
 class Rule(Protocol):
     """A quadrature rule on the unit interval, which may differ between rays."""
 
-    def fractions(
-        self, start: Float[Tensor, "n d"], end: Float[Tensor, "n d"]
-    ) -> Fractions:
+    def fractions(self, start: Points, end: Points) -> Fractions:
         """Return rows, positions in [0, 1] and weights (summing to 1 per row)."""
         ...
 
@@ -76,7 +75,7 @@ class _Stepped:
         if not self.step > 0:
             raise ValueError(f"step must be positive, got {self.step}")
 
-    def pieces(self, start: Float[Tensor, "n d"], end: Float[Tensor, "n d"]) -> Pieces:
+    def pieces(self, start: Points, end: Points) -> Pieces:
         """Return the rays' parts within each box; rays without length have one."""
         count, direction = len(start), end - start
         lengths = torch.linalg.vector_norm(direction, dim=-1)
@@ -165,9 +164,7 @@ def _steps(pieces: Pieces) -> tuple[Tensor, Tensor, Tensor]:
     return counts, piece, torch.arange(len(piece)) - first[piece]
 
 
-def _crossings(
-    start: Float[Tensor, "n d"], direction: Float[Tensor, "n d"], grid: Grid
-) -> Float[Tensor, "n 2"]:
+def _crossings(start: Points, direction: Points, grid: Grid) -> Float[Tensor, "n 2"]:
     """Return where rays enter and leave a box, in [0, 1]; equal where they miss it."""
     lower, upper = start.new_tensor(grid.lower), start.new_tensor(grid.upper)
     safe = torch.where(direction == 0, 1.0, direction)

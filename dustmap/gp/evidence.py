@@ -83,12 +83,8 @@ class EvidenceFit(Generic[Model]):
 def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
     """Maximise ``log_marginal`` over hyperparameters, from the values of the model.
 
-    Raises
-    ------
-    ValueError
-        If a name is unknown, or the start is out of its range.
-    FloatingPointError
-        If the start itself has no Cholesky factor.
+    Raises `ValueError` if a name is unknown, or the start is out of its range;
+    `FloatingPointError` if the start itself has no Cholesky factor.
     """
     settings = LBFGS() if settings is None else settings
     known = model.parameters()

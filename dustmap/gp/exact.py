@@ -32,6 +32,7 @@ from dustmap.gp.regression import (
 )
 from dustmap.kernels import Kernel, point_covariance
 from dustmap.keyed_noise import Purpose, torch_stream
+from dustmap.shapes import Draws, Pairs, Vector
 
 
 @dataclass(eq=False)
@@ -65,9 +66,7 @@ class ExactGP(ScoredRegression):
         return self.log_marginal(), gradient
 
     @torch.no_grad()
-    def samples(
-        self, functionals: Functionals, count: int, seed: int
-    ) -> Float[Tensor, "s n"]:
+    def samples(self, functionals: Functionals, count: int, seed: int) -> Draws:
         """Draw ``L_* (μ + f)`` jointly ``count`` times. Cost: ``n³``, dense."""
         factor, _ = self._solved
         cross = _covariance(self.kernel, self.functionals, functionals)
@@ -88,7 +87,7 @@ class ExactGP(ScoredRegression):
         return cross @ alpha, prior - (projected**2).sum(dim=0)
 
     @cached_property
-    def _solved(self) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
+    def _solved(self) -> tuple[Float[Tensor, "n n"], Vector]:
         """Cholesky factor of A, and ``A⁻¹ r``."""
         with torch.no_grad():
             A = torch.empty(len(self), len(self), dtype=torch.float64)
@@ -106,9 +105,7 @@ class ExactGP(ScoredRegression):
             return factor, torch.cholesky_solve(self.residual[:, None], factor)[:, 0]
 
 
-def _covariance(
-    kernel: Kernel, left: Functionals, right: Functionals
-) -> Float[Tensor, "n m"]:
+def _covariance(kernel: Kernel, left: Functionals, right: Functionals) -> Pairs:
     """Return ``Cov(L_n f, L_m f)``, directly for point values."""
     if isinstance(left, PointValues) and isinstance(right, PointValues):
         return point_covariance(kernel, left.points, right.points)

@@ -6,18 +6,15 @@ import warnings
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
+from dustmap.shapes import Places, Points
+
 
 def kmeans_points(
-    positions: Float[Tensor, "n d"],
-    count: int,
-    generator: torch.Generator,
-    *,
-    rows: int = 20_000,
-) -> Float[Tensor, "m d"]:
+    positions: Points, count: int, generator: torch.Generator, *, rows: int = 20_000
+) -> Places:
     """Return at most ``count`` centres of clusters of the positions.
 
     Ten rounds of Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129) cluster
@@ -49,10 +46,7 @@ def kmeans_points(
 
 
 def clustered_subset(
-    positions: Float[Tensor, "n d"],
-    size: int,
-    neighbours: int,
-    generator: torch.Generator,
+    positions: Points, size: int, neighbours: int, generator: torch.Generator
 ) -> Tensor:
     """Return the numbers of ``size`` observations in groups of near neighbours.
 

@@ -42,7 +42,8 @@ from dustmap.gp.regression import ScoredRegression, gradients_of, leaves_of
 from dustmap.kernels import Radial
 from dustmap.memory import rows_within
 from dustmap.residual.kriging import solve_neighbourhoods
-from dustmap.residual.neighbours import RowIndex, nearest, without_self
+from dustmap.residual.neighbours import Near, RowIndex, nearest, without_self
+from dustmap.shapes import Places, Points, Vector
 from dustmap.tails import log_normal
 
 
@@ -109,7 +110,7 @@ class NeighbourGP(ScoredRegression):
             self.near = without_self(near, self.scored)
 
     @cached_property
-    def noise_variance(self) -> Float[Tensor, " n"]:
+    def noise_variance(self) -> Vector:
         """``τ² + σ_n²`` plus the jitter."""
         return super().noise_variance + self.jitter * self.kernel.variance
 
@@ -167,9 +168,8 @@ class NeighbourGP(ScoredRegression):
         assert self.index is not None
         places = _points(part)
         near = self.index.nearest(places, self.count)
-        solved = [
-            self.solved_at(at, some) for at, some in neighbour_blocks(places, near)
-        ]
+        blocks = neighbour_blocks(places, near)
+        solved = [self.solved_at(at, some) for at, some in blocks]
         mean, variance = ([getattr(s, n) for s in solved] for n in ("mean", "variance"))
         return torch.cat(mean), torch.cat(variance)
 
@@ -177,9 +177,7 @@ class NeighbourGP(ScoredRegression):
         assert self.near is not None
         return neighbour_blocks(self.scored, self.near)
 
-    def solved_at(
-        self, places: Float[Tensor, "m d"], near: Int[Tensor, "m k"]
-    ) -> Solved:
+    def solved_at(self, places: Places, near: Near) -> Solved:
         """Solve neighbourhoods; only their covariances carry gradients."""
         kernel = self.kernel
         x = self.functionals.points[near] / kernel.lengthscale
@@ -204,7 +202,7 @@ class NeighbourGP(ScoredRegression):
         return error, solved.variance + self.noise_variance[rows]
 
 
-def _points(functionals: Functionals) -> Float[Tensor, "n d"]:
+def _points(functionals: Functionals) -> Points:
     if isinstance(functionals, PointValues):
         return functionals.points
     raise ValueError(
@@ -214,7 +212,7 @@ def _points(functionals: Functionals) -> Float[Tensor, "n d"]:
 
 
 def scored_across_scales(
-    points: Float[Tensor, "n d"], count: int, rows: int, generator: torch.Generator
+    points: Points, count: int, rows: int, generator: torch.Generator
 ) -> tuple[Int[Tensor, " s"], Int[Tensor, "s k"]]:
     """Return rows to score, and ``count`` neighbours of each at all scales.
 

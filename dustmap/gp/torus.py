@@ -55,6 +55,7 @@ from dustmap.memory import rows_within
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.noise import Normal
 from dustmap.residual.neighbours import nearest_earlier
+from dustmap.shapes import Draws, EpsDraws, Points, Vector
 from dustmap.whitening import TorusWhitening
 from dustmap.whitening.bands import correlated_to
 
@@ -75,8 +76,8 @@ _TOGETHER = 8
 class Rows(NamedTuple):
     """``A⁻¹ y`` and ``ε = Φᵀ A⁻¹ y`` of rows of data, with ``W C Wᵀ = Φ Φᵀ``."""
 
-    weights: Float[Tensor, "s n"]
-    eps: Float[Tensor, "s p"]
+    weights: Draws
+    eps: EpsDraws
     solution: Solution
 
 
@@ -84,8 +85,8 @@ class _Data(NamedTuple):
     """Rows, one for each place, and the diagonal of Σ."""
 
     functionals: Functionals
-    observations: Float[Tensor, " n"]
-    noise: Float[Tensor, " n"]
+    observations: Vector
+    noise: Vector
 
 
 @dataclass(eq=False)
@@ -230,7 +231,7 @@ class TorusGP(Regression):
             dtype=torch.float64,
         )
 
-    def solve(self, data: Float[Tensor, "s n"]) -> Rows:
+    def solve(self, data: Draws) -> Rows:
         """Solve ``A x = y`` for data at the merged rows."""
         features, noise, parts = self.model.operator, self.data.noise, []
 
@@ -275,7 +276,7 @@ class TorusGP(Regression):
         """β, in the order of the columns of H."""
         return self._trends(self.solved.weights[:1])[0]
 
-    def _trends(self, weights: Float[Tensor, "s n"]) -> Float[Tensor, "s b"]:
+    def _trends(self, weights: Draws) -> Float[Tensor, "s b"]:
         return weights @ self.basis(self.data.functionals) @ self.trend_covariance
 
     @torch.no_grad()
@@ -343,17 +344,13 @@ class TorusGP(Regression):
         count: int,
         seed: int,
         purpose: Purpose = Purpose.SAMPLES,
-    ) -> Float[Tensor, "s n"]:
+    ) -> Draws:
         """Draw functionals in the grid's box from their joint posterior.
 
         Sample i depends on the seed, the purpose and i alone.
 
-        Raises
-        ------
-        ValueError
-            If a node lies outside the box.
-        FloatingPointError
-            If a solve has not converged.
+        Raises `ValueError` if a node lies outside the box; `FloatingPointError` if a
+        solve has not converged.
         """
         points = functionals.nodes().points
         if outside := int((~self.torus.grid.contains(points)).sum()):
@@ -365,7 +362,7 @@ class TorusGP(Regression):
 
     def _drawn(
         self, functionals: Functionals, count: int, seed: int, purpose: Purpose
-    ) -> tuple[Float[Tensor, "s n"], Solution]:
+    ) -> tuple[Draws, Solution]:
         """Draw samples as in `samples`; also return the status of their solves."""
         model, drawn, solutions = self.model.at(functionals), [], []
         H, columns = self.basis(functionals), self.solved.eps[1:]
@@ -385,9 +382,7 @@ class TorusGP(Regression):
         return torch.cat(drawn), Solution.joined(solutions)
 
 
-def interpolation_variance(
-    kernel: Radial, grid: Grid, points: Float[Tensor, "n d"]
-) -> Float[Tensor, " n"]:
+def interpolation_variance(kernel: Radial, grid: Grid, points: Points) -> Vector:
     """Return the variance that linear interpolation on the grid leaves of values.
 
     ``v = k(0) − 2 wᵀ k_g + wᵀ K_gg w`` with the weights w of the corners g of the
@@ -442,7 +437,7 @@ def inverse_root(model: NeighbourGP, order: Int[Tensor, " n"]) -> SparseMatrix:
     )
 
 
-def lattice_of(points: Float[Tensor, "n d"]) -> Grid | None:
+def lattice_of(points: Points) -> Grid | None:
     """Return the grid of at most `MOST_POINTS` that holds all points, or ``None``."""
     axes = []
     for column in points.T:

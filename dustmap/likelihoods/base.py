@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
-Vector = Float[Tensor, " n"]
+from dustmap.shapes import Device, Index, Vector
 
 
 class Likelihood(ABC):
@@ -43,12 +42,12 @@ class Likelihood(ABC):
         """Return the likelihood with other values of the named parameters."""
         return type(self)(**{**self.parameters(), **parameters})
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: Device) -> Self:
         """Return the likelihood on another device."""
         own = {name: value.to(device) for name, value in self.parameters().items()}
         return self.with_parameters(own)
 
-    def select(self, index: Int[Tensor, " b"]) -> Self:
+    def select(self, index: Index) -> Self:
         """Return the likelihood of some of the observations."""
         return self
 

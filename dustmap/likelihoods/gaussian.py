@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Self
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
-from dustmap.likelihoods.base import Likelihood, Vector
+from dustmap.likelihoods.base import Likelihood
+from dustmap.shapes import Device, Index, Vector
 from dustmap.tails import log_normal
 
 
@@ -54,7 +54,7 @@ class Gaussian(Likelihood):
         """``σ_n² + τ²``."""
         return self.variance if self.known is None else self.variance + self.known
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: Device) -> Self:
         known = None if self.known is None else self.known.to(device)
         return type(self)(variance=self.variance.to(device), known=known)
 
@@ -67,7 +67,7 @@ class Gaussian(Likelihood):
                 "select its rows, or give one variance for all"
             )
 
-    def select(self, index: Int[Tensor, " b"]) -> Gaussian:
+    def select(self, index: Index) -> Gaussian:
         if self.known is None:
             return self
         return Gaussian(variance=self.variance, known=self.known[index])

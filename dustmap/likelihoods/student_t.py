@@ -22,8 +22,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.likelihoods.base import Likelihood, Vector, positive_parameter
+from dustmap.likelihoods.base import Likelihood, positive_parameter
 from dustmap.memory import rows_within
+from dustmap.shapes import Vector
 from dustmap.tails import peak_excess
 
 _LOG_TWO_PI = math.log(2 * math.pi)

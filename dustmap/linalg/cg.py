@@ -19,7 +19,8 @@ _LOOKS = {"cpu": 1}
 # Steps whose decrease says how much is left: the first ones may be small by chance.
 _FEWEST = 16
 
-Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
+Block = Float[Tensor, "b n"]
+Product = Callable[[Block], Block]
 # Makes the product for some columns, if each has its own matrix.
 ProductOf = Callable[[Int[Tensor, " k"]], Product]
 
@@ -93,10 +94,10 @@ class ConjugateGradients:
     def solve(
         self,
         product: Product,
-        rhs: Float[Tensor, "b n"],
+        rhs: Block,
         *,
         preconditioner: Product | None = None,
-        start: Float[Tensor, "b n"] | None = None,
+        start: Block | None = None,
         on_step: Callable[[int, float], None] | None = None,
         product_of: ProductOf | None = None,
     ) -> Solution:
@@ -174,9 +175,5 @@ class ConjugateGradients:
             relative[todo] = relative_norm(residual[todo], todo)
             if bool((relative[todo] > 0.5 * before).all()):
                 break
-        return Solution(
-            value=x,
-            residual=relative,
-            iterations=steps,
-            converged=relative <= self.rtol,
-        )
+        done = relative <= self.rtol
+        return Solution(value=x, residual=relative, iterations=steps, converged=done)

@@ -13,6 +13,10 @@ from torch import Tensor
 from dustmap.linalg.compiled_products import inner_products
 from dustmap.linalg.compiled_tasks import over_rows
 
+# Vectors with a number for every column, or every row, of a matrix.
+Columns = Float[Tensor, "*batch columns"]
+Rows = Float[Tensor, "*batch rows"]
+
 
 class LinearOperator(ABC):
     """A real matrix of ``shape`` (rows, columns), given by its products.
@@ -25,20 +29,14 @@ class LinearOperator(ABC):
     device: torch.device
 
     @abstractmethod
-    def matvec(
-        self, x: Float[Tensor, "*batch columns"]
-    ) -> Float[Tensor, "*batch rows"]:
+    def matvec(self, x: Columns) -> Rows:
         """Return ``A x``."""
 
     @abstractmethod
-    def rmatvec(
-        self, y: Float[Tensor, "*batch rows"]
-    ) -> Float[Tensor, "*batch columns"]:
+    def rmatvec(self, y: Rows) -> Columns:
         """Return ``Aᵀ y``."""
 
-    def gram(
-        self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
-    ) -> Float[Tensor, "*batch columns"]:
+    def gram(self, x: Columns, weights: Float[Tensor, " rows"]) -> Columns:
         """Return ``Aᵀ diag(w) A x``."""
         return self.rmatvec(weights * self.matvec(x))
 
@@ -74,9 +72,7 @@ class SizedOperator(LinearOperator):
     def bytes(self) -> int:
         """Memory of the operator [bytes]."""
 
-    def nonnegative(
-        self, x: Float[Tensor, "*batch columns"]
-    ) -> Float[Tensor, "*batch rows"]:
+    def nonnegative(self, x: Columns) -> Rows:
         """Return ``A x`` or an approximation that is not negative for x ≥ 0."""
         return self.matvec(x)
 

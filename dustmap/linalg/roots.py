@@ -38,7 +38,7 @@ from jaxtyping import Float
 from scipy.special import ellipj, ellipkm1
 from torch import Tensor
 
-from dustmap.linalg.cg import Product, Solution
+from dustmap.linalg.cg import Block, Product, Solution
 from dustmap.linalg.operator import inner, ratio
 from dustmap.memory import rows_within
 
@@ -92,7 +92,7 @@ class _Lanczos:
     the Krylov space is exhausted. ``scale`` is ``‖b‖``.
     """
 
-    def __init__(self, b: Float[Tensor, "b n"], limit: int) -> None:
+    def __init__(self, b: Block, limit: int) -> None:
         self.scale = inner(b, b).sqrt()
         self.diagonal: list[Float[Tensor, " b"]] = []
         self.off = [torch.zeros_like(self.scale)]
@@ -185,7 +185,7 @@ class CIQ:
             raise ValueError(f"{self} needs a positive rtol and max_steps")
 
     def inverse_root(
-        self, product: Product, b: Float[Tensor, "b n"], floor: float = 0.0
+        self, product: Product, b: Block, floor: float = 0.0
     ) -> RootSolution:
         """Return ``K^{-1/2} b`` of rows, once differentiable in b and in ``product``.
 
@@ -204,9 +204,7 @@ class CIQ:
         """
         return self._roots(product, b, floor, positive=False)
 
-    def root(
-        self, product: Product, b: Float[Tensor, "b n"], floor: float = 0.0
-    ) -> RootSolution:
+    def root(self, product: Product, b: Block, floor: float = 0.0) -> RootSolution:
         """Return ``K^{1/2} b`` of rows; see :meth:`inverse_root`."""
         return self._roots(product, b, floor, positive=True)
 

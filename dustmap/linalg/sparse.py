@@ -23,8 +23,9 @@ from torch import Tensor
 
 from dustmap.linalg import compiled_products as loops
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
-from dustmap.linalg.operator import SizedOperator
+from dustmap.linalg.operator import Columns, SizedOperator
 from dustmap.memory import rows_within
+from dustmap.shapes import Device
 
 # Bytes of a vector beyond which sixteen columns at once are slower than twice eight.
 _WIDE = 2**26
@@ -71,7 +72,7 @@ class SparseMatrix(SizedOperator):
         matrix: scipy.sparse.csr_matrix,
         *,
         dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
     ) -> None:
         assert matrix.shape is not None
         rows, columns = int(matrix.shape[0]), int(matrix.shape[1])
@@ -92,7 +93,7 @@ class SparseMatrix(SizedOperator):
 
     @classmethod
     def of_rows(
-        cls, rows: Rows, columns: int, *, device: torch.device | str = "cpu"
+        cls, rows: Rows, columns: int, *, device: Device = "cpu"
     ) -> SparseMatrix:
         """Return the matrix of all these rows, which it takes over on the CPU."""
         dtype = torch.from_numpy(rows.values[:0]).dtype
@@ -146,9 +147,7 @@ class SparseMatrix(SizedOperator):
             return _product(self._pair[1], y)
         return self._by_rows(y, loops.scatter)
 
-    def gram(
-        self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
-    ) -> Float[Tensor, "*batch columns"]:
+    def gram(self, x: Columns, weights: Float[Tensor, " rows"]) -> Columns:
         self._require(x, self.shape[1])
         if weights.shape != (self.shape[0],) or weights.dtype != self.dtype:
             raise ValueError(

@@ -31,6 +31,7 @@ from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.operator import SymmetricOperator
+from dustmap.shapes import Device
 
 Covariance = Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n"]]
 Solve = Callable[[Float[Tensor, "b m"]], Solution]
@@ -162,10 +163,7 @@ class CirculantEmbedding:
 
 
 def first_column(
-    covariance: Covariance,
-    torus: Torus,
-    nugget: float,
-    device: torch.device | str = "cpu",
+    covariance: Covariance, torus: Torus, nugget: float, device: Device = "cpu"
 ) -> Tensor:
     """Return ``k`` at the shortest wrapped lags of a torus, plus the nugget at zero."""
     column = covariance(torus.lags().to(device))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
+from dustmap.shapes import Draws, Eps, EpsDraws, Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +27,9 @@ class Linearisation:
     is ``v_n(ε)``, the conditional variance of ``L_n ρ`` given ε.
     """
 
-    prediction: Float[Tensor, " n"]
+    prediction: Vector
     operator: LinearOperator
-    variance: Float[Tensor, " n"]
+    variance: Vector
 
 
 class ForwardModel(ABC):
@@ -55,22 +56,20 @@ class ForwardModel(ABC):
         """Return ``E[L_n ρ | ε]`` of all observations, mean function included."""
 
     @abstractmethod
-    def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
+    def linearise(self, eps: Eps) -> Linearisation:
         """Return the model's tangent at ε."""
 
     def with_subgrid_share(self, share: float) -> ForwardModel:
         """Return the same field with another share of the unresolved variance."""
         raise ValueError(f"{type(self).__name__} has no share of unresolved variance")
 
-    def white_noise(self, generator: np.random.Generator) -> Float[Tensor, " p"]:
+    def white_noise(self, generator: np.random.Generator) -> Eps:
         """Draw ε from its prior."""
         white = torch.from_numpy(generator.standard_normal(self.latent_size))
         return white.to(dtype=self.dtype, device=self.device)
 
     @abstractmethod
-    def residual_draws(
-        self, eps: Float[Tensor, "s p"], generator: torch.Generator
-    ) -> Float[Tensor, "s n"]:
+    def residual_draws(self, eps: EpsDraws, generator: torch.Generator) -> Draws:
         """Draw ``L_n ρ − E[L_n ρ | ε_s]`` once per ε, jointly in all observations."""
 
     @abstractmethod

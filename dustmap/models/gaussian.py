@@ -23,6 +23,7 @@ from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.projection import Interpolation, Projection, projection
+from dustmap.shapes import Draws, Eps, EpsDraws, Vector
 from dustmap.whitening import GridWhitening, TorusWhitening
 
 AnyWhitening = TypeVar("AnyWhitening", bound=GridWhitening)
@@ -111,7 +112,7 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
             group=self.group,
         )
 
-    def white_noise(self, generator: np.random.Generator) -> Float[Tensor, " p"]:
+    def white_noise(self, generator: np.random.Generator) -> Eps:
         return self.whitening.modes.white_noise(generator)
 
     def at(self, functionals: Functionals) -> Self:
@@ -171,12 +172,8 @@ class TorusGaussian(TorusModel[TorusWhitening]):
         self.residual_count = residual_count
         # A fixed seed makes the draws for v_n reproducible.
         self._seed = _seed(generator)
-        super().__init__(
-            whitening,
-            functionals,
-            mean=ConstantMean() if mean is None else mean,
-            group=group,
-        )
+        mean = ConstantMean() if mean is None else mean
+        super().__init__(whitening, functionals, mean=mean, group=group)
 
     def _observe(self, functionals: Functionals) -> None:
         super()._observe(functionals)
@@ -188,19 +185,18 @@ class TorusGaussian(TorusModel[TorusWhitening]):
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.offset + self.operator.matvec(eps)
 
-    def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
+    def linearise(self, eps: Eps) -> Linearisation:
         self.group.require_alike("the vector of parameters", eps)
         return Linearisation(
             prediction=self.apply(eps), operator=self.operator, variance=self.variance
         )
 
     @property
-    def variance(self) -> Float[Tensor, " n"]:
+    def variance(self) -> Vector:
         """``v_n`` as the mean square of prior draws of the residual (cached)."""
         if self._variance is None:
-            total = torch.zeros(
-                len(self.functionals), dtype=torch.float64, device=self.device
-            )
+            count = len(self.functionals)
+            total = torch.zeros(count, dtype=torch.float64, device=self.device)
             if self.residual_refinement > 1:
                 generator = torch_stream(self._seed, Purpose.VARIANCE)
                 for draw in self._residuals(self.residual_count, generator):
@@ -208,17 +204,13 @@ class TorusGaussian(TorusModel[TorusWhitening]):
             self._variance = (total / self.residual_count).to(self.dtype)
         return self._variance
 
-    def residual_draws(
-        self, eps: Float[Tensor, "s p"], generator: torch.Generator
-    ) -> Float[Tensor, "s n"]:
+    def residual_draws(self, eps: EpsDraws, generator: torch.Generator) -> Draws:
         if not len(eps) or self.residual_refinement == 1:
             shape = (len(eps), len(self.functionals))
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
         return torch.stack(list(self._residuals(len(eps), generator)))
 
-    def _residuals(
-        self, count: int, generator: torch.Generator
-    ) -> Iterator[Float[Tensor, " n"]]:
+    def _residuals(self, count: int, generator: torch.Generator) -> Iterator[Vector]:
         """Draw residuals."""
         fine = self.whitening.refined(self.residual_refinement)
         weights = self.weights

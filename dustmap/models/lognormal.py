@@ -27,8 +27,9 @@ from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusModel, TorusTangent
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
+from dustmap.shapes import Draws, EpsBatch, EpsDraws, Vector
 from dustmap.whitening import GridWhitening
-from dustmap.whitening.modes import LEADING
+from dustmap.whitening.modes import LEADING, Field
 
 
 class LogNormal(TorusModel[GridWhitening]):
@@ -105,7 +106,7 @@ class LogNormal(TorusModel[GridWhitening]):
         grids = self.whitening.tori.grids
         return [local_residual(kernel, grid.spacing, cut=cut) for grid in grids]
 
-    def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
+    def density(self, eps: EpsBatch) -> Field:
         """Return ``ρ`` on the tori."""
         return torch.exp(self._log_mean + self.whitening.colour(eps))
 
@@ -121,9 +122,7 @@ class LogNormal(TorusModel[GridWhitening]):
             prediction=prediction, operator=operator, variance=variance
         )
 
-    def predict_from_density(
-        self, density: Float[Tensor, " f"]
-    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    def predict_from_density(self, density: Field) -> tuple[Vector, Vector]:
         """Return prediction and conditional variance from ``ρ`` on the torus.
 
         Models made by `at` can share one density: two sparse products each, and no
@@ -163,9 +162,7 @@ class LogNormal(TorusModel[GridWhitening]):
         found = line.to(observed) * self.weights.nonnegative(squared)
         return found + point.to(observed) * observed**2
 
-    def residual_draws(
-        self, eps: Float[Tensor, "s p"], generator: torch.Generator
-    ) -> Float[Tensor, "s n"]:
+    def residual_draws(self, eps: EpsDraws, generator: torch.Generator) -> Draws:
         """Draw independent residuals that keep every prediction positive.
 
         They are ``W ρ (e^{τ z − τ²/2} − 1)`` with ``τ² = ln(1 + v / (W ρ)²)``.

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, astuple, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.covariance import (
@@ -37,6 +37,7 @@ from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
+from dustmap.shapes import Draws, Eps, EpsDraws, Index, Vector
 from dustmap.whitening import ToeplitzWhitening, Whitening
 
 # Limit on the bytes of rows ``k_un`` that the operator keeps.
@@ -77,14 +78,13 @@ class RowReport:
         """Add a batch of solves."""
         if not len(solution.residual):
             return self
-        return self.joined(
-            RowReport(
-                rows=len(solution.residual),
-                unconverged=int((~solution.converged).sum()),
-                residual=float(solution.residual.max()),
-                iterations=int(solution.iterations.max()),
-            )
+        found = RowReport(
+            rows=len(solution.residual),
+            unconverged=int((~solution.converged).sum()),
+            residual=float(solution.residual.max()),
+            iterations=int(solution.iterations.max()),
         )
+        return self.joined(found)
 
     def joined(self, *others: RowReport) -> RowReport:
         """Join this report with reports on other rows."""
@@ -206,7 +206,7 @@ class RowwiseGaussian(ForwardModel):
         self.operator = RowwiseFeatures(self)
 
     @cached_property
-    def offset(self) -> Float[Tensor, " n"]:
+    def offset(self) -> Vector:
         """``L_n μ`` of every observation."""
         return self.mean.observed(self.functionals).to(self.device)
 
@@ -227,7 +227,7 @@ class RowwiseGaussian(ForwardModel):
             self.whitening.kernel, functionals, self.whitening.points
         )
 
-    def rows(self, index: Int[Tensor, " b"]) -> FeatureRows:
+    def rows(self, index: Index) -> FeatureRows:
         """Return ``k_n`` (eq. 20) and ``v_n`` of some rows. Cost: one solve each.
 
         Raises `ValueError` if a ``v_n`` is negative beyond rounding.
@@ -239,21 +239,16 @@ class RowwiseGaussian(ForwardModel):
         """Return ``k_n`` from kept values of rows."""
         return self.whitening.colour_transpose(values) if self.embedded else values
 
-    def _rows_to_keep(
-        self, index: Int[Tensor, " b"], *, dual: bool | None = None
-    ) -> FeatureRows:
+    def _rows_to_keep(self, index: Index, *, dual: bool | None = None) -> FeatureRows:
         """Return ``v_n`` with ``a_n`` or ``k_n``, by default the one kept."""
         dual = self.embedded if dual is None else dual
         if self.kept is not None and dual == self.embedded:
             return FeatureRows(self.kept.features[index], self.kept.variance[index])
-        return FeatureRows(
-            *self.shared_out(
-                lambda own: self.rows_under(self.whitening, own, dual=dual), index
-            )
-        )
+        solve = partial(self.rows_under, self.whitening, dual=dual)
+        return FeatureRows(*self.shared_out(solve, index))
 
     def rows_under(
-        self, whitening: Whitening, index: Int[Tensor, " b"], *, dual: bool = False
+        self, whitening: Whitening, index: Index, *, dual: bool = False
     ) -> FeatureRows:
         """Return ``v_n`` with ``k_n`` or ``a_n`` under a whitening.
 
@@ -277,9 +272,7 @@ class RowwiseGaussian(ForwardModel):
         return FeatureRows(values, self.checked_variance(total, explained))
 
     def shared_out(
-        self,
-        solve: Callable[[Int[Tensor, " b"]], tuple[Tensor, ...]],
-        index: Int[Tensor, " b"],
+        self, solve: Callable[[Index], tuple[Tensor, ...]], index: Index
     ) -> tuple[Tensor, ...]:
         """Share these rows among the ranks, and gather the results of ``solve``.
 
@@ -300,9 +293,7 @@ class RowwiseGaussian(ForwardModel):
         self.report = before.joined(*reports)
         return tuple(self.group.gather(part, counts, dim=0) for part in parts)
 
-    def checked_variance(
-        self, total: Float[Tensor, " b"], explained: Float[Tensor, " b"]
-    ) -> Float[Tensor, " b"]:
+    def checked_variance(self, total: Vector, explained: Vector) -> Vector:
         """Return ``v_n = k_nn − |k_n|²``; count rounding below zero, set to 0."""
         variance = total - explained
         exact = variance.detach()
@@ -339,13 +330,13 @@ class RowwiseGaussian(ForwardModel):
                 on_rows(int(index[-1]) + 1)
         self.kept = FeatureRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def batches(self) -> Iterator[Int[Tensor, " b"]]:
+    def batches(self) -> Iterator[Index]:
         """Yield the numbers of all observations, in runs of bounded memory."""
         count = len(self.functionals)
         yield from torch.arange(count).split(self.chunk) if count else ()
 
     @cached_property
-    def variance(self) -> Float[Tensor, " n"]:
+    def variance(self) -> Vector:
         """``v_n`` of every observation. Cost: one solve each, unless rows are kept."""
         if self.kept is not None:
             return self.kept.variance
@@ -355,7 +346,7 @@ class RowwiseGaussian(ForwardModel):
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.offset + self.operator.matvec(eps)
 
-    def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
+    def linearise(self, eps: Eps) -> Linearisation:
         return Linearisation(
             prediction=self.apply(eps), operator=self.operator, variance=self.variance
         )
@@ -379,9 +370,7 @@ class RowwiseGaussian(ForwardModel):
         prior = functional_covariance(whitening.kernel, seen, seen, device=self.device)
         return prior - cross - cross.mT + whitening.covariance.matvec(dual) @ dual.mT
 
-    def residual_draws(
-        self, eps: Float[Tensor, "s p"], generator: torch.Generator
-    ) -> Float[Tensor, "s n"]:
+    def residual_draws(self, eps: EpsDraws, generator: torch.Generator) -> Draws:
         covariance = self.residual_covariance()
         # The covariance is singular if the grid resolves an observation: Cholesky would
         # need a jitter, eigenvalues do not.
@@ -396,9 +385,8 @@ class RowwiseGaussian(ForwardModel):
             )
         below = RowReport(modes_below_zero=int((values < 0).sum()))
         self.report = self.report.joined(below)
-        white = torch.randn(
-            len(eps), len(values), generator=generator, dtype=self.dtype
-        )
+        shape = len(eps), len(values)
+        white = torch.randn(shape, generator=generator, dtype=self.dtype)
         return (white.to(self.device) * values.clamp(min=0).sqrt()) @ vectors.mT
 
     def at(self, functionals: Functionals) -> RowwiseGaussian:

@@ -238,9 +238,8 @@ class RayTree(SizedOperator):
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
         places = self._sums.matvec(self._nodes.matvec(x))
-        return self._nodes.rmatvec(
-            self._sums.rmatvec(self._stars.gram(places, weights))
-        )
+        pull = self._stars.gram(places, weights)
+        return self._nodes.rmatvec(self._sums.rmatvec(pull))
 
 
 class OutwardSums(SizedOperator):
@@ -386,12 +385,8 @@ def ray_tree(
     values = np.empty(len(columns), precision(dtype))
     places = np.where(needed >= 0, rays.starts[np.cumsum(needed >= 0) - 1], 0)
     total = _fill(*ends, *shells, *sky, places, pointers, columns, values)
-    stars = Rows(
-        pointers=pointers,
-        columns=columns[:total].copy(),
-        values=values[:total].copy(),
-        count=rows,
-    )
+    columns, values = columns[:total].copy(), values[:total].copy()
+    stars = Rows(pointers=pointers, columns=columns, values=values, count=rows)
     P = SparseMatrix.of_rows(stars, sums.shape[0], device=device)
     return RayTree(nodes, sums, linear, P)
 
@@ -416,9 +411,8 @@ def _rays(sky: _Sky, shells: _Shells, grids: NestedGrids, needed: np.ndarray) ->
     for face in range(6):
         for level in levels:
             first = sky.firsts[face, level]
-            own = first + np.flatnonzero(
-                needed[first : first + sky.widths[level] ** 2] >= 0
-            )
+            some = needed[first : first + sky.widths[level] ** 2]
+            own = first + np.flatnonzero(some >= 0)
             above, kind = np.zeros((len(own), 16), np.int64), np.full(len(own), _WHOLE)
             if level:
                 above, kind = sky.parents(face, level, own)

@@ -30,6 +30,8 @@ from scipy.optimize import root_scalar
 from scipy.special import polygamma
 from torch import Tensor
 
+from dustmap.shapes import Vector
+
 # Fewest places, and samples, that determine a law; of more places a part does.
 FEWEST_PLACES = 200
 FEWEST_SAMPLES = 8
@@ -60,11 +62,8 @@ class VarianceLaw:
     prior_degrees: float
 
     def moderated(
-        self,
-        variances: Float[Tensor, " n"],
-        around: Float[Tensor, "n f"],
-        most: Float[Tensor, "#n"],
-    ) -> Float[Tensor, " n"]:
+        self, variances: Vector, around: Float[Tensor, "n f"], most: Float[Tensor, "#n"]
+    ) -> Vector:
         """Return σ̃² of variances σ̂² at places with these surroundings.
 
         Away from the stars σ0² grows to ``most``, the prior's. A place's result depends
@@ -86,9 +85,7 @@ class VarianceLaw:
 
 
 def learn_variance_law(
-    variances: Float[Tensor, " n"],
-    halves: tuple[Float[Tensor, " n"], Float[Tensor, " n"]],
-    around: Float[Tensor, "n f"],
+    variances: Vector, halves: tuple[Vector, Vector], around: Float[Tensor, "n f"]
 ) -> VarianceLaw:
     r"""Learn the law from variances at places, of all samples and of the two halves.
 

@@ -11,6 +11,10 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from dustmap.memory import row_blocks
+from dustmap.shapes import Places, Points
+
+# Numbers of the k neighbours of every place.
+Near = Int[Tensor, "m k"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +25,13 @@ class RowIndex:
     unit: Float[Tensor, " d"]
 
     @classmethod
-    def of(
-        cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"], leaf: int = 16
-    ) -> RowIndex:
+    def of(cls, rows: Points, unit: Float[Tensor, " d"], leaf: int = 16) -> RowIndex:
         """Build the index of these rows, with at most ``leaf`` of them in a leaf."""
         unit = unit.detach().expand(rows.shape[1])
         tree = KDTree((rows / unit).cpu().numpy(), leafsize=leaf)
         return cls(tree=tree, unit=unit)
 
-    def nearest(self, places: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
+    def nearest(self, places: Places, count: int) -> Near:
         """Return the ``count`` rows nearest to each place, or all rows."""
         count = min(count, self.tree.n)
         scaled, threads = (places / self.unit).cpu().numpy(), torch.get_num_threads()
@@ -59,9 +61,7 @@ class RowIndex:
         return torch.from_numpy(number), torch.from_numpy(centres) * self.unit
 
 
-def nearest(
-    rows: Float[Tensor, "n d"], places: Float[Tensor, "m d"], count: int
-) -> Int[Tensor, "m k"]:
+def nearest(rows: Points, places: Places, count: int) -> Near:
     """Return the ``count`` rows nearest to each place, or all rows."""
     return RowIndex.of(rows, rows.new_ones(1)).nearest(places, count)
 
@@ -80,7 +80,7 @@ def without_self(
     return near[~itself].reshape(len(near), near.shape[1] - 1)
 
 
-def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m k"]:
+def nearest_earlier(points: Points, count: int) -> Near:
     """Return the ``count`` nearest earlier rows of each row from number ``count`` on.
 
     They are the neighbours of Vecchia (1988, JRSS B 50, 297). Rows are searched in

@@ -40,6 +40,7 @@ from scipy.stats import jf_skew_t
 from torch import Tensor
 
 from dustmap.minimise import minimise
+from dustmap.shapes import Vector
 from dustmap.tails import log_mixture
 
 # Least ν.
@@ -304,9 +305,7 @@ def _powers(degrees: Tensor, skewness: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return a, b, (a + b).sqrt() * (a - b) / 2 * ratio.exp()
 
 
-def _log_density(
-    error: Float[Tensor, " n"], scale: Float[Tensor, " n"], shape: Float[Tensor, "5"]
-) -> Float[Tensor, " n"]:
+def _log_density(error: Vector, scale: Vector, shape: Float[Tensor, "5"]) -> Vector:
     """Return log densities of differences from M, of ν, k, q, W and B."""
     degrees, skewness, outliers, width, excess = shape
     a, b, mean = _powers(degrees, skewness)

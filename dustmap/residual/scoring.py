@@ -13,6 +13,7 @@ from torch import Tensor
 from dustmap.minimise import minimise
 from dustmap.residual.corrections import DEGREES, central_factor
 from dustmap.residual.kriging import Neighbourhoods
+from dustmap.shapes import Vector
 from dustmap.tails import OUTLIER_FACTOR, log_mixture, log_student
 
 
@@ -31,8 +32,8 @@ class Learnt(NamedTuple):
 
 def learn_weights(
     hoods: Neighbourhoods,
-    residuals: Float[Tensor, " n"],
-    noise: Float[Tensor, " n"],
+    residuals: Vector,
+    noise: Vector,
     observed: Float[Tensor, " m"],
     observed_noise: Float[Tensor, " m"],
     *,
@@ -114,10 +115,7 @@ def learn_weights(
 
 
 def tail_degrees(
-    error: Float[Tensor, " m"],
-    variance: Float[Tensor, " m"],
-    noise: Float[Tensor, " m"],
-    outliers: float = 0.0,
+    error: Vector, variance: Vector, noise: Vector, outliers: float = 0.0
 ) -> float:
     """Return the degrees of freedom of a Student-T whose 95% interval holds 95%.
 

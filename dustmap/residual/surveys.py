@@ -43,6 +43,7 @@ from dustmap.residual.learning import (
     local_means,
 )
 from dustmap.residual.neighbours import RowIndex, nearest, without_self
+from dustmap.shapes import Vector
 from dustmap.tails import log_student
 
 FEWEST = 50
@@ -109,10 +110,10 @@ class SurveyRows:
     """
 
     directions: Float[Tensor, "n 3"]
-    lengths: Float[Tensor, " n"]
-    extinction: Float[Tensor, " n"]
-    error: Float[Tensor, " n"]
-    distance_std: Float[Tensor, " n"]
+    lengths: Vector
+    extinction: Vector
+    error: Vector
+    distance_std: Vector
     survey: Int[Tensor, " n"]
 
     def calibrated(
@@ -139,23 +140,18 @@ class SurveyRows:
         return extinction, variance.sqrt()
 
     @property
-    def relative(self) -> Float[Tensor, " n"]:
+    def relative(self) -> Vector:
         """Relative distance errors, in units of 3%."""
         return (self.distance_std / self.lengths / 0.03).clamp_min(1e-9)
 
-    def observed(self, extinction: Float[Tensor, " n"]) -> Rays:
+    def observed(self, extinction: Vector) -> Rays:
         """Return rays whose density is extinction over distance."""
-        return Rays(
-            directions=self.directions,
-            lengths=self.lengths,
-            density=extinction / self.lengths,
-        )
+        density = extinction / self.lengths
+        return Rays(directions=self.directions, lengths=self.lengths, density=density)
 
 
 def shared_errors(
-    laws: Sequence[SurveyLaw],
-    survey: Int[Tensor, " n"],
-    extinction: Float[Tensor, " n"],
+    laws: Sequence[SurveyLaw], survey: Int[Tensor, " n"], extinction: Vector
 ) -> Float[Tensor, "n r"]:
     """Return changes of calibrated extinctions by unknown zero points and slopes [mag].
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.roots import CIQ
-from dustmap.whitening.inducing import KernelMatrix, Whitening
+from dustmap.whitening.inducing import Features, KernelMatrix, Values, Whitening
 
 
 @dataclass(eq=False, kw_only=True)
@@ -30,15 +30,13 @@ class CiqWhitening(Whitening):
     def __post_init__(self) -> None:
         self.covariance = KernelMatrix(self.kernel, self.points, nugget=self.nugget)
 
-    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
+    def colour(self, eps: Values) -> Values:
         """Return ``K^{1/2} ε``; cost: a root."""
         rows = eps.reshape(-1, self.size)
         found = self.ciq.root(self.covariance.matvec, rows, self.nugget)
         return found.value.reshape(eps.shape)
 
-    def colour_transpose(
-        self, values: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch m"]:
+    def colour_transpose(self, values: Values) -> Values:
         """Return ``K^{1/2} v``: the root is symmetric."""
         return self.colour(values)
 
@@ -48,9 +46,7 @@ class CiqWhitening(Whitening):
         with torch.no_grad():
             return solver.solve(self.covariance.matvec, rhs.detach())
 
-    def features(
-        self, cross: Float[Tensor, "b m"]
-    ) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"], Solution]:
+    def features(self, cross: Float[Tensor, "b p"]) -> Features:
         """Return ``k_n = K^{-1/2} k_un``; the status bounds its error."""
         root = self.ciq.inverse_root(self.covariance.matvec, cross, self.nugget)
         return root.value, (root.value**2).sum(dim=-1), root

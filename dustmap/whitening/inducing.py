@@ -20,6 +20,12 @@ from dustmap.grid import Grid
 from dustmap.kernels import Kernel, point_covariance
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ratio
+from dustmap.shapes import EpsBatch, Places
+
+# Numbers at the inducing points; rows ``k_n``, the variance that they explain, and the
+# status of their solves.
+Values = Float[Tensor, "*b m"]
+Features = tuple[Float[Tensor, "b p"], Float[Tensor, " b"], Solution]
 
 
 @dataclass(eq=False)
@@ -45,14 +51,14 @@ class Whitening(ABC):
     """
 
     kernel: Kernel
-    at: Float[Tensor, "m d"] | Grid
+    at: Places | Grid
     _: KW_ONLY
     nugget: float = 0.0
     covariance: LinearOperator = field(init=False)
     """K, nugget included."""
 
     @cached_property
-    def points(self) -> Float[Tensor, "m d"]:
+    def points(self) -> Places:
         """The inducing points (float64)."""
         at = self.at.points() if isinstance(self.at, Grid) else self.at
         return at.to(torch.float64)
@@ -68,13 +74,11 @@ class Whitening(ABC):
         return math.prod(self.latent_shape)
 
     @abstractmethod
-    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
+    def colour(self, eps: EpsBatch) -> Values:
         """Return ``u = R ε``."""
 
     @abstractmethod
-    def colour_transpose(
-        self, values: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch p"]:
+    def colour_transpose(self, values: Values) -> EpsBatch:
         """Return ``Rᵀ v``."""
 
     @abstractmethod
@@ -82,9 +86,7 @@ class Whitening(ABC):
         """Return ``K⁻¹ v`` of every row, without derivatives."""
 
     @abstractmethod
-    def features(
-        self, cross: Float[Tensor, "b m"]
-    ) -> tuple[Float[Tensor, "b p"], Float[Tensor, " b"], Solution]:
+    def features(self, cross: Float[Tensor, "b m"]) -> Features:
         """Return ``k_n = Rᵀ K⁻¹ k_un`` of every row, and the explained variance.
 
         ``k_n · k_n' = k_unᵀ K⁻¹ k_un'``; the inducing values explain the prior variance
@@ -107,9 +109,7 @@ class KernelMatrix(SymmetricOperator):
     not finite or is negative.
     """
 
-    def __init__(
-        self, kernel: Kernel, points: Float[Tensor, "m d"], *, nugget: float = 0.0
-    ) -> None:
+    def __init__(self, kernel: Kernel, points: Places, *, nugget: float = 0.0) -> None:
         if not 0 <= nugget < float("inf"):
             raise ValueError(f"nugget must be finite and not negative, got {nugget}")
         if points.ndim != 2 or not len(points):
@@ -204,13 +204,11 @@ class CholeskyWhitening(Whitening):
         """L, with its graph while gradients are enabled."""
         return self._factor if torch.is_grad_enabled() else self._detached
 
-    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
+    def colour(self, eps: Values) -> Values:
         """Return ``L ε``."""
         return eps @ self.factor.mT
 
-    def colour_transpose(
-        self, values: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch m"]:
+    def colour_transpose(self, values: Values) -> Values:
         """Return ``Lᵀ v``."""
         return values @ self.factor
 
@@ -220,9 +218,7 @@ class CholeskyWhitening(Whitening):
         value = torch.cholesky_solve(rhs.detach().mT, factor).mT
         return _status(value, (value @ factor) @ factor.mT, rhs)
 
-    def features(
-        self, cross: Float[Tensor, "b m"]
-    ) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"], Solution]:
+    def features(self, cross: Float[Tensor, "b p"]) -> Features:
         """Return ``k_n = L⁻¹ k_un``; the residual is ``‖k_un − L k_n‖ / ‖k_un‖``."""
         rows = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False).mT
         status = _status(rows, rows.detach() @ self._detached.mT, cross)

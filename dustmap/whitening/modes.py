@@ -23,9 +23,12 @@ from torch import Tensor
 from dustmap.grid import Torus
 from dustmap.kernels import Radial
 from dustmap.linalg.circulant import conjugates, inverse_transform
+from dustmap.shapes import Device, Eps, EpsBatch
 from dustmap.tori import Tori
 from dustmap.whitening.bands import band_covariance, shortest_time
 
+# A field at the points of all tori.
+Field = Float[Tensor, "*b f"]
 # Observations constrain mostly modes up to this fraction of the Nyquist mode along
 # every axis: a preconditioner of 1/8 of all numbers saves as many iterations as one of
 # all.
@@ -118,7 +121,7 @@ class Modes:
         split = white.split([part.torus.size for part in self.parts], dim=-1)
         return self.joined([m.of(x) for m, x in zip(self.parts, split, strict=True)])
 
-    def white_noise(self, generator: np.random.Generator) -> Float[Tensor, " p"]:
+    def white_noise(self, generator: np.random.Generator) -> Eps:
         """Draw ε: standard normals at the points of all tori, transformed."""
         count = sum(part.torus.size for part in self.parts)
         white = torch.from_numpy(generator.standard_normal(count))
@@ -162,7 +165,7 @@ class GridWhitening(ABC):
         *,
         cut: float = 0.0,
         dtype: torch.dtype,
-        device: torch.device | str,
+        device: Device,
     ) -> None:
         self.kernel = kernel
         self.tori = tori
@@ -183,11 +186,9 @@ class GridWhitening(ABC):
         return [float(band_covariance(kernel, 0.0, time, zero)) for time in times]
 
     @abstractmethod
-    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
+    def colour(self, eps: EpsBatch) -> Field:
         """Return ``A ε``."""
 
     @abstractmethod
-    def colour_transpose(
-        self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch p"]:
+    def colour_transpose(self, field: Field) -> EpsBatch:
         """Return ``Aᵀ g``."""

@@ -32,10 +32,11 @@ from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Radial
+from dustmap.shapes import Device, EpsBatch
 from dustmap.tori import Tori
 from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum, correlated_to, shortest_time
-from dustmap.whitening.modes import GridWhitening, TorusModes
+from dustmap.whitening.modes import Field, GridWhitening, TorusModes
 from dustmap.whitening.torus import padded_torus
 
 
@@ -149,7 +150,7 @@ class LevelWhitening(GridWhitening):
         *,
         cut: float = 0.0,
         dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
     ) -> None:
         coarser = hidden_tori(tori[0], kernel)
         self.hidden = len(coarser)
@@ -209,7 +210,7 @@ class LevelWhitening(GridWhitening):
         """Return a root of a spectrum for modes with the factors √2."""
         return (root.to(self.device) / modes.pairs.sqrt()).to(self.dtype)
 
-    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
+    def colour(self, eps: EpsBatch) -> Field:
         """Return ``A ε``: the field on the tori, without meaning in their paddings.
 
         Cost: two FFTs of each level, one of the finest and of hidden ones.
@@ -229,9 +230,7 @@ class LevelWhitening(GridWhitening):
                 low = splines.refine(handed, part.finer)
         return torch.cat(fields, dim=-1)
 
-    def colour_transpose(
-        self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch p"]:
+    def colour_transpose(self, field: Field) -> EpsBatch:
         """Return ``Aᵀ g``, from the finest level outwards."""
         spectra: list[Tensor] = []
         low: Tensor | None = None

@@ -67,10 +67,9 @@ def refine(coarse: Float[Tensor, "*n"], points: tuple[int, ...]) -> Float[Tensor
         shape[axis] = count + 2 * MARGIN
         fine = coarse.new_zeros(shape)
         for part, weights, first in _two_scale(fine, axis):
+            n = part.shape[axis]
             for k, weight in enumerate(weights):
-                part.add_(
-                    coarse.narrow(axis, first + k, part.shape[axis]), alpha=weight
-                )
+                part.add_(coarse.narrow(axis, first + k, n), alpha=weight)
         coarse = fine
     return coarse
 
@@ -82,10 +81,9 @@ def refine_transpose(fine: Float[Tensor, "*m"], dimension: int) -> Float[Tensor,
         shape[axis] = (shape[axis] - 2 * MARGIN) // 2 + 1 + 2 * MARGIN
         coarse = fine.new_zeros(shape)
         for part, weights, first in _two_scale(fine, axis):
+            n = part.shape[axis]
             for k, weight in enumerate(weights):
-                coarse.narrow(axis, first + k, part.shape[axis]).add_(
-                    part, alpha=weight
-                )
+                coarse.narrow(axis, first + k, n).add_(part, alpha=weight)
         fine = coarse
     return fine
 

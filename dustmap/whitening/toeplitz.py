@@ -32,7 +32,8 @@ from dustmap.linalg.toeplitz import (
     restrict,
     toeplitz_solve,
 )
-from dustmap.whitening.inducing import Whitening
+from dustmap.shapes import Device, EpsBatch, Places
+from dustmap.whitening.inducing import Features, Values, Whitening
 
 
 @dataclass(eq=False, kw_only=True)
@@ -57,7 +58,7 @@ class ToeplitzWhitening(Whitening):
     limits: EmbeddingLimits | None = None
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
     shape: tuple[int, ...] | None = None
-    device: torch.device | str = "cpu"
+    device: Device = "cpu"
 
     def __post_init__(self) -> None:
         self.embedding = CirculantEmbedding(
@@ -86,7 +87,7 @@ class ToeplitzWhitening(Whitening):
         return self.at
 
     @cached_property
-    def points(self) -> Float[Tensor, "m d"]:
+    def points(self) -> Places:
         """The inducing points, the grid points of the box."""
         return self.grid.points().to(self.device)
 
@@ -108,13 +109,11 @@ class ToeplitzWhitening(Whitening):
         other.kernel = kernel
         return other
 
-    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
+    def colour(self, eps: EpsBatch) -> Values:
         """Return ``u = R ε``."""
         return restrict(self.root.matvec(eps), self.grid.shape, self.root)
 
-    def colour_transpose(
-        self, values: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch p"]:
+    def colour_transpose(self, values: Values) -> EpsBatch:
         """Return ``Rᵀ v``."""
         return self.root.matvec(extend(values, self.grid.shape, self.root))
 
@@ -124,9 +123,7 @@ class ToeplitzWhitening(Whitening):
             self.covariance.matvec, rhs, preconditioner=self.preconditioner
         )
 
-    def features(
-        self, cross: Float[Tensor, "b m"]
-    ) -> tuple[Float[Tensor, "b p"], Float[Tensor, " b"], Solution]:
+    def features(self, cross: Float[Tensor, "b m"]) -> Features:
         """Return ``k_n = Rᵀ a_n`` (eq. 20), ``a_n = K⁻¹ k_un``, and the solve's status.
 
         The explained variance is ``2 a_nᵀ k_un − |k_n|²``, which early stopping can

@@ -17,6 +17,7 @@ from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Radial
 from dustmap.linalg.circulant import Circulant, inverse_transform
 from dustmap.memory import rows_within
+from dustmap.shapes import Device, EpsBatch, EpsDraws
 from dustmap.tori import Tori
 from dustmap.whitening.bands import (
     band_covariance,
@@ -24,7 +25,7 @@ from dustmap.whitening.bands import (
     correlated_to,
     shortest_time,
 )
-from dustmap.whitening.modes import GridWhitening
+from dustmap.whitening.modes import Field, GridWhitening
 
 
 def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
@@ -85,7 +86,7 @@ class TorusWhitening(GridWhitening):
         refinement: int = 1,
         cut: float = 0.0,
         dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         image_tolerance: float | None = None,
     ) -> None:
         if refinement < 1:
@@ -156,7 +157,7 @@ class TorusWhitening(GridWhitening):
         distance = torch.linalg.vector_norm(scaled, dim=-1)
         return band_covariance(self.kernel, time, math.inf, distance)
 
-    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
+    def colour(self, eps: EpsBatch) -> Field:
         """Return ``A ε``: the conditional mean of the field on the fine torus."""
         (modes,), (spectrum,) = self.modes.parts, self.modes.spectra(eps)
         field = modes.inverse(spectrum * self._root)
@@ -166,9 +167,7 @@ class TorusWhitening(GridWhitening):
         spread[self._every] = field
         return self._fine.matvec(modes.flat(spread))
 
-    def colour_transpose(
-        self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch p"]:
+    def colour_transpose(self, field: Field) -> EpsBatch:
         """Return ``Aᵀ g``."""
         (modes,) = self.modes.parts
         if self.refinement > 1:
@@ -179,7 +178,7 @@ class TorusWhitening(GridWhitening):
 
     def prior_draw(
         self, generator: torch.Generator, count: int = 1
-    ) -> tuple[Float[Tensor, "s f"], Float[Tensor, "s p"]]:
+    ) -> tuple[Float[Tensor, "s f"], EpsDraws]:
         """Draw fields on the fine torus; also return the ε of their coarse points."""
         shape = (count, math.prod(self.fine_shape))
         white = torch.randn(shape, generator=generator, dtype=self.dtype)

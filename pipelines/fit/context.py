@@ -226,10 +226,8 @@ class Context:
                 self.note(checkpoint=saved, seconds=self.clock.seconds)
             except OSError as error:
                 kept = "the last one stays" if self.last else "there is none yet"
-                say(
-                    f"a checkpoint could not be written, {kept}; the fit continues: "
-                    f"{error}"
-                )
+                why = f"{kept}; the fit continues: {error}"
+                say(f"a checkpoint could not be written, {why}")
             self.clock.lap("checkpoints")
         self.group.meet()
         self._since, self._steps = self.now(), 0

@@ -165,9 +165,8 @@ def write(state: FitState, stars: FittedStars, at: Context) -> FitState:
             "versions": {name: version(name) for name in _LIBRARIES},
         },
     }
-    plan = result.plan.as_dict()
     record = {
-        "plan": plan,
+        "plan": result.plan.as_dict(),
         "choices": choices(result.plan, state.learning, at.config),
         "summary": summary,
         "provenance": provenance,

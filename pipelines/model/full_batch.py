@@ -17,7 +17,6 @@ from dustmap.functionals import Functionals
 from dustmap.inference import full_batch
 from dustmap.inference.full_batch import FullBatch, FullBatchResult
 from dustmap.inference.scales.band_power import band_powers, priors_of
-from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
@@ -137,23 +136,10 @@ def infer(problem: Problem) -> Inference:
         priors=priors,
     )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
-    return Inference(
-        plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
-        mean=result.mean,
-        samples=result.samples,
-        noise=result.noise_variance.sqrt(),
-        converged=result.converged,
-        messages=_messages(model, result, problem),
-        facts=_facts(model, result) | _priors_of_pairs(drawn),
-    )
-
-
-def _priors_of_pairs(drawn: list[Radial]) -> dict[str, Any]:
-    """Describe the prior of every pair of samples: lengthscale [pc], std, octaves."""
-    if not drawn:
-        return {}
-    return {
-        "pairs": [
+    facts = _facts(model, result)
+    if drawn:
+        # The prior of every pair of samples: lengthscale [pc], std, octaves.
+        facts["pairs"] = [
             {
                 "lengthscale": kernel.lengthscale.tolist(),
                 "std": math.sqrt(float(kernel.variance)),
@@ -161,7 +147,15 @@ def _priors_of_pairs(drawn: list[Radial]) -> dict[str, Any]:
             }
             for kernel in drawn
         ]
-    }
+    return Inference(
+        plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
+        mean=result.mean,
+        samples=result.samples,
+        noise=result.noise_variance.sqrt(),
+        converged=result.converged,
+        messages=_messages(model, result, problem),
+        facts=facts,
+    )
 
 
 def _messages(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
+from dustmap.inference.full_batch.gauss_newton import OnStep
 from dustmap.inference.full_batch.settings import SecondsLeft, unlimited
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.residual.vecchia import Vecchia
@@ -20,9 +20,6 @@ from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.cost import uses_cuda
 from pipelines.model.plan import Plan
-
-# Callback of stage, step and relative residual (or bound).
-OnStep = Callable[[str, int, float], None]
 
 
 class Device(TypedDict):

@@ -59,10 +59,7 @@ def choose_grids(
     if the geometric mean of the stars' cells becomes smaller. Several processes may
     together have a finer grid than one.
 
-    Raises
-    ------
-    InputError
-        If no grid fits the budget.
+    Raises `InputError` if no grid fits the budget.
     """
     separation = StarSeparation.of(distances)
 
@@ -234,8 +231,5 @@ def _around(grid: Grid, reach: float) -> Grid:
         high = min(math.ceil((reach - first) / step), count - 1)
         origin.append(first + low * step)
         shape.append(2 * (high - low) + 1)
-    return Grid(
-        shape=tuple(shape),
-        spacing=tuple(step / 2 for step in grid.spacing),
-        origin=tuple(origin),
-    )
+    spacing = tuple(step / 2 for step in grid.spacing)
+    return Grid(shape=tuple(shape), spacing=spacing, origin=tuple(origin))

@@ -46,10 +46,7 @@ def make_plan(
     unless both are given, or unless stars share a residual below the grid and either
     ``resolved`` it or a map bent its power.
 
-    Raises
-    ------
-    InputError
-        If no grid fits the budget.
+    Raises `InputError` if no grid fits the budget.
     """
     model = config.model
     given, family = tuple(scales.lengthscale.tolist()), KERNELS[config.kernel]

@@ -9,7 +9,7 @@ all stars gives it better (:mod:`dustmap.inference.scales.band_power`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from dustmap.residual.covariance import CPU, GRID_CUT
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
+from pipelines.model.problem import OnStep
 
 # Most stars.
 _STARS = 4_000
@@ -53,8 +54,6 @@ NOT_SETTLED = (
     "learning the scales did not settle at a maximum of the likelihood; give "
     "prior.lengthscale and prior.std"
 )
-
-OnStep = Callable[[str, int, float], None]
 
 
 def start_scales(stars: Stars, config: FitConfig) -> tuple[PriorScales, list[str]]:
@@ -205,11 +204,7 @@ def learn_prior(
     start = replace(start, common_noise=common)
     blurred = torch.as_tensor(some.variance(start.mean(ends).numpy()))
     likelihood = NeighbourLikelihood(
-        ends,
-        blurred,
-        kernel=KERNELS[config.kernel],
-        positive=lognormal,
-        device=device,
+        ends, blurred, kernel=KERNELS[config.kernel], positive=lognormal, device=device
     )
     found = learn_scales(
         likelihood,
@@ -286,9 +281,5 @@ def revised_prior(
         bend=suited.bend,
         spread=tuple(map(tuple, fitted.root.tolist())),
     )
-    first = {
-        "gain": fitted.gain,
-        "lengthscale": list(plan.lengthscale),
-        "std": plan.std,
-    }
-    return found, {**learning, "revision": first}
+    before = {"lengthscale": list(plan.lengthscale), "std": plan.std}
+    return found, {**learning, "revision": {"gain": fitted.gain, **before}}

@@ -71,14 +71,7 @@ def inside_box(stars: Stars, split: Split, box: Box) -> tuple[Split, dict[str, i
     counts["held out"] = len(inside.test)
     counts[OUTSIDE] = len(stars) - len(inside.known) - len(inside.test)
     order = np.argsort(pixels, kind="stable")
-    return (
-        Split(
-            train=inside.train[order],
-            validation=inside.validation,
-            test=inside.test,
-        ),
-        counts,
-    )
+    return replace(inside, train=inside.train[order]), counts
 
 
 def within_given_box(positions: np.ndarray, config: FitConfig) -> np.ndarray:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
+from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, quiet
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
 from dustmap.inference.full_batch.randomized_map import drawn_errors, fit_rounds
 from dustmap.inference.full_batch.settings import (
@@ -45,6 +45,7 @@ from dustmap.keyed_noise import Purpose, stream
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import FEWEST, NoiseModel, Normal
+from dustmap.shapes import Eps, EpsDraws, Vector
 
 # The name of the search of the mode after the samples.
 _AGAIN = "mode again"
@@ -67,16 +68,16 @@ class FullBatchResult:
     probes: sums of many of them are accurate.
     """
 
-    mean: Float[Tensor, " p"]
-    samples: Float[Tensor, "s p"]
-    noise_variance: Float[Tensor, " n"]
-    prediction: Float[Tensor, " n"]
+    mean: Eps
+    samples: EpsDraws
+    noise_variance: Vector
+    prediction: Vector
     newton_steps: int
     mean_solution: Solution
     sample_solution: Solution | Samples | None
     mode_converged: bool
     converged: bool
-    weights: Float[Tensor, " n"]
+    weights: Vector
     degrees: float | None = None
     common_noise: float = 0.0
     subgrid_share: float = 1.0
@@ -87,13 +88,13 @@ class FullBatchResult:
 
 def infer(
     model: ForwardModel,
-    observations: Float[Tensor, " n"],
-    noise: NoiseModel | Float[Tensor, " n"],
+    observations: Vector,
+    noise: NoiseModel | Vector,
     *,
     settings: FullBatch,
     generator: torch.Generator,
-    start: Float[Tensor, " p"] | None = None,
-    on_step: OnStep | None = None,
+    start: Eps | None = None,
+    on_step: OnStep = quiet,
     checkpointer: Checkpointer[Progress] | None = None,
     time_left: SecondsLeft = unlimited,
     teams: Group | None = None,
@@ -171,7 +172,7 @@ def infer(
         on_step=on_step,
         checkpointer=checkpointer,
         time_left=time_left,
-        teams=teams,
+        teams=teams or Group(),
         shared_errors=shared_errors,
         priors=priors,
     )
@@ -221,10 +222,7 @@ def infer(
 
 
 def _linear_samples(
-    fit: InferenceState,
-    tangent: Linearisation,
-    noise: NoiseModel,
-    mean: Float[Tensor, " p"],
+    fit: InferenceState, tangent: Linearisation, noise: NoiseModel, mean: Eps
 ) -> Solution:
     """Return ``m + Λ⁻¹ (Φᵀ Σ⁻¹ e + ξ)`` in blocks, with drawn errors e and white ξ.
 

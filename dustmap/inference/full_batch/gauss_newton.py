@@ -23,7 +23,9 @@ from dustmap.linalg.operator import LinearOperator, SymmetricOperator, inner, ra
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import NoiseModel
+from dustmap.shapes import EpsBatch, Vectors
 
+# Callback of stage, step and relative residual (or another measure of progress).
 OnStep = Callable[[str, int, float], None]
 
 
@@ -35,10 +37,7 @@ class Precision(SymmetricOperator):
     """``Λ = a⁻² + Φᵀ Σ⁻¹ Φ``, applied to rows; a are prior ``stds`` of ε, else one."""
 
     def __init__(
-        self,
-        features: LinearOperator,
-        noise: NoiseModel,
-        stds: Float[Tensor, "*batch p"] | None = None,
+        self, features: LinearOperator, noise: NoiseModel, stds: EpsBatch | None = None
     ) -> None:
         self.shape = (features.shape[1], features.shape[1])
         self.dtype = features.dtype
@@ -47,7 +46,7 @@ class Precision(SymmetricOperator):
         self._noise = noise
         self._stds = stds
 
-    def data_term(self, x: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
+    def data_term(self, x: EpsBatch) -> EpsBatch:
         """Return ``Φᵀ Σ⁻¹ Φ x``."""
         return self._noise.gram(self._features, x)
 
@@ -60,7 +59,7 @@ class Precision(SymmetricOperator):
         return own + self.data_term(x)
 
     def solve(
-        self, rhs: Float[Tensor, "*b p"], solver: ConjugateGradients, **options: Any
+        self, rhs: EpsBatch, solver: ConjugateGradients, **options: Any
     ) -> Solution:
         """Return ``Λ⁻¹ b`` as rows, one for each member of the batch."""
         return solver.solve(
@@ -80,7 +79,7 @@ class Step:
     ``solution`` is the full step.
     """
 
-    eps: Float[Tensor, "*b p"]
+    eps: EpsBatch
     tangent: Linearisation
     moved: Bool[Tensor, "*b"]
     gain: Float[Tensor, "*b"]
@@ -110,11 +109,11 @@ class GaussNewton:
     """
 
     model: ForwardModel
-    y: Float[Tensor, "*b n"]
+    y: Vectors
     noise: NoiseModel
     solver: ConjugateGradients
-    centre: Float[Tensor, "*b p"] | None = None
-    stds: Float[Tensor, "*b p"] | None = None
+    centre: EpsBatch | None = None
+    stds: EpsBatch | None = None
     preconditioner: NystromPreconditioner | None = None
     forcing: float = 0.0
     on_step: OnStep = quiet
@@ -128,42 +127,34 @@ class GaussNewton:
         }
         return replace(self, y=self.y[members], **own)
 
-    def whitened(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
+    def whitened(self, eps: EpsBatch) -> EpsBatch:
         """Return ``(ε − ξ) / a``."""
         offset = eps if self.centre is None else eps - self.centre
         return offset if self.stds is None else offset / self.stds
 
-    def precise(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
+    def precise(self, eps: EpsBatch) -> EpsBatch:
         """Return ``ε / a²``."""
         return eps if self.stds is None else eps / self.stds**2
 
-    def value(
-        self, eps: Float[Tensor, "*b p"], prediction: Float[Tensor, "*b n"]
-    ) -> Float[Tensor, "*b"]:
+    def value(self, eps: EpsBatch, prediction: Vectors) -> Float[Tensor, "*b"]:
         """Return J, in float64."""
         misfit = self.noise.whitened(self.y - prediction)
         offset = self.whitened(eps)
         return (inner(offset, offset) + inner(misfit, misfit)) / 2
 
-    def gradient(
-        self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
-    ) -> Float[Tensor, "*b p"]:
+    def gradient(self, tangent: Linearisation, eps: EpsBatch) -> EpsBatch:
         """Return ``−∂J/∂ε``, the gradient of the log posterior."""
         pull = self.noise.apply_precision(self.y - tangent.prediction)
         offset = eps if self.centre is None else eps - self.centre
         return tangent.operator.rmatvec(pull) - self.precise(offset)
 
-    def right_side(
-        self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
-    ) -> Float[Tensor, "*b p"]:
+    def right_side(self, tangent: Linearisation, eps: EpsBatch) -> EpsBatch:
         """Return ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ / a²``."""
         shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
         rhs = tangent.operator.rmatvec(self.noise.apply_precision(shifted))
         return rhs if self.centre is None else rhs + self.precise(self.centre)
 
-    def step(
-        self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
-    ) -> Step:
+    def step(self, tangent: Linearisation, eps: EpsBatch, where: str) -> Step:
         """Solve ``Λ δ = −∂J/∂ε`` at ε, and halve δ up to 29 times until J decreases.
 
         J must decrease by a quarter of the gradient's prediction (Armijo 1966), up to
@@ -231,7 +222,7 @@ class GaussNewton:
             solution=solution,
         )
 
-    def decrement(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b"]:
+    def decrement(self, eps: EpsBatch) -> Float[Tensor, "*b"]:
         """Return ``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step."""
         tangent = self.model.linearise(eps)
         gradient = self.gradient(tangent, eps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
@@ -13,6 +12,7 @@ from dustmap.inference.full_batch.settings import Pace
 from dustmap.inference.full_batch.state import FIRST, InferenceState, Iterate
 from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
+from dustmap.shapes import Eps, Vector
 
 DECREMENT_LIMIT = 5.0
 """Newton decrement of an accurate solution, in units of the tolerance.
@@ -23,9 +23,9 @@ Rough solves underestimate the decrement by a factor of 2 to 3.
 
 def find_mode(
     fit: InferenceState,
-    start: Float[Tensor, " p"],
+    start: Eps,
     *,
-    fixed: Float[Tensor, " n"] | None = None,
+    fixed: Vector | None = None,
     forcing: float = 0.1,
     name: str = FIRST,
 ) -> Iterate:

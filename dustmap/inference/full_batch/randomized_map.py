@@ -39,9 +39,13 @@ from dustmap.inference.full_batch.state import InferenceState, Priors, Round, Sa
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
 from dustmap.noise import NoiseModel
+from dustmap.shapes import Draws, Eps, EpsDraws, Vector
+
+# Forcing, tolerance and name.
+Fit = tuple[float, float, str]
 
 
-def fit_rounds(fit: InferenceState, mode: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
+def fit_rounds(fit: InferenceState, mode: Eps) -> Vector:
     """Fit all samples, starting from the mode; return their Σ.
 
     Unless Σ is fixed, it is learnt from up to three rounds of four rough samples, the
@@ -94,18 +98,13 @@ def _learnt(fit: InferenceState, at: Round, few: int) -> Round:
 
 
 def _fit_all(
-    fit: InferenceState,
-    mode: Float[Tensor, " p"],
-    at: Round,
-    count: int,
-    fits: Sequence[tuple[float, float, str]],
+    fit: InferenceState, mode: Eps, at: Round, count: int, fits: Sequence[Fit]
 ) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    Each batch has all ``fits`` (forcing, tolerance, name) in turn. A pair of batches
-    begins if it would end in time at the pace of the previous pair, and is saved at its
-    end. The first pair is always fitted, and marked as unconverged if there is no time
-    to refine it.
+    Each batch has all ``fits`` in turn. A pair of batches begins if it would end in
+    time at the pace of the previous pair, and is saved at its end. The first pair is
+    always fitted, and marked as unconverged if there is no time to refine it.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size
@@ -152,11 +151,8 @@ def _fit_all(
 
 
 def _starts(
-    known: Mapping[int, Samples],
-    mode: Float[Tensor, " p"],
-    newton: GaussNewton,
-    numbers: Sequence[int],
-) -> Float[Tensor, "b p"]:
+    known: Mapping[int, Samples], mode: Eps, newton: GaussNewton, numbers: Sequence[int]
+) -> EpsDraws:
     r"""Return earlier fits, or first guesses.
 
     The guess of a pair's first sample is :math:`m + \hat\Lambda^{-1} \xi_s` with the
@@ -253,7 +249,7 @@ def drawn_errors(
     seed: int,
     numbers: Sequence[int],
     shared: Float[Tensor, "n r"] | None = None,
-) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b p"]]:
+) -> tuple[Draws, EpsDraws]:
     """Draw errors of the data, and ξ, of some pairs of samples.
 
     Errors have covariance Σ, plus ``F Fᵀ`` for ``shared`` errors F. Their white noise

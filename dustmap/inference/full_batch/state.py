@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from dustmap.linalg.cg import Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import Learnt, NoiseModel, Normal
+from dustmap.shapes import Eps, EpsDraws, Vector
 
 FIRST = "mode"
 """The name of the first search of the mode."""
@@ -38,8 +39,8 @@ class Iterate:
     """
 
     search: str
-    eps: Float[Tensor, " p"]
-    total: Float[Tensor, " n"]
+    eps: Eps
+    total: Vector
     steps: int = 0
     earlier: int = 0
     converged: bool = False
@@ -78,12 +79,12 @@ class Samples:
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
         """Join batches."""
-        names = [field.name for field in fields(cls)]
+        names = [each.name for each in fields(cls)]
         return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
 
     def select(self, index: Int[Tensor, " k"]) -> Samples:
         """Return some of the samples."""
-        names = [field.name for field in fields(self)]
+        names = [each.name for each in fields(self)]
         return Samples(**{name: getattr(self, name)[index] for name in names})
 
     @property
@@ -113,7 +114,7 @@ class Round:
     ``pairs`` of batches are finished in this round.
     """
 
-    total: Float[Tensor, " n"]
+    total: Vector
     rough: bool = True
     number: int = 0
     pairs: int = 0
@@ -123,8 +124,8 @@ class Round:
 class Origin:
     """The inputs of a preconditioner: ε, Σ, and the generator's state before it."""
 
-    eps: Float[Tensor, " p"]
-    total: Float[Tensor, " n"]
+    eps: Eps
+    total: Vector
     generator: Tensor
 
 
@@ -154,40 +155,38 @@ class Progress:
 
 
 # Returns the means and standard deviations of ε under the prior of a pair of samples.
-Priors = Callable[[int], tuple[Float[Tensor, " p"], Float[Tensor, " p"]]]
+Priors = Callable[[int], tuple[Eps, Eps]]
 
 
+@dataclass(eq=False)
 class InferenceState:
-    """Model, noise, preconditioner, generator and progress of one inference."""
+    """Model, noise, preconditioner, generator and progress of one inference.
 
-    preconditioner: NystromPreconditioner | None = None
+    The observations ``y`` are brought to the model's dtype and device.
+    """
 
-    def __init__(
-        self,
-        model: ForwardModel,
-        observations: Float[Tensor, " n"],
-        noise: NoiseModel,
-        settings: FullBatch,
-        generator: torch.Generator,
-        *,
-        on_step: OnStep | None = None,
-        checkpointer: Checkpointer[Progress] | None = None,
-        time_left: SecondsLeft = unlimited,
-        teams: Group | None = None,
-        shared_errors: Float[Tensor, "n r"] | None = None,
-        priors: Priors | None = None,
-    ) -> None:
-        self.model, self.settings, self.generator = model, settings, generator
-        self.shared_errors, self.priors = shared_errors, priors
-        self.y = observations.to(dtype=model.dtype, device=model.device)
-        self.noise = noise.prepared(self.y, model.subgrid_share, generator)
-        self._blurred = None if noise.blur is None else model.at(noise.blur)
-        self.on_step, self.time_left = on_step or quiet, time_left
-        self.teams = Group() if teams is None else teams
-        self._checkpointer = checkpointer
-        drawn = generator.get_state()
-        self.progress = Progress(count=settings.samples, generator=drawn)
-        saved = None if checkpointer is None else checkpointer.restore()
+    model: ForwardModel
+    y: Vector
+    noise: NoiseModel
+    settings: FullBatch
+    generator: torch.Generator
+    _: KW_ONLY
+    on_step: OnStep = quiet
+    checkpointer: Checkpointer[Progress] | None = None
+    time_left: SecondsLeft = unlimited
+    teams: Group = field(default_factory=Group)
+    shared_errors: Float[Tensor, "n r"] | None = None
+    priors: Priors | None = None
+    preconditioner: NystromPreconditioner | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        blur, share = self.noise.blur, self.model.subgrid_share
+        self.y = self.y.to(dtype=self.model.dtype, device=self.model.device)
+        self.noise = self.noise.prepared(self.y, share, self.generator)
+        self._blurred = None if blur is None else self.model.at(blur)
+        drawn, count = self.generator.get_state(), self.settings.samples
+        self.progress = Progress(count=count, generator=drawn)
+        saved = None if self.checkpointer is None else self.checkpointer.restore()
         if saved is not None:
             self._restore(saved)
 
@@ -212,16 +211,13 @@ class InferenceState:
         """True if the tangent or Σ changes with ε: one step is not enough."""
         return not self.model.linear or self.noise.depends_on_field
 
-    def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, NoiseModel]:
+    def tangent(self, eps: Eps) -> tuple[Linearisation, NoiseModel]:
         """Return the tangent at ε, and Σ there with the current weights."""
         tangent = self.model.linearise(eps)
-        return tangent, self.noise.given_unresolved(
-            self.unresolved(eps[None], tangent.variance)
-        )
+        unresolved = self.unresolved(eps[None], tangent.variance)
+        return tangent, self.noise.given_unresolved(unresolved)
 
-    def unresolved(
-        self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
-    ) -> Float[Tensor, " n"]:
+    def unresolved(self, eps: EpsDraws, variance: Vector) -> Vector:
         """Return the variance that the field adds to Σ, over samples of ε."""
         total = variance if self.settings.subgrid_noise else torch.zeros_like(variance)
         if self._blurred is not None and self.noise.blur_scale is not None:
@@ -230,9 +226,7 @@ class InferenceState:
                 total = total + blur**2 / len(eps)
         return total
 
-    def learn_at(
-        self, eps: Float[Tensor, " p"], tangent: Linearisation
-    ) -> tuple[Float[Tensor, " n"], float]:
+    def learn_at(self, eps: Eps, tangent: Linearisation) -> tuple[Vector, float]:
         """Update the noise at ε; return Σ and ``mean (y − apply)²/Σ``.
 
         Outliers are down-weighted once most observations are fitted.
@@ -245,14 +239,13 @@ class InferenceState:
         self.noise = noise
         return noise.variance, float((squares / noise.variance).mean())
 
-    def learn_over(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
+    def learn_over(self, eps: EpsDraws) -> Vector:
         """Update the noise, and α of model and noise, by samples; return Σ."""
         residual, spread, variance = self.averages(eps)
         unresolved, before = self.unresolved(eps, variance), self.noise
         if not before.learn_share:
-            self.noise = before.updated(residual, spread, unresolved).given_unresolved(
-                unresolved
-            )
+            updated = before.updated(residual, spread, unresolved)
+            self.noise = updated.given_unresolved(unresolved)
             return self.noise.variance
         # Only variances of line integrals are proportional to the share.
         model, share = self.model, before.share
@@ -263,8 +256,8 @@ class InferenceState:
         return self.noise.variance
 
     def averages(
-        self, eps: Float[Tensor, "s p"], model: ForwardModel | None = None
-    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, " n"]]:
+        self, eps: EpsDraws, model: ForwardModel | None = None
+    ) -> tuple[Vector, Vector, Vector]:
         """Return the mean residual, the variance of ``apply`` and ``v``, over samples.
 
         The divisor is S, since the mean of an antithetic pair has no error to first
@@ -283,14 +276,14 @@ class InferenceState:
         residual = self.y - (first + beside).to(self.y)
         return residual, spread.to(self.y), variance.to(self.y)
 
-    def include_all(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
+    def include_all(self, eps: EpsDraws) -> Vector:
         """Return held-out observations to the data; return Σ over these samples."""
         assert isinstance(self.noise, Normal)
         unresolved = self.unresolved(eps, self.averages(eps)[2])
         self.noise = self.noise.including_all().given_unresolved(unresolved)
         return self.noise.variance
 
-    def newton(self, total: Float[Tensor, " n"], **options: Any) -> GaussNewton:
+    def newton(self, total: Vector, **options: Any) -> GaussNewton:
         """Return steps to the mode for this Σ, with the current preconditioner."""
         return GaussNewton(
             model=self.model,
@@ -301,12 +294,7 @@ class InferenceState:
             **options,
         )
 
-    def precondition(
-        self,
-        tangent: Linearisation,
-        eps: Float[Tensor, " p"],
-        total: Float[Tensor, " n"],
-    ) -> None:
+    def precondition(self, tangent: Linearisation, eps: Eps, total: Vector) -> None:
         """Make and keep a preconditioner of the precision at ε, if its rank is not 0.
 
         Its vectors are in the model's ``leading`` subspace.
@@ -342,8 +330,8 @@ class InferenceState:
         """Change the progress, and save it."""
         drawn = self.generator.get_state()
         self.note(generator=drawn, noise=self.noise.learnt, **changes)
-        if self._checkpointer is not None:
-            self._checkpointer.save(self.progress)
+        if self.checkpointer is not None:
+            self.checkpointer.save(self.progress)
 
     def _restore(self, saved: Progress) -> None:
         """Go on from saved progress, or raise a ValueError if it is another fit's."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals
@@ -26,6 +26,7 @@ from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
+from dustmap.shapes import Draws, Index, Vector
 
 
 class LatentMoments(NamedTuple):
@@ -35,8 +36,8 @@ class LatentMoments(NamedTuple):
     exactly, rounding may leave its variance slightly below zero.
     """
 
-    mean: Float[Tensor, " n"]
-    variance: Float[Tensor, " n"]
+    mean: Vector
+    variance: Vector
 
 
 class Terms(NamedTuple):
@@ -57,17 +58,17 @@ class Observations:
     ``L_n μ``; with ``subgrid_noise`` ``v_n`` counts as noise, which must be normal.
     """
 
-    values: Float[Tensor, " n"]
+    values: Vector
     likelihood: Likelihood
-    offset: Float[Tensor, " n"]
+    offset: Vector
     subgrid_noise: bool = False
 
     @classmethod
     def of(
         cls,
         model: RowwiseGaussian,
-        values: Float[Tensor, " n"],
-        noise_variance: Float[Tensor, " n"],
+        values: Vector,
+        noise_variance: Vector,
         *,
         common_noise: float = 0.0,
         subgrid_noise: bool = False,
@@ -96,7 +97,7 @@ class Observations:
     def __len__(self) -> int:
         return len(self.values)
 
-    def noise(self, model: RowwiseGaussian) -> Float[Tensor, " n"]:
+    def noise(self, model: RowwiseGaussian) -> Vector:
         """Return normal noise variances: ``σ_n² + τ²``, plus ``v_n`` if sub-grid.
 
         Raises `ValueError` if the noise is not normal.
@@ -111,7 +112,7 @@ class Observations:
             return likelihood.noise + model.variance
         return likelihood.noise.expand(len(self))
 
-    def select(self, index: Int[Tensor, " b"]) -> Observations:
+    def select(self, index: Index) -> Observations:
         """Return some of the observations."""
         return replace(
             self,
@@ -120,9 +121,7 @@ class Observations:
             offset=self.offset[index],
         )
 
-    def split(
-        self, conditional: Float[Tensor, " n"]
-    ) -> tuple[Likelihood, Float[Tensor, " n"]]:
+    def split(self, conditional: Vector) -> tuple[Likelihood, Vector]:
         """Return the likelihood, and the part of ``v_n`` in the latent's variance."""
         if not self.subgrid_noise:
             return self.likelihood, conditional
@@ -183,7 +182,7 @@ class Observations:
 @torch.no_grad()
 def expected_terms(
     model: RowwiseGaussian, data: Observations, q: NaturalGaussian
-) -> Float[Tensor, " n"]:
+) -> Vector:
     """Return ``E_q[ln p(y_n | f_n)]`` of all observations. Cost: every row once."""
     parts = [data.select(rows).terms(model.rows(rows), q) for rows in model.batches()]
     return torch.cat([part.expected for part in parts])
@@ -241,9 +240,7 @@ class Svgp:
         return predict(self.forward.at(functionals), self.q)
 
     @torch.no_grad()
-    def samples(
-        self, functionals: Functionals, count: int, seed: int
-    ) -> Float[Tensor, "s n"]:
+    def samples(self, functionals: Functionals, count: int, seed: int) -> Draws:
         """Draw ``L_* (μ + f)`` jointly, given q and the inducing points' residual."""
         there = self.forward.at(functionals)
         eps = self.q.sample(count, stream(seed, Purpose.LATENT))

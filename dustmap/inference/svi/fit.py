@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, require_finite
@@ -36,6 +36,7 @@ from dustmap.likelihoods import Likelihood
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowReport, RowwiseGaussian
+from dustmap.shapes import Eps, Index, Vector
 from dustmap.whitening import ToeplitzWhitening, Whitening
 
 OnStep = Callable[[int, int, float], None]
@@ -128,7 +129,7 @@ class SvgpResult:
 
 def fit_svgp(
     functionals: Functionals,
-    values: Float[Tensor, " n"],
+    values: Vector,
     whitening: Whitening,
     likelihood: Likelihood,
     *,
@@ -157,11 +158,9 @@ def fit_svgp(
             f"expected one value for each of {len(functionals)} functionals, at least "
             f"one, got shape {tuple(values.shape)}"
         )
+    start = ConstantMean(value=mean)
     forward = RowwiseGaussian(
-        whitening,
-        functionals,
-        mean=ConstantMean(value=mean),
-        tolerance=settings.tolerance,
+        whitening, functionals, mean=start, tolerance=settings.tolerance
     )
     data = Observations(
         values=values.to(forward.offset),
@@ -290,9 +289,7 @@ def _trained(
     )
 
 
-def level(
-    model: Svgp, data: Observations, index: Int[Tensor, " r"]
-) -> tuple[Float[Tensor, " r"], float]:
+def level(model: Svgp, data: Observations, index: Index) -> tuple[Vector, float]:
     """Return ``e_n`` of some rows, and the KL term."""
     part = model.forward.at(model.forward.functionals.select(index))
     return expected_terms(part, data.select(index), model.q), model.q.divergence()
@@ -314,7 +311,7 @@ def solve_mean(
     data: Observations,
     *,
     solver: ConjugateGradients,
-    start: Float[Tensor, " p"] | None = None,
+    start: Eps | None = None,
     on_step: Callable[[int, float], None] | None = None,
 ) -> Solution:
     """Solve ``(I + Φᵀ Σ⁻¹ Φ) m = Φᵀ Σ⁻¹ r`` by CG: S5, the optimal m of every family.

@@ -44,6 +44,7 @@ from torch import Tensor
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.rowwise import RowReport, RowwiseGaussian
+from dustmap.shapes import Device, Eps, EpsDraws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Batch:
     weight: Float[Tensor, " b"]
     target: Float[Tensor, " b"]
     clipped: int = 0
-    objective: Callable[[Float[Tensor, " p"]], float] | None = None
+    objective: Callable[[Eps], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class NaturalGaussian:
         Status of these solves.
     """
 
-    mean: Float[Tensor, " p"]
+    mean: Eps
     precision: Float[Tensor, "k n n"]
     index: Int[Tensor, "k n"]
     solver: ConjugateGradients | None = None
@@ -183,9 +184,7 @@ class NaturalGaussian:
         squares = (self.mean**2).sum()
         return 0.5 * float(trace + squares - log_determinant - size)
 
-    def sample(
-        self, count: int, generator: np.random.Generator
-    ) -> Float[Tensor, "s p"]:
+    def sample(self, count: int, generator: np.random.Generator) -> EpsDraws:
         """Draw ε ``count`` times."""
         # Drawn on the CPU, to be the same on every device.
         shape = count, len(self.mean)
@@ -194,7 +193,7 @@ class NaturalGaussian:
         drawn = torch.linalg.solve_triangular(self.factor.mT, parts, upper=True)
         return self.mean + self.scatter(drawn.mT)
 
-    def with_mean(self, mean: Float[Tensor, " p"]) -> Self:
+    def with_mean(self, mean: Eps) -> Self:
         """Return the same covariance, with its cached factor, around another mean."""
         moved = copy.copy(self)
         moved.mean = mean
@@ -210,7 +209,7 @@ class NaturalGaussian:
         fresh = torch.eye(parts.shape[-1]).to(parts) + data
         return replace(self, precision=(1 - rate) * self.precision + rate * fresh)
 
-    def direction(self, batch: Batch) -> Float[Tensor, " p"]:
+    def direction(self, batch: Batch) -> Eps:
         """Return ``S (b̂ − Λ̂ m)`` with the current S."""
         misfit = batch.target - batch.weight * (batch.features @ self.mean)
         gradient = misfit @ batch.features - self.mean
@@ -269,7 +268,7 @@ class NaturalGaussian:
 
 
 def block_prior(
-    shape: Sequence[int], width: int, device: torch.device | str = "cpu"
+    shape: Sequence[int], width: int, device: Device = "cpu"
 ) -> NaturalGaussian:
     """Return ``N(0, I)`` with independent blocks that tile a grid of ε (eq. 23).
 
