@@ -30,8 +30,6 @@ Values = Float[Tensor, " n"]
 """A number for every row."""
 # Neighbours of a row in trials.
 _TRIAL_NEIGHBOURS = 20
-# Held-out rows used to learn the covariance; all calibrate the errors.
-_LEARNERS = 1200
 # Number of rows above which only rows near the held-out ones are used.
 _MANY = 200_000
 # Trial numbers of stars in a local mean, the stretch in the search for them, and the
@@ -55,14 +53,14 @@ def learn_residual(
 ) -> ResidualField:
     r"""Learn the residual whose covariance predicts held-out rows best.
 
-    ``held`` holds the numbers of the held-out rows, in random order. The first of them
-    score the covariance; all other rows may be their neighbours. A distance error
+    ``held`` holds the numbers of the held-out rows, in random order, which score the
+    covariance; all other rows may be their neighbours. A distance error
     :math:`\sigma_d` adds the variance :math:`\langle\rho^2\rangle \sigma_d^2 =
     \bar\rho^2 (1 + \mathrm{var}\,\delta) \sigma_d^2`, of which ``distance_variance``
     is :math:`\bar\rho^2 \sigma_d^2` [mag²] with the map's density at the star. With the
     mean map's ``cube`` the covariance is the prior's ``subgrid`` part along rays, times
     α of every grid; without held-out rows α is one. Of more than 200,000 rows only rows
-    near the first held-out rows are used. Outliers, if they are more than 0.2% of the
+    near the held-out rows are used. Outliers, if they are more than 0.2% of the
     rows, are down-weighted where this improves the score; fewer cannot be distinguished
     from rays through compact clouds. With outliers or distance errors the covariance is
     learnt a second time.
@@ -77,15 +75,14 @@ def learn_residual(
         start = replace(start, cube=cube, subgrid=subgrid, weights=one)
     if not len(held):
         return _with_noise(start, noise, distance_variance, outliers=False)
-    known = held[:_LEARNERS]
     if len(rays) <= _MANY:
-        return _searched(start, known, noise, distance_variance)
+        return _searched(start, held, noise, distance_variance)
     # The known rows come first.
     points = rays.coordinates(stretch)
     # Each of them brings 45 neighbours.
-    near = nearest(points, points[known], 45).unique()
-    few = torch.cat([known, near[~torch.isin(near, known)]])
-    numbers, given = torch.arange(len(known)), (noise[few], distance_variance[few])
+    near = nearest(points, points[held], 45).unique()
+    few = torch.cat([held, near[~torch.isin(near, held)]])
+    numbers, given = torch.arange(len(held)), (noise[few], distance_variance[few])
     learnt = _searched(start.select(few), numbers, *given)
     own = ("rays", "residuals", "stated", "noise")
     field = replace(learnt, **{name: getattr(start, name) for name in own})

@@ -24,7 +24,7 @@ from dustmap.residual.neighbours import nearest, without_self
 
 # Stars of the learning of scales and of weights, their neighbours and those of noise
 # and of held-out stars, as in a fit by its defaults.
-SCALED, LEARNERS, KRIGED, HELD_OUT = 4_000, 1_200, 200_000, 20_000
+SCALED, LEARNERS, KRIGED, HELD_OUT = 4_000, 3_000, 200_000, 20_000
 
 
 def stages(part: Part) -> bool:
