@@ -88,3 +88,23 @@ def test_stars_at_one_place_without_noise_are_solved_as_on_the_cpu():
     bad = replace(field, device=STAND_IN, noise=field.noise - 1e3)
     with stand_in_device(), pytest.raises(FloatingPointError, match="3 of 3"):
         bad.krige(rays[:3], near)
+
+
+def test_a_factor_of_nan_without_a_status_is_an_error(monkeypatch):
+    # Batched factorisations of some libraries return NaN for large matrices.
+    field, factors = shared_dust(60), torch.linalg.cholesky_ex
+    ends = field.rays.directions * field.rays.lengths[:, None]
+    values = torch.full((3, 60), 0.5, dtype=torch.float64)
+
+    def spoilt(matrices):
+        factor, status = factors(matrices)
+        return factor * float("nan"), status
+
+    there = replace(field, device=STAND_IN)
+    with stand_in_device():
+        assert bool(there.correct(ends, values)[0].isfinite().all())
+        monkeypatch.setattr(torch.linalg, "cholesky_ex", spoilt)
+        with pytest.raises(FloatingPointError, match="60 of 60"):
+            there.krige(field.rays, torch.arange(12).expand(60, 12))
+        with pytest.raises(FloatingPointError):
+            there.correct(ends, values)
