@@ -105,8 +105,9 @@ class PriorIntegrals:
             rate = np.linalg.norm(towards / scale, axis=1)[:, None]
             apart = 2 * rate * np.minimum(along, length[:, None] - along)
             within = np.interp(apart, *self._table) / rate
-            found[0, rows] = length * (mean @ weight)
-            found[1, rows] = length * ((density * within) @ weight)
+            # No products of BLAS, whose bits may depend on the number of rays.
+            found[0, rows] = length * (mean * weight).sum(axis=1)
+            found[1, rows] = length * (density * within * weight).sum(axis=1)
         return found[0], found[1]
 
     def at(self, places: Float[np.ndarray, "n 3"]) -> tuple[Rays, Rays]:
