@@ -207,7 +207,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     told = store.meta["isotonic_regression"]
     assert "isotonic regression" in capsys.readouterr().err
     assert told["rays"] == 12 * 8**2 and told["changed"] > 0
-    assert told["median_change_mag"] == 0 < 0.01 < told["largest_change_mag"]
+    assert told["median_change_mag"] == 0 < 0.003 < told["largest_change_mag"]
     towards = unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg)
     ((_, _, changes),) = ray_integrals(random_map, towards, distances)
     assert np.median(changes) < 0.05
