@@ -52,7 +52,9 @@ class Kernel(ABC):
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
         """Return the kernel with other values of the named hyperparameters."""
 
-    def covariance(self, lag: Lags, left: int | None, right: int | None) -> Values:
+    def covariance(
+        self, lag: Lags, left: int | None = None, right: int | None = None
+    ) -> Values:
         r"""Return ``Cov(∂_left ρ(x), ∂_right ρ(x'))`` at ``Δ = x − x'``.
 
         ``None`` stands for a value. ``∂k(x−x')/∂x'_b = −k'_b(Δ)``, hence the sign.

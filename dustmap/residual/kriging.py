@@ -128,7 +128,6 @@ def predict_rays(
         given = Prepared(columns, covariance.columns(places), neighbours, tables)
         used = slice(None)
     order = blocks.argsort(stable=True)
-    starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
     # The residuals of one row are contiguous.
     known = residuals.T[used].contiguous()
     mean = torch.zeros(len(places), known.shape[1], dtype=torch.float64)
@@ -139,6 +138,7 @@ def predict_rays(
             own = order[some], blocks[order[some]]
             _predict_by_torch(given, noise[used], known, *own, is_point, mean, variance)
     else:
+        starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
         arrays = noise[used].numpy(), given.near.numpy(), given.tables, known.numpy()
         own = order.numpy(), starts.numpy(), split, mean.numpy(), variance.numpy()
         _in_parts(_predict, neighbours, given.rays, given.places, *arrays, *own)

@@ -522,6 +522,7 @@ def open_map(
     """
     run = None if samples is None else path_of(samples, "the path of a run's samples")
     place = path if isinstance(path, str) else path_of(path, "the path of a map")
+    stated = {name: value for name, value in stated.items() if value is not None}
     dust = DustMap(answers=open_answers(place, samples=run, **stated))
     return dust.with_outside(outside)
 

@@ -194,4 +194,7 @@ def read_run(path: str | Path) -> Run:
 
 def fit_of(path: Path) -> str:
     """Return the name of the fit of a finished run; empty without one."""
-    return str(read_json(path / "run.json").get("provenance", {}).get("fit", ""))
+    try:
+        return str(read_json(path / "run.json")["provenance"]["fit"])
+    except (KeyError, TypeError):
+        return ""
