@@ -208,6 +208,7 @@ def test_a_jitter_keeps_the_bound_below_the_evidence():
 X = positions(6, 10)
 
 
+@pytest.mark.wrong_shapes
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
