@@ -81,6 +81,9 @@ class ResidualField:
         Kriging that contributes to the predictions of stars, if it improves them.
     variances
         Law of the samples' variances of ln ρ, if known.
+    density_weights
+        α of every grid for the variances of densities, where `weights` are for
+        extinctions alone.
     device
         Where covariances are evaluated and neighbourhoods solved; all tensors here are
         on the CPU.
@@ -101,6 +104,7 @@ class ResidualField:
     law: PredictiveLaw | None = None
     stack: StackedKriging | None = None
     variances: VarianceLaw | None = None
+    density_weights: Float[Tensor, " j"] | None = None
     device: torch.device = CPU
 
     @cached_property
@@ -200,8 +204,12 @@ class ResidualField:
             # their changes integrate to the changes of extinctions.
             given = values[:, split:], mean[:, split:], 1.0
             found = corrected(*given, amplitude=self.cube.at(ends[split:]))
+            left = variance[split:]
+            if self.density_weights is not None:
+                level = self.cube.level_at(places.lengths[split:])
+                left = left * (self.density_weights / self.weights)[level]
             # The remaining std is proportional to the corrected density.
-            parts.append((found, found**2 * variance[split:]))
+            parts.append((found, found**2 * left))
         if len(parts) == 1:
             return parts[0]
         found, left = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))

@@ -23,7 +23,7 @@ from dustmap.posterior import Posterior
 from dustmap.residual.covariance import CPU, Rays, SubgridCovariance, rays_to
 from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField, least_density
-from dustmap.residual.learning import LocalMeanKriging, calibrated_on, learn_residual
+from dustmap.residual.learning import LocalMeanKriging, learn_residual, relearnt_on
 from dustmap.residual.moderation import (
     FEWEST_PLACES,
     FEWEST_SAMPLES,
@@ -40,9 +40,9 @@ from pipelines.model.plan import Plan
 
 RESIDUAL_FILE = "residual.safetensors"
 # Layout of the file, in its header; it grows by one with every change. Version 2 has
-# no law of variances.
-VERSION = 3
-_READ = ("2", str(VERSION))
+# no law of variances, version 3 no weights of densities.
+VERSION = 4
+_READ = ("2", "3", str(VERSION))
 NO_RESIDUAL = (
     "model.residual: no residual was learnt: it needs a lognormal density, "
     "posterior samples, and a Matern kernel"
@@ -97,7 +97,7 @@ def residual_about(
     validation: int,
     generator: torch.Generator,
 ) -> ResidualField:
-    """Return the residual of the same stars about samples, and calibrate it."""
+    """Return the residual of the same stars about samples, learnt again."""
     model = posterior.model.at(rays(plan, torch.as_tensor(stars.positions())))
     # In single precision: with millions of stars these are the largest of all arrays.
     residuals = torch.empty(len(posterior.samples), len(stars), dtype=torch.float32)
@@ -105,7 +105,7 @@ def residual_about(
         found = model.apply(sample).double().cpu()
         residual.copy_(torch.as_tensor(stars.extinction) - found)
     held = _validation(stars, validation, generator)
-    field = calibrated_on(replace(known, residuals=residuals), held)
+    field = relearnt_on(replace(known, residuals=residuals), held)
     return replace(field, variances=variance_law(replace(posterior, residual=field)))
 
 
@@ -204,6 +204,8 @@ def residual_bytes(field: ResidualField) -> bytes:
         numbers = np.concatenate([[getattr(law, n) for n in _OF_LAW], *parts])
         tensors["law"] = torch.from_numpy(numbers)
         facts["surveys"] = json.dumps(law.surveys)
+    if field.density_weights is not None:
+        tensors["density_weights"] = field.density_weights
     if (spread := field.variances) is not None:
         parts = (np.ravel(getattr(spread, name)) for name in _OF_VARIANCES)
         tensors["variances"] = torch.from_numpy(np.concatenate([*parts]))
@@ -278,6 +280,7 @@ def residual_from(
         law=law,
         stack=_stack(rays, tensors, device),
         variances=variances,
+        density_weights=tensors.get("density_weights"),
         device=device,
         **{name: tensors[name] for name in _TENSORS},
         **dict(constants),
