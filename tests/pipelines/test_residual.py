@@ -360,6 +360,12 @@ def test_a_residual_is_read_as_it_was_written(run: Run) -> None:
     asked = ends, torch.ones(len(field.residuals), 30, dtype=torch.float64)
     for found, expected in zip(again.correct(*asked), field.correct(*asked)):
         torch.testing.assert_close(found, expected, rtol=5e-3, atol=1e-4)
+    torch.testing.assert_close(again.density_weights, field.density_weights)
+    # Before version 4 densities had the weights of extinctions.
+    tensors = load(residual_bytes(replace(field, law=None)))
+    del tensors["density_weights"]
+    old = save(tensors, {"version": "3", "kernel": field.subgrid.kernel})
+    assert residual_from(old).density_weights is None
 
 
 def test_a_residual_names_its_kernel_whatever_their_order(

@@ -31,7 +31,7 @@ from dustmap.residual.kriging import (
     krige_rays,
     predict_rays,
 )
-from dustmap.residual.learning import calibrated_on, learn_residual
+from dustmap.residual.learning import calibrated_on, learn_residual, relearnt_on
 from dustmap.residual.neighbours import nearest
 from dustmap.whitening.bands import band_covariance
 
@@ -286,6 +286,15 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     assert float(found.weights) == pytest.approx(alpha, rel=0.4)
     found = calibrated_on(found, torch.arange(1000, 1500))
     assert central_factor(found.tails) == pytest.approx(1.0, rel=0.1)
+    # About another map α is learnt again; only the variances of densities are as before.
+    known = replace(found, weights=3 * found.weights)
+    again = relearnt_on(known, torch.arange(1000, 1500))
+    assert float(again.weights) == pytest.approx(alpha, rel=0.4)
+    asked = some.directions[:9] * some.lengths[:9, None], torch.ones(2, 9).double()
+    for points, factor in ((0, 1.0), (9, float(known.weights / again.weights))):
+        values, left = again.correct(*asked, points)
+        own = replace(again, density_weights=None).correct(*asked, points)
+        torch.testing.assert_close((values, left), (own[0], factor * own[1]))
     # Of many rows only those around the held-out ones are learnt from.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dustmap.residual.learning._MANY", 1499)
@@ -295,7 +304,7 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     # Without stars that the map has not seen it is the prior's.
     alone = learn_residual(*given, torch.arange(0), **about)
     assert float(alone.weights) == 1.0
-    assert calibrated_on(alone, torch.arange(0)).tails == 20.0
+    assert relearnt_on(alone, torch.arange(0)).tails == 20.0
     assert alone.nugget == 0.0
 
 
