@@ -286,7 +286,7 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     assert float(found.weights) == pytest.approx(alpha, rel=0.4)
     found = calibrated_on(found, torch.arange(1000, 1500))
     assert central_factor(found.tails) == pytest.approx(1.0, rel=0.1)
-    # About another map α is learnt again; only the variances of densities are as before.
+    # About another map α is learnt again; variances of densities stay as they were.
     known = replace(found, weights=3 * found.weights)
     again = relearnt_on(known, torch.arange(1000, 1500))
     assert float(again.weights) == pytest.approx(alpha, rel=0.4)
