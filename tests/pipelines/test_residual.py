@@ -207,6 +207,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     told = store.meta["isotonic_regression"]
     assert "isotonic regression" in capsys.readouterr().err
     assert told["rays"] == 12 * 8**2 and told["changed"] > 0
+    # There is something to project.
     assert told["median_change_mag"] == 0 < 0.003 < told["largest_change_mag"]
     towards = unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg)
     ((_, _, changes),) = ray_integrals(random_map, towards, distances)
@@ -251,8 +252,6 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     filled, _ = products.filled(towards, distances, arrays)
     for name in {*filled} - {"std"}:
         assert (np.diff(filled[name], axis=0) >= 0).all(), name
-    # There is something to project.
-    assert told["largest_change_mag"] > 0.01
 
 
 def test_answers_are_of_one_distribution_whatever_else_is_asked(
