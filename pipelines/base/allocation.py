@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 from pathlib import Path
@@ -43,18 +44,22 @@ def peak_memory() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library reuse freed arrays of up to 1 GiB.
+    """Let the C library reuse freed arrays of up to 256 MiB, and torch use large pages.
 
     glibc returns arrays of more than 32 MiB to the system, and must clear the pages of
     every new one: transforms of eight fields of 128³ points took two to six times as
-    long. Other C libraries remain unchanged.
+    long. Larger arrays would leave gaps: the first map on 6·10⁷ points took 19.4 GiB
+    if vectors of 400 MB were kept, 13.1 GiB if not. With pages of 2 MiB transforms of
+    eight fields of 5·10⁶ points take 0.6 of the time. Torch reads the variable at its
+    first array; other systems and C libraries remain unchanged.
     """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if platform.libc_ver()[0] != "glibc":
         return
     # Parameters of ``mallopt``, from <malloc.h>.
     trim_threshold, mmap_threshold = -1, -3
     libc = ctypes.CDLL(None)
-    libc.mallopt(mmap_threshold, 2**30)
+    libc.mallopt(mmap_threshold, 2**28)
     # All bits set: never.
     libc.mallopt(trim_threshold, -1)
 

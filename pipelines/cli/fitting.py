@@ -52,12 +52,13 @@ def fit(
     the same command with --resume continues.
     """
     from pipelines.base.allocation import keep_freed_memory
+
+    keep_freed_memory()
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run
     from pipelines.fit.launch import processes
 
     settings = load_config(FitConfig, config, overrides)
-    keep_freed_memory()
     with processes() as group:
         report = run(
             stars, output, settings, group=group, overwrite=overwrite, **resuming
