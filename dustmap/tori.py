@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.grid import Torus
+from dustmap.memory import rows_within
 from dustmap.nested_grids import NestedGrids
 
 
@@ -56,12 +57,11 @@ class Tori:
         sizes = torch.tensor([torus.size for torus in self.tori])
         return torch.tensor(values, dtype=torch.float64).repeat_interleave(sizes)
 
-    def positions(self) -> Float[Tensor, "m d"]:
-        """Return positions of the points; in paddings, of the box's nearest points.
+    def positions(self) -> Iterator[Float[Tensor, "m d"]]:
+        """Yield positions of the points, in order; in paddings, of the box's nearest.
 
         Values in the padding are not used: they need only be finite and smooth.
         """
-        found = []
         for torus in self.tori:
             axes = []
             for axis, n in enumerate(torus.shape):
@@ -71,6 +71,8 @@ class Tori:
                 index = torch.where(index <= last, index, beyond)
                 step = torus.grid.spacing[axis]
                 axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
-            mesh = torch.meshgrid(*axes, indexing="ij")
-            found.append(torch.stack(mesh, dim=-1).flatten(0, -2))
-        return torch.cat(found)
+            # A plane or more at a time: positions take 24 bytes, and as much again.
+            planes = rows_within(48 * torus.size // torus.shape[0])
+            for first in axes[0].split(planes):
+                mesh = torch.meshgrid(first, *axes[1:], indexing="ij")
+                yield torch.stack(mesh, dim=-1).flatten(0, -2)

@@ -133,9 +133,13 @@ class ConjugateGradients:
             active = todo = torch.nonzero(unfinished)[:, 0]
             if not len(todo):
                 break
-            y, r, count = x[active], residual[active], steps[active]
+            y, r, count = x, residual, steps[active]
+            if len(active) < len(rhs):
+                y, r = x[active], residual[active]
             multiply, z = product_on(active), precondition(r)
             p, rz = z.clone(), inner(r, z)
+            # Before a product memory holds no vectors that it does not need.
+            del z
             going = torch.ones_like(rz, dtype=torch.bool)
             # The decreases of all columns, added up, by step.
             gained = [torch.zeros_like(scale)]
@@ -147,6 +151,7 @@ class ConjugateGradients:
                 alpha = alpha.to(p.dtype)[:, None]
                 y.addcmul_(alpha, p)
                 r.addcmul_(alpha, ap, value=-1)
+                del ap
                 count += going
                 left = relative_norm(r, active)
                 going = alive & (left > self.rtol) & (count < self.max_steps)
@@ -159,7 +164,9 @@ class ConjugateGradients:
                     if on_step is not None:
                         on_step(int(count.max()), float(left.max()))
                     if not bool(going.all()):
-                        x[active], residual[active], steps[active] = y, r, count
+                        if y is not x:
+                            x[active], residual[active] = y, r
+                        steps[active] = count
                         active, y, r, count = (t[going] for t in (active, y, r, count))
                         p, rz, going = p[going], rz[going], going[going]
                         multiply = product_on(active)
@@ -168,7 +175,8 @@ class ConjugateGradients:
                 z = precondition(r)
                 rz, previous = inner(r, z), rz
                 beta = torch.where(going, rz / previous, 0.0).to(p.dtype)[:, None]
-                p = torch.addcmul(z, beta, p)
+                torch.addcmul(z, beta, p, out=p)
+                del z
             before = relative[todo]
             if self.restarts is not None:
                 residual[todo] = rhs[todo] - product_on(todo)(x[todo])

@@ -177,10 +177,14 @@ def gather_scatter(pointers, columns, values, x, weights, total, like):
 
 @compiled
 def interleave(first, last, x, columns, out):
-    """Set ``out[i] = x[:, columns[i]]``, and further lanes zero."""
+    """Set ``out[i] = x[:, columns[i]]``, and further lanes zero.
+
+    Without ``columns`` they are all in order, here and in `separate`.
+    """
     for i in range(first, last):
+        c = np.int64(columns[i]) if len(columns) else i
         for k in range(len(x)):
-            out[i, k] = x[k, columns[i]]
+            out[i, k] = x[k, c]
         for k in range(len(x), out.shape[1]):
             out[i, k] = 0
 
@@ -189,11 +193,12 @@ def interleave(first, last, x, columns, out):
 def separate(first, last, parts, columns, out):
     """Set ``out[k, columns[i]] = Σ_t parts[t, i, k]``, in the order of t."""
     for i in range(first, last):
+        c = np.int64(columns[i]) if len(columns) else i
         for k in range(len(out)):
             total = parts[0, i, k]
             for t in range(1, len(parts)):
                 total += parts[t, i, k]
-            out[k, columns[i]] = total
+            out[k, c] = total
 
 
 # Sums vectorise as their order is free; it is the same in every call.

@@ -9,11 +9,14 @@ entries: a torus is twice as large as the cells that rays cross.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -22,13 +25,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.linalg import compiled_products as loops
-from dustmap.linalg.compiled_tasks import in_parallel, thread_count
+from dustmap.linalg.compiled_tasks import in_parallel, over_rows, thread_count
 from dustmap.linalg.operator import Columns, SizedOperator
 from dustmap.memory import rows_within
 from dustmap.shapes import Device
 
 # Bytes of a vector beyond which sixteen columns at once are slower than twice eight.
 _WIDE = 2**26
+# Most entries of a matrix on a device: torch counts them in 32 bits, and so do versions
+# of cuSPARSE.
+_MOST_ENTRIES = 2**30
+# Numbers of columns in a loop over all of them.
+_EVERY = np.empty(0, np.uint32)
 _PRECISION = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -54,14 +62,88 @@ class Rows:
         )
 
 
-class SparseMatrix(SizedOperator):
+class RowLoops(SizedOperator):
+    """A matrix whose products are compiled loops over runs of its rows.
+
+    A loop has the arrays of a run, its input, weights of its rows if there are any, and
+    its output. ``_used`` holds the columns that interleaved vectors have.
+    """
+
+    _used: np.ndarray
+
+    @abstractmethod
+    def _runs(self, count: int) -> list[tuple[slice, tuple[Any, ...]]]:
+        """Return ``count`` runs of rows, of equal work, and their arrays."""
+
+    def _gather(self, loop: Callable, x: Tensor) -> Tensor:
+        return self._by_rows(loop, x, self._used, None)
+
+    def _scatter(self, loop: Callable, y: Tensor) -> Tensor:
+        return self._by_rows(loop, y, None, self._used)
+
+    def _by_rows(
+        self,
+        loop: Callable,
+        x: Tensor,
+        given: np.ndarray | None,
+        found: np.ndarray | None,
+        *weights: np.ndarray,
+    ) -> Tensor:
+        """Multiply the columns of the batch, group by group, with this loop.
+
+        The vectors that it reads and writes hold these columns, or every row if `None`.
+        """
+        batch = math.prod(x.shape[:-1])
+        flat = x.reshape(batch, x.shape[-1]).contiguous().numpy()
+        result = np.zeros((batch, self.shape[found is not None]), flat.dtype)
+        count = self.shape[0] if found is None else len(found)
+        wide = 16 * flat.itemsize * len(self._used) <= _WIDE
+        widths = (1, 4, 8, 16) if wide else (1, 4, 8)
+        for start in range(0, batch, widths[-1]):
+            group = slice(start, min(batch, start + widths[-1]))
+            # Columns are padded to the next width.
+            width = next(w for w in widths if w >= group.stop - start)
+            source = _interleaved(flat[group], given, width)
+            # float64 is slower by 5% for a single column, and 10% to 40% for several.
+            like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
+            threads = thread_count(self.nonzeros * width)
+            if found is None and width == 1:
+                totals = result[group].reshape(1, count, 1)
+            elif found is None:
+                totals = np.empty((1, count, width), flat.dtype)
+            else:
+                # A gibibyte for each thread's sums along columns. float64 is slower by
+                # 5% for a single column if its vector fits the cache of a processor, a
+                # mebibyte, else by 20%, and by 60% for several columns.
+                exact = width == 1 and 8 * count <= 2**20
+                room = rows_within(flat.itemsize * count * width, 2**30)
+                threads = min(threads, room)
+                numbers = np.float64 if exact else flat.dtype
+                totals = np.empty((threads, count, width), numbers)
+            runs = self._runs(threads)
+
+            def task(part: int, runs=runs, source=source, totals=totals, like=like):
+                rows, arrays = runs[part]
+                read = source[rows] if given is None else source
+                write = totals[0, rows] if found is None else totals[part]
+                loop(*arrays, read, *(w[rows] for w in weights), write, like)
+
+            in_parallel(task, threads)
+            if found is None and width == 1:
+                continue
+            parts = totals, _EVERY if found is None else found, result[group]
+            over_rows(loops.separate, count, totals.size, *parts)
+        return torch.from_numpy(result).reshape(*x.shape[:-1], result.shape[1])
+
+
+class SparseMatrix(RowLoops):
     """A compressed-row matrix, ready for fast products from both sides.
 
-    On the CPU it holds the rows once (``nnz (value + 4) + 12 rows + 4 columns`` bytes,
+    On the CPU it holds the rows once (``nnz (value + 4) + 8 rows + 4 columns`` bytes,
     mostly without counting empty columns), and compiled loops run over them for every
-    product. On other devices it holds torch's matrix and its transpose (twice as much),
-    and ``gram`` is two products. Products have no derivative: vectors that require one
-    raise an error.
+    product. On other devices it holds torch's matrices and their transposes (twice as
+    much), a pair for every 2³⁰ entries, and ``gram`` is two products. Products have no
+    derivative: vectors that require one raise an error.
 
     Raises `ValueError` if ``dtype`` is not float32 or float64 (on the CPU), or there
     are 2³¹ columns.
@@ -82,14 +164,15 @@ class SparseMatrix(SizedOperator):
         self.dtype = dtype
         self.device = torch.device(device)
         self.nonzeros = int(matrix.nnz)
-        self._pair: tuple[Tensor, Tensor] | None = None
+        self._pairs: list[tuple[Tensor, Tensor]] = []
         if self.device.type == "cpu":
             self._hold(Rows.of(matrix, precision(dtype)))
-        else:
-            self._pair = (
-                _torch_csr(matrix, dtype, self.device),
-                _torch_csr(matrix.T.tocsr(), dtype, self.device),
-            )
+            return
+        count = max(1, -(-self.nonzeros // _MOST_ENTRIES))
+        for run in _runs_of(matrix.indptr, count):
+            part = matrix if count == 1 else matrix[run]
+            own = _torch_csr(part, dtype, self.device)
+            self._pairs.append((own, _torch_csr(part.T.tocsr(), dtype, self.device)))
 
     @classmethod
     def of_rows(
@@ -119,33 +202,33 @@ class SparseMatrix(SizedOperator):
             # A million entries at a time: all would need a second array.
             for some in np.array_split(rows.columns, len(rows.columns) // 2**20 + 1):
                 some[:] = numbers[some]
-        self._rows = rows
+        self._entries = (rows.pointers, rows.columns, rows.values)
         self._used = np.flatnonzero(used).astype(np.uint32)
-        self._every = np.arange(rows.count, dtype=np.uint32)
 
     @property
     def bytes(self) -> int:
-        if self._pair is None:
-            rows = self._rows
-            held = (rows.pointers, rows.columns, rows.values, self._used, self._every)
-            return sum(part.nbytes for part in held)
+        if self.device.type == "cpu":
+            return sum(part.nbytes for part in (*self._entries, self._used))
         return sum(
             part.nbytes
-            for m in self._pair
+            for pair in self._pairs
+            for m in pair
             for part in (m.crow_indices(), m.col_indices(), m.values())
         )
 
     def matvec(self, x: Tensor) -> Tensor:
         self._require(x, self.shape[1])
-        if self._pair is not None:
-            return _product(self._pair[0], x)
-        return self._by_rows(x, loops.gather)
+        if self._pairs:
+            return torch.cat([_product(rows, x) for rows, _ in self._pairs], dim=-1)
+        return self._gather(loops.gather, x)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         self._require(y, self.shape[0])
-        if self._pair is not None:
-            return _product(self._pair[1], y)
-        return self._by_rows(y, loops.scatter)
+        if self._pairs:
+            split = y.split([rows.shape[0] for rows, _ in self._pairs], dim=-1)
+            parts = zip(self._pairs, split, strict=True)
+            return functools.reduce(torch.add, (_product(t, z) for (_, t), z in parts))
+        return self._scatter(loops.scatter, y)
 
     def gram(self, x: Columns, weights: Float[Tensor, " rows"]) -> Columns:
         self._require(x, self.shape[1])
@@ -154,68 +237,24 @@ class SparseMatrix(SizedOperator):
                 f"weights must be {self.shape[0]} numbers of {self.dtype}, one for "
                 f"each row, got {tuple(weights.shape)} of {weights.dtype}"
             )
-        if self._pair is not None:
+        if self._pairs:
             return self.rmatvec(weights * self.matvec(x))
         w = weights.contiguous().numpy()
-        return self._by_rows(x, loops.gather_scatter, w)
+        return self._by_rows(loops.gather_scatter, x, self._used, self._used, w)
 
-    def _by_rows(
-        self, x: Tensor, loop: Callable, weights: np.ndarray | None = None
-    ) -> Tensor:
-        """Multiply the columns of the batch, group by group, with this loop."""
-        batch = math.prod(x.shape[:-1])
-        flat = x.reshape(batch, x.shape[-1]).contiguous().numpy()
-        given = self._every if loop is loops.scatter else self._used
-        found = self._every if loop is loops.gather else self._used
-        length = self.shape[0] if loop is loops.gather else self.shape[1]
-        result = np.zeros((batch, length), flat.dtype)
-        wide = 16 * flat.itemsize * len(self._used) <= _WIDE
-        widths = (1, 4, 8, 16) if wide else (1, 4, 8)
-        for start in range(0, batch, widths[-1]):
-            group = slice(start, min(batch, start + widths[-1]))
-            # Columns are padded to the next width.
-            width = next(w for w in widths if w >= group.stop - start)
-            source = _interleaved(flat[group], given, width)
-            # float64 is slower by 5% for a single column, and 10% to 40% for several.
-            like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
-            threads = thread_count(self.nonzeros * width)
-            if loop is loops.gather:
-                totals = np.empty((1, len(found), width), flat.dtype)
-            else:
-                # A gibibyte for each thread's sums along columns. float64 is slower by
-                # 5% for a single column if its vector fits the cache of a processor, a
-                # mebibyte, else by 20%, and by 60% for several columns.
-                exact = width == 1 and 8 * len(found) <= 2**20
-                room = rows_within(flat.itemsize * len(found) * width, 2**30)
-                threads = min(threads, room)
-                numbers = np.float64 if exact else flat.dtype
-                totals = np.empty((threads, len(found), width), numbers)
-            parts = self._parts(threads)
-
-            def task(part: int, parts=parts, source=source, totals=totals, like=like):
-                rows = parts[part]
-                own = slice(rows.first, rows.first + rows.count)
-                entries = (rows.pointers, rows.columns, rows.values)
-                if loop is loops.gather:
-                    loop(*entries, source, totals[0, own], like)
-                elif weights is None:
-                    loop(*entries, source[own], totals[part], like)
-                else:
-                    loop(*entries, source, weights[own], totals[part], like)
-
-            in_parallel(task, threads)
-            _in_stretches(loops.separate, totals.size, totals, found, result[group])
-        return torch.from_numpy(result).reshape(*x.shape[:-1], length)
-
-    def _parts(self, count: int) -> list[Rows]:
-        """Return all rows in runs of about equal numbers of entries."""
-        pointers = self._rows.pointers
-        goals = np.linspace(0, float(pointers[-1]), count + 1)[1:-1]
-        cuts = np.searchsorted(pointers, goals.astype(pointers.dtype)).tolist()
+    def _runs(self, count: int) -> list[tuple[slice, tuple[Any, ...]]]:
+        pointers, columns, values = self._entries
         return [
-            replace(self._rows, pointers=pointers[a : b + 1], first=a, count=b - a)
-            for a, b in itertools.pairwise([0, *cuts, self.shape[0]])
+            (run, (pointers[run.start : run.stop + 1], columns, values))
+            for run in _runs_of(pointers, count)
         ]
+
+
+def _runs_of(pointers: np.ndarray, count: int) -> list[slice]:
+    """Return runs of rows with about equal numbers of entries."""
+    goals = np.linspace(0, float(pointers[-1]), count + 1)[1:-1]
+    cuts = np.searchsorted(pointers, goals.astype(pointers.dtype)).tolist()
+    return [slice(a, b) for a, b in itertools.pairwise([0, *cuts, len(pointers) - 1])]
 
 
 def _product(matrix: Tensor, x: Tensor) -> Tensor:
@@ -254,16 +293,12 @@ def precision(dtype: torch.dtype) -> type:
     return _PRECISION[dtype]
 
 
-def _interleaved(x: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
-    """Return some columns of x as ``(length, width)``, padded with zeros."""
-    if width == 1 and len(columns) == x.shape[1]:
+def _interleaved(x: np.ndarray, columns: np.ndarray | None, width: int) -> np.ndarray:
+    """Return some columns of x, or all, as ``(length, width)``, padded with zeros."""
+    columns = _EVERY if columns is None else columns
+    count = len(columns) or x.shape[1]
+    if width == 1 and count == x.shape[1]:
         return x.reshape(-1, 1)
-    out = np.empty((len(columns), width), x.dtype)
-    _in_stretches(loops.interleave, out.size, x, columns, out)
+    out = np.empty((count, width), x.dtype)
+    over_rows(loops.interleave, count, out.size, x, columns, out)
     return out
-
-
-def _in_stretches(loop: Callable, work: int, x: np.ndarray, *given: np.ndarray) -> None:
-    """Run a loop over stretches of the given columns, one per thread."""
-    cuts = np.linspace(0, len(given[0]), thread_count(work) + 1).astype(np.uint64)
-    in_parallel(lambda n: loop(cuts[n], cuts[n + 1], x, *given), len(cuts) - 1)

@@ -136,6 +136,24 @@ def node_entries(
 
 
 @compiled
+def node_cells(first, last, points, scales, faces, firsts, boxes, cells, places):
+    """Write the cells of nodes, by the number of their lowest corner, and places there.
+
+    ``firsts`` and ``boxes`` are first numbers and shapes of the grids without padding.
+    A node on an upper face lies in the last cell.
+    """
+    for j in range(first, last):
+        own = _level(points[j], faces)
+        cell = 0
+        for d in range(3):
+            place = (points[j, d] - scales[own, 0, d]) / scales[own, 1, d]
+            lowest = max(0, min(int(place), boxes[own, d] - 2))
+            places[j, d] = max(0.0, min(place - lowest, 1.0))
+            cell = cell * boxes[own, d] + lowest
+        cells[j] = firsts[own] + cell
+
+
+@compiled
 def _level(point, boxes):
     """Return the finest level whose box contains a point, or 0."""
     for level in range(len(boxes) - 1, 0, -1):

@@ -28,6 +28,8 @@ Projection = SparseMatrix | RayTree | ShardedRows
 # Ratio of the rows' entries to a tree's above which the tree is taken: the errors of
 # its integrals are 5% larger than with exact rays.
 FEWER = 3.0
+# Entries of rows, 4 GiB in single precision, beyond which any tree of fewer is taken.
+MANY_ROWS = 2**29
 # Rows with fewer entries than this are not compared with a tree.
 _MANY = 2**23
 
@@ -54,7 +56,7 @@ def projection(
     tree
         Take a tree of rays (:mod:`dustmap.projection.ray_tree`) for integrals along
         sight lines from the observer with a fixed step; ``None`` takes it where it has
-        a third of the entries.
+        a third of the entries, or fewer than rows of more than `MANY_ROWS`.
     group
         Processes that share the rows, in runs of about equal numbers of nodes. All of
         them make W together.
@@ -82,7 +84,8 @@ def projection(
         plain = refinement == 1 and interpolation == "linear"
         ends = Ends.of(rows) if plain else None
     if ends is not None:
-        most = math.inf if tree else own.nonzeros / FEWER
+        fewer = FEWER if own.nonzeros <= MANY_ROWS else 1.0
+        most = math.inf if tree else own.nonzeros / fewer
         W = ray_tree(ends, lattice, dtype=dtype, device=device, most=most)
     if group is not None and group.agree(W is None):
         # All ranks have the same form, as one factor scales what W misses.

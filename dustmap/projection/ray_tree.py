@@ -38,6 +38,7 @@ from dustmap.linalg.operator import SizedOperator
 from dustmap.linalg.sparse import Rows, SparseMatrix, precision
 from dustmap.nested_grids import NestedGrids
 from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.node_values import NodeValues
 from dustmap.projection.weight_rows import WeightRows, stored
 
 # Pixels across a face at the observer.
@@ -206,7 +207,7 @@ class RayTree(SizedOperator):
 
     def __init__(
         self,
-        nodes: SparseMatrix,
+        nodes: NodeValues | SparseMatrix,
         sums: OutwardSums,
         linear: OutwardSums,
         stars: SparseMatrix,
@@ -237,9 +238,12 @@ class RayTree(SizedOperator):
         return self._nodes.rmatvec(self._sums.rmatvec(self._stars.rmatvec(y)))
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        places = self._sums.matvec(self._nodes.matvec(x))
-        pull = self._stars.gram(places, weights)
-        return self._nodes.rmatvec(self._sums.rmatvec(pull))
+        # In one expression, which keeps no vector longer than its product takes.
+        return self._nodes.rmatvec(
+            self._sums.rmatvec(
+                self._stars.gram(self._sums.matvec(self._nodes.matvec(x)), weights)
+            )
+        )
 
 
 class OutwardSums(SizedOperator):
@@ -378,8 +382,11 @@ def ray_tree(
     each = lattice.corner_count
     if each * sums.shape[1] + sums.nonzeros + 8 * rows * count > most:
         return None
-    points = PointValues(torch.from_numpy(rays.points))
-    nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
+    if device.type == "cpu":
+        nodes = NodeValues(lattice, rays.points, dtype)
+    else:
+        points = PointValues(torch.from_numpy(rays.points))
+        nodes = stored(WeightRows(lattice, points, dtype=dtype), device)
     pointers = np.zeros(rows + 1, np.uint64)
     columns = np.empty(8 * rows * count, np.uint32)
     values = np.empty(len(columns), precision(dtype))

@@ -67,12 +67,14 @@ def learn_residual(state: FitState, stars: FittedStars, at: Context) -> FitState
             say(f"the first map calls for another prior: {gain}")
             announce(state, stars, at)
             state = replace(state, residual=at.group.from_first(learnt))
-    if not state.selection_beta or not state.residual:
-        return state
-    own = np.concatenate([stars.split.known, stars.split.test])
-    inside = stars.stars.select(own)
-    posterior = state.posterior(seed)
-    found = extinction_variances(posterior, result.plan, state.residual, inside)
-    raised = torch.zeros(len(stars.stars), dtype=torch.float64)
-    raised[own] = state.selection_beta * found
-    return replace(state, raised=raised)
+    if state.selection_beta and state.residual:
+        own = np.concatenate([stars.split.known, stars.split.test])
+        inside = stars.stars.select(own)
+        posterior = state.posterior(seed)
+        found = extinction_variances(posterior, result.plan, state.residual, inside)
+        raised = torch.zeros(len(stars.stars), dtype=torch.float64)
+        raised[own] = state.selection_beta * found
+        state = replace(state, raised=raised)
+    # The last map needs no samples of the second, which would take its memory.
+    few = result.samples[:0].clone()
+    return replace(state, result=replace(result, samples=few))

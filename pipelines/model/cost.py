@@ -18,7 +18,7 @@ import torch
 
 from dustmap.grid import Grid
 from dustmap.kernels import Radial
-from dustmap.projection.matrix import FEWER
+from dustmap.projection.matrix import FEWER, MANY_ROWS
 from dustmap.whitening import nested_tori, transformed_points
 from dustmap.whitening.modes import LEADING
 from pipelines.base.allocation import total_memory
@@ -32,6 +32,8 @@ _ENTRIES_PER_CELL = 5.8
 # 15 and 8 (23 with distance errors) for 960,000 stars and cells of 20 pc.
 _TREE_PER_POINT = 16.0
 _TREE_PER_STAR = 23.0
+# Its nodes per point: eight entries each or, without CUDA, a cell and three fractions.
+_NODES_PER_POINT = 1.75
 # Entries of a star's row of the precision of shared noise.
 _NEIGHBOURS = 31
 # Seconds on two idle cores: of a Fourier transform and its inverse, per point and log2
@@ -63,9 +65,8 @@ _OF_DISTANCES = 1.2
 _OVER_POINTS = 10
 # and over stars.
 _OVER_STARS = 21
-# Samples that are fitted together, and where memory is short.
+# Samples that are fitted together, where memory allows.
 _BLOCK = 8
-_FEW = 4
 # Fraction of the memory for what grows with the stars.
 _STARS_IN_MEMORY = 0.7
 # Fraction of the memory of a machine, or of a CUDA device, for a fit: the rest is for
@@ -189,7 +190,8 @@ class Work:
     ) -> Work:
         """Return the work on nested grids, for stars' distances [pc].
 
-        Four samples are fitted together where the memory of eight is too large.
+        Four samples are fitted together where the memory of eight is too large with
+        CUDA, and fewer where it is without.
         """
         tori = nested_tori(grids, kernel, config.model.wrap_tolerance)
         bounds = [math.inf, *(grid.reach for grid in grids[1:]), 0.0]
@@ -204,8 +206,10 @@ class Work:
             std=float(kernel.variance) ** 0.5,
             machine=machine,
         )
-        short = work.anywhere > config.budget.bytes
-        return replace(work, block=_FEW) if short else work
+        for cuda, least in ((True, 4), (False, 1)):
+            while work.block > least and work.total(cuda) > config.budget.bytes:
+                work = replace(work, block=work.block // 2)
+        return work
 
     @property
     def rows(self) -> float:
@@ -215,9 +219,20 @@ class Work:
     @property
     def entries(self) -> float:
         """Entries of W per rank, by rows or by a tree of rays."""
-        rows = self.rows * (self.ray_cells + 1) * _ENTRIES_PER_CELL
+        return self._weights[0]
+
+    @property
+    def _weights(self) -> tuple[float, float]:
+        """Entries of W per rank, and those of nodes in a tree."""
+        per_star = (self.ray_cells + 1) * self.rows
+        rows, nodes = _ENTRIES_PER_CELL * per_star, _NODES_PER_POINT * self.points
         tree = _TREE_PER_POINT * self.points + _TREE_PER_STAR * self.rows
-        return tree if rows > FEWER * tree else rows
+        if rows > FEWER * tree:
+            return tree, 8 * nodes
+        # Where stars are sparse few rays are shared: two nodes or less for a row's one.
+        nodes *= 2 * per_star / (nodes + 2 * per_star)
+        tree = _TREE_PER_POINT / _NODES_PER_POINT * nodes + _TREE_PER_STAR * self.rows
+        return (tree, 8 * nodes) if rows > max(tree, MANY_ROWS) else (rows, 0.0)
 
     @property
     def preconditioner(self) -> float:
@@ -264,18 +279,24 @@ class Work:
         config, points = self.config, self.points
         lognormal, samples = config.density == "lognormal", config.inference.samples
         item = 8 if config.inference.dtype == "float64" else 4
-        weights = self.entries * (2 if cuda else 1) * (4 + item)
+        entries, nodes = self._weights
+        weights = entries * (2 if cuda else 1) * (4 + item)
+        held = weights if cuda else weights - nodes * (4 + item - (4 + 3 * item) / 8)
+        if config.shares_noise:
+            samples = max(samples, SECOND_SAMPLES)
         # The two halves of a lognormal fit's pairs of samples follow each other.
         together = samples // 2 + 2 if lognormal else max(samples, 1)
         vectors = _OVER_POINTS * points + _OVER_STARS * self.rows
         parts = {
             "program and libraries": _PROGRAM,
             "catalogue": _PER_STAR * self.stars,
-            "projection W": _OF_DISTANCES * weights,
+            "projection W": _OF_DISTANCES * held,
             "grid spectra": (20.0 + 3 * item) * points,
             "preconditioner": 2.0 * self.preconditioner * item,
-            "solver vectors": min(self.block, together) * vectors * item,
-            "posterior samples": 2 * (samples + 1) * points * item,
+            # Then samples are copied together.
+            "solver vectors": max(min(self.block, together) * vectors, samples * points)
+            * item,
+            "posterior samples": (samples + 1) * points * item,
         }
         if config.shares_noise:
             # Their search takes 110 bytes.
@@ -285,16 +306,20 @@ class Work:
             parts["sub-grid variance"] = 2 * weights + 6 * 2**3 * points * item
         return parts
 
+    def total(self, cuda: bool) -> float:
+        """Return peak memory [bytes] of all processes on a machine."""
+        return sum(self.memory(cuda=cuda).values()) * self.machine.here
+
     @property
     def together(self) -> float:
         """Peak memory [bytes] of all processes on a machine, or on one device."""
-        sharing = 1 if uses_cuda(self.config) else self.machine.here
-        return sum(self.memory().values()) * sharing
+        cuda = uses_cuda(self.config)
+        return self.total(cuda) / (self.machine.here if cuda else 1)
 
     @property
     def anywhere(self) -> float:
         """The larger of `together` with CUDA and without, known without a device."""
-        return sum(self.memory(cuda=True).values()) * self.machine.here
+        return self.total(cuda=True)
 
 
 def most_stars(config: FitConfig, machine: Machine = REFERENCE) -> int:

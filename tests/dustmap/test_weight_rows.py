@@ -21,6 +21,9 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid, Torus
 from dustmap.projection import projection
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.node_values import NodeValues
+from dustmap.tori import Tori
 
 CALM = GaussLegendre(count=4)
 
@@ -125,8 +128,7 @@ def test_rows_of_many_threads_and_blocks_come_in_order(generator, monkeypatch):
     # Weights of a ray add up to its length, whatever the interpolation.
     assert torch.allclose(W.matvec(one), rays.lengths, rtol=1e-12)
     # The columns beyond the box have no entries.
-    numbered = 2000 + torus.grid.size
-    assert W.bytes == 12 * W.nonzeros + 8 * 2001 + 4 * numbered
+    assert W.bytes == 12 * W.nonzeros + 8 * 2001 + 4 * torus.grid.size
     check_linear_operator(W, generator=generator)
 
 
@@ -140,3 +142,23 @@ def test_rays_that_leave_the_box_are_refused(generator):
         projection(torus, rays)
     with pytest.raises(ValueError, match="3 dimensions, the grid in 2"):
         projection(torus_of(2), PointValues(end))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_at_nodes_are_those_of_rows(dtype, generator):
+    outer = Grid(shape=(9, 7, 9), spacing=(2.0, 2.0, 1.0), origin=(-8.0, -6.0, -4.0))
+    inner = Grid(shape=(9, 5, 7), spacing=(1.0, 1.0, 0.5), origin=(-4.0, -2.0, -1.0))
+    # Without padding along one axis.
+    tori = Tori(
+        tori=(Torus(grid=outer, shape=(12, 7, 10)), Torus(grid=inner, shape=(9, 8, 9)))
+    )
+    inside = ends(tori[0], 200, generator)
+    points = torch.cat([inside, tori.grids.box.points(), inner.points()])
+    rows = projection(tori, PointValues(points), dtype=dtype).to_dense()
+    lattice = Lattice.make(tori, 1, cubic=False)
+    values = NodeValues(lattice, points.numpy(), dtype)
+    torch.testing.assert_close(values.to_dense(), rows, rtol=1e-5, atol=1e-6)
+    assert values.bytes == len(points) * (4 + 3 * dtype.itemsize) + 4 * (
+        outer.size + inner.size
+    )
+    check_linear_operator(values, generator=generator)

@@ -38,7 +38,7 @@ def total(work):
     [
         {"points": 400_000, "transformed": 400_000},
         {"stars": 200_000},
-        {"ray_cells": 60.0},
+        {"ray_cells": 40.0},
         {"config": config(inference={"samples": 320})},
         {"config": config(inference={"preconditioner_rank": 800})},
     ],

@@ -62,6 +62,8 @@ def fit_rounds(fit: InferenceState, mode: Eps) -> Vector:
         tangent, noise = fit.tangent(mode)
         fit.precondition(tangent, mode, noise.variance)
         at = Round(total=noise.variance, rough=not noise.fixed)
+        # As large as a sample.
+        del tangent
     # Tolerances of solves, relative to the gradient, and of fits, relative to `enough`.
     # The total cost of a sample is least with solves to between 0.1 and 0.5; the
     # expected decrease is 12% too small at 0.3 and 2% at 0.1 (for 24 samples, compared

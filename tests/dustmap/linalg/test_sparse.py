@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 import torch
 from linear_operators import check_linear_operator
+from stand_in_device import STAND_IN, stand_in_device
 
 import dustmap.linalg.sparse as subject
 from dustmap.linalg.sparse import SparseMatrix
@@ -151,6 +152,20 @@ def test_what_does_not_fit_is_refused():
         SparseMatrix(random_matrix(5, 3), dtype=torch.float16)
     with pytest.raises(ValueError, match="columns"):
         SparseMatrix(scipy.sparse.csr_matrix((1, 2**31)))
+
+
+def test_a_matrix_of_many_entries_is_several_on_a_device(monkeypatch, generator):
+    # torch's count of entries overflows beyond 2³¹ (pytorch issue 102520).
+    monkeypatch.setattr(subject, "_MOST_ENTRIES", 700)
+    matrix = random_matrix(300, 40)
+    assert matrix.nnz > 3 * 700
+    here = SparseMatrix(matrix)
+    x = torch.randn(2, 40, generator=generator, dtype=torch.float64)
+    y = torch.randn(2, 300, generator=generator, dtype=torch.float64)
+    with stand_in_device():
+        there = SparseMatrix(matrix, device=STAND_IN)
+        assert there.matvec(x.to(STAND_IN)).cpu().allclose(here.matvec(x), rtol=1e-12)
+        assert there.rmatvec(y.to(STAND_IN)).cpu().allclose(here.rmatvec(y), rtol=1e-12)
 
 
 @pytest.mark.gpu
