@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.memory import row_blocks
+
 # The rules are part of this module's names.
 from dustmap.quadrature import FixedStep, GaussLegendre, MonteCarlo, Rule, StepsOutwards  # noqa: F401
 from dustmap.shapes import Device, Points, Vector
@@ -59,9 +61,8 @@ class Nodes:
 
     def pieces(self, count: int) -> Iterator[Nodes]:
         """Yield consecutive nodes, at most ``count`` (or one) at a time."""
-        count = max(count, 1)
-        for start in range(0, len(self.rows), count):
-            yield self._each(itemgetter(slice(start, start + count)))
+        for piece in row_blocks(len(self.rows), 1, count):
+            yield self._each(itemgetter(piece))
 
     def sum_rows(self, values: Float[Tensor, " p"]) -> Vector:
         """Return ``Σ_j w_nj v_nj`` for every functional."""
@@ -99,9 +100,8 @@ class Functionals(ABC):
 
     def chunks(self, rows: int) -> Iterator[tuple[slice, Functionals]]:
         """Yield consecutive batches of at most ``rows`` functionals (bounds memory)."""
-        for start in range(0, len(self), rows):
-            stop = min(start + rows, len(self))
-            yield slice(start, stop), self.select(torch.arange(start, stop))
+        for part in row_blocks(len(self), 1, rows):
+            yield part, self.select(torch.arange(part.start, part.stop))
 
 
 def _positions(x: Tensor, name: str) -> Tensor:
@@ -148,9 +148,8 @@ class Derivatives(Functionals):
 def _one_node_each(points: Tensor, axes: Tensor | None) -> Nodes:
     n = len(points)
     weights = torch.ones(n, dtype=torch.float64)
-    return Nodes(
-        points=points, weights=weights, rows=torch.arange(n), axes=axes, count=n
-    )
+    rows = torch.arange(n)
+    return Nodes(points=points, weights=weights, rows=rows, axes=axes, count=n)
 
 
 class LineIntegrals(Functionals):
@@ -231,9 +230,8 @@ class DistanceMarginalizedIntegrals(Functionals):
         self._rays = LineIntegrals(stretch[:, None] * self.end, rule)
 
     def select(self, index: Int[Tensor, " b"]) -> DistanceMarginalizedIntegrals:
-        return DistanceMarginalizedIntegrals(
-            self.end[index], self.spread[index], self.reach[index], self.rule
-        )
+        own = self.end[index], self.spread[index], self.reach[index]
+        return DistanceMarginalizedIntegrals(*own, self.rule)
 
     def nodes(self) -> Nodes:
         nodes, full = self._rays.nodes(), self._rays.lengths
@@ -243,9 +241,8 @@ class DistanceMarginalizedIntegrals(Functionals):
         spread = torch.where(self.spread > 0, self.spread, 1.0)
         top = torch.special.ndtr((full - self.lengths) / spread)
         share = top - torch.special.ndtr(-self.lengths / spread)
-        distance, spread, top, share = (
-            x[rows] for x in (self.lengths, spread, top, share)
-        )
+        own = self.lengths, spread, top, share
+        distance, spread, top, share = (x[rows] for x in own)
 
         def path(s: Tensor) -> Tensor:
             """Return ``∫_0^s P(d > t) dt`` plus a constant; ``∫ Φ = z Φ(z) + φ(z)``."""

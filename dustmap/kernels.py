@@ -159,6 +159,11 @@ class Radial(Kernel):
         """
         return Periodised(kernel=self, periods=tuple(periods), tolerance=tolerance)
 
+    @property
+    def mean_lengthscale(self) -> float:
+        """Geometric mean of the lengthscales."""
+        return float(self.lengthscale.detach().log().mean().exp())
+
     def parameters(self) -> dict[str, Tensor]:
         return {"lengthscale": self.lengthscale, "variance": self.variance}
 

@@ -161,10 +161,8 @@ def fill(
     """
     from pipelines.maps.opening import open_filling
 
-    keywords = dict(query or {})
-    chosen = {"factor": factor, "integrated": integrated, "query": keywords}
-    found = open_filling(other, **chosen, **stated)
-    return dust.continued(found, beyond)
+    chosen = {"factor": factor, "integrated": integrated, "query": dict(query or {})}
+    return dust.continued(open_filling(other, **chosen, **stated), beyond)
 
 
 def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:

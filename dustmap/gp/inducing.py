@@ -30,9 +30,8 @@ def kmeans_points(
             f"and {len(positions)}"
         )
     if len(positions) > (kept := max(rows, count)):
-        positions = positions[
-            torch.randperm(len(positions), generator=generator)[:kept]
-        ]
+        some = torch.randperm(len(positions), generator=generator)[:kept]
+        positions = positions[some]
     distinct = torch.unique(positions.to(torch.float64), dim=0)
     if len(distinct) <= count:
         return distinct

@@ -149,9 +149,8 @@ class TorusGP(Regression):
     @cached_property
     def merged(self) -> NeighbourGP:
         """Values, one for each place, and the variance of their noise."""
-        points, place = torch.unique(
-            self.functionals.nodes().points, dim=0, return_inverse=True
-        )
+        nodes = self.functionals.nodes()
+        points, place = torch.unique(nodes.points, dim=0, return_inverse=True)
         weight = 1 / self.noise_variance
 
         def summed(values: Tensor) -> Tensor:
@@ -193,13 +192,12 @@ class TorusGP(Regression):
     @cached_property
     def data(self) -> _Data:
         """The (merged) rows; Σ includes the variance that interpolation leaves out."""
-        if not self.of_values:
-            noise = self.noise_variance + self.model.variance
-            return _Data(self.functionals, self.observations, noise)
-        points = self.merged.functionals.points
-        left = interpolation_variance(self.kernel, self.torus.grid, points)
-        noise = self.merged.noise_variance + left
-        return _Data(self.merged.functionals, self.merged.observations, noise)
+        if self.of_values:
+            rows, points = self.merged, self.merged.functionals.points
+            left = interpolation_variance(self.kernel, self.torus.grid, points)
+        else:
+            rows, left = self, self.model.variance
+        return _Data(rows.functionals, rows.observations, rows.noise_variance + left)
 
     @property
     def left_out(self) -> float:
@@ -392,10 +390,8 @@ def interpolation_variance(kernel: Radial, grid: Grid, points: Points) -> Vector
     place = (points - points.new_tensor(grid.origin)) / spacing
     cell = torch.minimum(place.floor(), points.new_tensor(grid.shape) - 2)
     share = (place - cell)[:, None]
-    corners = torch.cartesian_prod(
-        *[torch.arange(2.0, dtype=points.dtype)] * grid.dimension
-    )
-    corners = corners.reshape(-1, grid.dimension)
+    ends = [torch.arange(2.0, dtype=points.dtype)] * grid.dimension
+    corners = torch.cartesian_prod(*ends).reshape(-1, grid.dimension)
     weights = torch.where(corners > 0, share, 1 - share).prod(dim=-1)
     across = kernel((share - corners) * spacing)
     among = kernel((corners[:, None] - corners) * spacing)
@@ -430,11 +426,9 @@ def inverse_root(model: NeighbourGP, order: Int[Tensor, " n"]) -> SparseMatrix:
         columns.append(near.flatten())
         values += [1 / std, -(torch.cat(weights) / std[:, None]).flatten()]
     rows = [first.repeat_interleave(count), later, later.repeat_interleave(count)]
-    entries = [torch.cat(each).numpy() for each in (values, rows, columns)]
+    entries, *places = (torch.cat(each).numpy() for each in (values, rows, columns))
     size = len(model), len(model)
-    return SparseMatrix(
-        scipy.sparse.csr_matrix((entries[0], (entries[1], entries[2])), shape=size)
-    )
+    return SparseMatrix(scipy.sparse.csr_matrix((entries, places), shape=size))
 
 
 def lattice_of(points: Points) -> Grid | None:

@@ -132,10 +132,8 @@ class RowwiseFeatures(LinearOperator):
         if model.kept is not None:
             return model.features_of(y @ model.kept.features)
         total = y.new_zeros(*y.shape[:-1], model.inducing_size)
-        start = 0
-        for part in self._chunks():
-            total = total + y[..., start : start + len(part)] @ part
-            start += len(part)
+        for own, part in zip(y.split(model.chunk, dim=-1), self._chunks()):
+            total = total + own @ part
         return model.whitening.colour_transpose(self._solve(total))
 
     def _solve(self, values: Tensor) -> Tensor:
@@ -223,9 +221,8 @@ class RowwiseGaussian(ForwardModel):
 
     def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
         """Return the rows ``k_un`` (eq. 7)."""
-        return inducing_covariance(
-            self.whitening.kernel, functionals, self.whitening.points
-        )
+        whitening = self.whitening
+        return inducing_covariance(whitening.kernel, functionals, whitening.points)
 
     def rows(self, index: Index) -> FeatureRows:
         """Return ``k_n`` (eq. 20) and ``v_n`` of some rows. Cost: one solve each.
@@ -322,8 +319,7 @@ class RowwiseGaussian(ForwardModel):
         """
         if self.kept is not None:
             return
-        none = self.whitening.points.new_zeros(0, self.inducing_size)
-        parts = [FeatureRows(none, none[:, 0])]
+        parts = [self.rows_under(self.whitening, torch.arange(0))]
         for index in self.batches():
             parts.append(self._rows_to_keep(index))
             if on_rows is not None:

@@ -25,7 +25,7 @@ from dustmap.kernels import Radial
 from dustmap.linalg.operator import LinearOperator
 from dustmap.projection import projection
 from dustmap.whitening import TorusWhitening
-from dustmap.whitening.bands import band_covariance, shortest_time
+from dustmap.whitening.bands import band_covariance, shortest_time, variance_below
 
 # Longer lengthscales, in cells, are reduced to this: they would need many images. For
 # 16 cells κ is 0.3% too low for Matérn-1/2, and 23% for the smoother Matérn-3/2.
@@ -52,9 +52,8 @@ class LocalResidual:
         cells = (points - torch.tensor(grid.origin, dtype=torch.float64)) / steps
         phases = (cells - cells.floor()) * self.phases.shape[0]
         # ``grid-wrap``: the last phase is followed by the first one of the next cell.
-        values = scipy.ndimage.map_coordinates(
-            self.phases.numpy(), phases.numpy().T, order=1, mode="grid-wrap"
-        )
+        known, places = self.phases.numpy(), phases.numpy().T
+        values = scipy.ndimage.map_coordinates(known, places, order=1, mode="grid-wrap")
         return torch.from_numpy(values)
 
 
@@ -123,9 +122,7 @@ def local_residual(
     line = _line_variance(power, [h / _PHASES for h in spacing]) * _kinks(variance)
     if cut:
         line += _line_below(prior, spacing, cut)
-        zero = torch.zeros(1, dtype=torch.float64)
-        time = shortest_time(prior, spacing, cut)
-        variance += float(band_covariance(prior, 0.0, time, zero))
+        variance += variance_below(prior, spacing, cut)
     return LocalResidual(line=line, phases=variance)
 
 
@@ -137,9 +134,8 @@ def _line_below(kernel: Radial, spacing: tuple[float, ...], cut: float) -> float
     halves = np.diff(edges)[:, None] / 2
     at = torch.from_numpy((edges[:-1, None] + halves * (nodes + 1)).ravel())
     value = band_covariance(kernel, 0.0, time, at * math.sqrt(time)).expm1()
-    scale = float(kernel.lengthscale.detach().double().log().mean().exp())
     total = float(value @ torch.from_numpy((halves * weights).ravel()))
-    return 2 * total * scale * math.sqrt(time)
+    return 2 * total * kernel.mean_lengthscale * math.sqrt(time)
 
 
 def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:

@@ -156,10 +156,9 @@ class SubgridCovariance:
     @classmethod
     def of(cls, kernel: str, prior: Radial, grids: Sequence[Grid]) -> SubgridCovariance:
         """Return the part of a prior covariance that the grids do not carry."""
-        scale = prior.lengthscale.detach().double()
         return cls(
             kernel=kernel,
-            lengthscale=float(scale.log().mean().exp()),
+            lengthscale=prior.mean_lengthscale,
             variance=float(prior.variance),
             cuts=tuple(GRID_CUT * max(grid.spacing) for grid in grids),
             bend=prior.bend,
@@ -170,9 +169,8 @@ class SubgridCovariance:
     ) -> Float[Tensor, "*n"]:
         """Return the relative density's covariance at distances in √t of a grid."""
         scaled = self.cuts[level] / self.lengthscale
-        prior = KERNELS[self.kernel](
-            lengthscale=1.0, variance=self.variance, bend=self.bend
-        )
+        family = KERNELS[self.kernel]
+        prior = family(lengthscale=1.0, variance=self.variance, bend=self.bend)
         return band_covariance(prior, 0.0, scaled**2, scaled * distance).expm1()
 
     @property
@@ -350,9 +348,8 @@ def _over_cells(
     r, u = distance[1::4, None], distance[1:]
     steps = u * np.gradient(np.log(u))
     kernel = np.exp(-((r - u) ** 2) / (2 * width**2)) * -np.expm1(-2 * r * u / width**2)
-    found = (
-        kernel @ (values[1:] * u * steps) / (r[:, 0] * width * math.sqrt(2 * math.pi))
-    )
+    whole = r[:, 0] * width * math.sqrt(2 * math.pi)
+    found = kernel @ (values[1:] * u * steps) / whole
     return np.interp(distance, r[:, 0], found)
 
 

@@ -80,14 +80,15 @@ class DensityCube:
         found = np.zeros((len(directions), len(counts)))
         shapes = np.array([grid.shape for grid in self.grids])
         sizes = shapes.prod(axis=1)
-        given = (
+        grids = (
             np.array([grid.origin for grid in self.grids]),
             np.array([grid.spacing for grid in self.grids]),
             shapes,
             np.cumsum(sizes) - sizes,
-            *(x.numpy() for x in (self.values, directions, lengths)),
-            *(x.numpy() for x in (at, shells, weights, edges[shells])),
+            self.values.numpy(),
         )
+        samples = tuple(x.numpy() for x in (at, shells, weights, edges[shells]))
+        given = grids, directions.numpy(), lengths.numpy(), samples
         over_rows(_follow, len(found), 8 * len(found), *given, found)
         return torch.from_numpy(found)
 
@@ -108,8 +109,9 @@ def _within(at, count):
 
 
 @inlined
-def _interpolated(x, y, z, origins, spacings, shapes, firsts, values):
+def _interpolated(x, y, z, grids):
     """Return the density at a point, trilinear on the finest grid there."""
+    origins, spacings, shapes, firsts, values = grids
     g = len(origins) - 1
     while g > 0 and not (
         _within((x - origins[g, 0]) / spacings[g, 0], shapes[g, 0])
@@ -132,30 +134,14 @@ def _interpolated(x, y, z, origins, spacings, shapes, firsts, values):
 
 
 @compiled
-def _follow(
-    first,
-    last,
-    origins,
-    spacings,
-    shapes,
-    firsts,
-    values,
-    directions,
-    lengths,
-    at,
-    shells,
-    weights,
-    starts,
-    found,
-):
+def _follow(first, last, grids, directions, lengths, samples, found):
     """Add up weighted densities along the rays from ``first`` to ``last``."""
+    at, shells, weights, starts = samples
     for n in range(first, last):
         x, y, z = directions[n]
         for m in range(len(at)):
             if starts[m] >= lengths[n]:
                 break
             s = at[m]
-            density = _interpolated(
-                s * x, s * y, s * z, origins, spacings, shapes, firsts, values
-            )
+            density = _interpolated(s * x, s * y, s * z, grids)
             found[n, shells[m]] += weights[m] * density

@@ -139,9 +139,10 @@ def predict_rays(
             _predict_by_torch(given, noise[used], known, *own, is_point, mean, variance)
     else:
         starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
-        arrays = noise[used].numpy(), given.near.numpy(), given.tables, known.numpy()
-        own = order.numpy(), starts.numpy(), split, mean.numpy(), variance.numpy()
-        _in_parts(_predict, neighbours, given.rays, given.places, *arrays, *own)
+        rows = given.rays, noise[used].numpy(), known.numpy()
+        arrays = given.places, given.near.numpy(), given.tables
+        own = (order.numpy(), starts.numpy(), split), (mean.numpy(), variance.numpy())
+        _in_parts(_predict, neighbours, rows, *arrays, *own)
     _require_solved(variance, "places have neighbours")
     return mean.T, variance
 
@@ -471,26 +472,14 @@ def _to_place(place, rows, parts, tables, found, own):
 
 
 @compiled
-def _predict(
-    first,
-    last,
-    rays,
-    places,
-    noise,
-    neighbours,
-    tables,
-    residuals,
-    order,
-    starts,
-    split,
-    mean,
-    variance,
-):
+def _predict(first, last, given, places, neighbours, tables, blocks, moments):
     """Fill in the means and variances of the blocks from ``first`` to ``last``.
 
     Residuals r and covariances c with places are whitened, ``U⁻ᵀ r`` and ``U⁻ᵀ c``.
     Their product is the mean, and ``|U⁻ᵀ c|²`` the variance that is explained.
     """
+    rays, noise, residuals = given
+    (order, starts, split), (mean, variance) = blocks, moments
     size, together = neighbours.shape[1], TOGETHER
     matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
     across = np.zeros((size, together))

@@ -105,10 +105,8 @@ def _searched(
         plain = replace(down_weighted, noise=down_weighted.stated)
         field = _best([plain, down_weighted], known, _TRIAL_NEIGHBOURS)
         has_outliers = field.has_outliers
-    field = _with_noise(
-        _best([field], known), noise, distance_variance, outliers=has_outliers
-    )
-    if has_outliers or bool(distance_variance.any()):
+    rounds = 2 if has_outliers or bool(distance_variance.any()) else 1
+    for _ in range(rounds):
         field = _best([field], known)
         field = _with_noise(field, noise, distance_variance, outliers=has_outliers)
     return field
@@ -256,22 +254,18 @@ class LocalMeanKriging:
         mean = local_means(observed, None, (self.count,))[:, 0]
         least = least_density(observed.density * observed.lengths, observed.lengths)
         raised = mean.clamp_min(least)
-        rays, residuals = _about(observed, raised)
-        field = replace(
-            self.field, rays=rays, residuals=residuals, noise=self.field.stated
-        )
-        field = _with_noise(
-            field, noise, (raised * distance_std) ** 2, outliers=self.field.has_outliers
-        )
+        (rays, residuals), own = _about(observed, raised), self.field
+        field = replace(own, rays=rays, residuals=residuals, noise=own.stated)
+        added = (raised * distance_std) ** 2
+        field = _with_noise(field, noise, added, outliers=own.has_outliers)
         floored = int((mean < least).sum())
         return replace(self, observed=observed, field=field, floored=floored)
 
     def without_last(self, count: int) -> LocalMeanKriging:
         """Return the same kriging without the last ``count`` stars."""
         rows = torch.arange(len(self.observed) - count)
-        return replace(
-            self, observed=self.observed[rows], field=self.field.select(rows)
-        )
+        observed, field = self.observed[rows], self.field.select(rows)
+        return replace(self, observed=observed, field=field)
 
     def predict(self, places: Rays) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
         """Return noise-free extinctions of places [mag] and their variances [mag²].

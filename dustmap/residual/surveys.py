@@ -316,8 +316,7 @@ def _fitted(
     error = error.view(shape).clamp_max(1.0)
     errors = torch.where(free, width * error, 0.0)
     errors[alone, :2] = priors[:2, 1]
-    shifts = torch.where(free, width * steps[1:].view(shape), 0.0)
-    found = origin + shifts
+    found = origin + torch.where(free, width * steps[1:].view(shape), 0.0)
     return [
         replace(
             law,

@@ -60,9 +60,8 @@ def band_spectrum(
     scale = kernel.lengthscale.detach().double().expand(len(torus.shape)).tolist()
     steps = [h / s for h, s in zip(torus.grid.spacing, scale, strict=True)]
     times, weights = mixture(kernel, shortest, longest, max(steps) ** 2)
-    *axes, last = [
-        _gaussian_spectra(times, n, h) for n, h in zip(torus.shape, steps, strict=True)
-    ]
+    sides = zip(torus.shape, steps, strict=True)
+    *axes, last = (_gaussian_spectra(times, n, h) for n, h in sides)
     last = last[:, : torus.shape[-1] // 2 + 1]
     product = torch.from_numpy(weights)[:, None]
     for axis in axes:
@@ -105,6 +104,14 @@ def shortest_time(kernel: Radial, spacing: Sequence[float], cut: float) -> float
     """Return :math:`t = (c h)^2` with the largest step h, in lengthscales squared."""
     scale = kernel.lengthscale.detach().expand(len(spacing)).tolist()
     return (cut * max(h / s for h, s in zip(spacing, scale, strict=True))) ** 2
+
+
+def variance_below(kernel: Radial, spacing: Sequence[float], cut: float) -> float:
+    """Return the variance of scales below the cut of a grid; zero without one."""
+    if not cut:
+        return 0.0
+    time, zero = shortest_time(kernel, spacing, cut), torch.zeros(1).double()
+    return float(band_covariance(kernel, 0.0, time, zero))
 
 
 def _smoothness(kernel: Radial) -> float:

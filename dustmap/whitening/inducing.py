@@ -177,10 +177,8 @@ class CholeskyWhitening(Whitening):
                 )
             decades = math.floor(math.log10(self.max_jitter / first) + 1e-9)
             jitters += [first * 10.0**decade for decade in range(decades + 1)]
-        plain = self.covariance = KernelMatrix(
-            self.kernel, self.points, nugget=self.nugget
-        )
-        K = plain.to_dense()
+        self.covariance = KernelMatrix(self.kernel, self.points, nugget=self.nugget)
+        K = self.covariance.to_dense()
         for jitter in jitters:
             added = jitter * K.diagonal().mean() * torch.eye(len(K)).to(K)
             factor, fault = torch.linalg.cholesky_ex(K + added if jitter else K)

@@ -25,7 +25,7 @@ from dustmap.kernels import Radial
 from dustmap.linalg.circulant import conjugates, inverse_transform
 from dustmap.shapes import Device, Eps, EpsBatch
 from dustmap.tori import Tori
-from dustmap.whitening.bands import band_covariance, shortest_time
+from dustmap.whitening.bands import variance_below
 
 # A field at the points of all tori.
 Field = Float[Tensor, "*b f"]
@@ -75,12 +75,9 @@ class TorusModes:
     def longest(self, fraction: float) -> Int[Tensor, " k"]:
         """Return indices of modes below this fraction of Nyquist's on every axis."""
         kept = torch.ones(1, dtype=torch.bool)
-        for axis, (n, stored) in enumerate(
-            zip(self.torus.shape, self.half, strict=True)
-        ):
+        for n, stored in zip(self.torus.shape, self.half, strict=True):
             number = torch.arange(stored)
-            if axis < len(self.half) - 1:
-                number = torch.minimum(number, n - number)
+            number = torch.minimum(number, n - number)
             kept = kept[..., None] & (number <= fraction * n / 2)
         return torch.nonzero(kept[0][..., None].expand(*self.half, 2).flatten())[:, 0]
 
@@ -178,12 +175,8 @@ class GridWhitening(ABC):
     @property
     def unresolved(self) -> list[float]:
         """The variance of the field below the cut of every grid."""
-        if not self.cut:
-            return [0.0] * len(self.tori)
-        kernel, zero = self.kernel, torch.zeros(1, dtype=torch.float64)
         spacings = [torus.grid.spacing for torus in self.tori]
-        times = [shortest_time(kernel, spacing, self.cut) for spacing in spacings]
-        return [float(band_covariance(kernel, 0.0, time, zero)) for time in times]
+        return [variance_below(self.kernel, each, self.cut) for each in spacings]
 
     @abstractmethod
     def colour(self, eps: EpsBatch) -> Field:

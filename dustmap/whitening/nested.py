@@ -234,18 +234,16 @@ class LevelWhitening(GridWhitening):
         """Return ``Aᵀ g``, from the finest level outwards."""
         spectra: list[Tensor] = []
         low: Tensor | None = None
-        given = list(self.tori.split(field))
+        given, dimension = list(self.tori.split(field)), self.tori.grids.dimension
         for part in reversed(self._parts):
             spectrum: Tensor | None = None
             below: Tensor | None = None
             if part.folded is not None:
                 grid = part.modes.unflat(given.pop())
                 spectrum = part.modes.forward(grid) * part.folded
-                below = splines.values_transpose(
-                    grid[part.box], self.tori.grids.dimension
-                )
+                below = splines.values_transpose(grid[part.box], dimension)
             if low is not None and part.own is not None:
-                handed = splines.refine_transpose(low, self.tori.grids.dimension)
+                handed = splines.refine_transpose(low, dimension)
                 band = part.modes.forward(part.scatter(handed)) * part.own
                 spectrum = band if spectrum is None else spectrum + band
                 if below is None:

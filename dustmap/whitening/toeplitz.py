@@ -119,9 +119,8 @@ class ToeplitzWhitening(Whitening):
 
     def solve(self, rhs: Float[Tensor, "b m"]) -> Solution:
         """Return ``K⁻¹ v`` by PCG with the circulant preconditioner."""
-        return self.solver.solve(
-            self.covariance.matvec, rhs, preconditioner=self.preconditioner
-        )
+        product = self.covariance.matvec
+        return self.solver.solve(product, rhs, preconditioner=self.preconditioner)
 
     def features(self, cross: Float[Tensor, "b m"]) -> Features:
         """Return ``k_n = Rᵀ a_n`` (eq. 20), ``a_n = K⁻¹ k_un``, and the solve's status.

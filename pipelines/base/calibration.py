@@ -148,13 +148,12 @@ def calibrate(
         )
     if not (np.isfinite(z).all() and np.isfinite(residual).all()):
         raise ValueError("residuals and z-scores must be finite: leave the others out")
-    middle = np.median(residual)
     return Calibration(
         stars=len(z),
         bias=float(residual.mean()),
         rmse=float(np.sqrt(np.mean(residual**2))),
         # Of a normal distribution this is the standard deviation.
-        scatter=float(1.4826 * np.median(np.abs(residual - middle))),
+        scatter=float(1.4826 * np.median(np.abs(residual - np.median(residual)))),
         z_mean=float(z.mean()),
         z_std=float(z.std()),
         chi2=float(np.mean(z**2)),

@@ -55,8 +55,7 @@ class Box:
     def contains(self, positions: np.ndarray) -> np.ndarray:
         """Return a mask of ``x, y, z`` [pc] ``(..., 3)`` in the box, to rounding."""
         low, high = tolerant_faces(self.lower, self.upper)
-        within = (positions >= low) & (positions <= high)
-        return np.asarray(within.all(axis=-1))
+        return np.asarray(((positions >= low) & (positions <= high)).all(axis=-1))
 
     def exits(self, directions: np.ndarray) -> np.ndarray:
         """Return the distance [pc] at which rays along ``(..., 3)`` leave it."""

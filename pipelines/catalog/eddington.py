@@ -70,9 +70,8 @@ def with_expected_distances(stars: Stars) -> tuple[Stars, int]:
             slope, curvature = _derivatives(distance[some], middle)
             shift, ratio = own**2 * slope, 1 + own**2 * curvature
             most = np.minimum(_LONGEST * own, 0.75 * distance[some])
-            limited += int(
-                np.count_nonzero((np.abs(shift) > most) | (ratio < _LEAST_RATIO))
-            )
+            extreme = (np.abs(shift) > most) | (ratio < _LEAST_RATIO)
+            limited += int(np.count_nonzero(extreme))
             distance[some] += np.clip(shift, -most, most)
             error[some] *= np.sqrt(np.maximum(ratio, _LEAST_RATIO))
     return replace(stars, distance=distance, distance_error=error), limited

@@ -120,8 +120,7 @@ class Expression:
         def plain(found: re.Match[str]) -> str:
             sign = found[0]
             if sign[0] in "&|!'":
-                words = {"&": " and ", "|": " or ", "!": " not "}
-                return words.get(sign[0], sign)
+                return {"&": " and ", "|": " or ", "!": " not "}.get(sign[0], sign)
             self._quoted.append(sign)
             return f"_quoted{len(self._quoted) - 1}_"
 

@@ -184,8 +184,7 @@ def open_hdf5(path: Path, part: str) -> Opened:
         elif kind == "frame":
             # Columns of text are pickled.
             if re.fullmatch(r"block\d+_values", last) and data.ndim == 2:
-                labels = group[last.replace("values", "items")][:]
-                for item, label in enumerate(labels):
+                for item, label in enumerate(group[last.replace("values", "items")][:]):
                     add(_text(label), _Place(place, item=item), data)
         elif kind == "frame_table":
             for field in data.dtype.names or ():
@@ -261,8 +260,7 @@ def open_fits(path: Path, part: str) -> Opened:
 def open_votable(path: Path, part: str) -> Opened:
     """Parse a table of a VOTable; ``part`` is its name or its number from 1."""
     with unpacked(path) as file:
-        parsed = parse(file).iter_tables()
-        found = {f"{n}": table for n, table in enumerate(parsed, 1)}
+        found = {f"{n}": table for n, table in enumerate(parse(file).iter_tables(), 1)}
     tables = {n: table for n, table in found.items() if not table.is_empty()}
     table = _chosen(path, part, tables, "no rows")
     refuse_duplicates(path, [field.name for field in table.fields])

@@ -84,8 +84,7 @@ def ingest(
         if tiny := stars.drop_tiny_errors():
             tally.faults["extinction_error absurdly small"] += tiny
         if not chosen.any_range:
-            marks = tally.fill_values()
-            tally.faults += stars.drop_fill_values(marks, plan.catalogues)
+            tally.faults += stars.drop_fill_values(tally.fill_values(), plan.catalogues)
         repeats = stars.drop_repeats(across=chosen.repeats == "first")
         names, pairs = plan.catalogues, repeats.pairs.items()
         shared = [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs]

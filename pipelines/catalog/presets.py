@@ -114,8 +114,7 @@ def load_preset(name: str) -> Preset:
         )
     try:
         included = importlib.resources.files("catalogs") / f"{name}.toml"
-        path = str(included) if known else name
-        return Preset.model_validate(read_toml(Path(path)))
+        return Preset.model_validate(read_toml(Path(str(included) if known else name)))
     except pydantic.ValidationError as error:
         places = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]
         faults = "; ".join(f"{place}: {fault}" for place, fault in places)

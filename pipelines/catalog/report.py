@@ -96,8 +96,7 @@ def make_report(
                 f"offsets as {name}_error_lower and {name}_error_upper"
             )
     # Rows removed by named quality cuts are not examined.
-    named = sum(tally.cuts[name] for name in plan.mapped.cuts)
-    examined = tally.rows_read - named
+    examined = tally.rows_read - sum(tally.cuts[name] for name in plan.mapped.cuts)
     if faulty > options.max_bad * examined:
         reasons = ", ".join(f"{n:,} {why}" for why, n in tally.faults.most_common(5))
         raise InputError(

@@ -37,8 +37,7 @@ class SkyParts:
     def __init__(self, folder: Path, counts: Int[np.ndarray, " p"]) -> None:
         self.surveys: list[str] = []
         self._folder = folder
-        before = np.cumsum(counts) - counts
-        self._part = before // rows_within(BYTES)
+        self._part = (np.cumsum(counts) - counts) // rows_within(BYTES)
 
     @staticmethod
     def count(stars: Stars) -> Int[np.ndarray, " p"]:

@@ -210,9 +210,7 @@ class Staging:
         # A source may hold measurements of one object by several surveys.
         own = "catalogue, survey" if "survey" in self.schema.names else "catalogue"
         measured = ("extinction_error", *CANONICAL_UNITS)
-        best = ", ".join(
-            [n for n in measured if n in self.schema.names] + ["file, row"]
-        )
+        best = ", ".join(n for n in measured if n in self.schema.names) + ", file, row"
         # Only rows of repeated identifiers, which are few, are sorted.
         self._run(
             f"""CREATE TEMP TABLE repeats AS

@@ -159,8 +159,7 @@ def read_table(
         parts = {str(file.relative_to(path)): own for file, *_, own in found}
         meta = {"partitions": parts}
     tables = [table for _, table, *_ in found]
-    whole = pa.concat_tables(tables, promote_options="permissive")
-    return _arrays(whole), units, meta
+    return _arrays(pa.concat_tables(tables, promote_options="permissive")), units, meta
 
 
 def read_batches(

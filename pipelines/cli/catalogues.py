@@ -167,6 +167,5 @@ def fetch(
     if name not in maps:
         raise InputError(f"{registry} has no map {name!r}; it has {', '.join(maps)}")
     chosen = maps[name]
-    made = run(chosen, output or Path(chosen.product), **options)
-    click.echo(str(made))
+    click.echo(str(run(chosen, output or Path(chosen.product), **options)))
     click.echo(f"cite: {chosen.citation}", err=True)

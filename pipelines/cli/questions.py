@@ -98,8 +98,7 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     other, beyond = fill_of(options)
     if other is not None:
         # The filling map is converted to the declared band.
-        declared = dust.in_band(None, options.pop("declare_band"))
-        dust = declared.continued(other, beyond)
+        dust = dust.in_band(None, options.pop("declare_band")).continued(other, beyond)
     dust = DustMap(answers=converted(dust.answers, options))
     question = _question(dust, options)
     if table is None:
@@ -111,12 +110,8 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
         raise InputError("the output needs a name: -o answers.parquet")
     place = ("l", "b", "ra", "dec", "distance")
     refuse(place, "is one place: give it or a table, not both")
-    targets = TargetTable(
-        table,
-        options["mappings"],
-        preset=options["preset"],
-        distance=not question.directions,
-    )
+    how = {"preset": options["preset"], "distance": not question.directions}
+    targets = TargetTable(table, options["mappings"], **how)
     _answer_table(dust, targets, options, question)
 
 
@@ -277,8 +272,7 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
     width, true = max(map(len, columns)), []
     for name, column in columns.items():
         if column.dtype != bool:
-            line = f"{name:{width}} {column[0]:12.6g} {unit_text(column)}"
-            click.echo(line.rstrip())
+            click.echo(f"{name:{width}} {column[0]:12.6g} {unit_text(column)}".rstrip())
         elif column[0]:
             true.append(name)
     known = _ANSWERED & {*true}

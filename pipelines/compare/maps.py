@@ -67,8 +67,7 @@ def compare_map(
         )
     offsets = (-1 / 3, 0.0, 1 / 3)
     mesh = np.stack(np.meshgrid(*[offsets] * 3, indexing="ij"), axis=-1)
-    around = cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
-    places = Places.of_points(around)
+    places = Places.of_points(cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing))
     density = places.restore(second.median_or_mean(places, integrated=False))
     others = {
         "extinction": second.median_or_mean(Places.of_points(cells), integrated=True),
@@ -162,8 +161,7 @@ def seen_cells(
     observer are skipped.
     """
     grid = run.plan.grid
-    inner = (slice(1, -1),) * 3
-    index = np.argwhere(run.support.numpy()[inner] > 0) + 1
+    index = np.argwhere(run.support.numpy()[1:-1, 1:-1, 1:-1] > 0) + 1
     points = np.array(grid.origin) + index * np.array(grid.spacing)
     points = points[np.linalg.norm(points, axis=1) > max(grid.spacing)]
     total = len(points)

@@ -319,10 +319,9 @@ class FitConfig(Settings):
                 "out"
             )
         if self.density not in abilities.densities:
-            other = abilities.densities[0]
             yield (
                 f"engine {engine} has no {self.density} density: set model.density = "
-                f'"{other}"'
+                f'"{abilities.densities[0]}"'
             )
         if self.density != "lognormal":
             if self.model.subgrid_share is not None:

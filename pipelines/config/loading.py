@@ -146,5 +146,4 @@ def _suggest(model: type[Settings], location: tuple[int | str, ...]) -> str:
         if match:
             places = dict.fromkeys(".".join(k) for k in keys if k[-1] == match[0])
             return f" (did you mean {' or '.join(places)}?)"
-    names = dict.fromkeys(key[-1] for key in here)
-    return f" (known here: {', '.join(names)})"
+    return f" (known here: {', '.join(dict.fromkeys(key[-1] for key in here))})"

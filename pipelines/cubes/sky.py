@@ -146,8 +146,7 @@ class SkyMaps:
         """
         known = self.distances
         if distances is None:
-            last = np.linspace(0, len(known), 7)[1:].astype(int)
-            chosen = known[np.unique(last) - 1]
+            chosen = known[np.unique(np.linspace(0, len(known), 7)[1:].astype(int)) - 1]
         else:
             chosen = np.array(sorted(distances))
         if chosen[-1] > known[-1] or chosen[0] <= 0:

@@ -200,11 +200,8 @@ class RunProducts(Exported):
         if nside is None and "curves" not in self._distances:
             # Between few distances pixels are not interpolated.
             nside = sky.default_nside(self.run)
-        estimate = self.options.estimate
-        found = sky.integrated(
-            self.run, nside=nside, distances=every, estimate=estimate
-        )
-        return self.map.convert(found)
+        how = {"nside": nside, "estimate": self.options.estimate}
+        return self.map.convert(sky.integrated(self.run, distances=every, **how))
 
 
 def export_run(

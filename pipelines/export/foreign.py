@@ -41,8 +41,7 @@ def export_map(
     lacks what one needs.
     """
     options = options or ExportOptions()
-    package = str(path).startswith(PACKAGE)
-    if not package and form_of(Path(path)) != "foreign":
+    if not str(path).startswith(PACKAGE) and form_of(Path(path)) != "foreign":
         if stated:
             raise InputError("--unit, --map-of and the like are not for a run")
         how = {"overwrite": overwrite, "resume": resume}

@@ -133,9 +133,8 @@ def _through(
     if prefers_relative_error(arrays, seen):
         default.append("relative error")
     shown = chosen(extinction_panels(arrays, style.band_of(cube.meta)), default, panel)
-    notes = [
-        f"{style.signed_text(ends[0])} pc < ${along}$ < {style.signed_text(ends[1])} pc"
-    ]
+    low, high = map(style.signed_text, ends)
+    notes = [f"{low} pc < ${along}$ < {high} pc"]
     if log := along == "y" and scales.spans_decades(shown[0].image, seen):
         notes.append("logarithmic colours")
     if partial:
@@ -174,9 +173,8 @@ def density_slice(
     name = density_name(cube.arrays)
     image, seen = plane_of(cube, name, axis, at), plane_seen(cube, axis, at)
     what = "mean density" if name == "mean" else "density"
-    factor, label = style.density_label(
-        image, cube.unit, style.band_of(cube.meta), what
-    )
+    band = style.band_of(cube.meta)
+    factor, label = style.density_label(image, cube.unit, band, what)
     shown = {"mean": (cube, image * factor, label, seen)}
     if truth is not None:
         # It may have another grid, and is known everywhere.
@@ -191,8 +189,7 @@ def density_slice(
         for of, image, label, seen in chosen(shown, shown, panel)
     ]
     place = getattr(cube, axis)[nearest(cube, axis, at)]
-    notes = [f"${axis}$ = {style.signed_text(place)} pc"]
-    return _drawn(panels, notes)
+    return _drawn(panels, [f"${axis}$ = {style.signed_text(place)} pc"])
 
 
 @style.styled
@@ -291,9 +288,8 @@ def _drawn(
     if any(np.isnan(panel.image).any() for panel in panels):
         notes = [*notes, "grey: outside the map"]
     size = style.SMALL if small else style.NORMAL
-    labels = [
-        style.wrapped(panel.label, 0.95 * width / columns, size) for panel in panels
-    ]
+    room = 0.95 * width / columns
+    labels = [style.wrapped(panel.label, room, size) for panel in panels]
     figure, every = style.page(
         len(panels),
         columns,
@@ -347,6 +343,5 @@ def _draw_circles(axes: Axes, panel: Panel, *, named: bool) -> None:
         if named and 0 < across < 0.86 * right and 0 < up < 0.93 * top:
             look = {"ha": "center", "va": "center", "path_effects": style.outline(1.6)}
             name = f"{radius * factor:.4g} {unit}"
-            axes.text(
-                across * factor, up * factor, name, fontsize=style.SMALL - 1, **look
-            )
+            place = across * factor, up * factor
+            axes.text(*place, name, fontsize=style.SMALL - 1, **look)

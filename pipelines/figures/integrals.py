@@ -235,5 +235,4 @@ def _averaged(other: Cube, cube: Cube, axis: str) -> tuple[int, np.ndarray]:
     centres, coarse = getattr(other, axis), getattr(cube, axis)
     step = centres[1] - centres[0]
     count = min(max(1, round((coarse[1] - coarse[0]) / step)), len(centres) - 1)
-    windows = np.lib.stride_tricks.sliding_window_view(centres, count)
-    return count, windows.mean(axis=-1)
+    return count, np.lib.stride_tricks.sliding_window_view(centres, count).mean(axis=-1)

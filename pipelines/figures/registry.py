@@ -70,8 +70,7 @@ class PlotOptions:
 
 
 def _look(options: PlotOptions) -> dict[str, Any]:
-    names = ("panel", "vmin", "vmax", "cmap")
-    return {name: getattr(options, name) for name in names}
+    return {name: getattr(options, name) for name in ("panel", "vmin", "vmax", "cmap")}
 
 
 def _face_on(source: Answers, options: PlotOptions) -> Figure:
@@ -89,8 +88,7 @@ def _near(source: Answers, options: PlotOptions) -> Figure:
 
 def _edge_on(source: Answers, options: PlotOptions) -> Figure:
     cube = source.cube()
-    columns = source.columns("y", near_the_sun(cube.y))
-    return edge_on(cube, columns, **_look(options))
+    return edge_on(cube, source.columns("y", near_the_sun(cube.y)), **_look(options))
 
 
 def _sky(source: Answers, options: PlotOptions) -> Figure:

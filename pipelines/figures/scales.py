@@ -116,8 +116,7 @@ def add_bar(
         label += ", blue: negative"
     # In inches from the panel's edge, independent of its size: 0.08 thick.
     edge = ScaledTranslation(0.0, 0.0 if below else 1.0, panel)
-    inches = figure.dpi_scale_trans + edge
-    place = blended_transform_factory(panel, inches)
+    place = blended_transform_factory(panel, figure.dpi_scale_trans + edge)
     bounds = (0.5 - share / 2, -0.2 if below else 0.05, share, 0.08)
     bar = figure.colorbar(
         image,
@@ -210,5 +209,4 @@ def _signed(low: float, high: float) -> Colormap:
     values = low + (np.arange(levels) + 0.5) / levels * (high - low)
     positive = mpl.colormaps["magma_r"](np.clip((values - first) / reach, 0, 1) * 0.92)
     negative = mpl.colormaps["Blues"](np.clip(-values / reach, 0, 1) * 0.75 + 0.25)
-    colours = np.where(values[:, None] < 0, negative, positive)
-    return ListedColormap(colours.tolist())
+    return ListedColormap(np.where(values[:, None] < 0, negative, positive).tolist())

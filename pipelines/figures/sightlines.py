@@ -32,11 +32,10 @@ def lines_of_sight(lines: Sequence[LineOfSight], *, band: str = "") -> Figure:
     figure, every = style.page(len(lines), columns, aspect=aspect, layout="constrained")
     factor, unit = style.length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
+    width = 0.9 * style.PAGE / columns
     for number, (axes, line) in enumerate(zip(every, lines)):
         handles |= _draw(axes, line, factor)
-        title = style.wrapped(
-            _title(axes, line), 0.9 * style.PAGE / columns, style.SMALL
-        )
+        title = style.wrapped(_title(axes, line), width, style.SMALL)
         axes.set_title(title, fontsize=style.SMALL)
         axes.set_xlabel(f"distance [{unit}]")
         if number % columns == 0:
@@ -102,9 +101,8 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         )
         near = line.star_distance <= distance.max()
         known, stars = np.isfinite(curve), line.star_extinction[near]
-        apart = stars - np.interp(
-            line.star_distance[near], distance[known], curve[known]
-        )
+        there = np.interp(line.star_distance[near], distance[known], curve[known])
+        apart = stars - there
         if near.any():
             apart = np.abs(apart - np.median(apart))
             shown.append(stars[apart <= 5 * 1.4826 * np.median(apart)])

@@ -102,8 +102,7 @@ def healpix_sky(pixels: np.ndarray) -> Sky:
     def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
         nearest = pixels[healpy.ang2pix(nside, l, b, lonlat=True, nest=True)]
         between = healpy.get_interp_val(pixels, l, b, nest=True, lonlat=True)
-        known = np.isfinite(nearest) & np.isfinite(between)
-        return np.where(known, between, nearest)
+        return np.where(np.isfinite(nearest) & np.isfinite(between), between, nearest)
 
     return values
 

@@ -95,9 +95,8 @@ class Context:
         """Update ``status.json`` on rank 0."""
         if self.group.first:
             self._noted = time.monotonic()
-            last = self.metrics[-1] if self.metrics else {}
             try:
-                self.work.note(last=last, **facts)
+                self.work.note(last=self.metrics[-1] if self.metrics else {}, **facts)
             except OSError as error:
                 say(f"status.json could not be written; the fit continues: {error}")
 
@@ -160,8 +159,7 @@ class Context:
         """
         release_freed_memory()
         drawn = self.device["generator"].get_state()
-        done = state.done + 1
-        state = replace(state, done=done, generator=drawn, progress=None)
+        state = replace(state, done=state.done + 1, generator=drawn, progress=None)
         self._latest = state, len(self.metrics)
         self._write()
         self.stop_if_asked()

@@ -80,11 +80,10 @@ def judge(state: FitState, stars: FittedStars, at: Context) -> FitState:
         columns = predict_columns(plan, replace(posterior, residual=residual), test)
         columns |= measured_columns(residual, test, plan, columns)
         columns |= beside
-    score = held_out_score(columns, test, plan)
     judged = Judgement(
         supports=tuple(supports),
         columns={name: torch.as_tensor(column) for name, column in columns.items()},
-        score=score,
+        score=held_out_score(columns, test, plan),
         messages=(*result.messages, *lines, describe_support(supports[0])),
         residual=b"" if residual is None else residual_bytes(residual),
     )

@@ -115,8 +115,7 @@ def _infer(
         field = residual_from(state.residual, device=at.device["device"])
         rows = torch.arange(len(field.rays) - len(stars.split.validation))
         generator = torch_stream(at.config.inference.seed, Purpose.CONDITIONING)
-        dtype = at.device["dtype"]
-        correlation = Vecchia.of(field, rows, generator, dtype=dtype)
+        correlation = Vecchia.of(field, rows, generator, dtype=at.device["dtype"])
     seen = stars.stars.select(stars.learners.train) if first else stars.fitted
     tolerances = {}
     if not plan.is_lognormal:

@@ -132,9 +132,7 @@ def _wcs_axes(path: Path, header: Any, counts: Any) -> dict[str, np.ndarray]:
     axes = {}
     for number, (kind, count) in enumerate(zip(kinds, counts)):
         # Along one axis at the first and the last pixels of the others.
-        lines = np.array([np.zeros(3), np.array(counts) - 1.0])[:, None].repeat(
-            count, 1
-        )
+        lines = np.repeat([[np.zeros(3)], [np.array(counts) - 1.0]], count, axis=1)
         lines[..., number] = np.arange(count)
         low, high = (wcs.wcs_pix2world(line, 0)[:, number] for line in lines)
         name, unit = _AXES[kind], wcs.wcs.cunit[number]
@@ -208,8 +206,7 @@ def _labelled(path: Path, items: Mapping[str, tuple[Any, Iterable[str], Any]]) -
                 axes = {}
                 break
             centres, _, about = items[dim]
-            text = text_of(_plain(about))
-            axes[known] = _converted(path, known, centres[...], text)
+            axes[known] = _converted(path, known, centres[...], text_of(_plain(about)))
         yield name, Variable(item, axes, _plain(attrs))
 
 

@@ -219,8 +219,7 @@ def write_fits(
             images.append(fits.ImageHDU(data, name=name))
             images[-1].header["BUNIT"] = unit
         cards = {"ORDERING": "NESTED", "COORDSYS": "G", "NSIDE": curves.nside}
-        estimate = curves.meta.get("estimate", "")
-        images[-3].header.update({**cards, "ESTIMATE": estimate})
+        images[-3].header.update({**cards, "ESTIMATE": curves.meta.get("estimate", "")})
     summary = "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
     write_hdus(path, images, cube.meta, summary, overwrite=overwrite)
 
@@ -251,10 +250,9 @@ def read_cube_and_curves(path: AnyPath) -> tuple[Cube, SkyMaps | None]:
             )
         if not images or not all(isinstance(hdu, fits.ImageHDU) for hdu in images):
             raise InputError(f"{source}: expected image units only, one per field")
-        versions = sorted({image.ver for image in images})
         cubes = [
             _read_level([i for i in images if i.ver == version], meta, source)
-            for version in versions
+            for version in sorted({image.ver for image in images})
         ]
         return replace(cubes[0], finer=tuple(cubes[1:])), curves
 

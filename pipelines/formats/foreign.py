@@ -262,11 +262,9 @@ def _moments(path: Path, found: dict[str, Variable]) -> dict[str, Variable]:
                 "expected one map, or arrays named mean and std"
             )
         known["mean"] = found[others[0]]
-    first = next(iter(known.values()))
     if len({v.unit for v in known.values()} - {""}) > 1:
         raise InputError(f"{path}: mean and std have different units")
-    same = {n: v for n, v in known.items() if v.shape == first.shape}
-    if len(same) < len(known):
+    if len({v.shape for v in known.values()}) > 1:
         raise InputError(f"{path}: mean and std have different shapes")
     return known
 
@@ -275,8 +273,7 @@ def _cube(
     path: Path, found: dict[str, Variable], stated: Stated
 ) -> tuple[ForeignField, str]:
     """Return the field of a cube on x, y, z or on l, b, distance, and its unit."""
-    cubes = {n: v for n, v in found.items() if len(v.shape) == 3}
-    known = _moments(path, cubes)
+    known = _moments(path, {n: v for n, v in found.items() if len(v.shape) == 3})
     text = next((t for v in known.values() if (t := v.unit)), "")
     arrays, axes = {}, {}
     for name, variable in known.items():
@@ -371,9 +368,8 @@ def _healpix(path: Path, found: dict[str, Variable]) -> tuple[ForeignField, str]
     if len(orders) != 1:
         raise InputError(f"{path}: the images are in several orders of pixels")
     for variable in mean:
-        radius = re.search(
-            r"within\s+([\d.]+)\s*pc", str(variable.attrs.get("CTYPE", ""))
-        )
+        said = str(variable.attrs.get("CTYPE", ""))
+        radius = re.search(r"within\s+([\d.]+)\s*pc", said)
         if radius and abs(float(radius[1]) - edges[0]) > 1e-3 * edges[0]:
             raise InputError(
                 f"{path}: the inner integral ends at {radius[1]} pc, the bins begin at "

@@ -48,13 +48,10 @@ def write_mocs(
     pixels = healpy.ang2pix(skymaps.nside, sky.l.deg, sky.b.deg, nest=True, lonlat=True)
     order, written = int(nside).bit_length() - 1, []
     for distance, values in zip(skymaps.distances, skymaps.mean, strict=True):
-        covered = cells[np.isfinite(values)[pixels]]
-        moc = MOC.from_healpix_cells(covered, order, order)
+        moc = MOC.from_healpix_cells(cells[np.isfinite(values)[pixels]], order, order)
         target = moc_path(Path(path), np.format_float_positional(distance, trim="-"))
-        cards = {
-            "DIST": str(float(distance)),
-            "EXTBAND": skymaps.meta.get("extinction_band", ""),
-        }
+        band = skymaps.meta.get("extinction_band", "")
+        cards = {"DIST": str(float(distance)), "EXTBAND": band}
         with atomic_file(target, overwrite=overwrite) as temporary:
             moc.save(str(temporary), "fits", overwrite=True, fits_keywords=cards)
         written.append(target)

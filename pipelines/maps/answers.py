@@ -144,9 +144,8 @@ class Answers:
     def moments(self, places: Places, kinds: Kinds, *, integrated: bool) -> Found:
         """Return moments of the extinction [mag] or density [mag/pc], ``(n,)`` each."""
         inside = self.box.contains(places.positions())
-        return at_all_places(
-            self._answers(places.select(inside), kinds, integrated), inside
-        )
+        found = self._answers(places.select(inside), kinds, integrated)
+        return at_all_places(found, inside)
 
     def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
         """Return moments at places in the box."""
@@ -154,8 +153,7 @@ class Answers:
 
     def median_or_mean(self, places: Places, *, integrated: bool) -> np.ndarray:
         """Return the median, or the mean where a map has no median."""
-        kinds = self.kinds(integrated=integrated)
-        kind = "p50" if "p50" in kinds else "mean"
+        kind = "p50" if "p50" in self.kinds(integrated=integrated) else "mean"
         return self.moments(places, (kind,), integrated=integrated)[kind]
 
     def extinction_between(self, near: Places, far: Places) -> np.ndarray:

@@ -236,9 +236,8 @@ def filled_cube(cube: Cube, other: Answers) -> Cube:
 
     def fill(level: Cube) -> Cube:
         hole = level.arrays["support"] <= 0
-        values = other.median_or_mean(
-            Places.of_points(level.points[hole]), integrated=False
-        )
+        places = Places.of_points(level.points[hole])
+        values = other.median_or_mean(places, integrated=False)
         filled = np.zeros(hole.shape, dtype=np.float32)
         filled[hole] = np.isfinite(values)
         arrays = {name: own.copy() for name, own in level.arrays.items()}

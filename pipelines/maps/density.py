@@ -242,10 +242,9 @@ def _swept(
         length = residual.correlation_length(some)
         for along, (low, high) in ends.items():
             weight = weights[along][chosen] if along == "x" else weights[along]
-            added = unresolved * length.clamp_max(high - low)
             fields = (
                 field.unflatten(1, (len(chosen), *grid.shape[1:]))
-                for field in (values, added)
+                for field in (values, unresolved * length.clamp_max(high - low))
             )
             axis = 1 + AXES.index(along)
             sums[along].append([field.movedim(axis, -1) @ weight for field in fields])

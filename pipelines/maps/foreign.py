@@ -92,8 +92,7 @@ class Shells(PixelRays):
     def pixel_of(self, places: Places) -> np.ndarray:
         """Return the pixel of each direction, −1 outside of the map."""
         pixels, weights = self._around(places.l, places.b)
-        nearest = np.argmax(weights, axis=0)[None]
-        found = np.take_along_axis(pixels, nearest, 0)[0]
+        found = np.take_along_axis(pixels, np.argmax(weights, axis=0)[None], 0)[0]
         return np.where(weights.any(axis=0), found, -1)
 
     def _around(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
@@ -218,8 +217,7 @@ class Sampled(Answers):
         x, y, z = (step * np.arange(a, b + 1) for a, b in zip(low, high))
         cube = Cube(x=x, y=y, z=z, arrays={}, meta=self.about())
         places = Places.of_points(cube.points)
-        kinds = self.kinds(integrated=False)
-        found = self.moments(places, kinds, integrated=False)
+        found = self.moments(places, self.kinds(integrated=False), integrated=False)
         arrays = {str(n): places.restore(v).astype("f4") for n, v in found.items()}
         return replace(cube, arrays=arrays)
 
@@ -321,10 +319,8 @@ class ForeignMap(Sampled, Stored):
         pixel = self.shells.pixel_of(places)
         far, on = places.distance, pixel >= 0
         near = (far < known["nearest"][pixel]) | (far > known["farthest"][pixel])
-        return {
-            "not_converged": on & ~known["converged"][pixel],
-            "unreliable": on & near,
-        }
+        failed = on & ~known["converged"][pixel]
+        return {"not_converged": failed, "unreliable": on & near}
 
     @property
     def has_samples(self) -> bool:

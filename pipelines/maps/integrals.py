@@ -243,8 +243,7 @@ def ray_integrals(
     if has_curves(run):
         for part, curves in outward_curves(run, directions, stack):
             within = inside[:, part]
-            ray = np.nonzero(within)[1]
-            found = curves.at(edges[:, part][within], ray).values
+            found = curves.at(edges[:, part][within], np.nonzero(within)[1]).values
             values = np.full((len(found), *within.shape), np.nan)
             values[:, within] = found
             yield part, Ranked(values), curves.changes
@@ -286,12 +285,10 @@ def _whole_moments(run: Run, far: Tensor, within: Tensor) -> dict[str, Tensor]:
         return {"mean": mean, "std": torch.full_like(mean, float("nan"))}
     variance = torch.zeros_like(mean)
     for sample in posterior.samples:
-        deviation = outwards(model.apply(sample)) - mean
-        variance += deviation**2 / len(posterior.samples)
+        variance += (outwards(model.apply(sample)) - mean) ** 2 / len(posterior.samples)
     # The same for all distances of a direction.
     generator = torch_stream(run.seed, Purpose.UNRESOLVED)
-    repeated = posterior.mean.expand(DRAWS, -1)
-    for draw in model.residual_draws(repeated, generator):
+    for draw in model.residual_draws(posterior.mean.expand(DRAWS, -1), generator):
         variance += outwards(draw) ** 2 / DRAWS
     return {"mean": mean, "std": variance.sqrt()}
 
@@ -335,9 +332,8 @@ def integrals_along(
     with Progress(
         description="integrated extinction", total=len(directions), unit="px"
     ) as progress:
-        for part, moments, changes[part] in ray_integrals(
-            run, directions, edges, stack
-        ):
+        found = ray_integrals(run, directions, edges, stack)
+        for part, moments, changes[part] in found:
             for name, values in summaries(moments).items():
                 if name not in arrays:
                     shape = (len(edges), len(directions))

@@ -62,8 +62,7 @@ def form_of(path: Path) -> Form:
     with path.open("rb") as stream:
         # As long as the first header of a FITS file of this program.
         head = stream.read(1 << 16)
-    tables = (".csv", ".ecsv", ".vot", ".parquet")
-    if head[:4] == b"PAR1" or path.suffix in tables:
+    if head[:4] == b"PAR1" or path.suffix in (".csv", ".ecsv", ".vot", ".parquet"):
         return "stars"
     fits = head.startswith((b"SIMPLE  =", b"\x1f\x8b"))
     if head.startswith((b"\x89HDF", b"CDF")) or (fits and not is_own(head)):
@@ -356,8 +355,7 @@ class QueriedMap(Sampled):
 
     def _summed(self, places: Places) -> np.ndarray:
         """Integrate by the midpoint rule, with at most ``step`` between nodes."""
-        distance = places.distance
-        count = math.ceil(float(distance.max(initial=self.step)) / self.step)
+        count = math.ceil(float(places.distance.max(initial=self.step)) / self.step)
         share = (np.arange(count) + 0.5) / count
         found = np.empty(len(places))
         # Coordinates and value of every node.

@@ -106,8 +106,7 @@ class PriorBeyond(Wrapped):
         near: Found = {}
         if integrated:
             needs = ("mean",) if {*asked} <= {"mean"} else ("mean", "std")
-            exits = far.at(self.own.reach(far))
-            near = self.own.moments(exits, needs, integrated=True)
+            near = self.own.moments(far.at(self.own.reach(far)), needs, integrated=True)
         for kind, values in self._joined(near, far, kinds, integrated).items():
             found[kind][beyond] = values
         return {kind: found[kind] for kind in kinds}
@@ -121,11 +120,8 @@ class PriorBeyond(Wrapped):
         std = np.sqrt(near.get("std", 0.0) ** 2 + variance)
         share = np.divide(added, mean, out=np.full_like(mean, np.nan), where=mean != 0)
         known: Found = {"mean": mean, "std": std, PRIOR_SHARE: share}
-        whole = Moments(
-            mean=torch.from_numpy(mean),
-            std=torch.from_numpy(std),
-            positive=self.law.positive,
-        )
+        parts = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
+        whole = Moments(**parts, positive=self.law.positive)
         for kind in kinds:
             if kind not in known:
                 known[kind] = whole.quantile(probability(kind)).numpy()
@@ -201,7 +197,6 @@ class PriorBeyond(Wrapped):
         if not integrated:
             return self.law.at(far.positions())
         try:
-            starts = self.own.reach(far)
-            return self.law.moments(far.directions, starts, far.distance)
+            return self.law.moments(far.directions, self.own.reach(far), far.distance)
         except ValueError as error:
             raise InputError(f"{self.path}: {error}") from error

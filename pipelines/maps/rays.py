@@ -145,8 +145,7 @@ class PixelRays:
         """
         found = np.empty((len(places), len(self.distance)))
         for rows, near in self._blocks(places, curves=True):
-            rays = _curves(self._rays(name, near), near, self.nodes)
-            found[rows] = rays[:, 1:-1]
+            found[rows] = _curves(self._rays(name, near), near, self.nodes)[:, 1:-1]
         return found
 
     def pixel_of(self, places: Places) -> np.ndarray:
@@ -266,8 +265,7 @@ class CubeRays:
     def at(self, names: Iterable[str], places: Places) -> Named:
         """Return the extinction to places in the box [mag], shape ``(n,)``."""
         ray = (places.l, places.b, places.distance)
-        found = truth_extinction(self.cube, *ray, name=self.name)
-        return dict.fromkeys(names, found)
+        return dict.fromkeys(names, truth_extinction(self.cube, *ray, name=self.name))
 
     def last_star(self, places: Places) -> np.ndarray:
         """Return the end of the last stretch with stars on each sight line [pc]."""

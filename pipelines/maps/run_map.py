@@ -62,10 +62,9 @@ class RunMap(Answers):
     @classmethod
     def of(cls, run: Run) -> RunMap:
         """Return a run as a map."""
-        about = provenance(run)
         return cls(
             path=run.path,
-            band=str(about["extinction_band"]),
+            band=str(provenance(run)["extinction_band"]),
             verdict=str(run.verdict),
             run=run,
             estimate=stack_of(run, None)[1],
@@ -199,10 +198,8 @@ class RunMap(Answers):
                 found[:, rows] = _of(curves.at(places.distance[rows], ray), kinds)
         else:
             for rows, ends in self._blocks(places) if kinds else ():
-                moments = self.run.posterior.moments(
-                    self._functionals(integrated, ends)
-                )
-                found[:, rows] = _of(moments, kinds)
+                asked = self._functionals(integrated, ends)
+                found[:, rows] = _of(self.run.posterior.moments(asked), kinds)
         return dict(zip(kinds, found))
 
     def _curves(
@@ -214,9 +211,8 @@ class RunMap(Answers):
         snapped = np.rint(places.directions / 1e-8)
         # Neighbouring rays together: they share cells, and stars around them.
         pixels = healpy.vec2pix(_NSIDE, *snapped.T, nest=True)
-        keys, ray = np.unique(
-            np.column_stack([pixels, snapped]), axis=0, return_inverse=True
-        )
+        keyed = np.column_stack([pixels, snapped])
+        keys, ray = np.unique(keyed, axis=0, return_inverse=True)
         towards = keys[:, 1:] / np.linalg.norm(keys[:, 1:], axis=1, keepdims=True)
         order = np.argsort(ray, kind="stable")
         stack, _ = stack_of(self.run, self.estimate)

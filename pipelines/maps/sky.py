@@ -133,9 +133,8 @@ def integrated(
     """
     coarse = grid_nside(run) if nside is None else checked_nside(nside)
     nside = default_nside(run) if nside is None else nside
-    edges = checked_distances(
-        run, ray_distances(run) if distances is None else distances
-    )
+    wanted = ray_distances(run) if distances is None else distances
+    edges = checked_distances(run, wanted)
     directions, towards = pixel_directions(nside), pixel_directions(coarse)
     stack, chosen = stack_of(run, estimate)
     if coarse == nside:
@@ -158,8 +157,7 @@ def integrated(
             arrays=tuple(found),
         )
         rest, arrays = Places.of_points(directions[~dense]), {}
-        exits = run.box.exits(directions[~dense])
-        beyond = edges[:, None] > (1 + 2 * ROUNDING) * exits
+        beyond = edges[:, None] > (1 + 2 * ROUNDING) * run.box.exits(directions[~dense])
         for name, values in found.items():
             arrays[name] = np.empty((len(edges), len(dense)), dtype=np.float32)
             arrays[name][:, dense] = values[:, len(towards) :]
@@ -198,9 +196,8 @@ def lines_of_sight(
     vectors = unit_vectors(*np.array(chosen).T)
     edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
     stack, _ = stack_of(run, estimate)
-    sampled = len(run.posterior.samples) > 0
     parts = [
-        summaries(moments, quantiles=sampled)
+        summaries(moments, quantiles=len(run.posterior.samples) > 0)
         for _, moments, _ in ray_integrals(run, vectors, edges, stack)
     ]
     found = {n: np.concatenate([p[n] for p in parts], axis=1) for n in parts[0]}

@@ -117,10 +117,8 @@ class Stored(Answers):
             facts["density"] = ", ".join(self.cells.arrays)
             facts = {**self.cells.box.facts(self.cells.grids.box.spacing), **facts}
         if self.rays is not None:
-            known = ", ".join(self.rays.arrays)
-            facts["integrated extinction"] = (
-                f"to {self.rays.distance[-1]:.5g} pc: {known}"
-            )
+            end = f"to {self.rays.distance[-1]:.5g} pc: "
+            facts["integrated extinction"] = end + ", ".join(self.rays.arrays)
         if self.estimate:
             facts["extinctions"] = ESTIMATES[self.estimate]
         if self.verdict:
@@ -170,9 +168,7 @@ class Stored(Answers):
         part = self._rays() if integrated else self._cells()
         positive = "p50" in part.arrays
         made_of = {kind: _made_of(kind, part.arrays, integrated) for kind in kinds}
-        names = list(
-            dict.fromkeys(name for parts in made_of.values() for name in parts)
-        )
+        names = [*dict.fromkeys(name for parts in made_of.values() for name in parts)]
         known = (*part.arrays, *(name for name in names if positive and name[0] == "p"))
         missing = [name for name in names if name not in known]
         if missing:
@@ -297,9 +293,7 @@ def open_store(path: Path, remote: RemoteFolder | None = None) -> Stored:
     where = path if remote is None else remote
     try:
         prefixes = tuple(level_prefixes(attributes))
-        levels = [
-            [np.asarray(reader.array(p + a)[...]) for a in AXES] for p in prefixes
-        ]
+        levels = [[np.asarray(reader.array(p + a)) for a in AXES] for p in prefixes]
         cells = GridCells(
             take=reader.take,
             grids=NestedGrids(grids=tuple(grid_of(*axes) for axes in levels)),
@@ -387,8 +381,7 @@ def of_sky_maps(path: Path, maps: SkyMaps) -> Stored:
     """
     # Wide enough that no sight line leaves it before the last distance.
     side = 3 * float(maps.distances[-1])
-    box = Box(lower=(-side,) * 3, upper=(side,) * 3)
-    rays = _pixel_rays(maps, box, to_faces=False)
+    rays = _pixel_rays(maps, Box(lower=(-side,) * 3, upper=(side,) * 3), to_faces=False)
     stated, read = _stated(maps.meta), partial(_given, maps)
     return Stored(path=path, **stated, cells=None, rays=rays, read_maps=read)
 

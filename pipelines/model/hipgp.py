@@ -99,8 +99,7 @@ def infer(problem: Problem) -> Inference:
         learning["learn"] = ("kernel", "likelihood")
     try:
         ends = torch.as_tensor(stars.positions())
-        lines = rays(plan, ends)
-        model = build_model(plan, lines, problem.device, problem.group)
+        model = build_model(plan, rays(plan, ends), problem.device, problem.group)
         assert isinstance(model, RowwiseGaussian)
         density = plan.mean(ends).numpy()
         variance = torch.as_tensor(stars.variance(density, plan.common_noise))
@@ -159,13 +158,11 @@ def _learnt(plan: Plan, result: SvgpResult, common: float) -> Plan:
     values = result.model.kernel.parameters()
     whitening = result.model.forward.whitening
     assert isinstance(whitening, ToeplitzWhitening)
-    scale = values["lengthscale"].detach().expand(3).tolist()
-    # The embedding is widened for the longest lengthscale that may be learnt.
-    shape = tuple(whitening.embedding.torus.shape)
     return replace(
         plan,
-        embedding=replace(plan.embedding, shape=shape),
-        lengthscale=tuple(float(s) for s in scale),
+        # The embedding is widened for the longest lengthscale that may be learnt.
+        embedding=replace(plan.embedding, shape=tuple(whitening.embedding.torus.shape)),
+        lengthscale=tuple(values["lengthscale"].detach().expand(3).tolist()),
         std=float(values["variance"].detach().sqrt()),
         common_noise=float((plan.common_noise**2 + common) ** 0.5),
     )

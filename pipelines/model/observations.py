@@ -54,8 +54,7 @@ def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
     """Return distances [pc] at which rays to these ends leave the box."""
     distance = torch.linalg.vector_norm(ends, dim=1)
     cosines = ends / distance.clamp(min=torch.finfo(ends.dtype).tiny)[:, None]
-    far = Box.of(grid).exits(cosines.numpy())
-    return torch.maximum(torch.as_tensor(far), distance)
+    return torch.maximum(torch.as_tensor(Box.of(grid).exits(cosines.numpy())), distance)
 
 
 def noise_of(plan: Plan, stars: Stars, config: FitConfig) -> Normal:

@@ -97,8 +97,7 @@ def choose_grids(
         work = cost.Work.of(grids, kernel, distances, config, machine)
         if work.anywhere > memory:
             return f"budget.memory_gib = {memory / 2**30:.3g}"
-        part = replace(work, stars=min(stars, _TIMED))
-        if part.seconds() <= seconds:
+        if replace(work, stars=min(stars, _TIMED)).seconds() <= seconds:
             return ""
         if config.budget.minutes is None:
             return f"the work of {minutes:.3g} minutes on two reference cores"

@@ -81,9 +81,8 @@ def start_scales(stars: Stars, config: FitConfig) -> tuple[PriorScales, list[str
     assert observed is not None
     even = mean_density(some)
     noise = some.variance(even, config.model.common_noise or 0.0)
-    rays = LineIntegrals(
-        torch.as_tensor(some.positions()), GaussLegendre(count=_RAY_NODES)
-    )
+    ends = torch.as_tensor(some.positions())
+    rays = LineIntegrals(ends, GaussLegendre(count=_RAY_NODES))
     found, likelihood, slope, notes = ConstantMean(value=0.0), -math.inf, 0.0, []
     for shape in mean_shapes(some, config):
         seen = shape.observed(rays).numpy()

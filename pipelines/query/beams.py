@@ -88,8 +88,5 @@ def averaged(values: np.ndarray, beam: Beam) -> tuple[np.ndarray, ...]:
     average, scatter = parts.mean(axis=1), parts.std(axis=1)
     if values.ndim == 1:
         return average, np.full(len(average), np.nan), scatter
-    return (
-        average.mean(axis=1),
-        average.std(axis=1, ddof=1),
-        np.sqrt((scatter**2).mean(axis=1)),
-    )
+    between = np.sqrt((scatter**2).mean(axis=1))
+    return average.mean(axis=1), average.std(axis=1, ddof=1), between

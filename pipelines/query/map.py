@@ -289,8 +289,7 @@ class DustMap:
                 kinds = [_KINDS[mode]]
             found = answers.moments(reached, kinds, integrated=integrated)
             values = np.stack([found[kind] for kind in kinds], axis=-1)
-            listed = pct is not None and np.ndim(pct) > 0
-            values = values if listed else values[:, 0]
+            values = values if pct is not None and np.ndim(pct) > 0 else values[:, 0]
         answer = _quantity(places, values, integrated)
         if not return_flags:
             return answer
@@ -376,8 +375,7 @@ class DustMap:
             if self.has_samples:
                 values = answers.samples(around, integrated=True)
             else:
-                moments = answers.moments(around, ("mean",), integrated=True)
-                values = moments["mean"]
+                values = answers.moments(around, ("mean",), integrated=True)["mean"]
             found[:, rows] = averaged(values, beam)
         # The scatter is NaN too if a beam leaves the map.
         found[:, np.isnan(found[0])] = np.nan
@@ -427,8 +425,7 @@ class DustMap:
             raise InputError(
                 f"an extinction must be positive and finite [mag], got {extinction}"
             )
-        answers = self.answers.estimated(estimate)
-        found, flags = answers.crossings(places, values)
+        found, flags = self.answers.estimated(estimate).crossings(places, values)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing
@@ -472,8 +469,7 @@ class DustMap:
         for name, is_set in quality.items():
             flags[name] = is_set
         # A place in the box without a value is also outside the map.
-        axes = tuple(range(1, values.ndim))
-        inside = np.asarray(np.isfinite(values).all(axis=axes))
+        inside = np.asarray(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
         if by_prior:
             if share is None:
                 kinds, which = (PRIOR_SHARE,), {"integrated": integrated}

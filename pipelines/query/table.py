@@ -24,8 +24,6 @@ from pipelines.query.map import DustMap
 from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pipelines.query.targets import Targets, TargetTable
 
 _TEXTS = {
@@ -106,8 +104,7 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
         text = _description(name, dust, options)
         columns[name] = Column(values, unit=part.unit, description=text)
     for name in flags.dtype.names or ():
-        unknown = np.nan if name == PRIOR_SHARE else False
-        values = np.full(len(known), unknown)
+        values = np.full(len(known), np.nan if name == PRIOR_SHARE else False)
         values[known] = flags[name]
         columns[name] = Column(values, description=_TEXTS[name])
     return {**columns, "no_position": Column(~known, description=_TEXTS["no_position"])}
@@ -203,8 +200,7 @@ def rounded(columns: dict[str, Column]) -> dict[str, Column]:
             what != "extinction" and f"{what}_std" in columns
         ):
             size = np.where(values == 0, np.inf, np.abs(values))
-            std = np.asarray(columns[f"{what}_std"])
-            digits, scale = 3, np.minimum(std, size)
+            digits, scale = 3, np.minimum(np.asarray(columns[f"{what}_std"]), size)
         usable = np.isfinite(scale) & (scale > 0)
         safe = np.where(usable, scale, np.where(values == 0, 1.0, np.abs(values)))
         digits = np.where(usable, digits, 5)
@@ -236,6 +232,10 @@ def write_answers(
     rows, a result has the name of a column, or answers were kept and ``resume`` is
     false, or they answer what was not ``asked`` now.
     """
+    # A query of one place starts without the readers of tables.
+    from pipelines.catalog.answer_files import answer_file
+    from pipelines.catalog.formats import ColumnInfo
+
     check_output(output, overwrite=overwrite)
     parts = iter(targets)
     first = next(parts, None)
@@ -259,44 +259,24 @@ def write_answers(
 
             return compute() if work is None else work.kept(number, compute)
 
-        batches = (
-            (rows, answers(number, rows))
-            for number, rows in enumerate(chain([first], parts))
+        own = answers(0, first)
+        names = [options.prefix + name for name in own]
+        infos = (
+            ColumnInfo(unit=unit_text(column), description=str(column.description))
+            for column in own.values()
         )
-        return _written(dust, targets, batches, options, output, overwrite=overwrite)
-
-
-def _written(
-    dust: DustMap,
-    targets: TargetTable,
-    batches: Iterator[tuple[Targets, dict[str, Column]]],
-    options: QueryOptions,
-    output: Path,
-    *,
-    overwrite: bool,
-) -> Counter[str]:
-    """Write rows with their results, and count them."""
-    # A query of one place starts without the readers of tables.
-    from pipelines.catalog.answer_files import answer_file
-    from pipelines.catalog.formats import ColumnInfo
-
-    first = next(batches)
-    names = [options.prefix + name for name in first[1]]
-    infos = (
-        ColumnInfo(unit=unit_text(column), description=str(column.description))
-        for column in first[1].values()
-    )
-    new = dict(zip(names, infos, strict=True))
-    about = {**PROGRAM, "map": dust.path.name, "band": dust.band}
-    about |= {"extinctions": dust.answers.said(integrated=True)}
-    for number, origin in enumerate(dust.answers.origins(), start=1):
-        about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}
-    if not dust.band:
-        about["band"] = "unknown" if dust.answers.origins() else ""
-    counts: Counter[str] = Counter()
-    how = {"overwrite": overwrite}
-    with answer_file(output, targets.columns, new, about, **how) as write:
-        for rows, columns in chain([first], batches):
+        new = dict(zip(names, infos, strict=True))
+        about = {**PROGRAM, "map": dust.path.name, "band": dust.band}
+        about |= {"extinctions": dust.answers.said(integrated=True)}
+        for number, origin in enumerate(dust.answers.origins(), start=1):
+            about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}
+        if not dust.band:
+            about["band"] = "unknown" if dust.answers.origins() else ""
+        counts: Counter[str] = Counter()
+        file = answer_file(output, targets.columns, new, about, overwrite=overwrite)
+        write = stack.enter_context(file)
+        for number, rows in enumerate(chain([first], parts)):
+            columns = answers(number, rows) if number else own
             values = (np.asarray(column) for column in columns.values())
             write(rows.columns | dict(zip(names, values, strict=True)))
             counts["rows"] += len(rows.coords)

@@ -255,11 +255,9 @@ def find_start(data: Observed, generator: torch.Generator) -> ExactGP:
     settings = replace(_SEARCH, ranges=ranges)
     places = first_places(model, data.points.shape[1], ranges)
     # Covariances of other functionals than values are slow: one search.
-    values = isinstance(data.functionals, PointValues)
-    size = len(_NOISES) if values else len(places)
+    size = len(_NOISES) if isinstance(data.functionals, PointValues) else len(places)
     for first in range(0, len(places), size):
-        some = places[first : first + size]
-        best = max(some, key=lambda each: each.log_marginal())
+        best = max(places[first : first + size], key=lambda each: each.log_marginal())
         searched.append(data.given_to(maximise(best, settings).model))
     model = max(searched, key=lambda each: each.log_marginal())
     return maximise(model, settings).model
@@ -388,17 +386,13 @@ def learn_grid(
         found, record = _scales_of_all(data, generator, start)
     else:
         _, found, record = _search(data, generator)
-    kernel = found.model.kernel
+    kernel, noise = found.model.kernel, found.model.noise
     assert isinstance(kernel, Radial)
     try:
         known = 0.0 if data.known_noise is None else data.known_noise
-        torus = torus_for(data.functionals, kernel, found.model.noise + known)
+        torus = torus_for(data.functionals, kernel, noise + known)
         model = data.regression(
-            TorusGP,
-            kernel=kernel,
-            noise=found.model.noise,
-            torus=torus,
-            count=_COUNTS[0],
+            TorusGP, kernel=kernel, noise=noise, torus=torus, count=_COUNTS[0]
         )
     except ValueError as error:
         raise InputError(f"{error}: take another method") from error
@@ -442,8 +436,7 @@ def _scales_of_all(
         ranges=ranges,
     )
     model = replace(model, scored=scored, near=near)
-    score = f"log score of {len(scored)} rows"
-    found, why = best_kernel(model, data, settings, score)
+    found, why = best_kernel(model, data, settings, f"log score of {len(scored)} rows")
     return found, {"why": why, "converged": found.converged}
 
 

@@ -105,9 +105,7 @@ def regress_table(
         "truth": truth,
         "mean": prediction.mean,
         "std": prediction.std,
-        **{
-            name: prediction.quantile(QUANTILES[name]) for name in ("p16", "p50", "p84")
-        },
+        **{n: prediction.quantile(QUANTILES[n]) for n in ("p16", "p50", "p84")},
     }
     with atomic_directory(output, overwrite=overwrite) as folder:
         summary = {**report.as_dict(), "provenance": provenance}

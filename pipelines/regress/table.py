@@ -199,8 +199,7 @@ def _read(source: Source, names: Sequence[str]) -> dict[str, np.ndarray]:
 def _require_numbers(path: Path, name: str, column: np.ndarray) -> None:
     if column.dtype == np.float64:
         return
-    faulty = (i for i, word in enumerate(column) if word and not _is_number(word))
-    row = next(faulty, 0)
+    row = next((i for i, word in enumerate(column) if word and not _is_number(word)), 0)
     raise InputError(
         f"{path}: {name!r} must hold numbers, but row {row + 1} holds {column[row]!r}: "
         "correct or remove it"

@@ -164,8 +164,7 @@ class ReportData:
         pairs = self.run.summary.get("pairs", ())
         if len(pairs) < 2:
             return []
-        logarithms = np.log([pair["octaves"] for pair in pairs])
-        return logarithms.std(axis=0, ddof=1).tolist()
+        return np.log([pair["octaves"] for pair in pairs]).std(axis=0, ddof=1).tolist()
 
     @property
     def stages(self) -> dict[str, list[dict[str, Any]]]:

@@ -55,7 +55,6 @@ def write_report(
 
 def render(data: ReportData, sections: Sequence[str]) -> str:
     """Return a page of some `SECTIONS` as HTML, with all values escaped."""
-    formats = {each.__name__: each for each in (*FORMATS, in_plain_words)}
     return rendered(
         Path(__file__).with_name("templates"),
         "page.html",
@@ -69,5 +68,5 @@ def render(data: ReportData, sections: Sequence[str]) -> str:
         baseline=NAME,
         in_words=in_words,
         is_worse=is_worse,
-        **formats,
+        **{each.__name__: each for each in (*FORMATS, in_plain_words)},
     )

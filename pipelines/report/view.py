@@ -59,5 +59,4 @@ def iso_levels(thin: Thinned) -> list[float]:
     known = density[thin.seen] if thin.seen.any() else density
     found = np.quantile(known, _LEVELS)
     least = float(np.max(known, initial=0.0)) * 1e-6
-    levels = sorted({float(f"{level:.3g}") for level in found if level > least})
-    return levels or [1.0]
+    return sorted({float(f"{level:.3g}") for level in found if level > least}) or [1.0]

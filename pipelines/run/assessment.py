@@ -38,9 +38,8 @@ def sight_line_lengths(
         total = torch.zeros(some.size, dtype=torch.float32)
         # A kilobyte for the row of W of a star.
         for part in ends.split(rows_within(1024)):
-            W = projection(
-                some, step_rays(counting, part), dtype=total.dtype, tree=False
-            )
+            lines = step_rays(counting, part)
+            W = projection(some, lines, dtype=total.dtype, tree=False)
             total += W.rmatvec(torch.ones(len(part), dtype=total.dtype))
         total = group.sum(total)
         torus = tori[count - 1]

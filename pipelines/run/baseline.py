@@ -69,8 +69,7 @@ def learn_baseline(
     noise = torch.as_tensor(train.variance())
     distance_std = torch.as_tensor(train.distance_std)
     if len(train) > 200_000:
-        places = rays_of(targets, np.ones(len(targets)))
-        some = near_rays(observed, held, places, 150)
+        some = near_rays(observed, held, rays_of(targets, np.ones(len(targets))), 150)
         observed, noise, distance_std = observed[some], noise[some], distance_std[some]
         held = torch.searchsorted(some, held)
     return learn_local_mean_kriging(observed, noise, distance_std, held, device)

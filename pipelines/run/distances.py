@@ -72,9 +72,8 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
         # No place is nearer than 2% of the star's distance.
         at = np.maximum(distance + error * coarse, 0.02 * distance)
         l, b = (np.repeat(x, len(coarse)) for x in (some.l, some.b))  # noqa: E741
-        found = predict_columns(
-            run.plan, posterior, Stars(l=l, b=b, distance=at.ravel())
-        )
+        places = Stars(l=l, b=b, distance=at.ravel())
+        found = predict_columns(run.plan, posterior, places)
         moments = [found[f"extinction_{k}"].reshape(at.shape) for k in ("mean", "std")]
         inside = np.isfinite(moments[0])
         last = np.maximum(inside.sum(axis=1) - 1, 0)[:, None]
@@ -91,10 +90,9 @@ def distance_columns(run: Run, stars: Stars) -> dict[str, np.ndarray]:
         where = np.maximum(distance + error * fine, 0.02 * distance)
         center = (density * where).sum(axis=1)
         spread = np.sqrt((density * (where - center[:, None]) ** 2).sum(axis=1))
-        total = good.sum(axis=1) + bad.sum(axis=1)
-        outlier = np.divide(
-            bad.sum(axis=1), total, out=np.ones(len(some)), where=total > 0
-        )
+        wrong, outlier = bad.sum(axis=1), np.ones(len(some))
+        total = good.sum(axis=1) + wrong
+        np.divide(wrong, total, out=outlier, where=total > 0)
         known = inside[:, len(coarse) // 2]
         parts.append(np.where(known, [center, spread, outlier], np.nan))
     names = ("posterior_distance", "posterior_distance_std", "outlier")

@@ -80,11 +80,7 @@ def write_predictions(
     path: Path, stars: Stars, predictions: Columns, *, overwrite: bool = False
 ) -> None:
     """Write one row per star in the same order, with its identifiers."""
-    columns: Columns = {}
-    if stars.source_id is not None:
-        columns["source_id"] = stars.source_id
-    if stars.survey is not None:
-        columns["survey"] = stars.survey
-    columns.update(l=stars.l, b=stars.b, distance=stars.distance, **predictions)
+    own, names = stars.columns(), ("source_id", "survey", "l", "b", "distance")
+    columns = {name: own[name] for name in names if name in own} | predictions
     units = {name: unit for name, unit in UNITS.items() if name in columns}
     write_table(path, columns, units=units, meta=PROGRAM, overwrite=overwrite)

@@ -76,13 +76,12 @@ def learn_remainder(
     extinction = _mean(posterior, posterior.model.at(rays(plan, ends)))
     density = _mean(posterior, posterior.model.at(PointValues(ends)))
     least = least_density(extinction, ends.norm(dim=1))
-    errors = torch.as_tensor(stars.distance_std)
     return learn_residual(
         rays_to(ends, extinction, least),
         (torch.as_tensor(stars.extinction) - extinction)[None],
         torch.as_tensor(stars.variance(0.0, plan.common_noise)),
         _validation(stars, validation, generator),
-        distance_variance=(density * errors) ** 2,
+        distance_variance=(density * torch.as_tensor(stars.distance_std)) ** 2,
         cube=_cube(posterior, plan, box, least),
         subgrid=SubgridCovariance.of(plan.kernel, plan.build_kernel(), plan.grids),
         device=posterior.mean.device,
@@ -153,8 +152,7 @@ def residual_in_words(field: ResidualField) -> str:
     assert field.cube is not None
     assert field.subgrid is not None
     cuts = ", ".join(f"{cut:.3g}" for cut in field.subgrid.cuts)
-    share = f"; {100 * field.outliers:.2g}% outliers"
-    outliers = share if field.has_outliers else ""
+    outliers = f"; {100 * field.outliers:.2g}% outliers" if field.has_outliers else ""
     tails = f"; tails of errors: Student-T, {field.tails:.2g} degrees of freedom"
     alphas = ", ".join(f"{alpha:.3g}" for alpha in field.weights.tolist())
     along = (
@@ -265,10 +263,9 @@ def residual_from(
         known: Any = [*parts, *degrees.tolist()]
         variances = VarianceLaw(**dict(zip(_OF_VARIANCES, known, strict=True)))
     rays = Rays(**{name: tensors[name] for name in _OF_RAYS})
-    cube = DensityCube(values=tensors["cube"], grids=grids)
     return ResidualField(
         rays=rays,
-        cube=cube,
+        cube=DensityCube(values=tensors["cube"], grids=grids),
         subgrid=SubgridCovariance(
             kernel=kernel,
             lengthscale=lengthscale,

@@ -122,12 +122,11 @@ def _rows(stars: Stars, names: Sequence[str]) -> SurveyRows:
     assert stars.survey is not None
     assert stars.extinction is not None
     assert stars.extinction_error is not None
-    found = np.searchsorted(np.array(names), stars.survey.astype(str))
     return SurveyRows(
         directions=torch.tensor(unit_vectors(stars.l, stars.b)),
         lengths=torch.tensor(stars.distance),
         extinction=torch.tensor(stars.extinction),
         error=torch.tensor(stars.extinction_error),
         distance_std=torch.tensor(stars.distance_std),
-        survey=torch.tensor(found),
+        survey=torch.tensor(np.searchsorted(np.array(names), stars.survey.astype(str))),
     )

@@ -12,12 +12,11 @@ from pipelines.config import FitConfig
 def identity_of(config: FitConfig, inputs: list[dict[str, str]]) -> dict[str, Any]:
     """Return settings, SHA-256 of every input file, and version, by name."""
     # Settings of checkpoints and processes change only rounding.
-    without_effect = ("checkpoint.", "inference.teams")
     settings = {
         f"configuration: {section}.{key}": value
         for section, values in config.model_dump(mode="json").items()
         for key, value in values.items()
-        if not f"{section}.{key}".startswith(without_effect)
+        if not f"{section}.{key}".startswith(("checkpoint.", "inference.teams"))
     }
     # Folders of a catalogue may hold files of the same name.
     files = {

@@ -122,9 +122,8 @@ class Workspace:
                 "that another may write there: choose another output"
             )
         self.facts.update(facts)
-        with atomic.atomic_file(
-            self.folder / "status.json", overwrite=True
-        ) as temporary:
+        path = self.folder / "status.json"
+        with atomic.atomic_file(path, overwrite=True) as temporary:
             temporary.write_text(json.dumps(self.facts, indent=1) + "\n")
 
 

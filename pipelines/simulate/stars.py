@@ -88,9 +88,8 @@ def measure(
     """
     errors, magnitude = config.errors, sample["magnitude"]
     count = len(magnitude)
-    sigma = errors.extinction * 10 ** (
-        errors.growth * (magnitude - np.median(magnitude))
-    )
+    fainter = magnitude - np.median(magnitude)
+    sigma = errors.extinction * 10 ** (errors.growth * fainter)
     sigma = sigma * np.exp(errors.scatter * rng.standard_normal(count))
     outlier = rng.random(count) < errors.outliers
     noise = sigma * rng.standard_normal(count)

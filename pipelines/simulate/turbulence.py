@@ -60,7 +60,11 @@ def draw_turbulence(
         # The grid's points and at least ``pad`` more, in sizes with fast transforms.
         sizes = zip(shape, pad, strict=True)
         tori.append([cast(int, fft.next_fast_len(n + p, real=True)) for n, p in sizes])
-        k2s.append(_wavenumbers_squared(tori[-1], step))
+        axes = [fft.fftfreq(n, h) for n, h in zip(tori[-1], step, strict=True)]
+        axes[-1] = fft.rfftfreq(tori[-1][-1], step[-1])
+        # |k|² [pc⁻²] of the modes of a real FFT over the last axis.
+        k0, k1, k2 = np.ix_(*[(2 * np.pi * axis) ** 2 for axis in axes])
+        k2s.append(k0 + k1 + k2)
 
     def power(level: int, slope: float) -> np.ndarray:
         cut = np.exp(-k2s[level] * max(steps[level]) ** 2)
@@ -111,11 +115,3 @@ def _draw(torus: list[int], power: np.ndarray, rng: Rng) -> np.ndarray:
     variance = np.asarray(fft.irfftn(power, s=torus)).flat[0]
     white = np.asarray(fft.rfftn(rng.standard_normal(torus)))
     return np.asarray(fft.irfftn(white * np.sqrt(power / variance), s=torus))
-
-
-def _wavenumbers_squared(shape: list[int], spacing: np.ndarray) -> np.ndarray:
-    """Return |k|² [pc⁻²] of the modes of a real FFT over the last axis."""
-    axes = [fft.fftfreq(n, step) for n, step in zip(shape, spacing, strict=True)]
-    axes[-1] = fft.rfftfreq(shape[-1], spacing[-1])
-    k0, k1, k2 = np.ix_(*[(2 * np.pi * axis) ** 2 for axis in axes])
-    return k0 + k1 + k2

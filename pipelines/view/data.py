@@ -103,8 +103,7 @@ def clouds() -> list[dict[str, Any]]:
     """Return molecular clouds of known distance, by name, l, b [deg] and pc."""
     table = importlib.resources.files("catalogs") / "clouds.csv"
     lines = table.read_text(encoding="utf-8").splitlines()
-    rows = csv.reader(line for line in lines if not line.startswith("#"))
-    _, *found = rows
+    _, *found = csv.reader(line for line in lines if not line.startswith("#"))
     names = ("l", "b", "distance", "error")
     return [dict(zip(names, map(float, row[1:])), name=row[0]) for row in found]
 

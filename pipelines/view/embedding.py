@@ -74,8 +74,7 @@ def optional(name: str, hint: str = "") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0]
         raise InputError(
-            f"this page needs {package}, which is not installed: "
+            f"this page needs {name.partition('.')[0]}, which is not installed: "
             f"pip install 'dustmap[report]'{hint}"
         ) from error

@@ -67,9 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
             except (InputError, ValueError, KeyError, IndexError) as error:
                 self._send(400, "text/plain", f"{error}".encode())
             else:
-                self._send(
-                    200, "application/json", json.dumps(strict_json(answer)).encode()
-                )
+                content = json.dumps(strict_json(answer)).encode()
+                self._send(200, "application/json", content)
         else:
             self._send(404, "text/plain", b"there are /, /curve and /plane")
 
@@ -104,11 +103,10 @@ def curve(
         end = min(float(source.reach(place)[0]), 2.0 * source.extent, end)
     distances = np.linspace(0.0, end, _NODES + 1)[1:]
     found = extinctions_along(source, towards, distances)
-    last = float(source.last_star(place)[0])
     return {
         "distances": distances.tolist(),
         "arrays": {name: values[:, 0].tolist() for name, values in found.items()},
-        "last": last,
+        "last": float(source.last_star(place)[0]),
     }
 
 

@@ -37,9 +37,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.full_batch.state import Priors
-from dustmap.kernels import Kernel, Radial
+from dustmap.kernels import Radial
 from dustmap.whitening import GridWhitening
-from dustmap.whitening.bands import band_covariance, mixture, shortest_time
+from dustmap.whitening.bands import mixture, variance_below
 from dustmap.whitening.modes import TorusModes
 
 # Relative error of the bands' ratios beyond their statistical one: modes are not linear
@@ -88,7 +88,7 @@ def band_powers(
         Estimates of the diagonals of G and G²
         (:attr:`dustmap.inference.full_batch.FullBatchResult.determined`).
     """
-    scale = _lengthscale(whitening.kernel)
+    scale = whitening.kernel.mean_lengthscale
     tori = map(_numbers, whitening.modes.parts)
     waves, counts = (torch.cat(parts) for parts in zip(*tori, strict=True))
     band = torch.floor(torch.log2(waves * scale))
@@ -97,9 +97,25 @@ def band_powers(
     for number in band[torch.isfinite(band)].unique().tolist():
         inside = band == number
         parts = (counts, mean.cpu() ** 2, *determined.cpu())
-        sums = [float(part[inside].to(torch.float64).sum()) for part in parts]
-        found.append(_band(*sums, longest=2 * math.pi * scale / 2.0**number))
-    return [one for one in found if one is not None]
+        count, power, known, squared = (
+            float(part[inside].to(torch.float64).sum()) for part in parts
+        )
+        # Ten numbers give the ratio to 45%; solves are accurate to 2% of the numbers.
+        if known < max(10.0, 0.02 * count):
+            continue
+        longest, ratio = 2 * math.pi * scale / 2.0**number, power / known
+        found.append(
+            BandPower(
+                longest=longest,
+                shortest=longest / 2,
+                determined=known,
+                # The estimate from few probes may exceed one.
+                share=min(squared / known, 1.0),
+                ratio=ratio,
+                error=ratio * math.sqrt(2 / known),
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +150,11 @@ def fitted_kernel(
 
     where s' is the part of s that differs from sky to sky.
     """
-    scale = _lengthscale(kernel)
+    scale = kernel.mean_lengthscale
     middle = [math.sqrt(band.longest * band.shortest) for band in bands]
     waves = 2 * math.pi / np.array(middle)
-    determined = np.array([band.determined for band in bands])
-    ratio = np.array([band.ratio for band in bands])
-    share = np.array([band.share for band in bands])
+    numbers = [(band.determined, band.ratio, band.share) for band in bands]
+    determined, ratio, share = np.array(numbers).T
     weight = 1 / (share / determined + _ERROR**2 / 2)
     octaves = max(math.ceil(math.log2(waves.max() * scale)), 0)
     spread = np.array([*errors, *[OCTAVE_STD] * octaves])
@@ -204,11 +219,7 @@ def priors_of(whitening: GridWhitening, kernels: Sequence[Radial]) -> Priors:
     spacing, cut = whitening.tori[0].grid.spacing, whitening.cut
 
     def resolved(kernel: Radial) -> float:
-        variance = float(kernel.variance)
-        if not cut:
-            return variance
-        time, zero = shortest_time(kernel, spacing, cut), torch.zeros(1).double()
-        return variance - float(band_covariance(kernel, 0.0, time, zero))
+        return float(kernel.variance) - variance_below(kernel, spacing, cut)
 
     # The searches for the samples of a batch follow each other.
     @lru_cache(maxsize=8)
@@ -230,47 +241,20 @@ def log_spectrum(
     the field times a volume.
     """
     times, weights = mixture(kernel, 0.0, math.inf)
-    scale = _lengthscale(kernel)
-    gaussians = (4 * math.pi * times) ** 1.5 * np.exp(
-        -times * (waves[:, None] * scale) ** 2
-    )
+    scale = kernel.mean_lengthscale
+    falls = np.exp(-times * (waves[:, None] * scale) ** 2)
+    gaussians = (4 * math.pi * times) ** 1.5 * falls
     return np.log(float(kernel.variance) * scale**3 * (gaussians @ weights))
-
-
-def _lengthscale(kernel: Kernel) -> float:
-    """Return the geometric mean of the lengthscales."""
-    assert isinstance(kernel, Radial)
-    return float(kernel.lengthscale.detach().double().log().mean().exp())
 
 
 def _numbers(modes: TorusModes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
     """Return the wavenumber and multiplicity of every latent number of a torus."""
-    *others, last = zip(modes.torus.shape, modes.torus.grid.spacing, strict=True)
-    axes = [torch.fft.fftfreq(n, d=h, dtype=torch.float64) for n, h in others]
-    axes.append(torch.fft.rfftfreq(last[0], d=last[1], dtype=torch.float64))
+    axes = zip(modes.torus.shape, modes.torus.grid.spacing, modes.half, strict=True)
     total = torch.zeros((), dtype=torch.float64)
-    for axis in axes:
+    for n, h, stored in axes:
+        axis = torch.fft.fftfreq(n, d=h, dtype=torch.float64)[:stored]
         total = total[..., None] + (2 * math.pi * axis) ** 2
     counts = modes.pairs.cpu().expand(total.shape) / 2
     # Real and imaginary parts lie beside each other.
     waves, counts = (x.flatten().repeat_interleave(2) for x in (total.sqrt(), counts))
     return waves, counts
-
-
-def _band(
-    count: float, power: float, determined: float, squared: float, *, longest: float
-) -> BandPower | None:
-    """Return an octave's power, or ``None`` if too few modes are constrained."""
-    # Ten numbers give the ratio to 45%; solves are accurate to 2% of the numbers.
-    if determined < max(10.0, 0.02 * count):
-        return None
-    ratio = power / determined
-    return BandPower(
-        longest=longest,
-        shortest=longest / 2,
-        determined=determined,
-        # The estimate from few probes may exceed one.
-        share=min(squared / determined, 1.0),
-        ratio=ratio,
-        error=ratio * math.sqrt(2 / determined),
-    )

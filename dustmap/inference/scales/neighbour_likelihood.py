@@ -134,9 +134,8 @@ class NeighbourLikelihood:
         # The jitter of neighbourhoods counts as noise, which would be learnt too small.
         noise = (noise - jitter).clamp_min(0.0)
         found = krige_rays(covariance, rays, noise, own, self.neighbours)
-        return Conditionals(
-            mean=mean, kriging=found, variance=found.variance + (jitter + noise)[first:]
-        )
+        variance = found.variance + (jitter + noise)[first:]
+        return Conditionals(mean=mean, kriging=found, variance=variance)
 
     def _moments(self, variance: float) -> tuple[float, float]:
         """Return the density's variance, and the exponential's ℓ over the field's.

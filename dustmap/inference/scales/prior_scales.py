@@ -100,9 +100,7 @@ class Coordinates:
             own = torch.tensor([label == name for label in labels])
             # One coordinate broadcasts over the axes.
             values[name] = values[name] * place[own].exp().squeeze(0)
-        mean = self.start.mean.with_parameters(
-            {n: values[n] for n in self.names if n in self.start.mean.parameters()}
-        )
+        mean = self.start.mean.with_parameters({n: values[n] for n in self.names})
         return replace(
             self.start,
             lengthscale=values["lengthscale"],

@@ -283,13 +283,12 @@ def block_prior(
     """
     size = math.prod(shape)
     block = [min(width, n) for n in shape]
-    counts = [math.ceil(n / b) for n, b in zip(shape, block, strict=True)]
-    padded = torch.full([c * b for c, b in zip(counts, block, strict=True)], size)
+    whole = [math.ceil(n / b) * b for n, b in zip(shape, block, strict=True)]
+    padded = torch.full(whole, size)
     padded[tuple(slice(0, n) for n in shape)] = torch.arange(size).reshape(*shape)
-    split = [n for pair in zip(counts, block, strict=True) for n in pair]
-    axes = range(len(split))
-    index = padded.reshape(split).permute(*axes[::2], *axes[1::2])
-    index = index.reshape(math.prod(counts), math.prod(block)).to(device)
+    for axis, b in enumerate(block):
+        padded = padded.unfold(axis, b, b)
+    index = padded.reshape(-1, math.prod(block)).to(device)
     eye = torch.eye(index.shape[1], dtype=torch.float64, device=device)
     return NaturalGaussian(
         mean=eye.new_zeros(size),

@@ -60,9 +60,8 @@ class Trainer:
         self.count = settings.total_steps(len(data))
         self.q = initial_family(forward, settings)
         mean = forward.mean.value if isinstance(forward.mean, ConstantMean) else None
-        self.hyperparameters = Hyperparameters(
-            forward.whitening, data.likelihood, settings, mean
-        )
+        own = forward.whitening, data.likelihood, settings, mean
+        self.hyperparameters = Hyperparameters(*own)
         self.steps = 0
         self.bounds: list[float] = []
         self.report = StepReport()
@@ -225,13 +224,8 @@ class Trainer:
         if not isinstance(saved, Training):
             raise misfit("it", "of this engine", "that of another")
         moments = self._moments
-        own = {
-            "mean": self.q.mean,
-            "precision": self.q.precision,
-            "vector": self._vector,
-            "exp_avg": self._vector,
-            "exp_avg_sq": self._vector,
-        }
+        own = {"mean": self.q.mean, "precision": self.q.precision}
+        own |= dict.fromkeys(("vector", "exp_avg", "exp_avg_sq"), self._vector)
         saved = restored(saved, own)
         self._before = saved.generator
         self._generator.set_state(self._before)
