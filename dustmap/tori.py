@@ -57,11 +57,15 @@ class Tori:
         sizes = torch.tensor([torus.size for torus in self.tori])
         return torch.tensor(values, dtype=torch.float64).repeat_interleave(sizes)
 
-    def positions(self) -> Iterator[Float[Tensor, "m d"]]:
-        """Yield positions of the points, in order; in paddings, of the box's nearest.
+    def positions(self) -> Float[Tensor, "m d"]:
+        """Return positions of the points; in paddings, of the box's nearest points.
 
         Values in the padding are not used: they need only be finite and smooth.
         """
+        return torch.cat(list(self.position_blocks()))
+
+    def position_blocks(self) -> Iterator[Float[Tensor, "k d"]]:
+        """Yield `positions` of some planes at a time."""
         for torus in self.tori:
             axes = []
             for axis, n in enumerate(torus.shape):
@@ -71,7 +75,7 @@ class Tori:
                 index = torch.where(index <= last, index, beyond)
                 step = torus.grid.spacing[axis]
                 axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
-            # A plane or more at a time: positions take 24 bytes, and as much again.
+            # Positions take 24 bytes each, and as much again on the way.
             planes = rows_within(48 * torus.size // torus.shape[0])
             for first in axes[0].split(planes):
                 mesh = torch.meshgrid(first, *axes[1:], indexing="ij")

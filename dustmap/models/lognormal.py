@@ -73,7 +73,7 @@ class LogNormal(TorusModel[GridWhitening]):
         super().__init__(whitening, functionals, mean=mean, group=group)
         self.leading = whitening.modes.longest(LEADING)
         # ``ln ρ_0`` on the tori.
-        median = torch.cat([mean(some) for some in whitening.tori.positions()])
+        median = torch.cat([mean(some) for some in whitening.tori.position_blocks()])
         if not bool((median > 0).all()):
             raise ValueError(
                 "the median of a log-normal density must be positive everywhere, the "

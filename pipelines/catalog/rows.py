@@ -26,8 +26,8 @@ Progress = Callable[[int], None] | None
 # What people write for a missing number, of either sign: only nines, up to nine before
 # the point and four behind it, and powers of ten from 1e9 on; in both precisions.
 _NINES = [10.0**n - 10.0**-m for n in range(1, 10) for m in range(5)][1:]
-_MARKS = np.array([*np.round(_NINES, 4), *(10.0**n for n in range(9, 39))])
-_MARKS = np.union1d(_MARKS, _MARKS.astype(np.float32))
+_WRITTEN = np.array([*np.round(_NINES, 4), *(10.0**n for n in range(9, 39))])
+_MARKS = np.union1d(_WRITTEN, _WRITTEN.astype(np.float32))
 
 
 class Mark(NamedTuple):

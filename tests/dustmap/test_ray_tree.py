@@ -90,7 +90,7 @@ def test_a_constant_has_the_length_of_the_sight_line(tori, kind, generator) -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_smooth_field_has_the_integrals_of_rows(tori, kind, generator) -> None:
     lines = sight_lines(tori.grids.grids, kind, generator)
-    x, y, z = torch.cat(list(tori.positions())).T
+    x, y, z = tori.positions().T
     field = torch.exp(torch.sin(x / 90) + torch.cos(y / 70) + z / 200)
     rows, found = projection(tori, lines).matvec(field), tree(tori, lines).matvec(field)
     assert float((found - rows).norm() / rows.norm()) < 5e-3
