@@ -96,7 +96,7 @@ def test_a_part_of_the_api_builds_with_a_page_for_every_module(tmp_path):
     pages = {path.stem for path in (tmp_path / "api").glob("*.html")}
     assert pages == submodules("dustmap.whitening")
     page = words(tmp_path / "api" / "dustmap.whitening.torus.html")
-    assert "colour_transpose(field: Float[Tensor, '*batch f'])" in page
+    assert "colour_transpose(field: Float[Tensor, '*b f'])" in page
     equations = (tmp_path / "mathematics.html").read_text()
     assert equations.count("<math") > 50
     assert not re.findall(r"src=.https?:", equations)
