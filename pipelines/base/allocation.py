@@ -49,7 +49,7 @@ def keep_freed_memory() -> None:
     glibc returns arrays of more than 32 MiB to the system, and must clear the pages of
     every new one: transforms of eight fields of 128³ points took two to six times as
     long. Larger arrays would leave gaps: the first map on 6·10⁷ points took 19.4 GiB
-    if vectors of 400 MB were kept, 13.1 GiB if not. With pages of 2 MiB transforms of
+    if vectors of 400 MB were kept, 13.8 GiB if not. With pages of 2 MiB transforms of
     eight fields of 5·10⁶ points take 0.6 of the time. Torch reads the variable at its
     first array; other systems and C libraries remain unchanged.
     """
