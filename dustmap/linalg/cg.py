@@ -138,7 +138,7 @@ class ConjugateGradients:
                 y, r = x[active], residual[active]
             multiply, z = product_on(active), precondition(r)
             p, rz = z.clone(), inner(r, z)
-            # Before a product memory holds no vectors that it does not need.
+            # Vectors that a product does not need are freed before it.
             del z
             going = torch.ones_like(rz, dtype=torch.bool)
             # The decreases of all columns, added up, by step.

@@ -35,7 +35,7 @@ _WIDE = 2**26
 # Most entries of a matrix on a device: torch counts them in 32 bits, and so do versions
 # of cuSPARSE.
 _MOST_ENTRIES = 2**30
-# Numbers of columns in a loop over all of them.
+# The column numbers of a loop over all columns: it needs none.
 _EVERY = np.empty(0, np.uint32)
 _PRECISION = {torch.float32: np.float32, torch.float64: np.float64}
 

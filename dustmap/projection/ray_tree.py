@@ -238,7 +238,7 @@ class RayTree(SizedOperator):
         return self._nodes.rmatvec(self._sums.rmatvec(self._stars.rmatvec(y)))
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        # In one expression, which keeps no vector longer than its product takes.
+        # In one expression, so that each vector is freed once its product is made.
         return self._nodes.rmatvec(
             self._sums.rmatvec(
                 self._stars.gram(self._sums.matvec(self._nodes.matvec(x)), weights)

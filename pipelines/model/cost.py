@@ -32,7 +32,8 @@ _ENTRIES_PER_CELL = 5.8
 # 15 and 8 (23 with distance errors) for 960,000 stars and cells of 20 pc.
 _TREE_PER_POINT = 16.0
 _TREE_PER_STAR = 23.0
-# Its nodes per point: eight entries each or, without CUDA, a cell and three fractions.
+# Its nodes per point, 1.6 for 200,000 of these stars: eight entries each or, without
+# CUDA, a cell and three fractions.
 _NODES_PER_POINT = 1.75
 # Entries of a star's row of the precision of shared noise.
 _NEIGHBOURS = 31
@@ -229,7 +230,8 @@ class Work:
         tree = _TREE_PER_POINT * self.points + _TREE_PER_STAR * self.rows
         if rows > FEWER * tree:
             return tree, 8 * nodes
-        # Where stars are sparse few rays are shared: two nodes or less for a row's one.
+        # Sparse stars share few rays: up to some two nodes for each cell of a row. The
+        # number is right to 30% for 10⁵ and 8·10⁵ stars and cells of 5 and 6 pc.
         nodes *= 2 * per_star / (nodes + 2 * per_star)
         tree = _TREE_PER_POINT / _NODES_PER_POINT * nodes + _TREE_PER_STAR * self.rows
         return (tree, 8 * nodes) if rows > max(tree, MANY_ROWS) else (rows, 0.0)

@@ -269,7 +269,8 @@ def _determined(fit: InferenceState, mode: Iterate) -> Float[Tensor, "2 p"] | No
     if not count or model.linear or fit.progress.out_of_time:
         return None
     tangent, noise = fit.tangent(mode.eps)
-    precision, found = Precision(tangent.operator, noise), []
+    precision = Precision(tangent.operator, noise)
+    total = mode.eps.new_zeros(2, len(mode.eps))
     for numbers in torch.arange(count).split(fit.settings.block):
         draws = [stream(fit.progress.seed, Purpose.PROBES, int(n)) for n in numbers]
         probe = torch.stack([model.white_noise(draw) for draw in draws])
@@ -283,8 +284,9 @@ def _determined(fit: InferenceState, mode: Iterate) -> Float[Tensor, "2 p"] | No
         )
         require_finite("probes of the spectrum", residual=solved.residual)
         seen = probe - solved.value
-        found.append(torch.stack([(probe * seen).sum(dim=0), (seen * seen).sum(dim=0)]))
-    return torch.stack(found).sum(dim=0) / count
+        total[0] += (probe * seen).sum(dim=0)
+        total[1] += (seen * seen).sum(dim=0)
+    return total / count
 
 
 def _check(

@@ -62,7 +62,7 @@ def fit_rounds(fit: InferenceState, mode: Eps) -> Vector:
         tangent, noise = fit.tangent(mode)
         fit.precondition(tangent, mode, noise.variance)
         at = Round(total=noise.variance, rough=not noise.fixed)
-        # As large as a sample.
+        # It holds a vector as large as a sample.
         del tangent
     # Tolerances of solves, relative to the gradient, and of fits, relative to `enough`.
     # The total cost of a sample is least with solves to between 0.1 and 0.5; the
