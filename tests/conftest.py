@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,11 @@ def data_dir() -> Path:
 def one_thread() -> None:
     """Small problems in two threads of a busy machine take a hundred times as long."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def no_baseline() -> Iterator[None]:
+    """Fits without kriging of held-out stars, which takes most of a small one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.fit.judging.BASELINE_SECONDS", math.inf)
+        yield

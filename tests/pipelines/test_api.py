@@ -18,6 +18,7 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
 
+pytestmark = pytest.mark.usefixtures("no_baseline")
 SMALL = {
     "box.spacing": 100.0,
     "inference.samples": 2,

@@ -21,6 +21,8 @@ from pipelines.run.folder import read_run
 from pipelines.run.predict import predict_columns
 from pipelines.storage.atomic import check_manifest
 
+pytestmark = pytest.mark.usefixtures("no_baseline")
+
 
 def fit_stars(folder, stars, settings, name="run"):
     """Fit a catalogue under ``folder``; the report and the run."""
@@ -257,14 +259,17 @@ def test_distance_errors_count_as_noise_unless_switched_off(tmp_path):
 @pytest.mark.parametrize(
     "density", ["gaussian", pytest.param("lognormal", marks=pytest.mark.slow)]
 )
-def test_distance_errors_that_are_switched_off_leave_no_trace(tmp_path, density):
-    plain = one_cloud.catalogue(800, seed=8)
+def test_distance_errors_that_are_switched_off_leave_no_trace(
+    tmp_path, density, monkeypatch
+):
+    plain = one_cloud.catalogue(400, seed=8)
     blurred = replace(plain, distance_error=0.3 * plain.distance)
     chosen = one_cloud.positive_settings(samples=4)
     if density == "gaussian":
         chosen = one_cloud.settings(samples=4)
     else:
         # With the residual, and so with kriging.
+        monkeypatch.setattr("pipelines.fit.judging.BASELINE_SECONDS", 0.0)
         chosen["model"] = {"common_noise": 0.0, "degrees": 8.0}
     off = {**chosen, "model": {**chosen["model"], "distance_errors": False}}
     _, without = fit_stars(tmp_path, plain, chosen, "without")

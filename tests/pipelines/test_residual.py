@@ -156,12 +156,12 @@ def test_neighbours_predict_what_the_grid_cannot(run: Run) -> None:
 
 def test_a_store_agrees_with_predictions(run: Run) -> None:
     stars, _ = sky(40, 3)
-    pixels = np.unique(healpy.ang2pix(32, stars.l, stars.b, nest=True, lonlat=True))
-    l, b = healpy.pix2ang(32, pixels, nest=True, lonlat=True)  # noqa: E741
+    pixels = np.unique(healpy.ang2pix(16, stars.l, stars.b, nest=True, lonlat=True))
+    l, b = healpy.pix2ang(16, pixels, nest=True, lonlat=True)  # noqa: E741
     places = Stars(l=l, b=b, distance=np.full(len(pixels), 300.0))
     expected = predict_columns(run.plan, without_stack(run).posterior, places)
     store = integrated(
-        run, nside=32, distances=np.array([200.0, 300.0]), estimate="map"
+        run, nside=16, distances=np.array([200.0, 300.0]), estimate="map"
     )
     for kind in ("mean", "std", "p16"):
         ratio = store.arrays[kind][1, pixels] / expected[f"extinction_{kind}"]
@@ -561,6 +561,7 @@ def test_a_run_without_it_has_none(tmp_path) -> None:
     assert read_residual(tmp_path) is None
 
 
+@pytest.mark.usefixtures("no_baseline")
 @pytest.mark.parametrize(
     ("more", "message"),
     [("inference.samples=0", "model.residual"), ("inference.samples=2", "times 1;")],

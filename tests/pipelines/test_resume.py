@@ -1,6 +1,7 @@
 """A fit that was interrupted goes on where it stopped, or says why it cannot."""
 
 import errno
+import functools
 import json
 import os
 import shutil
@@ -31,20 +32,23 @@ MAP = "map and samples, under way"
 
 @pytest.fixture(scope="module")
 def wholes(tmp_path_factory):
-    """Fits that nothing interrupted, and the stages of the states that they saved."""
-    found = {}
-    for name, case in interrupted.cases(tmp_path_factory.mktemp("whole")).items():
+    """A fit that nothing interrupted, and the stages of the states that it saved."""
+    cases = interrupted.cases(tmp_path_factory.mktemp("whole"))
+
+    @functools.cache
+    def fitted(name):
         stages = []
         with interrupted.saved(stages.append):
-            case.fit()
-        assert not case.workspace.exists()
-        found[name] = case, stages
-    return found
+            cases[name].fit()
+        assert not cases[name].workspace.exists()
+        return cases[name], stages
+
+    return fitted
 
 
 @pytest.fixture(scope="module")
 def whole(wholes):
-    return wholes["lognormal"]
+    return wholes("lognormal")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,7 @@ def again(stopped, tmp_path):
 
 
 def test_stages_are_saved_in_their_order(wholes):
-    stages = list(dict.fromkeys(wholes["shared"][1]))
+    stages = list(dict.fromkeys(wholes("shared")[1]))
     assert stages == [
         "plan",
         "first map, under way",
@@ -96,7 +100,7 @@ def test_stages_are_saved_in_their_order(wholes):
     ],
 )
 def test_a_fit_stopped_anywhere_ends_with_the_same_bits(wholes, tmp_path, name, part):
-    case, stages = wholes[name]
+    case, stages = wholes(name)
     own = interrupted.cases(tmp_path)[name]
     inner = [n for n, stage in enumerate(stages) if "under way" in stage]
     at = inner[round(part * (len(inner) - 1))]

@@ -39,7 +39,7 @@ def drawn(law: PredictiveLaw, some: Measured, rng: np.random.Generator) -> np.nd
     """Differences of stars by the law's definition, from beta deviates."""
     least, half, count = 1.25, law.degrees / 2, len(some.std)
     a, b = (least + (half - least) * np.exp(s * law.skewness) for s in (1, -1))
-    t = np.sqrt(a + b) * np.sinh(logit(rng.beta(a, b, 4_000_000)) / 2)
+    t = np.sqrt(a + b) * np.sinh(logit(rng.beta(a, b, 400_000)) / 2)
     t, wide = t[:count] - t.mean(), rng.random(count) < law.outliers
     core = law.scale(some) * t
     return law.shift(some) + np.where(wide, law.excess + law.width * t, core)

@@ -1,6 +1,7 @@
 """The regressor as an estimator of scikit-learn, pickled, saved and drawn from."""
 
 import copy
+import functools
 import pickle
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from astropy import units as u
 from astropy.table import QTable, Table
+from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
 from pipelines.regress import Regressor, regress_table
@@ -24,14 +26,42 @@ NEW = RANDOM.uniform(-2, 2, (7, 2))
 METHODS = ("exact", "neighbours", "grid", "svgp")
 
 
-@pytest.fixture(autouse=True)
-def fewer_steps(monkeypatch):
-    monkeypatch.setattr("pipelines.regress.methods._FEWEST_STEPS", 50)
+@pytest.fixture(autouse=True, scope="module")
+def short_searches():
+    """One kernel from two starts, and no plot: these are tests of what a fit can do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.regress.methods._FEWEST_STEPS", 50)
+        patch.setattr("pipelines.regress.methods._CANDIDATES", ("matern52",))
+        patch.setattr("pipelines.regress.methods._NOISES", (0.03, 0.3))
+        patch.setattr("pipelines.regress.run.draw", lambda *_: Figure())
+        yield
 
 
 @pytest.fixture(scope="module")
 def fitted():
     return Regressor(seed=3).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A table with units, to be followed by its regressions."""
+    made = tmp_path_factory.mktemp("saved")
+    columns = {"far": X[:, 0] * u.kpc, "tilt": X[:, 1], "y": Y * u.mag}
+    QTable(columns).write(made / "t.fits")
+    return made
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    """The folder and the model of a regression by this method, made once."""
+
+    @functools.cache
+    def made(method, likelihood):
+        options = {"target": "y", "method": method, "likelihood": likelihood}
+        place = folder / f"{method}_{likelihood}"
+        return place, regress_table(folder / "t.fits", place, **options).model
+
+    return made
 
 
 def test_parameters_are_read_changed_and_cloned(fitted):
@@ -57,7 +87,7 @@ def test_parameters_are_checked_at_the_fit(option):
         model.fit(X, Y)
 
 
-def test_tools_of_scikit_learn_take_it():
+def test_tools_of_scikit_learn_take_it(fitted):
     pytest.importorskip("sklearn")
     from sklearn.model_selection import GridSearchCV, cross_val_score
     from sklearn.pipeline import make_pipeline
@@ -65,12 +95,11 @@ def test_tools_of_scikit_learn_take_it():
     from sklearn.utils.validation import check_is_fitted
 
     assert cross_val_score(Regressor(), X, Y, cv=3).min() > 0.7
-    chain = make_pipeline(StandardScaler(), Regressor()).fit(X, Y)
-    alone = Regressor().fit(X, Y)
-    np.testing.assert_allclose(chain.predict(NEW), alone.predict(NEW), rtol=1e-6)
+    chain = make_pipeline(StandardScaler(), Regressor(seed=3)).fit(X, Y)
+    np.testing.assert_allclose(chain.predict(NEW), fitted.predict(NEW), rtol=1e-6)
     mean, std = chain.predict(NEW, return_std=True)
     assert mean.shape == std.shape == (7,)
-    check_is_fitted(alone)
+    check_is_fitted(fitted)
     grid = {"method": ["exact", "neighbours"], "likelihood": ["gaussian"]}
     found = GridSearchCV(Regressor(), grid, cv=2, error_score="raise").fit(X, Y)
     assert found.best_params_["method"] in grid["method"]
@@ -121,8 +150,8 @@ def test_a_second_fit_replaces_the_first(fitted):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_copies_predict_the_same(method):
-    for model in (Regressor(method=method), Regressor(method=method).fit(X, Y)):
+def test_copies_predict_the_same(runs, method):
+    for model in (Regressor(method=method), runs(method, "gaussian")[1]):
         for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
             assert other.get_params() == model.get_params()
             if hasattr(model, "field_"):
@@ -140,8 +169,8 @@ def test_complex_numbers_and_no_rows_are_refused(fitted):
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t"])
 @pytest.mark.parametrize("method", ["exact", "svgp"])
-def test_samples_are_of_the_joint_posterior(method, likelihood):
-    model = Regressor(method=method, likelihood=likelihood).fit(X, Y * u.mag)
+def test_samples_are_of_the_joint_posterior(runs, method, likelihood):
+    model = copy.copy(runs(method, likelihood)[1])
     # The third place is the first, the fourth far from all rows.
     places = np.r_[NEW[:2], NEW[:1], [[40.0, 40.0]]]
     drawn = model.samples(places, 4000)
@@ -153,33 +182,22 @@ def test_samples_are_of_the_joint_posterior(method, likelihood):
     np.testing.assert_allclose(drawn.value.std(axis=0), known.field_std, rtol=0.06)
     np.testing.assert_allclose(drawn[:, 2], drawn[:, 0], atol=1e-4 * u.mag)
     assert abs(np.corrcoef(drawn.value.T)[0, 3]) < 0.1
-    other = Regressor(method=method, likelihood=likelihood, seed=1).fit(X, Y)
-    assert not np.array_equal(other.samples(places, 4000), drawn.value)
+    other = model.set_params(seed=1).samples(places, 4000)
+    assert not np.array_equal(other, drawn)
 
 
-def test_samples_are_refused_where_there_are_none_in_common(fitted):
+def test_samples_are_refused_where_there_are_none_in_common(runs, fitted):
     with pytest.raises(InputError, match="exact"):
-        Regressor(method="neighbours").fit(X, Y).samples(NEW, 3)
+        runs("neighbours", "gaussian")[1].samples(NEW, 3)
     with pytest.raises(InputError):
         fitted.samples(np.zeros((4001, 2)), 1)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A table with units, and its regression."""
-    made = tmp_path_factory.mktemp("saved")
-    columns = {"far": X[:, 0] * u.kpc, "tilt": X[:, 1], "y": Y * u.mag}
-    QTable(columns).write(made / "t.fits")
-    regress_table(made / "t.fits", made / "run", target="y")
-    return made
-
-
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_saved_model_predicts_the_same(folder, tmp_path, method, likelihood):
-    options = {"target": "y", "method": method, "likelihood": likelihood}
-    model = regress_table(folder / "t.fits", tmp_path / "run", **options).model
-    saved = Regressor.load(tmp_path / "run")
+def test_a_saved_model_predicts_the_same(runs, method, likelihood):
+    place, model = runs(method, likelihood)
+    saved = Regressor.load(place)
     new = QTable({"tilt": NEW[:, 1], "far": 1e3 * NEW[:, 0] * u.pc})
     pairs = (model.predict(new, return_std=True), saved.predict(new, return_std=True))
     for one, other in zip(*pairs, strict=True):
@@ -188,15 +206,14 @@ def test_a_saved_model_predicts_the_same(folder, tmp_path, method, likelihood):
     assert saved.get_params() == model.get_params()
     assert saved.hyperparameters() == model.hyperparameters()
     assert saved.feature_names_in_.tolist() == ["far", "tilt"]
-    assert saved.fit(X, Y).predict(NEW).shape == (7,)
 
 
-def test_a_new_table_is_predicted_row_for_row(folder, command):
+def test_a_new_table_is_predicted_row_for_row(runs, folder, command):
     far = np.array([1000.0, np.nan, 500.0]) * u.pc
     wide, names = np.arange(6).reshape(3, 2), ["007", "b", "c"]
     columns = {"id": names, "far": far, "wide": wide, "tilt": [0.1, 0.2, 0.3]}
     QTable(columns).write(folder / "new.fits")
-    run, output = folder / "run", folder / "predicted.parquet"
+    run, output = runs("exact", "gaussian")[0], folder / "predicted.parquet"
     done = command(f"predict {run} {folder}/new.fits -o {output}")
     assert done.exit_code == 0 and "1 lack an input" in done.output
     table = pq.read_table(output)
@@ -228,20 +245,23 @@ def test_a_new_table_is_predicted_row_for_row(folder, command):
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(
-    folder, command, tmp_path, monkeypatch, columns, line
+    runs, command, tmp_path, monkeypatch, columns, line
 ):
     monkeypatch.chdir(tmp_path)
     QTable(columns).write("table.fits")
-    assert command(f"predict {folder}/run table.fits {line}").exit_code == 2
+    assert (
+        command(f"predict {runs('exact', 'gaussian')[0]} table.fits {line}").exit_code
+        == 2
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["table.fits"]
 
 
-def test_a_model_of_another_version_or_an_altered_one_is_refused(folder, tmp_path):
+def test_a_model_of_another_version_or_an_altered_one_is_refused(runs, tmp_path):
     file = tmp_path / "regressor.safetensors"
-    content = (folder / "run" / file.name).read_bytes()
+    content = (runs("exact", "gaussian")[0] / file.name).read_bytes()
     file.write_bytes(content)
     write_manifest(tmp_path)
-    assert Regressor.load(tmp_path).n_features_in_ == 2
+    assert Regressor.load(tmp_path).fit(X, Y).predict(NEW).shape == (7,)
     write_state(file, read_state(file, version=2), version=99)
     write_manifest(tmp_path)
     with pytest.raises(InputError, match=r"regressor\.safetensors has format 99"):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from dustmap.inference.svi.bound import LatentMoments
@@ -32,10 +33,13 @@ FILES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def fewer_steps(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def shorter_searches():
     """Tables here are easier than most."""
-    monkeypatch.setattr("pipelines.regress.methods._FEWEST_STEPS", 150)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.regress.methods._FEWEST_STEPS", 100)
+        patch.setattr("pipelines.regress.methods._NOISES", (0.03, 0.3))
+        yield
 
 
 def wave(count, seed=0, axes=1):
@@ -55,17 +59,21 @@ def save(path, **columns):
     return path
 
 
-def run(tmp_path, name="run", columns=None, **choices):
+def run(tmp_path, name="run", columns=None, drawn=False, **choices):
+    """A run, which has an empty plot unless it is to be drawn."""
     x, _, y = wave(90)
     source = save(tmp_path / f"{name}.csv", **(columns or {"t": x[:, 0], "y": y}))
-    return regress_table(source, tmp_path / name, **{"target": "y", **choices})
+    with pytest.MonkeyPatch.context() as patch:
+        if not drawn:
+            patch.setattr("pipelines.regress.run.draw", lambda *_: Figure())
+        return regress_table(source, tmp_path / name, **{"target": "y", **choices})
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run in one input by the exact method."""
     folder = tmp_path_factory.mktemp("regress")
-    return folder, run(folder)
+    return folder, run(folder, drawn=True)
 
 
 def test_the_folder_holds_what_is_promised(finished, command):
@@ -230,7 +238,7 @@ def test_heavy_tails_save_the_fit_from_outliers(tmp_path, method):
 def test_figures_are_drawn_in_more_inputs(tmp_path, axes):
     x, _, y = wave(80, axes=axes)
     columns = {f"x{i}": x[:, i] for i in range(axes)} | {"y": y}
-    run(tmp_path, columns=columns)
+    run(tmp_path, columns=columns, drawn=True)
     image = imread(tmp_path / "run" / "plot.png")
     assert image[..., :3].std() > 0.05
 

@@ -3,24 +3,26 @@
 import numpy as np
 import pandas
 import pytest
+from matplotlib.figure import Figure
 
 from dustmap.linalg.roots import CIQ
 from pipelines.base.errors import InputError
 from pipelines.regress import Regressor, methods
 
 RANDOM = np.random.default_rng(0)
-X = RANDOM.uniform(-2, 2, (90, 2))
-Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * RANDOM.normal(size=90)
+X = RANDOM.uniform(-2, 2, (60, 2))
+Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * RANDOM.normal(size=60)
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr(methods, "_FEWEST_STEPS", 40)
-    monkeypatch.setattr(methods, "_MOST_STEPS", 40)
+    monkeypatch.setattr(methods, "_FEWEST_STEPS", 30)
+    monkeypatch.setattr(methods, "_MOST_STEPS", 30)
 
 
 def test_predictions_are_those_of_cholesky(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipelines.regress.run.draw", lambda *_: Figure())
     pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": Y}).to_csv("t.csv", index=False)
     found = {}
     for name in ("cholesky", "ciq"):

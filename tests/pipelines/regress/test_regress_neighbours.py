@@ -28,7 +28,8 @@ def fit(x, y, seed=0):
 @pytest.fixture(autouse=True)
 def smaller_searches(monkeypatch):
     """Tables here are easier than most."""
-    for name, value in {"_SCORED": 150, "_SEARCH_ROWS": 250, "_ROWS": 300}.items():
+    fewer = {"_SCORED": 150, "_SEARCH_ROWS": 250, "_ROWS": 300, "_NOISES": (0.03, 0.3)}
+    for name, value in fewer.items():
         monkeypatch.setattr(f"pipelines.regress.methods.{name}", value)
 
 

@@ -20,6 +20,15 @@ Y = np.sin(3 * FAR) + 0.5 * TILT + 0.05 * RANDOM.normal(size=ROWS)
 ARRAY = np.c_[FAR, TILT]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def short_searches():
+    """One kernel from one start: these tests are of what is made of rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.regress.methods._CANDIDATES", ("matern52",))
+        patch.setattr("pipelines.regress.methods._NOISES", (0.03,))
+        yield
+
+
 @pytest.fixture(scope="module")
 def plain():
     return dustmap.regress(ARRAY, Y)
