@@ -32,11 +32,7 @@ def mixed(dimension, *, derivatives=True):
     end = draw((3, dimension), 1)
     parts = [
         PointValues(draw((2, dimension), 2)),
-        LineIntegrals(
-            end,
-            MonteCarlo(count=4, seed=1),
-            start=draw((3, dimension), 6),
-        ),
+        LineIntegrals(end, MonteCarlo(count=4, seed=1), start=draw((3, dimension), 6)),
         LineIntegrals(draw((3, dimension), 3), FixedStep(step=0.4)),
     ]
     if derivatives:

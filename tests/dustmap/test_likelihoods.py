@@ -184,10 +184,7 @@ def test_known_variances_add_to_the_common_one():
             lambda: StudentT(scale=1.0).check(torch.tensor([0.0, math.nan])),
             "not finite",
         ),
-        (
-            lambda: Gaussian(known=torch.ones(3)).check(torch.ones(2)),
-            "observations",
-        ),
+        (lambda: Gaussian(known=torch.ones(3)).check(torch.ones(2)), "observations"),
     ],
 )
 def test_what_cannot_be_is_refused(make, message):

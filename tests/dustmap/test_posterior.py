@@ -110,11 +110,7 @@ def test_the_interpolation_error_tends_to_that_of_the_continuous_functional():
         ]
     )
     model = dense_torus.model(
-        "matern32",
-        1,
-        functionals,
-        residual_refinement=8,
-        residual_count=8000,
+        "matern32", 1, functionals, residual_refinement=8, residual_count=8000
     )
     _, shape, spacing, ratio = dense_torus.SETTINGS[1]
     kernel = Covariance(

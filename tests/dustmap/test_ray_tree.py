@@ -215,7 +215,7 @@ def fitted(density, tori, lines, truth, generator, monkeypatch, *, tree):
 def small():
     grid = Grid(shape=(9, 9, 7), spacing=(20.0,) * 3, origin=(-80.0, -80.0, -60.0))
     kernel = KERNELS["matern12"](lengthscale=[60.0] * 3, variance=0.5)
-    unit = torch.rand(300, 3, generator=torch.Generator().manual_seed(1)).double()
+    unit = torch.rand(150, 3, generator=torch.Generator().manual_seed(1)).double()
     ends = torch.tensor(grid.lower) + unit * (2 * torch.tensor(grid.upper))
     lines = LineIntegrals(ends.double(), FixedStep(step=5.0))
     return nested_tori((grid,), kernel, 0.05), lines

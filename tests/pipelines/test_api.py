@@ -240,7 +240,8 @@ def test_quantities_are_converted_and_others_refused(arrays, tmp_path):
 
 
 def test_simulate_and_ingest_by_their_names(tmp_path):
-    made = dustmap.simulate(stars=300, seed=1, dust={"clouds": 7, "cavities": 0})
+    dust, truth = {"clouds": 7, "cavities": 0}, {"spacing": 40}
+    made = dustmap.simulate(stars=300, seed=1, dust=dust, truth=truth)
     assert len(made.stars) == 300 and len(made.truth.meta["clouds"]) == 7
     mock = tmp_path / "mock.parquet"
     made.write(mock)

@@ -96,10 +96,7 @@ def test_without_a_configuration_any_size_and_unit_gives_a_sensible_map(
     noise = 0.02 * dust
     stars = one_cloud.at(ends * size, true + noise * rng.normal(size=70), noise)
     # Learning has tests of its own.
-    settings = {
-        "budget": {"minutes": 3.0},
-        "inference": {"samples": 4, "learn": False},
-    }
+    settings = {"budget": {"minutes": 3.0}, "inference": {"samples": 4, "learn": False}}
     report, run = fit_stars(tmp_path, stars, settings)
     assert report.converged
     assert report.held_out["rmse"] < 0.4 * true.std()
@@ -208,10 +205,7 @@ def test_a_narrow_field_makes_a_map(tmp_path):
         extinction_error=np.full(count, 0.03),
     )
     # Learning has tests of its own.
-    settings = {
-        "budget": {"minutes": 3.0},
-        "inference": {"samples": 4, "learn": False},
-    }
+    settings = {"budget": {"minutes": 3.0}, "inference": {"samples": 4, "learn": False}}
     report, run = fit_stars(tmp_path, stars, settings)
     assert report.held_out["rmse"] < 0.15
     assert report.counts["outside the box"] <= 5

@@ -58,7 +58,7 @@ def test_magnitude_needs_a_limit_and_a_residual() -> None:
 @pytest.mark.usefixtures("no_baseline")
 def test_extinctions_of_seen_stars_are_raised(tmp_path: Path) -> None:
     source, run = tmp_path / "stars.parquet", tmp_path / "run"
-    write_stars(source, limited(catalogue(600)), overwrite=False)
+    write_stars(source, limited(catalogue(1_000)), overwrite=False)
     places = [f"box.{axis}={list(ends)}" for axis, ends in zip("xyz", BOX)]
     small = ["box.spacing=50", "inference.samples=4", "data.holdout=0.2"]
     fit(source, run, config(*places, *small))

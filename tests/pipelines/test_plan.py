@@ -165,13 +165,7 @@ def test_a_given_shape_spans_the_given_box_exactly():
     assert grid.upper == (9.0, 4.0, 3.0)
 
 
-def spacing_for(
-    minutes=10.0,
-    gib=8.0,
-    samples=32,
-    lengthscale=100.0,
-    stars=3000,
-):
+def spacing_for(minutes=10.0, gib=8.0, samples=32, lengthscale=100.0, stars=3000):
     settings = config(
         budget={"minutes": minutes, "memory_gib": gib},
         inference={"samples": samples},
@@ -274,10 +268,7 @@ def test_a_plan_with_finer_grids_is_read_back():
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"model": {"density": "gaussian"}},
-        {"prior": {"kernel": "squared-exponential"}},
-    ],
+    [{"model": {"density": "gaussian"}}, {"prior": {"kernel": "squared-exponential"}}],
 )
 def test_levels_need_a_rough_positive_density(settings):
     with pytest.raises(ValidationError, match=r"box\.levels"):

@@ -177,10 +177,7 @@ def test_open_names_are_what_the_configuration_leaves_and_the_mean_has():
 
 
 START = replace(
-    GAUSSIAN,
-    lengthscale=(27.0,) * 3,
-    std=0.015,
-    mean=ConstantMean(value=0.012),
+    GAUSSIAN, lengthscale=(27.0,) * 3, std=0.015, mean=ConstantMean(value=0.012)
 ).scales
 
 

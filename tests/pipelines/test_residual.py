@@ -137,7 +137,7 @@ def test_later_maps_have_the_scales_that_the_first_one_calls_for(
 
 
 def test_neighbours_predict_what_the_grid_cannot(run: Run) -> None:
-    stars, true = sky(3000, 2)
+    stars, true = sky(1500, 2)
     assert run.posterior.residual is not None
     found = predict_columns(run.plan, run.posterior, stars)
     field = run.posterior.residual

@@ -78,10 +78,7 @@ def test_at_the_optimum_it_is_the_collapsed_bound(generator):
 
 def families(generator: torch.Generator, size: int):
     """One of each, away from the prior."""
-    members = [
-        block_prior((size,), size),
-        block_prior((size,), 1),
-    ]
+    members = [block_prior((size,), size), block_prior((size,), 1)]
     batch = Batch(
         features=normal(generator, 9, size),
         weight=uniform(generator, 9),

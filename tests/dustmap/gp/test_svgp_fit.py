@@ -60,12 +60,7 @@ def test_the_same_seed_gives_the_same_fit(family, generator):
             f,
             POINTS,
             Gaussian(variance=0.1),
-            SvgpSettings(
-                steps=12,
-                batch_size=50,
-                family=family,
-                record_every=every,
-            ),
+            SvgpSettings(steps=12, batch_size=50, family=family, record_every=every),
             seed=seed,
             kernel=START,
         )

@@ -16,11 +16,7 @@ from dustmap.noise import Normal
 
 TIGHT = ConjugateGradients(rtol=1e-12, max_steps=2000)
 # Refinement, residual refinement and weights.
-FEATURES = [
-    (1, 1, "linear"),
-    (1, 2, "linear"),
-    (2, 2, "cubic"),
-]
+FEATURES = [(1, 1, "linear"), (1, 2, "linear"), (2, 2, "cubic")]
 
 
 def rng(seed=1):
@@ -185,14 +181,7 @@ def test_samples_draw_the_errors_that_observations_share():
     ratio = float(along.var()) / (1 + float(within))
     assert ratio == pytest.approx(1.0, abs=4 * (2 / count) ** 0.5)
     with pytest.raises(ValueError, match="shared_errors"):
-        infer(
-            model,
-            y,
-            noise,
-            settings=bare,
-            generator=rng(),
-            shared_errors=shared[1:],
-        )
+        infer(model, y, noise, settings=bare, generator=rng(), shared_errors=shared[1:])
 
 
 @pytest.mark.parametrize("samples", [0, 3])
@@ -277,12 +266,7 @@ def test_data_that_cannot_be_are_refused(change, message):
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"samples": -1},
-        {"preconditioner_rank": -1},
-        {"newton_steps": 0},
-        {"block": 0},
-    ],
+    [{"samples": -1}, {"preconditioner_rank": -1}, {"newton_steps": 0}, {"block": 0}],
 )
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -205,12 +205,7 @@ def test_a_number_that_is_none_ends_the_fit_before_it_is_saved(what, call, said)
     recorder = Recorder(every=1)
     with pytest.raises(FloatingPointError, match=said):
         infer(
-            spoilt,
-            y,
-            noise,
-            settings=settings,
-            generator=rng(7),
-            checkpointer=recorder,
+            spoilt, y, noise, settings=settings, generator=rng(7), checkpointer=recorder
         )
     for files in recorder.files.values():
         for value in flat(pickle.loads(files)).values():

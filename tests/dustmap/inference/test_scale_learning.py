@@ -204,8 +204,7 @@ def recovered(kernel, positive, truth, start, count=1000, seed=11):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "positive", "std"),
-    [("matern12", True, 1.0), ("matern32", False, 8e-4)],
+    ("kernel", "positive", "std"), [("matern12", True, 1.0), ("matern32", False, 8e-4)]
 )
 def test_scales_of_a_mock_are_found(kernel, positive, std):
     flat = ConstantMean(value=1e-3)

@@ -26,7 +26,7 @@ def normal(count, seed=1):
 @pytest.mark.parametrize("share", [0.05, 0.4, 1.0, 4.0])
 @pytest.mark.parametrize("degrees", [None, 5.0])
 def test_the_share_that_residuals_were_drawn_with_is_found(share, degrees):
-    count = 20_000
+    count = 8_000
     rest = 0.5 + torch.rand(count, generator=rng(3), dtype=torch.float64)
     variance = 5 * torch.rand(count, generator=rng(4), dtype=torch.float64) ** 2
     noise = normal(count)
@@ -132,12 +132,7 @@ def test_a_share_beyond_those_tried_has_not_settled():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"samples": 0},
-        {"subgrid_noise": False},
-        {"count": 299},
-    ],
+    "options", [{"samples": 0}, {"subgrid_noise": False}, {"count": 299}]
 )
 def test_where_no_share_can_be_learnt_the_common_noise_is(options):
     options = dict(options)

@@ -23,10 +23,7 @@ def normal(generator, *shape):
 
 
 def some_batch(generator, count=7) -> Batch:
-    features, residual = (
-        normal(generator, count, 60),
-        normal(generator, count),
-    )
+    features, residual = (normal(generator, count, 60), normal(generator, count))
     weight = torch.rand(count, generator=generator, dtype=torch.float64) + 0.1
     return Batch(features=features, weight=weight, target=weight * residual)
 

@@ -42,13 +42,7 @@ def observed(grid, seed=3):
 
 
 def model_of(
-    dimension=2,
-    refinement=2,
-    *,
-    kernel=None,
-    generator,
-    dtype=torch.float64,
-    **kwargs,
+    dimension=2, refinement=2, *, kernel=None, generator, dtype=torch.float64, **kwargs
 ):
     shape = SHAPES[dimension]
     grid = Grid(

@@ -120,8 +120,7 @@ def test_a_solve_that_stops_early_only_widens_the_residual():
 def test_a_row_with_other_nodes_in_its_variance_is_refused(generator, monkeypatch):
     rays = torch.rand(30, 2, generator=generator, dtype=torch.float64) * 2
     model = RowwiseGaussian(
-        whitened(2, "matern32", 2.0),
-        LineIntegrals(rays, MonteCarlo(count=3, seed=1)),
+        whitened(2, "matern32", 2.0), LineIntegrals(rays, MonteCarlo(count=3, seed=1))
     )
     other = LineIntegrals(rays, MonteCarlo(count=3, seed=2))
     monkeypatch.setattr(

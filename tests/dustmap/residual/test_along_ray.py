@@ -68,11 +68,7 @@ def subgrid_of(density: DensityCube) -> SubgridCovariance:
 
 def form_of(density: DensityCube) -> RayCovariance:
     """The covariance of these tests."""
-    return RayCovariance(
-        weights=WEIGHTS,
-        subgrid=subgrid_of(density),
-        cube=density,
-    )
+    return RayCovariance(weights=WEIGHTS, subgrid=subgrid_of(density), cube=density)
 
 
 def rays(count: int, generator: torch.Generator, spread: float = 0.05) -> Rays:

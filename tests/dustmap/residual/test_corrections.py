@@ -32,10 +32,7 @@ def given(generator):
 def test_values_and_changes_are_spread_and_added(given):
     values, changes, factor, amplitude = given
     own, told = spread(values, factor), spread(changes, factor)
-    for options, change in (
-        ({}, told),
-        ({"amplitude": amplitude}, amplitude * told),
-    ):
+    for options, change in (({}, told), ({"amplitude": amplitude}, amplitude * told)):
         found = corrected(values, changes, factor, **options)
         torch.testing.assert_close(found, added(own, change), rtol=1e-12, atol=0)
         assert bool((found > 0).all())

@@ -118,7 +118,7 @@ def test_mirrored_stars_have_the_mirrored_law() -> None:
 def test_symmetric_stars_have_a_symmetric_law() -> None:
     rng = np.random.default_rng(6)
     some = stars(1_500, rng)
-    found = [learn_law(some.std * rng.standard_t(5, 1_500), some) for _ in range(4)]
+    found = [learn_law(some.std * rng.standard_t(5, 1_500), some) for _ in range(2)]
     skewness = [law.skewness for law in found]
     # Their standard errors are 0.06.
     assert np.abs(skewness).max() < 0.24

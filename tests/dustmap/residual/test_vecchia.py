@@ -167,8 +167,9 @@ def test_map_and_residual_are_those_of_the_dense_joint_process(
         y,
         correlation,
         settings=FullBatch(
-            solver=ConjugateGradients(rtol=1e-10),
+            solver=ConjugateGradients(rtol=1e-8),
             samples=samples,
+            block=samples,
             subgrid_noise=False,
         ),
         generator=generator,

@@ -68,10 +68,7 @@ def negative_evidence(
     z = x / scale
     along = (slope.sum(axis=1) @ z**2) - ((slope @ z) * z).sum(axis=0)
     gradient = np.r_[
-        along,
-        0.5 * (weights * K).sum(),
-        0.5 * noise * np.trace(weights),
-        alpha.sum(),
+        along, 0.5 * (weights * K).sum(), 0.5 * noise * np.trace(weights), alpha.sum()
     ]
     evidence = -0.5 * residual @ alpha - np.log(factor.diagonal()).sum()
     evidence -= 0.5 * count * np.log(2 * np.pi)
