@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import one_cloud
@@ -14,13 +15,14 @@ import pytest
 from click.testing import CliRunner, Result
 from filelock import FileLock
 
-from pipelines.catalog.schema import write_stars
+from pipelines.catalog.schema import Stars, write_stars
 from pipelines.cli import main
 from pipelines.config import FitConfig
 from pipelines.cubes.sky import SkyMaps
 from pipelines.fit import FitReport, fit
 from pipelines.maps.sky import integrated
 from pipelines.model.plan import Plan
+from pipelines.run import baseline
 from pipelines.run.folder import Run, read_run
 
 mpl.use("Agg")
@@ -85,7 +87,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Shared:
 
 @pytest.fixture(scope="session")
 def chain(shared: Shared) -> Finished:
-    """Catalogue in, map and figures out, on a mock of 3,000 stars."""
+    """Catalogue in, map and figures out, on a mock of 2,000 stars."""
     folder = shared("chain", run_chain)
     return Finished(folder=folder, said=json.loads((folder / "said").read_text()))
 
@@ -96,7 +98,7 @@ def run_chain(folder: Path) -> None:
     done = walk(
         folder,
         {
-            "simulate": "simulate -o mock.parquet --truth truth.zarr --stars 3000 "
+            "simulate": "simulate -o mock.parquet --truth truth.zarr --stars 2000 "
             f"--seed 3 {settings}",
             "ingest": "ingest mock.parquet --preset mock -o stars.parquet",
             # A lengthscale that is given makes learning the rest a matter of seconds.
@@ -105,7 +107,7 @@ def run_chain(folder: Path) -> None:
             "predict": "predict run stars.parquet -o predicted.parquet",
             "export": "export run --zarr map.zarr --fits map.fits "
             "--healpix map.healpix.fits --nside 16",
-            "plot": "plot run -o figures --nside 16 --dpi 60",
+            "plot": "plot run -o figures --kind sky --nside 16 --dpi 60",
         },
     )
     (folder / "said").write_text(json.dumps(done.said))
@@ -151,16 +153,33 @@ def positive_maps(positive_run: Run) -> SkyMaps:
 
 
 @pytest.fixture(scope="session")
-def svi_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def svi_run(shared: Shared) -> Run:
     """The same field by the engine svi: few stars on a coarse grid."""
-    folder = tmp_path_factory.mktemp("svi")
-    write_stars(folder / "stars.parquet", one_cloud.catalogue(500), overwrite=False)
     plain = one_cloud.settings(engine="svi")
     plain["box"]["spacing"] = 175.0
     plain["prior"]["lengthscale"] = 260.0
     plain["svi"] = {"epochs": 5, "nodes": 12, "quadrature": "gauss-legendre"}
-    fit(folder / "stars.parquet", folder / "run", FitConfig.model_validate(plain))
-    return read_run(folder / "run")
+
+    def make(folder: Path) -> None:
+        write_stars(folder / "stars.parquet", one_cloud.catalogue(500), overwrite=False)
+        fit(folder / "stars.parquet", folder / "run", FitConfig.model_validate(plain))
+
+    return read_run(shared("svi", make) / "run")
+
+
+@pytest.fixture(scope="module")
+def one_baseline() -> Iterator[None]:
+    """The kriging of a run is learnt once: most of the time of a comparison."""
+    learn, kept = baseline.learn_baseline, {}
+
+    def once(train: Stars, *given: Any) -> Any:
+        key = train.distance.tobytes()
+        kept[key] = kept[key] if key in kept else learn(train, *given)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline, "learn_baseline", once)
+        yield
 
 
 @pytest.fixture

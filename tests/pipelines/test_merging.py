@@ -321,6 +321,7 @@ def test_stars_outside_a_given_box_take_no_bin(many):
     assert read(path, *near).stars.merged is None
 
 
+@pytest.mark.usefixtures("one_baseline")
 def test_a_run_counts_merged_stars_and_keeps_the_magnitude_limit(many, tmp_path):
     path, stars = many
     given = [f"box.{axis}={list(ends)}" for axis, ends in zip("xyz", one_cloud.BOX)]

@@ -12,6 +12,8 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.compare.stars import compare_held_out, compare_stars
 
+pytestmark = pytest.mark.usefixtures("one_baseline")
+
 
 @pytest.fixture
 def source(positive_run):

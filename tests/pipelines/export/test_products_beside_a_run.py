@@ -47,9 +47,9 @@ SKIES["filled"] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def few_pixels():
-    """Maps of the sky have 3,072 pixels by default, for the time they take."""
+    """Maps of the sky have 768 pixels by default, for the time they take."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.maps.sky._FINEST_NSIDE", 16)
+        patch.setattr("pipelines.maps.sky._FINEST_NSIDE", 8)
         yield
 
 
