@@ -87,7 +87,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Shared:
 
 @pytest.fixture(scope="session")
 def chain(shared: Shared) -> Finished:
-    """Catalogue in, map and figures out, on a mock of 2,000 stars."""
+    """Catalogue in, map and figures out, on a mock of 3,000 stars."""
     folder = shared("chain", run_chain)
     return Finished(folder=folder, said=json.loads((folder / "said").read_text()))
 
@@ -98,7 +98,7 @@ def run_chain(folder: Path) -> None:
     done = walk(
         folder,
         {
-            "simulate": "simulate -o mock.parquet --truth truth.zarr --stars 2000 "
+            "simulate": "simulate -o mock.parquet --truth truth.zarr --stars 3000 "
             f"--seed 3 {settings}",
             "ingest": "ingest mock.parquet --preset mock -o stars.parquet",
             # A lengthscale that is given makes learning the rest a matter of seconds.

@@ -262,8 +262,8 @@ def test_want_of_memory_is_an_error_and_leaves_nothing(
 
 
 def test_rows_beyond_the_memory_are_sorted_on_disk(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(staging, "MEMORY", 32)
-    rng, n, found = np.random.default_rng(0), 75_000, []
+    monkeypatch.setattr(staging, "MEMORY", 64)
+    rng, n, found = np.random.default_rng(0), 100_000, []
     for threads in (1, 2):
         (folder := tmp_path / str(threads)).mkdir()
         with Staging(folder, threads) as stars:
@@ -286,7 +286,7 @@ def test_rows_beyond_the_memory_are_sorted_on_disk(tmp_path: Path, monkeypatch) 
             repeats = stars.drop_repeats(across=False)
             assert repeats == (60, 10, {(0, 1): 10})
             digest = hashlib.sha256()
-            for part in stars.partitions(50_000):
+            for part in stars.partitions(70_000):
                 digest.update(part["x3"].to_numpy().tobytes())
             found.append((stars.quantiles("distance", (1, 50, 99)), digest.hexdigest()))
         rng = np.random.default_rng(0)

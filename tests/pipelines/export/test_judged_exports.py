@@ -25,7 +25,7 @@ CHOICES = {
 
 @pytest.fixture(scope="module", params=CHOICES)
 def exported(request, chain, tmp_path_factory):
-    """A run of 2,000 mock stars, and its exports."""
+    """A run of 3,000 mock stars, and its exports."""
     folder = tmp_path_factory.mktemp("exported")
     targets = {kind: [folder / name] for kind, name in PRODUCTS.items()}
     done = export_run(
