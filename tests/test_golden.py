@@ -37,51 +37,29 @@ USUAL = 1e-4
 SEARCHED = ("kriging", "excess")
 DIFFERENCES = ("bias [mag]", "difference", "z_mean")
 
-SETTINGS = {
-    "box.x": "[-500,500]",
-    "box.y": "[-500,500]",
-    "box.z": "[-200,200]",
-    "box.spacing": "100",
-    "prior.lengthscale": "200",
-    "prior.std": "1.2",
-    "prior.mean": "constant",
-    "prior.mean_density": "0.0006",
-    "model.common_noise": "0",
-    "model.degrees": "6",
-    "model.subgrid_share": "0.5",
-    "inference.samples": "4",
-    "inference.dtype": "float64",
-    "inference.device": "cpu",
-    "data.holdout": "0.2",
-    "budget.minutes": "60",
-}
+COMMON = (
+    "box.x=[-500,500] box.y=[-500,500] box.z=[-200,200] prior.lengthscale=200 "
+    "prior.mean=constant prior.mean_density=0.0006 inference.samples=4 "
+    "inference.device=cpu "
+)
+SETTINGS = (
+    f"{COMMON} box.spacing=100 prior.std=1.2 model.common_noise=0 model.degrees=6 "
+    "model.subgrid_share=0.5 inference.dtype=float64 data.holdout=0.2 budget.minutes=60"
+)
 TRUTH = "--set truth.half_x=600 --set truth.half_y=600 --set truth.half_z=200"
 # The published engine, with Monte Carlo nodes along rays.
-PUBLISHED = {
-    "box.x": "[-500,500]",
-    "box.y": "[-500,500]",
-    "box.z": "[-200,200]",
-    "box.spacing": "125",
-    "prior.lengthscale": "200",
-    "prior.std": "0.001",
-    "prior.mean": "constant",
-    "prior.mean_density": "0.0006",
-    "model.common_noise": "0.05",
-    "inference.engine": "svi",
-    "inference.samples": "4",
-    "inference.device": "cpu",
-    "svi.epochs": "2",
-    "svi.nodes": "8",
-    "data.holdout": "0.1",
-}
+PUBLISHED = (
+    f"{COMMON} box.spacing=125 prior.std=0.001 model.common_noise=0.05 "
+    "inference.engine=svi svi.epochs=2 svi.nodes=8 data.holdout=0.1"
+)
 COMMANDS = (
     f"simulate -o mock.parquet --truth truth.zarr --stars 1000 --seed 3 {TRUTH}"
     " --set truth.spacing=40",
     "ingest mock.parquet --preset mock -o stars.parquet",
     "fit stars.parquet -o run "
-    + " ".join(f"--set {key}={value}" for key, value in SETTINGS.items()),
+    + " ".join(f"--set {pair}" for pair in SETTINGS.split()),
     "fit stars.parquet -o svi "
-    + " ".join(f"--set {key}={value}" for key, value in PUBLISHED.items()),
+    + " ".join(f"--set {pair}" for pair in PUBLISHED.split()),
     "predict run stars.parquet -o predicted.parquet",
     "predict svi stars.parquet -o predicted-svi.parquet",
     "export run --zarr map.zarr --fits map.fits --healpix map.healpix.fits --nside 8",

@@ -25,11 +25,8 @@ DISTANCES = (70.0, 140.0, 210.0)
 def export(run, folder, more=(), **choices):
     """All products of a run in a folder."""
     folder.mkdir()
-    targets = {
-        "zarr": [folder / "map.zarr"],
-        "fits": [folder / "map.fits"],
-        "healpix": [folder / "sky.fits"],
-    }
+    names = {"zarr": "map.zarr", "fits": "map.fits", "healpix": "sky.fits"}
+    targets = {kind: [folder / name] for kind, name in names.items()}
     given = {"nside": 4, "distances": DISTANCES}
     return export_run(run.path, targets, ExportOptions(**{**given, **choices}))
 

@@ -26,11 +26,8 @@ KINDS = ("store", "run", "samples", "cube", "sky", "band", "filled", "query")
 def opened(path, positive_run, tmp_path_factory):
     """A function that opens a map of each kind."""
     folder = tmp_path_factory.mktemp("shared")
-    targets = {
-        "zarr": [folder / "map.zarr"],
-        "fits": [folder / "map.fits"],
-        "healpix": [folder / "sky.fits"],
-    }
+    names = {"zarr": "map.zarr", "fits": "map.fits", "healpix": "sky.fits"}
+    targets = {kind: [folder / name] for kind, name in names.items()}
     options = ExportOptions(distances=(50.0, 100.0), nside=8)
     export_run(positive_run.path, targets, options)
     store, cube = folder / "map.zarr", folder / "map.fits"

@@ -16,8 +16,6 @@ import pytest
 
 from pipelines.base.errors import InputError
 from pipelines.base.table import strict_json
-from pipelines.cubes.cube import Cube
-from pipelines.formats.fits import write_fits
 from pipelines.maps.opening import QueriedMap, open_answers
 from pipelines.maps.places import Places
 from pipelines.view.data import clouds, gather
@@ -57,13 +55,8 @@ def test_a_column_of_zeros_is_packed_as_zeros():
 
 
 @pytest.fixture(scope="module")
-def page(positive_run, command, tmp_path_factory):
-    path = tmp_path_factory.mktemp("view") / "map.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.view.data._NSIDE", 16)
-        done = command(f"view {positive_run.path} -o {path}")
-    assert done.exit_code == 0, done.output
-    return path.read_text(encoding="utf-8")
+def page(page_path):
+    return page_path.read_text(encoding="utf-8")
 
 
 def test_curves_are_those_of_query_at_centres_of_pixels(page, positive_run):
@@ -106,25 +99,19 @@ def test_the_page_asks_no_network_and_says_how_it_was_made(page, positive_run):
 
 
 def test_a_cube_of_another_program_has_planes_and_says_what_it_lacks(
-    tmp_path, command, monkeypatch
+    tmp_path, command, even
 ):
-    monkeypatch.setattr("pipelines.view.data._NSIDE", 16)
-    axis = np.arange(-200.0, 201.0, 25.0)
-    mean = np.full((len(axis),) * 3, 1e-3)
-    cube = Cube(x=axis, y=axis, z=axis, arrays={"mean": mean})
-    write_fits(tmp_path / "map.fits", cube)
-    done = command(f"view {tmp_path / 'map.fits'} -o {tmp_path / 'map.html'}")
+    done = command(f"view {even} -o {tmp_path / 'map.html'}")
     assert done.exit_code == 0, done.output
     data = data_of((tmp_path / "map.html").read_text(encoding="utf-8"))
     assert list(data["cubes"][0]["arrays"]) == ["mean"]
     assert data["stars"] is None
-    assert command(f"view {tmp_path / 'map.fits'} -o {tmp_path / 'map.html'}").exit_code
+    assert command(f"view {even} -o {tmp_path / 'map.html'}").exit_code
 
 
 def test_sky_maps_alone_have_a_sky_and_their_provenance(
-    positive_run, tmp_path, command, monkeypatch
+    positive_run, tmp_path, command
 ):
-    monkeypatch.setattr("pipelines.view.data._NSIDE", 16)
     path = tmp_path / "map.healpix.fits"
     done = command(f"export {positive_run.path} --healpix {path} --nside 16")
     assert done.exit_code == 0, done.output
@@ -138,7 +125,7 @@ def test_sky_maps_alone_have_a_sky_and_their_provenance(
 
 
 def test_the_published_engine_is_shown(svi_run, monkeypatch):
-    monkeypatch.setattr("pipelines.view.data._NSIDE", 4)
+    monkeypatch.setattr("pipelines.view.data._NSIDE", 2)
     data = gather(open_answers(svi_run.path))
     assert data["cubes"] and data["sky"] and not data["absent"]
     assert data["stars"]["of"] > 0
@@ -162,7 +149,7 @@ def test_a_map_without_an_end_is_shown_as_far_as_is_asked(monkeypatch):
     )
 
 
-def test_stars_are_shown_in_the_band_of_the_map(tmp_path, command, monkeypatch):
+def test_stars_are_shown_in_the_band_of_the_map(tmp_path, command, monkeypatch, even):
     monkeypatch.setattr("pipelines.view.data._NSIDE", 4)
     lines = ["l,b,d,av,e", *(f"{i},{i - 5},{100 + i},0.31,0.031" for i in range(20))]
     (tmp_path / "stars.csv").write_text("\n".join(lines))
@@ -171,16 +158,12 @@ def test_stars_are_shown_in_the_band_of_the_map(tmp_path, command, monkeypatch):
     table = tmp_path / "stars.parquet"
     done = command(f"ingest {tmp_path / 'stars.csv'} -o {table} {maps}")
     assert done.exit_code == 0, done.output
-    axis = np.arange(-200.0, 201.0, 25.0)
-    arrays = {"mean": np.full((len(axis),) * 3, 1e-3)}
-    cube = Cube(x=axis, y=axis, z=axis, arrays=arrays)
-    write_fits(tmp_path / "map.fits", cube)
     for band, value in (("E(B-V)", 0.1), ("A_V", 0.31), (None, 0.31)):
-        source = open_answers(tmp_path / "map.fits", declare_band=band)
+        source = open_answers(even, declare_band=band)
         column = gather(source, stars=table)["stars"]["columns"]["extinction"]
         assert column["low"] == pytest.approx(value, rel=1e-6)
     # Of a map that was converted, too: its own factor is not the stars'.
-    source = open_answers(tmp_path / "map.fits", declare_band="E(B-V)").in_band("A_V")
+    source = open_answers(even, declare_band="E(B-V)").in_band("A_V")
     column = gather(source, stars=table)["stars"]["columns"]["extinction"]
     assert column["low"] == pytest.approx(0.31, rel=1e-6)
 
