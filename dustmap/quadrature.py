@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +16,9 @@ from dustmap.grid import ROUNDING, Grid, tolerant_faces
 from dustmap.keyed_noise import Purpose, keyed_uniforms
 from dustmap.nested_grids import NestedGrids
 from dustmap.shapes import Points
+
+# A fit of 90 rows asks for them 8,000 times.
+_legendre = cache(np.polynomial.legendre.leggauss)
 
 Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
 
@@ -38,7 +42,7 @@ class GaussLegendre:
             raise ValueError(f"count must be at least 1, got {self.count}")
 
     def fractions(self, start: Tensor, end: Tensor) -> Fractions:
-        x, w = np.polynomial.legendre.leggauss(self.count)
+        x, w = _legendre(self.count)
         n = len(start)
         rows = torch.arange(n).repeat_interleave(self.count)
         x, w = torch.as_tensor((x + 1) / 2), torch.as_tensor(w / 2)

@@ -127,7 +127,11 @@ class SGPR(ScoredRegression):
     def _sums(self, factor: Tensor) -> _Sums:
         """Add up block by block; autograd keeps only the sums of a block."""
         variance, residual, total = self.noise_variance, self.residual, None
-        for rows, part in self.functionals.chunks(block_rows(len(self.points))):
+        block = block_rows(len(self.points))
+        if len(self) <= block:
+            # At its first call `checkpoint` imports the compiler of torch for 3 s.
+            return self._block_sums(factor, variance, residual, self.functionals)
+        for rows, part in self.functionals.chunks(block):
             more = checkpoint(
                 self._block_sums,
                 *(factor, variance[rows], residual[rows], part),

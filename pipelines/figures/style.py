@@ -193,6 +193,8 @@ def save_figure(
     if about:
         metadata["Subject" if kind == "pdf" else "Description"] = about
     figure.draw_without_rendering()
+    # The layout is made; with its engine `savefig` would make it again, by a draw.
+    figure.set_layout_engine("none")
     drawn, edge = figure.get_tightbbox(), 1.0 / INCH
     bottom, top = drawn.y0 - edge, drawn.y1 + edge
     box = Bbox.from_extents(0.0, bottom, figure.get_figwidth(), top)
