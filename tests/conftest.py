@@ -13,8 +13,11 @@ import torch
 
 # Files whose tests share no fixture and take long: any core may have any of them.
 _APART = ("test_notebooks.py",)
-# Files that begin with long work, which others of them share or would end with.
-_FIRST = (*_APART, "test_judged_exports.py", "test_golden.py", "test_kills.py")
+# Files that begin with long work, which others of them share or would end with. While
+# the first of a fit compiles its loops for a minute, another core has regressions.
+_REGRESSIONS = ("test_regress_grid.py", "test_estimator.py", "test_regress.py")
+_FITS = ("test_golden.py", "test_kills.py", "test_surveys_joined.py")
+_FIRST = (*_APART, "test_judged_exports.py", *_REGRESSIONS, *_FITS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first, so that no core waits for it in the end."""
-    items.sort(key=lambda item: item.path.name not in _FIRST)
+    places = {name: place for place, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.hookimpl(optionalhook=True)
