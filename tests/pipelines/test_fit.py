@@ -17,6 +17,7 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
+from pipelines.run.baseline import learn_baseline
 from pipelines.run.folder import read_run
 from pipelines.run.predict import predict_columns
 from pipelines.storage.atomic import check_manifest
@@ -263,7 +264,7 @@ def test_distance_errors_that_are_switched_off_leave_no_trace(
         chosen = one_cloud.settings(samples=4)
     else:
         # With the residual, and so with kriging.
-        monkeypatch.setattr("pipelines.fit.judging.BASELINE_SECONDS", 0.0)
+        monkeypatch.setattr("pipelines.fit.judging.learn_baseline", learn_baseline)
         chosen["model"] = {"common_noise": 0.0, "degrees": 8.0}
     off = {**chosen, "model": {**chosen["model"], "distance_errors": False}}
     _, without = fit_stars(tmp_path, plain, chosen, "without")
