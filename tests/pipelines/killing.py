@@ -86,6 +86,7 @@ def _serve() -> None:
     print("ready", flush=True)
     for text in sys.stdin:
         print(json.dumps(_ended(json.loads(text), main)), flush=True)
+    os._exit(0)
 
 
 def _ended(job: dict[str, Any], main: Any) -> dict[str, Any]:

@@ -63,8 +63,7 @@ def test_extinctions_of_seen_stars_are_raised(tmp_path: Path) -> None:
     small = ["box.spacing=50", "inference.samples=4", "data.holdout=0.2"]
     fit(source, run, config(*places, *small))
     held, field = read_held_out(run), read_residual(run)
-    assert held is not None
-    assert field is not None
+    assert held is not None and field is not None
     measured = read_stars(source)
     assert measured.extinction is not None
     known = dict(zip(measured.distance.tolist(), measured.extinction, strict=True))

@@ -321,7 +321,7 @@ def test_stars_outside_a_given_box_take_no_bin(many):
     assert read(path, *near).stars.merged is None
 
 
-@pytest.mark.usefixtures("one_baseline")
+@pytest.mark.usefixtures("no_baseline", "one_baseline")
 def test_a_run_counts_merged_stars_and_keeps_the_magnitude_limit(many, tmp_path):
     path, stars = many
     given = [f"box.{axis}={list(ends)}" for axis, ends in zip("xyz", one_cloud.BOX)]
@@ -339,14 +339,14 @@ def test_a_run_counts_merged_stars_and_keeps_the_magnitude_limit(many, tmp_path)
     kept = read_stars(tmp_path / "run" / "stars.parquet")
     assert kept.merged.max() > 2
     # Merged stars are no unseen ones, though the run does not list them.
-    judged = compare_stars(read_run(tmp_path / "run"), stars)
+    run = read_run(tmp_path / "run")
+    judged = compare_stars(run, stars)
     assert judged.numbers["counts"]["judged"] == counts["held out"]
-    others = compare_stars(
-        read_run(tmp_path / "run"), one_cloud.catalogue(100, seed=77)
-    )
+    others = compare_stars(run, one_cloud.catalogue(100, seed=77))
     assert others.numbers["counts"]["judged"] == 100
 
 
+@pytest.mark.usefixtures("no_baseline")
 def test_a_stopped_fit_merges_the_same_stars_again(many, tmp_path):
     path, _ = many
     plain = interrupted.settings()

@@ -29,6 +29,7 @@ from pipelines.maps.sky import ray_distances
 from pipelines.run.folder import Run, read_run
 from pipelines.verify import verify
 
+pytestmark = pytest.mark.usefixtures("no_baseline")
 INNER = 140.0
 
 
