@@ -82,7 +82,7 @@ def test_figures_are_drawn_and_say_whose_map_they_show(
     command, cube, sky, tmp_path, kind
 ):
     path = {"cube": cube, "sky": sky}[kind]
-    line = f"plot {path} -o {tmp_path / 'a'} --dpi 40"
+    line = f"plot {path} -o {tmp_path / 'a'} --dpi 30 --nside 8"
     more = {"cube": "", "sky": "--map-of edenhofer2024"}[kind]
     assert command(f"{line} {more}").exit_code == 0
     files = sorted(file.name for file in (tmp_path / "a").iterdir())

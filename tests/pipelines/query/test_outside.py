@@ -19,6 +19,7 @@ from pipelines.fit import fit
 from pipelines.maps.places import Places
 from pipelines.maps.sky import pixel_directions
 
+pytestmark = pytest.mark.usefixtures("no_baseline")
 HEIGHT = 120.0
 at = ray_field.at
 # In the box (210 pc in z) and beyond, towards b = 60 deg and in the plane.
