@@ -94,7 +94,7 @@ def test_a_fit_killed_at_each_of_its_states_ends_with_the_same_bits(
     server, tmp_path, name
 ):
     case = interrupted.cases(tmp_path)[name]
-    case.plain["checkpoint"] = {"iterations": 4}
+    case.plain["checkpoint"] = {"iterations": 2}
     folder, kills = case.output.parent, []
     (folder / "fit.toml").write_text(to_toml(FitConfig.model_validate(case.plain)))
     assert server.run(folder, FIT).status == 0
