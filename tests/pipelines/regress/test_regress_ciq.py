@@ -37,7 +37,8 @@ def test_predictions_are_those_of_cholesky(command, tmp_path, monkeypatch):
 
 
 def test_roots_that_stop_early_are_said_and_not_converged(monkeypatch):
-    monkeypatch.setattr(methods, "_STILL", 1.0)
+    for name, value in {"_STILL": 1.0, "_FEWEST_STEPS": 12, "_MOST_STEPS": 12}.items():
+        monkeypatch.setattr(methods, name, value)
     model = Regressor(method="svgp", whitening="ciq").fit(X, Y)
     assert model.field_.converged
     monkeypatch.setattr(methods, "_CIQ", CIQ(rtol=1e-4, max_steps=20))

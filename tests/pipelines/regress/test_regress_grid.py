@@ -17,6 +17,13 @@ from pipelines.regress import Regressor
 NOISE = 0.1
 
 
+@pytest.fixture(autouse=True)
+def smaller_searches(monkeypatch):
+    fewer = {"_ROWS": 300, "_SCORED": 150, "_SEARCH_ROWS": 500, "_NOISES": (0.03, 0.3)}
+    for name, value in fewer.items():
+        monkeypatch.setattr(f"pipelines.regress.methods.{name}", value)
+
+
 def grid(X, y, **options):
     return Regressor(method="grid", **options).fit(X, y)
 
@@ -31,7 +38,7 @@ def wave(count, inputs, seed=0):
 
 @pytest.mark.parametrize("inputs", [1, 2, 3])
 def test_noise_and_field_are_found_in_one_to_three_inputs(inputs):
-    X, _, y = wave(800, inputs)
+    X, _, y = wave(500, inputs)
     model = grid(X, y)
     assert model.field_.converged
     assert model.hyperparameters()["noise"] == pytest.approx(NOISE, rel=0.15)
@@ -47,13 +54,13 @@ def test_noise_and_field_are_found_in_one_to_three_inputs(inputs):
 def test_hidden_cells_of_a_raster_of_a_rough_field_are_in_their_intervals():
     """The field has an exponential covariance, drawn densely."""
     rng = np.random.default_rng(2)
-    x, y = np.meshgrid(np.arange(60.0), np.arange(50.0), indexing="ij")
+    x, y = np.meshgrid(np.arange(44.0), np.arange(40.0), indexing="ij")
     X = np.column_stack([x.ravel(), y.ravel()])
     lag = np.linalg.norm(X[:, None] - X, axis=2)
     field = np.linalg.cholesky(np.exp(-lag / 12) + 1e-9 * np.eye(len(X)))
     field = field @ rng.standard_normal(len(X))
     seen = field + NOISE * rng.standard_normal(len(X))
-    hidden = (np.hypot(x - 24, y - 22) < 6).ravel()
+    hidden = (np.hypot(x - 20, y - 18) < 6).ravel()
     model = grid(X[~hidden], seen[~hidden])
     assert model.hyperparameters()["kernel"] == "Matern12"
     mean, std = model.predict(X[hidden], return_std=True)
@@ -89,9 +96,8 @@ def test_an_input_that_does_not_vary_has_no_effect():
 
 
 @pytest.mark.parametrize("method", ["exact", "grid"])
-def test_values_derivatives_and_integrals_are_fitted_by_one_door(method, monkeypatch):
+def test_values_derivatives_and_integrals_are_fitted_by_one_door(method):
     """A wave: values at the left, slopes and integrals on the right, with units."""
-    monkeypatch.setattr("pipelines.regress.methods._NOISES", (0.03, 0.3))
     rng = np.random.default_rng(5)
     left, right = rng.uniform(0, 50, (30, 1)), rng.uniform(50, 100, (30, 1))
     start, end = rng.uniform(50, 100, (2, 20, 1))
@@ -166,12 +172,11 @@ def test_noise_by_rows_is_heeded():
 @pytest.mark.parametrize(
     "kind", ["raster", pytest.param("waves", marks=pytest.mark.slow)]
 )
-def test_the_method_is_that_which_predicts_withheld_rows_better(kind, monkeypatch):
+def test_the_method_is_that_which_predicts_withheld_rows_better(kind):
     """A raster of one scale, and rows in three inputs without a grid for them."""
-    monkeypatch.setattr("pipelines.regress.methods._SEARCH_ROWS", 500)
     rng = np.random.default_rng(6)
     if kind == "raster":
-        x, y = np.meshgrid(np.arange(60.0), np.arange(50.0), indexing="ij")
+        x, y = np.meshgrid(np.arange(50.0), np.arange(44.0), indexing="ij")
         X = np.column_stack([x.ravel(), y.ravel()])
         target = np.sin(X[:, 0] / 5) * np.cos(X[:, 1] / 7)
     else:
