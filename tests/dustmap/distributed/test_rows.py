@@ -72,26 +72,30 @@ def _products(group: Group, count: int, nested: bool) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize(
-    ("size", "count", "nested"),
-    [(2, 40, False), (4, 40, False), (3, 1, False), (2, 40, True)],
-)
-def test_products_are_those_of_the_whole_matrix(
-    size: int, count: int, nested: bool
-) -> None:
-    found = on_ranks(_products, size, count, nested)
-    for one in found:
-        assert max(one["errors"]) < 1e-12
-        assert one["nonzeros"] == one["whole"] == sum(f["own"] for f in found)
-        for mine, first in zip(one["products"], found[0]["products"], strict=True):
-            assert torch.equal(mine, first)
-    if count > size:
-        # Nodes are shared evenly; of how many entries they make, some add up.
-        assert max(one["bytes"] for one in found) < 1.6 / size
+def _cases(group: Group) -> list[dict[str, object]]:
+    return [_products(group, *case) for case in ((40, False), (1, False), (40, True))]
 
 
-def _forms(group: Group, many: int) -> list[object]:
-    """Return whether each form of W is a tree, and its products."""
+@pytest.mark.parametrize("size", [2, 4])
+def test_products_are_those_of_the_whole_matrix(size: int) -> None:
+    # Of many rows, of fewer than ranks, and of rows on nested grids.
+    for case, found in enumerate(zip(*on_ranks(_cases, size), strict=True)):
+        for one in found:
+            assert max(one["errors"]) < 1e-12
+            assert one["nonzeros"] == one["whole"] == sum(f["own"] for f in found)
+            for mine, first in zip(one["products"], found[0]["products"], strict=True):
+                assert torch.equal(mine, first)
+        if case == 0 or (case == 2 and size == 2):
+            # Nodes are shared evenly; of how many entries they make, some add up.
+            assert max(one["bytes"] for one in found) < 1.6 / size
+
+
+def _forms(group: Group) -> list[list[object]]:
+    return [_form(group, many) for many in (0, 10**9)]
+
+
+def _form(group: Group, many: int) -> list[object]:
+    """Return whether W is a tree, and its products."""
     matrix._MANY = many if group.first else 0
     matrix.FEWER = 1e-9
     grid = Grid(shape=(9, 9, 7), spacing=(20.0,) * 3, origin=(-80.0, -80.0, -60.0))
@@ -103,17 +107,15 @@ def _forms(group: Group, many: int) -> list[object]:
     return [shared.excess > 1, shared.matvec(x), shared.nonnegative(x**2)]
 
 
-@pytest.mark.parametrize(("many", "tree"), [(0, True), (10**9, False)])
-def test_all_ranks_take_the_tree_or_none_does(
-    monkeypatch: pytest.MonkeyPatch, many: int, tree: bool
-) -> None:
+def test_all_ranks_take_the_tree_or_none_does(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_MANY", "FEWER"):
         monkeypatch.setattr(matrix, name, getattr(matrix, name))
-    alone = _forms(Group(), many)
-    for found in on_ranks(_forms, 2, many):
-        assert found[0] == alone[0] == tree
-        for mine, whole in zip(found[1:], alone[1:], strict=True):
-            torch.testing.assert_close(mine, whole)
+    alone = _forms(Group())
+    for found in on_ranks(_forms, 2):
+        for one, other, tree in zip(found, alone, (True, False), strict=True):
+            assert one[0] == other[0] == tree
+            for mine, whole in zip(one[1:], other[1:], strict=True):
+                torch.testing.assert_close(mine, whole)
 
 
 def test_shares_have_as_many_nodes() -> None:
