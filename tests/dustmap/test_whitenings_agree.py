@@ -15,6 +15,7 @@ from dustmap.inference.svi import HipSettings, fit_svi, solve_mean
 from dustmap.inference.svi.bound import elbo, predict
 from dustmap.inference.svi.gaussian import block_prior
 from dustmap.kernels import Matern32, Matern52, SquaredExponential, point_covariance
+from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.roots import CIQ, RootWarning
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
@@ -112,14 +113,14 @@ def test_every_engine_gives_the_same_posterior(name):
     # One natural step of all data from the prior is the optimum in full rank.
     shape = model.whitening.latent_shape
     q = block_prior(shape, max(shape))
-    everything = torch.arange(len(data))
-    batch = data.batch(model.rows(everything))
+    batch = data.batch(model.rows(torch.arange(len(data))))
     q, _ = q.safe_step(batch, 1.0)
     stepped = predict(at, q)
     np.testing.assert_allclose(stepped.mean, found.mean, atol=1e-7)
     np.testing.assert_allclose(stepped.variance, found.variance, atol=1e-7 * top)
     assert elbo(model, data, q) == pytest.approx(elbo(model, data, best), rel=1e-7)
-    solved = solve_mean(model, data, solver=TIGHT).value[0]
+    solver = ConjugateGradients(rtol=1e-10)
+    solved = solve_mean(model, data, solver=solver).value[0]
     torch.testing.assert_close(solved, q.mean, rtol=1e-6, atol=1e-7)
 
 
@@ -140,7 +141,7 @@ def test_minibatches_end_at_the_same_posterior(name, generator):
 
 @pytest.mark.parametrize("name", WHITENINGS)
 def test_derivatives_in_hyperparameters_agree_with_dense_ones(name):
-    _, model = model_with(name)
+    model = model_with(name)[1]
     index = torch.arange(len(model.functionals))
     weights = torch.cos(torch.arange(len(index) ** 2).double()).reshape(len(index), -1)
 
