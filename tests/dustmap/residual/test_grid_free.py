@@ -139,11 +139,11 @@ def test_kriging_comes_near_the_exact_process_and_knows_its_error(
 
 
 def test_errors_of_distances_are_noise(generator: torch.Generator) -> None:
-    rays, extinction = drawn(150, generator)
+    rays, extinction = drawn(80, generator)
     seen = observed(rays, extinction)
-    noise = torch.full((150,), 0.02**2, dtype=torch.float64)
-    distance_std = torch.full((150,), 50.0, dtype=torch.float64)
-    held = torch.arange(0, 150, 4)
+    noise = torch.full((80,), 0.02**2, dtype=torch.float64)
+    distance_std = torch.full((80,), 50.0, dtype=torch.float64)
+    held = torch.arange(0, 80, 4)
     found = learn_local_mean_kriging(seen, noise, distance_std, held)
     # Of the second moment of a density that varies about its mean.
     variance = (found.field.rays.density * 50.0) ** 2
