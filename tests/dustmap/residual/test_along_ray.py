@@ -267,24 +267,24 @@ def test_the_factor_that_made_the_residuals_is_learnt(
     generator: torch.Generator, alpha: float
 ) -> None:
     density = cube(generator, contrast=1.5)
-    some = rays(1500, generator, spread=0.15)
+    some = rays(900, generator, spread=0.15)
     weights = torch.tensor([alpha], dtype=torch.float64)
     among = dense(replace(form_of(density), weights=weights), some, some)
     root = torch.linalg.cholesky(
         among + TABLE_ERROR * torch.diag(torch.diagonal(among))
     )
-    white = torch.randn(2, 1500, generator=generator, dtype=torch.float64)
-    noise = torch.full((1500,), 0.01**2, dtype=torch.float64)
+    white = torch.randn(2, 900, generator=generator, dtype=torch.float64)
+    noise = torch.full((900,), 0.01**2, dtype=torch.float64)
     residual = root @ white[0] + 0.01 * white[1]
     given = some, residual.expand(2, -1), noise
     about = {"cube": density, "subgrid": subgrid_of(density)}
-    found = learn_residual(*given, torch.arange(1000, 1500), **about)
+    found = learn_residual(*given, torch.arange(600, 900), **about)
     assert float(found.weights) == pytest.approx(alpha, rel=0.4)
-    found = calibrated_on(found, torch.arange(1000, 1500))
+    found = calibrated_on(found, torch.arange(600, 900))
     assert central_factor(found.tails) == pytest.approx(1.0, rel=0.1)
     # About another map α is learnt again; variances of densities stay as they were.
     known = replace(found, weights=3 * found.weights)
-    again = relearnt_on(known, torch.arange(1000, 1500))
+    again = relearnt_on(known, torch.arange(600, 900))
     assert float(again.weights) == pytest.approx(alpha, rel=0.4)
     asked = some.directions[:9] * some.lengths[:9, None], torch.ones(2, 9).double()
     for points, factor in ((0, 1.0), (9, float(known.weights / again.weights))):
@@ -293,9 +293,9 @@ def test_the_factor_that_made_the_residuals_is_learnt(
         torch.testing.assert_close((values, left), (own[0], factor * own[1]))
     # Of many rows only those around the held-out ones are learnt from.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dustmap.residual.learning._MANY", 1499)
-        near = learn_residual(*given, torch.arange(1000, 1300), **about)
-    assert len(near.rays) == 1500
+        patch.setattr("dustmap.residual.learning._MANY", 899)
+        near = learn_residual(*given, torch.arange(600, 780), **about)
+    assert len(near.rays) == 900
     assert float(near.weights) == pytest.approx(alpha, rel=0.6)
     # Without stars that the map has not seen it is the prior's.
     alone = learn_residual(*given, torch.arange(0), **about)
