@@ -128,7 +128,7 @@ def test_rows_that_say_the_same_do_not_sharpen_a_law() -> None:
 
 def test_errors_of_a_law_are_at_most_those_of_its_prior() -> None:
     generator = torch.Generator().manual_seed(3)
-    rows = mock(300, generator)
+    rows = mock(120, generator)
     # On the other side of the sky nothing tells the zero point of the third survey.
     far = (rows.survey == 2)[:, None]
     apart = replace(
