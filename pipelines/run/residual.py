@@ -18,6 +18,7 @@ from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from dustmap.memory import rows_within
 from dustmap.models.base import ForwardModel
+from dustmap.models.lognormal import LogNormal
 from dustmap.moments import log_variance
 from dustmap.posterior import Posterior
 from dustmap.residual.covariance import CPU, Rays, SubgridCovariance, rays_to
@@ -139,11 +140,16 @@ def _mean(posterior: Posterior, model: ForwardModel) -> Tensor:
 
 def _cube(posterior: Posterior, plan: Plan, box: Grid, least: float) -> DensityCube:
     """Return the map's density at the grids' points, at least this [mag/pc]."""
-    found, faces = [], torch.tensor([box.lower, box.upper], dtype=torch.float64)
+    model, found = posterior.model, []
+    assert isinstance(model, LogNormal)
+    some = posterior.samples if len(posterior.samples) else posterior.mean[None]
+    density = sum(map(model.density, some[1:]), model.density(some[0])) / len(some)
+    faces = torch.tensor([box.lower, box.upper], dtype=torch.float64)
     every = torch.cat([grid.points() for grid in plan.grids]).clamp(*faces)
-    # Eight weights of a point on every grid, and its samples.
+    # Eight weights of a point on every grid.
     for points in every.split(rows_within(1024)):
-        found.append(_mean(posterior, posterior.model.at(PointValues(points))))
+        weights = model.at(PointValues(points)).weights
+        found.append(weights.matvec(density).double().cpu())
     return DensityCube(values=torch.cat(found).clamp_min(least), grids=plan.grids)
 
 
