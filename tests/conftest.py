@@ -13,7 +13,7 @@ import torch
 # Files whose tests share no fixture and take long: any core may have any of them.
 _APART = ("test_notebooks.py",)
 # Files that begin with long work, which others of them share or would end with. While
-# the first of a fit compiles its loops for a minute, another core has regressions.
+# the first compiles the loops of a fit, for a minute, another core runs regressions.
 _REGRESSIONS = ("test_regress_grid.py", "test_estimator.py", "test_regress.py")
 _FITS = ("test_golden.py", "test_kills.py", "test_surveys_joined.py")
 _FIRST = (*_APART, "test_judged_exports.py", *_REGRESSIONS, *_FITS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from dustmap.functionals import PointValues
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from dustmap.memory import rows_within
-from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
 from dustmap.moments import log_variance
 from dustmap.posterior import Posterior
@@ -74,8 +74,9 @@ def learn_remainder(
     Raises `FloatingPointError` if the covariance is not positive definite.
     """
     ends = torch.as_tensor(stars.positions())
-    extinction = _mean(posterior, posterior.model.at(rays(plan, ends)))
-    density = _mean(posterior, posterior.model.at(PointValues(ends)))
+    model = posterior.model
+    extinction = _mean(posterior, model.at(rays(plan, ends)).apply).double().cpu()
+    density = _mean(posterior, model.at(PointValues(ends)).apply).double().cpu()
     least = least_density(extinction, ends.norm(dim=1))
     return learn_residual(
         rays_to(ends, extinction, least),
@@ -132,18 +133,18 @@ def _validation(stars: Stars, count: int, generator: torch.Generator) -> Tensor:
     return len(stars) - count + torch.randperm(count, generator=generator)
 
 
-def _mean(posterior: Posterior, model: ForwardModel) -> Tensor:
-    """Return the mean over samples, without any the values of the mode."""
+def _mean(posterior: Posterior, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the mean of a function of ε over samples, or its value at the mode."""
     some = posterior.samples if len(posterior.samples) else posterior.mean[None]
-    return torch.stack([model.apply(eps).double().cpu() for eps in some]).mean(dim=0)
+    return sum(map(of, some[1:]), of(some[0])) / len(some)
 
 
 def _cube(posterior: Posterior, plan: Plan, box: Grid, least: float) -> DensityCube:
     """Return the map's density at the grids' points, at least this [mag/pc]."""
     model, found = posterior.model, []
     assert isinstance(model, LogNormal)
-    some = posterior.samples if len(posterior.samples) else posterior.mean[None]
-    density = sum(map(model.density, some[1:]), model.density(some[0])) / len(some)
+    # Once: it takes a transform of the torus for each sample.
+    density = _mean(posterior, model.density)
     faces = torch.tensor([box.lower, box.upper], dtype=torch.float64)
     every = torch.cat([grid.points() for grid in plan.grids]).clamp(*faces)
     # Eight weights of a point on every grid.
