@@ -192,6 +192,12 @@ class SparseMatrix(RowLoops):
 
     def _hold(self, rows: Rows) -> None:
         """Keep these rows, with their columns numbered among those with entries."""
+        self._entries = (rows.pointers, rows.columns, rows.values)
+        if len(rows.columns) < self.shape[1] / 16:
+            # Sorting few entries is faster than a pass over all columns.
+            self._used, numbers = np.unique(rows.columns, return_inverse=True)
+            rows.columns[:] = numbers
+            return
         used = np.zeros(self.shape[1], dtype=bool)
         used[rows.columns] = True
         # Few empty columns are not worth the renumbering.
@@ -202,7 +208,6 @@ class SparseMatrix(RowLoops):
             # A million entries at a time: all would need a second array.
             for some in np.array_split(rows.columns, len(rows.columns) // 2**20 + 1):
                 some[:] = numbers[some]
-        self._entries = (rows.pointers, rows.columns, rows.values)
         self._used = np.flatnonzero(used).astype(np.uint32)
 
     @property

@@ -51,9 +51,11 @@ def test_a_matrix_without_rows_maps_to_nothing_and_back_to_zero():
     assert nothing.tolist() == [0.0] * 3
 
 
-# Rows of 0 to 9 entries and of about 60, so that every remainder of 4 occurs.
+# Rows of 0 to 9 entries and of about 60, so that every remainder of 4 occurs, and fewer
+# entries than columns.
 @pytest.mark.parametrize(
-    ("shape", "density"), [((400, 15), 0.3), ((150, 200), 0.3), ((1500, 200), 0.3)]
+    ("shape", "density"),
+    [((400, 15), 0.3), ((150, 200), 0.3), ((1500, 200), 0.3), ((60, 9000), 8e-4)],
 )
 @pytest.mark.parametrize("batch", [0, 1, 2, 8, 9, 16, 35])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
