@@ -97,7 +97,8 @@ def node_entries(
     """
     corner, sums = np.ones((3, 4)), np.zeros(64)
     cell, here = np.zeros(3, np.int64), np.zeros(3, np.int64)
-    at = level = 0
+    # Of a variable's type: a constant compiles `_write_cell` once more.
+    at = level = np.int64(0)
     pointers[0] = 0
     for r in range(len(starts) - 1):
         for j in range(starts[r], starts[r + 1]):

@@ -340,7 +340,7 @@ class Neighbourhoods:
         definite.
         """
         place = self.among.device
-        near, own = residuals[self.neighbours], noise[self.neighbours]
+        near, own = residuals[self.neighbours].double(), noise[self.neighbours]
         near, own, weights = near.to(place), own.to(place), weights.to(place)
         across, prior = self.across.mT @ weights, self.prior @ weights
         with torch.no_grad():
@@ -468,7 +468,7 @@ def _factor(rows, parts, noise, tables, matrix, found):
 def _to_place(place, rows, parts, tables, found, own):
     """Set the covariances of one place with its neighbours, and with itself."""
     covariances(place[0], rows, parts, len(rows), tables, found)
-    covariances(place[0], place, shell_parts(place, tables), 1, tables, own)
+    covariances(place[0], place, shell_parts(place, tables), len(place), tables, own)
 
 
 @compiled
