@@ -48,7 +48,9 @@ def run(state: FitState, read: FittedStars, at: Context) -> None:
     Raises `Stopped` after a signal; `opened` restores the state.
     """
     stars, samples = read.at(state), at.config.inference.samples
-    with Pace([stage.__name__ for stage in STAGES], at.stop) as pace:
+    names = [stage.__name__ for stage in STAGES]
+    before = [at.clock.seconds.get(n.replace("_", " "), 0.0) for n in names]
+    with Pace(names, at.stop, taken=before[: state.done]) as pace:
         at.follow = pace.update
         for stage in STAGES[state.done :]:
             at.begin(stage.__name__)

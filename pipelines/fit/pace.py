@@ -30,19 +30,25 @@ _SKIPPED = 0.05
 class Pace(Progress):
     """A line at the start of every stage and every 30 s; on a terminal a bar.
 
-    ``names`` are the stages' names, of `WORDS`. A signal is answered at once.
+    ``names`` are the stages' names, of `WORDS`, and ``taken`` the seconds of those that
+    were finished before a stop. A signal is answered at once.
     """
 
     every = 30.0
 
     def __init__(
-        self, names: Sequence[str], stop: StopFlag, stream: TextIO | None = None
+        self,
+        names: Sequence[str],
+        stop: StopFlag,
+        stream: TextIO | None = None,
+        *,
+        taken: Sequence[float] = (),
     ) -> None:
         super().__init__(description="fit", stream=stream)
-        self._names, self._number = names, 0
+        self._names, self._number = names, len(taken)
         self._stop, self._answered = stop, False
         self._foreseen: Sequence[float] = ()
-        self._taken: dict[int, float] = {}
+        self._taken = dict(enumerate(taken))
         self._first = self._began = time.monotonic()
         self._ends = math.inf
         # Kind and number of the samples under way, and when the first of them began.

@@ -65,6 +65,12 @@ def test_a_stage_that_was_left_out_says_nothing_of_the_pace(clock):
     assert pace.left() == pytest.approx(150)
 
 
+def test_a_resumed_fit_goes_by_the_pace_before_its_stop(clock):
+    pace = Pace(NAMES, StopFlag(), io.StringIO(), taken=[40.0])
+    begin(pace, 1)
+    assert pace.left() == pytest.approx(3 * 150)
+
+
 def test_samples_are_counted_by_their_own_pace(clock):
     pace = Pace(NAMES, StopFlag(), io.StringIO())
     begin(pace, 2)
