@@ -40,13 +40,14 @@ STAGES = (
 _OF_STARS = ("surveys", "box", "raised")
 
 
-def run(state: FitState, read: FittedStars, at: Context) -> None:
-    """Run the remaining stages on the stars that were ``read``.
+def run(states: list[FitState], read: FittedStars, at: Context) -> None:
+    """Run the stages that remain of the one state, on the stars that were ``read``.
 
     The state is saved after each change.
 
     Raises `Stopped` after a signal; `opened` restores the state.
     """
+    state = states.pop()
     stars, samples = read.at(state), at.config.inference.samples
     names = [stage.__name__ for stage in STAGES]
     before = [at.clock.seconds.get(n.replace("_", " "), 0.0) for n in names]
@@ -67,6 +68,8 @@ def run(state: FitState, read: FittedStars, at: Context) -> None:
             if any(getattr(after, n) is not getattr(state, n) for n in _OF_STARS):
                 stars = read.at(after)
             state = at.save(after) if changed else replace(state, done=state.done + 1)
+            # With its progress, which would stay in memory.
+            del after
 
 
 def fit(
@@ -102,8 +105,8 @@ def fit(
         # Check before rank 0 begins there.
         group.meet()
         how = {"overwrite": overwrite, "resume": resume, "anyway": anyway}
-        with opened(source, output, config, group=group, **how) as (state, read, at):
-            run(state, read, at)
+        with opened(source, output, config, group=group, **how) as (states, read, at):
+            run(states, read, at)
     else:
         # Rank 0 cleans up after all ranks have seen it.
         group.meet()

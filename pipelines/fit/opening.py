@@ -37,10 +37,11 @@ def opened(
     resume: bool,
     anyway: bool,
     group: Group,
-) -> Iterator[tuple[FitState, FittedStars, Context]]:
+) -> Iterator[tuple[list[FitState], FittedStars, Context]]:
     """Begin or resume a fit; after the block, only the run remains.
 
-    The stars are as they were read (see `FittedStars.at`).
+    The stars are as they were read (see `FittedStars.at`). The list has one state, to
+    be taken out of it: further references would keep a resumed fit's samples in memory.
 
     Raises `InputError` if the catalogue cannot be fitted; or if a fit exists at the
     output and ``resume`` is false, another process works on it, its state is
@@ -94,12 +95,13 @@ def opened(
             generator = device["generator"]
             given = source, config, group, generator, most, work.folder
             stars = FittedStars.read(*given)
-            state = FitState(generator=generator.get_state())
+            states = [FitState(generator=generator.get_state())]
             if found:
-                state = FitState.restore(found.pop("fit"), work.state, device["device"])
-                generator.set_state(state.generator)
+                path, where = work.state, device["device"]
+                states = [FitState.restore(found.pop("fit"), path, where)]
+                generator.set_state(states[0].generator)
             at.clock.lap("read")
-            yield state, stars, at
+            yield states, stars, at
         except Stopped as reason:
             at.note(state="stopped", message=str(reason))
             raise

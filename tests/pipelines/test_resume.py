@@ -2,12 +2,14 @@
 
 import errno
 import functools
+import gc
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import weakref
 
 import interrupted
 import numpy as np
@@ -24,6 +26,7 @@ import pipelines.saving.state_file
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
+from pipelines.fit.state import FitState
 from pipelines.run.folder import read_run
 from pipelines.verify import verify
 
@@ -234,6 +237,30 @@ def test_it_is_resumed_all_the_same_if_that_is_asked_for(again, monkeypatch, cap
     assert "warning: resumed regardless" in capsys.readouterr().err
     (taken_up,) = read_run(again.output).provenance["resumed"]
     assert "version" in taken_up["differences"][0]
+
+
+def test_a_state_that_was_resumed_leaves_memory_once_there_is_another(
+    again, monkeypatch
+):
+    restore, read, kept = FitState.restore, [], []
+
+    def restored(*given):
+        state = restore(*given)
+        read.append(weakref.ref(state.progress.generator))
+        return state
+
+    def judge(state, stars, at):
+        gc.collect()
+        kept.extend(tensor() is not None for tensor in read)
+        return pipelines.fit.judging.judge(state, stars, at)
+
+    judge.__name__ = "judge"
+    stages = pipelines.fit.fitting.STAGES
+    changed = [judge if stage.__name__ == "judge" else stage for stage in stages]
+    monkeypatch.setattr(pipelines.fit.fitting, "STAGES", tuple(changed))
+    monkeypatch.setattr(FitState, "restore", restored)
+    again.fit(resume=True)
+    assert kept == [False]
 
 
 def test_a_state_that_does_not_fit_the_settings_is_refused_by_name(again, monkeypatch):
