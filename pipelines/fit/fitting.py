@@ -50,8 +50,10 @@ def run(states: list[FitState], read: FittedStars, at: Context) -> None:
     state = states.pop()
     stars, samples = read.at(state), at.config.inference.samples
     names = [stage.__name__ for stage in STAGES]
-    before = [at.clock.seconds.get(n.replace("_", " "), 0.0) for n in names]
-    with Pace(names, at.stop, taken=before[: state.done]) as pace:
+    spent, done = at.clock.seconds, names[: state.done]
+    # The clock adds up stages of one name.
+    taken = [spent.get(n.replace("_", " "), 0.0) / done.count(n) for n in done]
+    with Pace(names, at.stop, taken=taken) as pace:
         at.follow = pace.update
         for stage in STAGES[state.done :]:
             at.begin(stage.__name__)
