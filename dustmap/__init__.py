@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pipelines.api import (
         Beam,
         DustMap,
-        fill,
         fit,
         ingest,
         open_map,
@@ -56,7 +55,6 @@ __all__ = [
     "SquaredExponential",
     "StudentT",
     "TorusGaussian",
-    "fill",
     "fit",
     "infer",
     "ingest",

@@ -126,45 +126,6 @@ def fit(
     return open_map(output)
 
 
-def fill(
-    dust: DustMap,
-    other: Any,
-    *,
-    beyond: str = "box",
-    factor: float | None = None,
-    integrated: bool | None = None,
-    query: Mapping[str, Any] | None = None,
-    **stated: Any,
-) -> DustMap:
-    """Continue a map by another one where it ends.
-
-    Parameters
-    ----------
-    other
-        An opened map, a run folder, a map.zarr, map.fits or .npz archive,
-        ``dustmaps:MODULE.CLASS``, or an object of the package dustmaps.
-    beyond
-        ``box``: where the map's box ends; ``stars``: where, nearer, no star looks.
-    factor
-        What turns the other's values into the band of the map; without it maps of
-        known bands are converted.
-    integrated, query
-        Of maps of dustmaps: whether they give extinctions from the observer or
-        densities, and keywords of their ``query``.
-    stated
-        Of another program's map, as for `open_map`.
-
-    Raises
-    ------
-    InputError
-        If it cannot be opened, or a choice is missing.
-    """
-    from pipelines.maps.opening import open_filling
-
-    chosen = {"factor": factor, "integrated": integrated, "query": dict(query or {})}
-    return dust.continued(open_filling(other, **chosen, **stated), beyond)
-
-
 def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
     """Read catalogues into one table with known columns and units.
 

@@ -27,8 +27,6 @@ from pipelines.cli.reporting import (
     Parsed,
     band_options,
     converted,
-    fill_of,
-    fill_options,
     output,
     reporting,
     stated_of,
@@ -60,7 +58,6 @@ _PRODUCTS = [
 @click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
 @click.option("--header", type=OUT, help="FITS file or cards, instead of all four.")
 @stated_options()
-@fill_options
 @band_options
 @click.option(
     "--box",
@@ -85,7 +82,6 @@ def export(run: str, overwrite: bool, resume: bool, **chosen: Any) -> None:
     from pipelines.formats.images import Field
 
     stated = stated_of(chosen)
-    chosen["fill"], chosen["fill_beyond"] = fill_of(chosen)
     chosen = {name: value for name, value in chosen.items() if value is not None}
     targets = {name: paths for name in EXPORTERS if (paths := chosen.pop(name))}
     names = ("projection", "centre", "size", "pixel", "header")
@@ -135,7 +131,7 @@ def export(run: str, overwrite: bool, resume: bool, **chosen: Any) -> None:
 @click.option(
     "--direction", "directions", multiple=True, type=DIRECTION, help="los, repeatable."
 )
-@click.option("--other", help="compare: a second map, as of export --fill.")
+@click.option("--other", help="compare: a second map: a run, map.zarr, map.fits, .npz.")
 @click.option("--factor", type=float, help="compare: factor to the first map's band.")
 @stated_options()
 @stated_options("other")

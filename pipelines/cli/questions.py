@@ -22,8 +22,6 @@ from pipelines.cli.reporting import (
     RIGHT_ASCENSION,
     band_options,
     converted,
-    fill_of,
-    fill_options,
     output,
     refuse,
     reporting,
@@ -69,7 +67,6 @@ _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 @click.option("--seed", default=0, help="Seed of --mode random_sample.")
 @target_options
 @stated_options()
-@fill_options
 @OUTSIDE
 @click.option("-o", "--output", type=NEW, help=_TABLE)
 @band_options
@@ -95,10 +92,6 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
 
     outside = options.pop("outside")
     dust = open_map(map_, samples=samples, outside=outside, **stated_of(options))
-    other, beyond = fill_of(options)
-    if other is not None:
-        # The filling map is converted to the declared band.
-        dust = dust.in_band(None, options.pop("declare_band")).continued(other, beyond)
     dust = DustMap(answers=converted(dust.answers, options))
     question = _question(dust, options)
     if table is None:

@@ -165,24 +165,6 @@ def stated_of(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-fill_options = together(
-    click.option(
-        "--fill",
-        metavar="MAP",
-        help="Continue the map by this one: a run, map.zarr, map.fits, .npz, or "
-        "dustmaps:MODULE.CLASS.",
-    ),
-    click.option(
-        "--fill-beyond",
-        type=click.Choice(["box", "stars"]),
-        help="From the edge of the box, or from the last star.  [default: box]",
-    ),
-    click.option("--fill-factor", type=float, help="Factor to the map's band."),
-    click.option(
-        "--fill-integrated/--fill-differential", default=None, help=DUSTMAPS_GIVES
-    ),
-    stated_options("fill"),
-)
 target_options = together(
     click.option(
         "--map",
@@ -196,25 +178,6 @@ target_options = together(
     ),
     click.option("--prefix", help="Prefix of the names of new columns."),
 )
-
-
-def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
-    """Remove ``fill_options`` from ``options``, and open the map to continue with.
-
-    Returns the map, and the end from which it continues.
-    """
-    reference, beyond, factor, integrated = (
-        options.pop(f"fill{name}") for name in ("", "_beyond", "_factor", "_integrated")
-    )
-    stated = stated_of(options, "fill")
-    if reference is None:
-        if (beyond, factor, integrated) != (None, None, None) or stated:
-            raise InputError("--fill-beyond, --fill-factor and the like need --fill")
-        return None, None
-    from pipelines.maps.opening import open_filling
-
-    other = open_filling(reference, factor=factor, integrated=integrated, **stated)
-    return other, beyond
 
 
 def converted(answers: Answers, options: dict[str, Any]) -> Answers:

@@ -35,14 +35,13 @@ def field_title(name: str) -> str:
     titles = {
         "support": "sight-line length per cell [cell sizes]",
         "density": "true extinction density",
-        "filled": "1 where another map fills a hole, else 0",
     }
     return titles.get(name) or statistic_title(name, "extinction density")
 
 
 def field_unit(name: str, unit: str) -> str:
     """Return the unit of an array of a cube in ``unit``; empty if dimensionless."""
-    return "" if name in ("support", "filled") else unit
+    return "" if name == "support" else unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -266,7 +265,6 @@ def truth_extinction(
     distance: np.ndarray,
     step: float | None = None,
     *,
-    start: np.ndarray | None = None,
     name: str = "density",
 ) -> np.ndarray:
     """Integrate a cube's trilinear interpolant from the observer to each distance.
@@ -278,14 +276,13 @@ def truth_extinction(
     Galactic directions ``l, b`` [deg] and ends of the rays, ``distance`` [pc], have the
     shape ``(N,)``, as has the extinction [mag], NaN where an end lies outside the
     cube's points. ``step`` [pc] is half the smallest size of the cells there unless
-    given. The cube need not contain the observer if rays begin at ``start`` [pc]
-    ``(N,)`` instead. ``name`` is that of one of the cube's arrays.
+    given. ``name`` is that of one of the cube's arrays.
 
     Raises `ValueError` if the cube does not contain the observer, or ``step`` is not
     positive.
     """
     box = Box.of(cube.grids.box)
-    if start is None and not box.contains(np.zeros(3)):
+    if not box.contains(np.zeros(3)):
         raise ValueError(
             "expected a cube around the observer at 0, got one from "
             f"{box.lower} to {box.upper} pc"
@@ -294,7 +291,7 @@ def truth_extinction(
         raise ValueError(f"step must be positive, got {step}")
     directions, distance = unit_vectors(l, b), np.asarray(distance, dtype=float)
     total = np.zeros(len(distance))
-    near = np.zeros(len(distance)) if start is None else start
+    near = np.zeros(len(distance))
     outside = np.isnan(cube.sample(name, near[:, None] * directions))
     for level in (*reversed(cube.finer), cube):
         corner = farthest(grid_of(level.x, level.y, level.z))

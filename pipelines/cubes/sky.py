@@ -69,12 +69,10 @@ class SkyMaps:
         End of the last stretch of each ray that the sight line of a star crosses [pc],
         shape ``(npix,)``, 0 without any; beyond it the map extrapolates. ``None`` if
         unknown.
-    filled
-        Sources of the values of a continued map, by distance and pixel: 0 for its own,
-        1 for the other map's or the prior's, 2 for the sum of both.
-    prior_share
-        Shares of the mean that the prior has beyond the last star, by distance and
-        pixel, of a map that it continues.
+    beyond_box, prior_share
+        Of a map that its prior continues, by distance and pixel: whether the place is
+        outside the box, and the share of the mean that the prior has beyond the last
+        star.
     """
 
     distances: np.ndarray
@@ -82,7 +80,7 @@ class SkyMaps:
     unit: str = "mag"
     meta: dict[str, Any] = field(default_factory=dict)
     last_star: np.ndarray | None = None
-    filled: np.ndarray | None = None
+    beyond_box: np.ndarray | None = None
     prior_share: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -155,7 +153,7 @@ class SkyMaps:
                 f"up to that, got {chosen.tolist()}"
             )
         arrays = {name: self.at(name, chosen) for name in self.arrays}
-        gone = {"filled": None, "prior_share": None}
+        gone = {"beyond_box": None, "prior_share": None}
         return replace(self, distances=chosen, arrays=arrays, **gone)
 
     def ray(self, l: float, b: float) -> LineOfSight:  # noqa: E741

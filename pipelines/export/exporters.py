@@ -24,8 +24,7 @@ from pipelines.formats.images import Field, sky_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps import sky
-from pipelines.maps.answers import NOTHING, Answers
-from pipelines.maps.continued import Continued, filled_cube
+from pipelines.maps.answers import Answers
 from pipelines.maps.converted import with_change
 from pipelines.maps.density import (
     density_samples,
@@ -85,13 +84,6 @@ class RunProducts(Exported):
     options: ExportOptions
     work: Workspace | None = None
 
-    @property
-    def others(self) -> dict[str, Any]:
-        """Origins of the filling map, if another program's, as ``maps``."""
-        fill = self.options.fill
-        origins = [] if fill is None else fill.origins()
-        return {"maps": origins} if origins else {}
-
     @cached_property
     def density(self) -> tuple[Cube, list[Columns]]:
         """The density within the cuts, and columns through the box if there are none.
@@ -111,35 +103,6 @@ class RunProducts(Exported):
         shown = [self.map.convert(one) for one in columns.values()]
         return self.map.convert(cube), shown
 
-    @cached_property
-    def _continued(self) -> Continued:
-        """The run, continued by the filling map."""
-        other = self.options.fill
-        assert other is not None
-        for change in self.map.changes:
-            # Of an unknown band it is in the run's.
-            other = other if other.known_band else other.converted(change)
-        return Continued.of(self.map, other, self.options.fill_beyond)
-
-    @property
-    def filled_cube(self) -> Cube:
-        """The density, with holes filled from another map, if any."""
-        cube = self.density[0]
-        if self.options.fill is None:
-            return cube
-        return filled_cube(cube, self._continued.other)
-
-    def filled(
-        self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Return integrals ``(e, n)``, continued by the filling map, and origins."""
-        if self.options.fill is None:
-            return arrays, None
-        whole = self._continued
-        ends = np.maximum(whole.ends(Places.of_points(directions)), NOTHING)
-        near, _ = self.integrals(directions, ends[None])
-        return whole.rays(directions, edges, arrays, near)
-
     def integrals(
         self, directions: np.ndarray, edges: np.ndarray
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -150,7 +113,7 @@ class RunProducts(Exported):
         return found, {"estimate": estimate, **regression}
 
     def judged(self, product: Product, answers: Answers) -> Product:
-        """Return a product with the verdict on it, and `others`, in its provenance.
+        """Return a product with the verdict on it in its provenance.
 
         The verdict judges the fit by the held-out stars within the product, with the
         product's own predictions, ``answers``, in the run's band.
@@ -167,7 +130,7 @@ class RunProducts(Exported):
             found = held.by(predicted, law)
             score = found.score(positive=run.plan.is_lognormal)
         said = {"verdict": str(verdict(run.summary["converged"], score))}
-        return replace(product, meta={**product.meta, **said, **self.others})
+        return replace(product, meta={**product.meta, **said})
 
     def curves(self) -> SkyMaps:
         """Return extinctions by pixel at every grid step, as far as the density."""
@@ -255,15 +218,11 @@ def export_run(
             work.require(asked)
         given = {"names": names, "run": fitted, "options": options, "work": work}
         products = RunProducts(map=own, **given)
-        for name, exporter in EXPORTERS.items():
+        for name in EXPORTERS:
             for path in targets.get(name, ()):
                 doing(path.name)
                 _WRITERS[name](products, path, overwrite=overwrite)
                 products.paths.append(path)
-                if options.fill is not None and "fill" not in exporter.options:
-                    products.notes.append(
-                        f"{path.name} holds the map alone: not filled"
-                    )
     return products
 
 
@@ -283,11 +242,8 @@ def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the density, and the mean of the integrated extinction."""
-    cube, curves = products.filled_cube, None
-    # The curves of a filled cube are integrals through it.
-    if products.options.fill is None:
-        curves = products.curves()
-        curves = replace(curves, arrays={"mean": curves.mean})
+    cube, curves = products.density[0], products.curves()
+    curves = replace(curves, arrays={"mean": curves.mean})
     cube = products.judged(cube, of_cube(path, cube, curves))
     write_fits(path, cube, curves, overwrite=overwrite)
 
@@ -295,9 +251,6 @@ def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction at a few distances."""
     maps = products.integrated("healpix")
-    towards = sky.pixel_directions(maps.nside)
-    arrays, origin = products.filled(towards, maps.distances, maps.arrays)
-    maps = replace(maps, arrays=arrays, filled=origin)
     maps = products.judged(maps, of_sky_maps(path, maps))
     products.write_sky(path, maps, products.options, overwrite=overwrite)
 
@@ -312,26 +265,21 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         # The farthest of the usual distances with nine tenths of the image in the box.
         usual, ends = sky.default_distances(run), run.box.exits(vectors)
         held = (ends[:, None] >= usual * (1 - 1e-6)).mean(axis=0) >= 0.9
-        # Beyond this map's end, a filling map continues it.
-        held |= options.fill is not None
         chosen = (usual[held] if held.any() else usual[:1])[-1:]
         products.notes.append(f"{path.name}: to {chosen[0]:g} pc (--distances chooses)")
     edges = np.asarray(chosen, dtype=np.float64)
     found, estimate = products.integrals(vectors, edges)
-    found, origin = products.filled(vectors, edges, found)
-    if origin is not None:
-        found["filled"] = origin
     meta = provenance(run)
     for change in products.map.changes:
         meta = with_change(meta, change)
-    meta = {**meta, **products.others, **estimate}
+    meta = {**meta, **estimate}
     write_images(path, found, edges, wcs, meta, overwrite=overwrite)
     products.note_outside(path, found["mean"], edges)
 
 
 def _vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write the density for volume rendering."""
-    cube = products.filled_cube
+    cube = products.density[0]
     write_vti(path, cube, overwrite=overwrite)
     if cube.finer:
         products.notes.append(

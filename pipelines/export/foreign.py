@@ -50,11 +50,6 @@ def export_map(
         raise InputError("--resume is for a run: no cells of another map are kept")
     if not targets:
         raise InputError(f"name a product of {path}, such as --zarr map.zarr")
-    if options.fill is not None:
-        raise InputError(
-            "--fill continues a run's map in its export: to continue another program's "
-            "map, query it with --fill"
-        )
     options.check(targets, overwrite=overwrite)
     bands = options.band, options.declare_band
     by = {"curve": options.curve, "r_v": options.r_v}

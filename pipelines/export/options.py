@@ -18,7 +18,6 @@ from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
     from pipelines.formats.images import Field
-    from pipelines.maps.answers import Answers
 
 Range = tuple[float, float]
 Targets = Mapping[str, Sequence[Path]]
@@ -45,20 +44,18 @@ EXPORTERS = {
         (*_CUT, "samples", "nside", "estimate"),
         usual="map.zarr",
     ),
-    "fits": Exporter("Density cube as FITS.", (*_CUT, "fill"), usual="map.fits"),
+    "fits": Exporter("Density cube as FITS.", _CUT, usual="map.fits"),
     "healpix": Exporter(
         "Integrated extinction, HEALPix.",
-        ("distances", "nside", "ordering", "moc", "fill", "fill_beyond", "estimate"),
+        ("distances", "nside", "ordering", "moc", "estimate"),
         usual="map.healpix.fits",
     ),
     "image": Exporter(
         "Integrated extinction on pixels of a WCS: DS9, Aladin.",
-        ("distances", "field", "fill", "fill_beyond", "estimate"),
+        ("distances", "field", "estimate"),
         suffixes=(".fits", ".fit"),
     ),
-    "vti": Exporter(
-        "Density for ParaView and pyvista.", (*_CUT, "fill"), suffixes=(".vti",)
-    ),
+    "vti": Exporter("Density for ParaView and pyvista.", _CUT, suffixes=(".vti",)),
 }
 
 
@@ -85,11 +82,6 @@ class ExportOptions:
     """Extinction curve of the conversion."""
     r_v: float | None = None
     """R_V of the conversion."""
-    fill: Answers | None = None
-    """Map that continues the run's, taken to be in its band if unknown; in a cube it
-    fills the cells without sight lines."""
-    fill_beyond: str | None = None
-    """End from which ``fill`` continues: the ``box`` (default) or the ``stars``."""
     box: dict[str, Range] = with_default(default_factory=dict)
     """Ranges of ``x y z`` [pc] of the density."""
     sphere: float | None = None

@@ -14,7 +14,6 @@ from pipelines.cubes.sky import SkyMaps, sky_outside
 from pipelines.figures import style
 from pipelines.figures.integrals import chosen, extinction_panels
 from pipelines.figures.scales import UNMAPPED, add_bar, colour_scale, veil
-from pipelines.maps.answers import OWN
 
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Function of Galactic longitude and latitude [deg]; NaN outside the map."""
@@ -164,9 +163,9 @@ def sky(
     notes = [f"grey: outside the map, {', '.join(outside)}"] if outside else []
     unseen = _UNSEEN
     if skymaps.prior_share is not None:
-        assert skymaps.filled is not None
+        assert skymaps.beyond_box is not None
         unseen = f"over {SHARE:.0%} of the mean is the prior's, beyond the last star"
-        part = np.where(skymaps.filled == OWN, 0.0, np.nan)[indices]
+        part = np.where(skymaps.beyond_box, np.nan, 0.0)[indices]
         if continued := sky_outside(part, present[indices]):
             said = ", ".join(continued)
             notes.append(f"outside the box, {said}: the prior's smooth disc goes on")

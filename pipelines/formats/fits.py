@@ -109,6 +109,15 @@ def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
         ) from error
 
 
+def filled_by_another(source: Path, meta: dict[str, Any]) -> InputError:
+    """Return the error for an export of an earlier version with parts of two maps."""
+    return InputError(
+        f"{source} was continued by another map with --fill of "
+        f"{meta.get('program', 'an earlier version')}, which this version does not "
+        "read: export the run again"
+    )
+
+
 def is_own(head: bytes) -> bool:
     """Return true if a file that begins like this is one of this program.
 
@@ -250,6 +259,8 @@ def read_cube_and_curves(path: AnyPath) -> tuple[Cube, SkyMaps | None]:
             )
         if not images or not all(isinstance(hdu, fits.ImageHDU) for hdu in images):
             raise InputError(f"{source}: expected image units only, one per field")
+        if any(image.name == "FILLED" for image in images):
+            raise filled_by_another(source, meta)
         cubes = [
             _read_level([i for i in images if i.ver == version], meta, source)
             for version in sorted({image.ver for image in images})

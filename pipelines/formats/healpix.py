@@ -21,13 +21,17 @@ from astropy.io import fits
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.sky import SkyMaps
-from pipelines.formats.fits import open_checked, read_provenance, write_hdus
+from pipelines.formats.fits import (
+    filled_by_another,
+    open_checked,
+    read_provenance,
+    write_hdus,
+)
 from pipelines.storage.atomic import AnyPath
 
 ORDERINGS = ("nested", "ring")
 _TABLE = "EXTINCTION"
 _LAST_STAR = "LAST_STAR"
-_FILLED = "FILLED_"
 _UNSEEN = np.float32(-1.6375e30)
 _CONVENTION = {"PIXTYPE": "HEALPIX", "COORDSYS": "G"}
 
@@ -52,13 +56,12 @@ def write_healpix(
         raise InputError(f"ordering must be {' or '.join(ORDERINGS)}, got {ordering!r}")
     positional = (np.format_float_positional(d, trim="-") for d in skymaps.distances)
     labels = [text.replace(".", "P") for text in positional]
-    kinds = [*skymaps.arrays, *([] if skymaps.filled is None else ["filled"])]
     # The FITS standard allows 999 columns.
-    room = (999 - (skymaps.last_star is not None)) // len(kinds)
+    room = (999 - (skymaps.last_star is not None)) // len(skymaps.arrays)
     if len(labels) > room:
         raise InputError(
-            f"a FITS table has room for {room} maps of {', '.join(kinds)}, got "
-            f"{len(labels)}"
+            f"a FITS table has room for {room} maps of {', '.join(skymaps.arrays)}, "
+            f"got {len(labels)}"
         )
     columns = {
         f"{_head(kind)}_{label}PC": (values, "mag")
@@ -67,9 +70,6 @@ def write_healpix(
     }
     if skymaps.last_star is not None:
         columns[_LAST_STAR] = (skymaps.last_star, "pc")
-    if skymaps.filled is not None:
-        for label, values in zip(labels, skymaps.filled, strict=True):
-            columns[f"{_FILLED}{label}PC"] = (values, "")
     pixels = 12 * skymaps.nside**2
     # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
     width = 1024 if pixels % 1024 == 0 else 1
@@ -127,10 +127,11 @@ def read_healpix(path: AnyPath) -> SkyMaps:
         values = healpy.read_map(table, field=every, nest=True)
         values = np.where(values == _UNSEEN, np.float32(np.nan), values)
         columns = dict(zip(table.columns.names, values, strict=True))
-    others = {n: v for n, v in columns.items() if n.startswith((_LAST_STAR, _FILLED))}
-    statistics = {n: v for n, v in columns.items() if n not in others}
+    last_star = columns.pop(_LAST_STAR, None)
     maps, kind_of = len(distances), {_head(kind): kind for kind in KINDS}
-    heads = [str(name).split("_")[0] for name in statistics]
+    heads = [str(name).split("_")[0] for name in columns]
+    if "FILLED" in heads:
+        raise filled_by_another(source, meta)
     names = [kind_of.get(head, head) for head in heads]
     kinds = tuple(dict.fromkeys(names))
     ordered = names == [kind for kind in kinds for _ in range(maps)]
@@ -139,13 +140,11 @@ def read_healpix(path: AnyPath) -> SkyMaps:
             f"{source}: {len(names)} columns of {', '.join(kinds)} for {maps} maps; "
             "expected a mean for each, and maybe a std and quantiles"
         )
-    stacked = np.stack(list(statistics.values())).reshape(len(kinds), maps, -1)
-    last_star = others.pop(_LAST_STAR, None)
+    stacked = np.stack(list(columns.values())).reshape(len(kinds), maps, -1)
     return SkyMaps(
         distances=distances,
         arrays=dict(zip(kinds, stacked)),
         last_star=None if last_star is None else last_star.astype(np.float64),
-        filled=np.stack(list(others.values())) if others else None,
         meta=meta,
     )
 

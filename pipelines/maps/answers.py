@@ -37,16 +37,8 @@ Distances = Sequence[float] | None
 Sides = dict[str, Ends] | None
 """Ends [pc] by axis."""
 Product = TypeVar("Product", Cube, SkyMaps, Columns)
-# Sources of values in continued maps: the map itself,
-OWN = 0.0
-# the other,
-OTHER = 1.0
-# or the sum of both.
-JOINED = 2.0
-FILLED = "filled"
 PRIOR_SHARE = "prior_share"
 """The kind of the share of the mean that is the prior's, beyond the box."""
-UNITLESS = (FILLED, PRIOR_SHARE)
 ESTIMATES = {"kriged": "map and kriging together", "map": "map without kriging"}
 """Estimates of extinctions in words; densities and their integrals are the map's."""
 # Maps return NaN at smaller distances [pc].
@@ -130,10 +122,6 @@ class Answers:
         """Return the moments of a full answer: normal quantiles if none are held."""
         return KINDS if "std" in self.kinds(integrated=integrated) else ("mean",)
 
-    def quality(self, places: Places) -> dict[str, np.ndarray]:
-        """Return further flags by name, ``(n,)``, of maps that state their quality."""
-        return {}
-
     def origins(self) -> list[dict[str, Any]]:
         """Return the maps of other programs that contribute to the answers.
 
@@ -155,14 +143,6 @@ class Answers:
         """Return the median, or the mean where a map has no median."""
         kind = "p50" if "p50" in self.kinds(integrated=integrated) else "mean"
         return self.moments(places, (kind,), integrated=integrated)[kind]
-
-    def extinction_between(self, near: Places, far: Places) -> np.ndarray:
-        """Return the `median_or_mean` extinction between places of each direction."""
-        here = self.median_or_mean(
-            near.at(np.maximum(near.distance, NOTHING)), integrated=True
-        )
-        here = np.where(near.distance <= NOTHING, 0.0, here)
-        return self.median_or_mean(far, integrated=True) - here
 
     def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         """Return posterior samples ``(n, s)``; with ``rng`` one of them, ``(n,)``.

@@ -12,7 +12,7 @@ from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.answers import (
-    UNITLESS,
+    PRIOR_SHARE,
     Answers,
     Crossed,
     Directions,
@@ -76,10 +76,7 @@ class Converted(Wrapped):
 
     def moments(self, places: Places, kinds: Kinds, *, integrated: bool) -> Found:
         found = self.own.moments(places, kinds, integrated=integrated)
-        return {k: v if k in UNITLESS else self.times * v for k, v in found.items()}
-
-    def extinction_between(self, near: Places, far: Places) -> np.ndarray:
-        return self.times * self.own.extinction_between(near, far)
+        return {k: v if k == PRIOR_SHARE else self.times * v for k, v in found.items()}
 
     def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         return self.times * self.own.samples(places, integrated=integrated, rng=rng)

@@ -222,24 +222,6 @@ def open_other(
     return replace(found, band=band).converted(None, factor or 1.0)
 
 
-def open_filling(
-    reference: Any, *, factor: float | None = None, **options: Any
-) -> Answers:
-    """Open a map that continues another one (`open_other`).
-
-    Raises `InputError` if its band is unknown, without a factor, and it is another
-    program's.
-    """
-    found = open_other(reference, factor=factor, **options)
-    if factor is None and found.origins() and not found.known_band:
-        raise InputError(
-            f"the band of {reference} is unknown: state it, e.g. --fill-declare-band "
-            "A_V (declare_band=), or its factor to the band of the map, --fill-factor "
-            "(factor=)"
-        )
-    return found
-
-
 def open_named(
     reference: Any,
     stated: Stated,

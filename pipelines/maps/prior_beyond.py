@@ -33,8 +33,6 @@ from pipelines.base.pixels import weights_around
 from pipelines.base.table import Facts
 from pipelines.cubes.sky import SkyMaps
 from pipelines.maps.answers import (
-    JOINED,
-    OWN,
     PRIOR_SHARE,
     Answers,
     Crossed,
@@ -160,8 +158,7 @@ class PriorBeyond(Wrapped):
         ]
         mean = whole["mean"]
         share = np.divide(unseen, mean, out=np.zeros_like(mean), where=mean != 0)
-        filled = np.where(gap, JOINED, OWN)
-        return replace(maps, arrays=whole, filled=filled, prior_share=share)
+        return replace(maps, arrays=whole, beyond_box=gap, prior_share=share)
 
     def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
         """Return the map's samples, with a draw of the prior's part to each of them.

@@ -155,7 +155,7 @@ class RunMap(Answers):
             maps = read_healpix(stored)
             whole = nside == maps.nside and np.array_equal(maps.distances, chosen)
             whole &= maps.meta.get("estimate", "map") == self.estimate
-            if whole and maps.filled is None and self._is_own(maps.meta):
+            if whole and self._is_own(maps.meta):
                 return maps
         return sky.integrated(
             self.run, distances=np.array(chosen), nside=nside, estimate=self.estimate

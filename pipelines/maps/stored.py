@@ -22,7 +22,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, QUANTILES, interpolated_quantile
 from pipelines.base.table import Facts
-from pipelines.cubes.cube import AXES, Cube, grid_of, truth_extinction
+from pipelines.cubes.cube import AXES, Cube, grid_of
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.zarr import (
     level_prefixes,
@@ -53,7 +53,6 @@ from pipelines.storage.remote import RemoteFolder
 if TYPE_CHECKING:
     from dustmap.models.prior_integrals import PriorIntegrals
 
-_NO_DENSITY = ("support", "filled")
 # Arrays of which integrals through a cube are made, the first that it has.
 _SUMMED = ("mean", "density", "p50")
 Whole = TypeVar("Whole")
@@ -193,15 +192,6 @@ class Stored(Answers):
             found[kind] = self.scale * values
         return found
 
-    def extinction_between(self, near: Places, far: Places) -> np.ndarray:
-        """Return the extinction between places, also of a cube without the Sun."""
-        if self.rays is not None or self.read_cube is None:
-            return super().extinction_between(near, far)
-        cube = self.cube()
-        name = next(name for name in _SUMMED if name in cube.arrays)
-        ray, start = (far.l, far.b, far.distance), near.distance
-        return self.scale * truth_extinction(cube, *ray, start=start, name=name)
-
     def _rays(self) -> PixelRays | CubeRays:
         if self.rays is None:
             raise InputError(
@@ -297,7 +287,7 @@ def open_store(path: Path, remote: RemoteFolder | None = None) -> Stored:
         cells = GridCells(
             take=reader.take,
             grids=NestedGrids(grids=tuple(grid_of(*axes) for axes in levels)),
-            arrays=tuple(n for n in attributes["arrays"] if n not in _NO_DENSITY),
+            arrays=tuple(n for n in attributes["arrays"] if n != "support"),
             prefixes=prefixes,
             has_support="support" in attributes["arrays"],
         )
@@ -352,7 +342,7 @@ def of_cube(
     cells = GridCells(
         take=in_memory(arrays),
         grids=cube.grids,
-        arrays=tuple(n for n in names.values() if n not in _NO_DENSITY),
+        arrays=tuple(n for n in names.values() if n != "support"),
         prefixes=levels,
         has_support="support" in cube.arrays,
     )

@@ -32,7 +32,6 @@ class Wrapped(Answers):
     has_samples = of_own("has_samples")
     kinds = of_own("kinds")
     default_kinds = of_own("default_kinds")
-    quality = of_own("quality")
     origins = of_own("origins")
     support = of_own("support")
     last_star = of_own("last_star")

@@ -18,9 +18,8 @@ from pipelines.base.errors import InputError
 from pipelines.base.quantities import numbers, path_of
 from pipelines.base.table import Facts, Table
 from pipelines.cubes.cube import Cube
-from pipelines.maps.answers import FILLED, JOINED, OWN, PRIOR_SHARE, Answers, Kind
-from pipelines.maps.continued import Continued
-from pipelines.maps.opening import open_answers, open_other
+from pipelines.maps.answers import PRIOR_SHARE, Answers, Kind
+from pipelines.maps.opening import open_answers
 from pipelines.maps.places import Places, places_of
 from pipelines.query.beams import Beam, BeamAverage, averaged
 from pipelines.storage.atomic import atomic_directory, atomic_file
@@ -37,9 +36,6 @@ crosses the cell. ``extrapolated``: no sight line crosses it or any cell behind,
 value is the prior's. ``no_distance``: the distance is missing. ``to_edge``: the
 distance was infinite, and the value is that at the edge of the map.
 """
-FILLED_FLAGS = np.dtype([*FLAGS.descr, ("filled", "?"), ("joined", "?")])
-"""Flags of a continued map. ``filled``: the value, or its far part, is the other map's;
-``joined``: its near part is the map's own."""
 PRIOR_FLAGS = np.dtype([*FLAGS.descr, ("beyond_box", "?"), ("prior_share", "f8")])
 """Flags of a map that its prior continues. ``beyond_box``: the place is outside the
 box, and not ``inside``; ``prior_share``: the share of the mean that is the prior's."""
@@ -163,13 +159,6 @@ class DustMap:
             with atomic_file(path, overwrite=overwrite) as file:
                 shutil.copyfile(self.path, file)
         return open_map(path)
-
-    def continued(self, other: Any, beyond: str | None = None) -> DustMap:
-        """Return this map continued by another one beyond its end (`FILLED_FLAGS`).
-
-        ``other`` is a map, or what `open_other` opens.
-        """
-        return DustMap(answers=Continued.of(self.answers, open_other(other), beyond))
 
     def with_outside(self, outside: str) -> DustMap:
         """Return this map with values outside its box: ``nan``, or of its ``prior``.
@@ -438,10 +427,6 @@ class DustMap:
         Those of densities, which are undefined there, become NaN.
         """
         places = places_of(coords, total=total)
-        if total and np.isinf(self.answers.box.upper).any():
-            raise InputError(
-                "total=True ends at the edge of the map itself: open it without --fill"
-            )
         far = np.isposinf(places.distance)
         if not far.any():
             return places, places
@@ -460,14 +445,8 @@ class DustMap:
 
         ``share`` is the prior's, of a map that it continues, if known.
         """
-        kinds = self.answers.kinds(integrated=integrated)
-        continued, by_prior = FILLED in kinds, PRIOR_SHARE in kinds
-        quality = self.answers.quality(reached)
-        known = FILLED_FLAGS if continued else PRIOR_FLAGS if by_prior else FLAGS
-        every = [*known.descr, *((name, "?") for name in quality)]
-        flags = np.zeros(len(places), dtype=every)
-        for name, is_set in quality.items():
-            flags[name] = is_set
+        by_prior = PRIOR_SHARE in self.answers.kinds(integrated=integrated)
+        flags = np.zeros(len(places), dtype=PRIOR_FLAGS if by_prior else FLAGS)
         # A place in the box without a value is also outside the map.
         inside = np.asarray(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
         if by_prior:
@@ -480,13 +459,6 @@ class DustMap:
             inside &= within
         within = reached.select(inside)
         unseen = self.answers.support(within) <= 0
-        if continued:
-            answers = self.answers.moments(within, (FILLED,), integrated=integrated)
-            origin = answers[FILLED]
-            flags["filled"][inside] = origin != OWN
-            flags["joined"][inside] = origin == JOINED
-            # Flags of the map's own part do not apply to a filled place.
-            unseen &= origin == OWN
         flags["inside"] = inside
         flags["no_distance"] = np.isnan(places.distance)
         flags["to_edge"] = np.isposinf(places.distance) & inside

@@ -17,7 +17,7 @@ from astropy.table import Column
 from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
 from pipelines.formats.citation import PROGRAM
-from pipelines.maps.answers import FILLED, PRIOR_SHARE
+from pipelines.maps.answers import PRIOR_SHARE
 from pipelines.maps.places import unmasked
 from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
@@ -30,8 +30,6 @@ _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
     "distance_lower": "16% quantile of that distance, or the end of the map",
     "distance_upper": "84% quantile of that distance",
-    "filled": "the value, or its far part, is from the filling map",
-    "joined": "the near part of the value is from the map itself",
     "inside": "the place is in the map",
     "beyond_box": "the place is beyond the map's box: its prior goes on there",
     "prior_share": "share of the mean that is the prior's, beyond the box",
@@ -41,8 +39,6 @@ _TEXTS = {
     "no_position": "the row has no position",
     "to_edge": "the distance is infinite: extinction to the edge of the map",
     "not_reached": "the map ends before the extinction is reached",
-    "not_converged": "the fit of this pixel of the map did not converge",
-    "unreliable": "the distance is outside of the map's reliable ones here",
     "bounded": "the upper end of the interval is in the map",
 }
 
@@ -90,13 +86,11 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
         average, flags = dust.beam(some, options.beam, return_flags=True)
         found = {f"extinction_{n}": part for n, part in average._asdict().items()}
     else:
-        every = []
-        for what, (parts, flags) in _moments(dust, some, options).items():
+        moments = _moments(dust, some, options)
+        for what, (parts, _) in moments.items():
             found |= {f"{what}_{kind}": part for kind, part in parts.items()}
-            every.append(flags)
-        flags = every[0]
-        if FILLED in (flags.dtype.names or ()):
-            flags[FILLED] = np.any([each[FILLED] for each in every], axis=0)
+        # Those of the first quantity.
+        flags = next(iter(moments.values()))[1]
     columns: dict[str, Any] = {}
     for name, part in found.items():
         values = np.full(len(known), np.nan)
@@ -173,10 +167,7 @@ def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
         statistic = f"{kind[1:].replace('_', '.')}% quantile"
     said = dust.answers.said(integrated=what == "extinction")
     stated = "".join(f", {one}" for one in (dust.band, said) if one)
-    text = f"{statistic} of the {what} {place}{stated}"
-    if kind == "std" and FILLED in dust.answers.kinds(integrated=what == "extinction"):
-        text += "; where filled, of the map's own part"
-    return text
+    return f"{statistic} of the {what} {place}{stated}"
 
 
 def rounded(columns: dict[str, Column]) -> dict[str, Column]:
